@@ -17,12 +17,12 @@ TOLERANCE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Causality:
-    """What `check_causal` found.
+    """The result of `check_causal`.
 
     Attributes:
-      is_causal: whether no output depends on later inputs, on the length or on chance.
-      has_step: whether the network has a cached step, its own or a derived one.
-      message: what is wrong, naming the layer where the graph shows it; "" if nothing is.
+      is_causal: no output depends on later inputs, on the length or on random numbers.
+      has_step: the network has a cached step, its own or a derived one.
+      message: the fault, with the name of the layer where the graph shows it; "" if there is none.
     """
 
     is_causal: bool
@@ -40,16 +40,20 @@ def check_causal(
     condition: tf.TensorSpec | None = None,
     seed: int = 0,
 ) -> Causality:
-    """Return whether a network is causal, and the layer that looks ahead if it is not.
+    """Check that a network is causal, and name the layer that looks ahead if it is not.
 
-    The graph is followed from the input to the output; then outputs are compared where inputs
-    differ from some time on. The second is a test on random numbers: it may miss what they do not
-    reach.
+    The graph is followed from the input to the output. Then the network is called on pairs of
+    random inputs that differ from some time on, and the outputs before that time are compared. The
+    second check may miss an operation that those inputs do not reach.
 
     Args:
       network: as for `incremental`.
-      inputs, condition: its arguments, as for `incremental`.
-      seed: of the numbers that are compared.
+      inputs: as for `incremental`.
+      condition: as for `incremental`.
+      seed: of the random inputs.
+
+    Returns:
+      A `Causality` with `is_causal`, `has_step` and `message`; it is true if the network is causal.
     """
     message, has_step, is_causal = "", True, True
     try:

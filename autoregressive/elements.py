@@ -15,12 +15,7 @@ def check_elements(elements: np.ndarray, codec: Codec, rank: int) -> None:
     axes = "[batch, time]" if rank == 2 else "[batch, height, width, channels]"
     if elements.ndim != rank:
         raise ValueError(f"`elements` must be {axes}, got shape {list(elements.shape)}.")
-    if elements.dtype.kind not in "iuf":
-        raise ValueError(f"`elements` must be numbers, got {elements.dtype}.")
-    finite = np.isfinite(elements)
-    if not finite.all():
-        where = _first(~finite)
-        raise ValueError(f"`elements` must be finite, got {elements[where]} at {list(where)}.")
+    check_finite(elements, "elements")
     if codec.levels is None:
         return
     lowest, highest = (np.asarray(codec.decode(np.int32(s))) for s in (0, codec.levels - 1))
@@ -33,6 +28,23 @@ def check_elements(elements: np.ndarray, codec: Codec, rank: int) -> None:
             f"`elements` must be in [{lowest:g}, {highest:g}] for {codec.levels} levels, got"
             f" {elements[where]} at {list(where)}."
         )
+
+
+def check_finite(array: np.ndarray, name: str) -> None:
+    """Raise ValueError for an array with NaN, or with what is infinite in float32.
+
+    Args:
+      array: integers or numbers. name: in the message.
+    """
+    if array.dtype.kind not in "iuf":
+        raise ValueError(f"`{name}` must be numbers, got {array.dtype}.")
+    if array.dtype.kind != "f":
+        return
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(array.astype(np.float32, copy=False))
+    if not finite.all():
+        where = _first(~finite)
+        raise ValueError(f"`{name}` must be finite, got {array[where]} at {list(where)}.")
 
 
 def _first(mask: np.ndarray) -> tuple[int, ...]:

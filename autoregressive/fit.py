@@ -1,35 +1,34 @@
-"""`fit`: trains a model in memory or in a work directory."""
+"""`fit`: train a model in memory or in a work directory."""
 
-import contextlib
 import dataclasses
+import functools
 import math
-import tempfile
-from collections.abc import Callable, Iterator
+import numbers
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from autoregressive.training.batches import Batches, BatchSource
+from autoregressive.training.losses import Loss, MeanLoss, Score, checked
 from autoregressive.training.state import KerasState, Weights
 from likelihoods.codec import Codec
-from replicator.runs.metrics import MetricsLog
-from replicator.runs.run_directory import RunDirectory
+from replicator.runs.field_rules import require
+from replicator.runs.stored_config import defaults
 from replicator.strategies import Replicator
-from replicator.training.accumulation import Batch
 from replicator.training.config import LoopConfig, OptimizerConfig
-from replicator.training.loop import Outcome, Trainer
-from replicator.training.state import TrainState
+from replicator.training.loop import Outcome
+from replicator.training.state import LossFn, TrainState
 from replicator.training.step import is_single_device
+from replicator.training.training_run import TrainingRun
 
-Loss = Callable[[Any, Batch], Any]
 ADAM = OptimizerConfig(warmup_steps=100)
 
 
 class Trainable(Protocol):
-    """What is trained: an `Autoregressive`, a student."""
+    """A model that `fit` trains: an `Autoregressive` or a student."""
 
     @property
     def order(self) -> str:
@@ -43,7 +42,7 @@ class Trainable(Protocol):
         """Return the variables that are trained, for symbols, and a condition if there is one."""
 
 
-def negative_log_likelihood(model: Autoregressive, batch: Batch):
+def negative_log_likelihood(model: Autoregressive, batch: dict[str, tf.Tensor]):
     """Return the mean negative log-likelihood of an element, nats, and the same in bits."""
     loss = -tf.reduce_mean(model.log_prob(batch["elements"], batch.get("condition")))
     return loss, {"bits": loss / math.log(2.0)}
@@ -64,125 +63,95 @@ def fit(
     workdir: str | Path | None = None,
     replicator: Replicator | None = None,
     jit_compile: bool = False,
+    log: Callable[[str], None] = print,
 ) -> Outcome:
-    """Train the model's weights in place.
+    """Train or resume training of a model's weights in place.
 
     Args:
-      model: an `Autoregressive`, say. Its network is called as it is used: without dropout.
-      batches: arrays, an iterable, `tf.data` or a function of the step, see `Batches`.
-      steps: updates in all; a run that is resumed counts those it has made.
-      loss: from the model and a batch, see `Batches`, to a scalar, or that and a dict of metrics.
-      optimizer: an `OptimizerConfig` of the library's Adam, after whose training the weights are
-        their Polyak average; or an optimiser of Keras.
-      schedule: from the step, int32 [], to Adam's learning rate; None: as the optimiser says.
-      evaluate: a function from the model to a score, lower is better; or a batch, whose loss it is.
+      model: an `Autoregressive` or a student. Its network is called as in use: without dropout.
+      batches: arrays of elements [num, time] or [num, height, width, channels], a pair of elements
+        and condition, an iterable of batches, `tf.data` or a function of the step, see `Batches`.
+      steps: total number of updates, including those of a run that is resumed.
+      loss: from the model and a batch to a scalar, a mean over rows, or that and a dict of metrics.
+      optimizer: an `OptimizerConfig` of the library's Adam, which leaves the Polyak average in the
+        weights; or a Keras optimiser.
+      schedule: from the step, int32 [], to Adam's learning rate; None: that of the optimiser.
+      evaluate: a function from the model to a score, lower is better; or held-out data, as
+        `batches`, whose mean loss is the score.
       evaluate_every: steps between two evaluations, each with a checkpoint.
-      batch_size: rows drawn from arrays. seed: of the draw.
-      workdir: for checkpoints, metrics and events; a run there is resumed exactly. None: none.
-      replicator: in whose scope the network was made; None: one device.
+      batch_size: rows drawn from arrays.
+      seed: of the draw of rows.
+      workdir: for checkpoints, metrics and events; a run there is resumed exactly. None: nothing
+        is written.
+      replicator: in whose scope the network was created; None: one device.
       jit_compile: compile the step with XLA.
+      log: called with progress messages; a progress bar is shown on standard error.
+
     Returns:
-      How training ended: its step, reason and best score.
+      The outcome: `step`, `reason` and `best` score.
+
     Raises:
-      ValueError, UserError: bad data; training diverged; the work directory has another run.
+      ValueError: bad data, loss or arguments.
+      UserError: training diverged, or `workdir` has a run of another configuration.
     """
-    source = Batches(batches, model.codec, _rank(model), batch_size, seed)
-    config = LoopConfig(
-        num_steps=steps, evaluate_every_steps=evaluate_every, jit_compile=jit_compile
-    )
-    with contextlib.ExitStack() as stack:
-        folder = workdir or stack.enter_context(tempfile.TemporaryDirectory())
-        with contextlib.nullcontext() if replicator is None else replicator.scope():
-            state = _state(model, source, optimizer, schedule, steps, replicator)
-        run = RunDirectory.create(
-            Path(folder),
-            _identity(state, optimizer, batch_size, seed, config),
-            changeable=("loop",),
-            is_chief=replicator is None or replicator.is_chief,
-        )
-        stack.callback(run.unlock)
-        trainer = Trainer(run, state, _pure(loss, model), config, replicator)
-        for line in trainer.resume():
-            print(line)
-        score = _score(model, state, loss, evaluate)
-        outcome = trainer.train(_batches(source, trainer), score)
-        state.use_average()
+    _check_counts(steps=steps, evaluate_every=evaluate_every, batch_size=batch_size)
+    rank = 2 if model.order == "time" else 4
+    read = functools.partial(Batches, codec=model.codec, rank=rank, rows=batch_size, seed=seed)
+    source, loss_fn = read(batches), checked(loss, model)
+    example = source.example()
+    loop = LoopConfig(num_steps=steps, evaluate_every_steps=evaluate_every, jit_compile=jit_compile)
+    adam = optimizer if isinstance(optimizer, OptimizerConfig) else None
+    with TrainingRun(workdir, replicator, log, len(example["elements"]), adam) as run:
+        with run.variables():
+            state = _state(model, example, optimizer, schedule, steps, run.replicator)
+        with run.preparing():
+            identity = _identity(state, optimizer, batch_size, seed, loop)
+            run.claim(identity, ("loop",), {} if adam is None else {"optimizer": defaults(adam)})
+        score = _score(evaluate, model, loss_fn, read)
+        given = source.alone if is_single_device(run.replicator) else source.shard
+        with source.raising_own_errors():
+            outcome = run.train(state, loss_fn, loop, given, lambda: score and Score(score, state))
+        with run.replicator.gathered_variables():
+            state.use_average()
     return outcome
 
 
-def _state(model, source, optimizer, schedule, steps, replicator) -> TrainState:
-    batch = source.example()
-    example = [model.codec.encode(batch["elements"])]
-    example += [batch["condition"]] if "condition" in batch else []
-    weights = Weights(model.trainable_variables(*example))
+def _check_counts(**counts: Any) -> None:
+    for name, count in counts.items():
+        is_count = isinstance(count, numbers.Integral) and count >= 1
+        require(is_count, name, "an integer of at least 1", count)
+
+
+def _score(evaluate: Any, model: Trainable, loss_fn: LossFn, read: Callable[[Any], Batches]):
+    """Return a function that computes a score, or None."""
+    if evaluate is None:
+        return None
+    if callable(evaluate) and not isinstance(evaluate, tf.data.Dataset):
+        return lambda: evaluate(model)
+    return MeanLoss(loss_fn, read(evaluate).parts)
+
+
+def _state(model, example, optimizer, schedule, steps, replicator) -> TrainState:
+    symbols = [model.codec.encode(example["elements"])]
+    symbols += [example["condition"]] if "condition" in example else []
+    weights = Weights(model.trainable_variables(*symbols))
     if not weights.weights:
         raise ValueError("the network has no trainable variables.")
     if isinstance(optimizer, OptimizerConfig):
         return TrainState(weights, optimizer, steps, schedule)
     if schedule is not None:
         raise ValueError("`schedule` is of the library's Adam; give Keras' optimiser its own.")
-    if replicator is not None and not is_single_device(replicator):
+    if not is_single_device(replicator):
         raise ValueError("`optimizer` must be an OptimizerConfig on more than one device.")
     return KerasState(weights, optimizer, steps)
 
 
-def _identity(state: TrainState, optimizer, batch_size: int, seed: int, config) -> dict:
+def _identity(state: TrainState, optimizer, batch_size: int, seed: int, loop: LoopConfig) -> dict:
     is_adam = isinstance(optimizer, OptimizerConfig)
     return {
         "kind": "fit",
         "optimizer": dataclasses.asdict(optimizer) if is_adam else type(optimizer).__name__,
         "weights": [list(weight.shape) for weight in state.weights],
         "batches": {"batch_size": batch_size, "seed": seed},
-        "loop": dataclasses.asdict(config),
+        "loop": dataclasses.asdict(loop),
     }
-
-
-def _pure(loss: Loss, model: Trainable):
-    def loss_fn(batch: Batch):
-        result = loss(model, batch)
-        return result if isinstance(result, tuple) else (result, {})
-
-    return loss_fn
-
-
-def _batches(source: Batches, trainer: Trainer):
-    """Return the batches from the trainer's step on, for one device or as many as it has."""
-    if is_single_device(trainer.replicator):
-        return source.starting_at(trainer.step)
-    return source.dataset_from(trainer.step)
-
-
-def _rank(model: Trainable) -> int:
-    return 2 if model.order == "time" else 4
-
-
-def _score(model, state: TrainState, loss: Loss, evaluate):
-    """Return what the loop calls for a score, or None."""
-    if evaluate is None:
-        return None
-    if not callable(evaluate):
-        rows = next(iter(_leaves(evaluate))).shape[0]
-        batch = Batches([evaluate], model.codec, _rank(model), rows, 0).example()
-        compute = tf.function(lambda: _pure(loss, model)(batch)[0], autograph=False)
-        evaluate = lambda _: float(compute())  # noqa: E731
-
-    def score(log: MetricsLog, step: int) -> float:
-        with _averaged(state):
-            value = float(evaluate(model))
-        log.scalars(step, {"dev": value})
-        return value
-
-    return score
-
-
-@contextlib.contextmanager
-def _averaged(state: TrainState) -> Iterator[None]:
-    if isinstance(state, KerasState):
-        yield
-    else:
-        with state.averaged():
-            yield
-
-
-def _leaves(evaluate: Any):
-    return [np.asarray(leaf) for leaf in tf.nest.flatten(evaluate)]

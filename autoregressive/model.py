@@ -1,20 +1,27 @@
 """`Autoregressive`: a causal network and a distribution make a model of arrays."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import tensorflow as tf
 
 from autoregressive.elements import check_elements
-from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.networks import condition_spec, image_spec, input_spec, variables_read
-from autoregressive.samplers import SAMPLERS, cached_chunk, specialised
+from autoregressive.samplers import (
+    SAMPLERS,
+    Draft,
+    SteppedDraft,
+    cached_chunk,
+    specialised,
+    speculative,
+)
 from autoregressive.symbols import RasterOrder, TimeOrder
+from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec, Integers, Linear, Reals
 from likelihoods.distribution import Distribution
 
-METHODS = ("auto", *SAMPLERS)
+METHODS = ("auto", *SAMPLERS, "speculative")
 
 
 class Autoregressive:
@@ -43,6 +50,7 @@ class Autoregressive:
 
     kind = "autoregressive"
     sample_rate_hz: int | None = None
+    compresses: ClassVar[bool] = False  # has `compress` and `decompress`
 
     def __init__(
         self,
@@ -56,29 +64,47 @@ class Autoregressive:
     ):
         if order not in ("time", "raster"):
             raise ValueError(f"`order` must be time or raster, got {order!r}.")
-        self.distribution, self.order = distribution, order
-        self.codec = _default_codec(distribution, order) if codec is None else codec
-        if self.codec.levels != distribution.levels:
+        codec = _default_codec(distribution, order) if codec is None else codec
+        if codec.levels != distribution.levels:
             raise ValueError(
                 f"`codec` must have the levels of the distribution, {distribution.levels}, got"
-                f" {self.codec.levels}."
+                f" {codec.levels}."
             )
-        self.symbol_network: Any
+        symbols: Any
         if order == "raster":
-            channels = getattr(distribution, "channels", None)
-            spec = image_spec(network, channels, inputs)
-            self.symbol_network = RasterOrder(network, distribution, self.codec, spec)
+            spec = image_spec(network, pixel_channels(distribution), inputs)
+            symbols = RasterOrder(network, distribution, codec, spec)
         else:
             given = tf.TensorSpec([None, None, condition_channels]) if condition_channels else None
-            self.symbol_network = TimeOrder(
-                network,
-                distribution,
-                self.codec,
-                input_spec(network, inputs),
-                condition_spec(network, given),
-            )
+            specs = input_spec(network, inputs), condition_spec(network, given)
+            symbols = TimeOrder(network, distribution, codec, *specs)
+        self._begin(symbols, distribution, codec, order)
         self._check_parameters()
-        self._functions: dict[str, Any] = {}
+
+    def _begin(self, symbols: Any, distribution: Distribution, codec: Codec, order: str) -> None:
+        self.symbol_network, self.distribution = symbols, distribution
+        self.codec, self.order = codec, order
+        self._whole_pixels = order == "raster" and pixel_channels(distribution) is not None
+        self._functions: dict[Any, Any] = {}
+
+    @classmethod
+    def of_symbols(
+        cls,
+        symbols: Any,
+        distribution: Distribution,
+        codec: Codec,
+        order: Literal["time", "raster"] = "time",
+    ) -> "Autoregressive":
+        """Return the model of a network that reads symbols and shifts them by itself.
+
+        Args:
+          symbols: a `SymbolNetwork`; in time order a `SteppedSymbols`, to be sampled by "cached".
+          distribution, codec: of its symbols.
+          order: of them.
+        """
+        model = cls.__new__(cls)
+        model._begin(symbols, distribution, codec, order)
+        return model
 
     @property
     def network(self) -> Any:
@@ -105,7 +131,7 @@ class Autoregressive:
                 f" returns {shape}."
             )
         expected, each = self.distribution.num_parameters, ""
-        if self.order == "raster" and not hasattr(self.distribution, "channels"):
+        if self.order == "raster" and not self._whole_pixels:
             expected, each = expected * spec.shape[-1], f" and {spec.shape[-1]} channels"
         if shape[-1] != expected:
             raise ValueError(
@@ -183,6 +209,7 @@ class Autoregressive:
         *,
         method: str = "auto",
         temperature: float = 1.0,
+        draft: Any = None,
     ) -> np.ndarray:
         """Return `num` sequences [num, length] or images [num, height, width, channels].
 
@@ -195,15 +222,20 @@ class Autoregressive:
           condition: [num, length, channels], where the network has one.
           method: "cached", one step per element; "fixed-point", passes until nothing changes;
             "naive", a pass per element; "auto", a sampler that is registered for the network and
-            the distribution, or the fastest of the others that the network allows.
+            the distribution, or the fastest of the others that the network allows; "speculative",
+            passes over blocks that `draft` proposes.
           temperature: see `Distribution.sample`.
+          draft: for "speculative": a smaller model of the same symbols and noise, a student of
+            this model, or anything with `as_draft(model)`. It changes nothing but the time taken.
         """
         if method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
         if num < 1:
             raise ValueError(f"`num` must be at least 1, got {num}.")
+        if (method == "speculative") != (draft is not None):
+            raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
         noise = self._noise(seed, num, 0, self._shape(length))
-        sampler = self._sampler(method)
+        sampler = self._sampler(method) if draft is None else self._speculative(draft)
         symbols = sampler(noise, _tensor(condition), tf.constant(temperature, tf.float32))
         return self.codec.decode(symbols).numpy()
 
@@ -221,13 +253,14 @@ class Autoregressive:
 
         Args:
           length, seed, condition, num, temperature: as for `sample`.
-          chunk: elements at a time.
+          chunk: elements at a time, rounded up to what the network computes together.
         Raises:
           NotCausalError, UnsupportedNetworkError: the network has no step.
         """
         if self.order != "time":
             raise ValueError("`stream` needs a model in time order, got raster.")
         network = self.symbol_network
+        chunk = -(-chunk // network.block) * network.block
         state = network.initial_state(num)
         function = self._function("stream", self._chunk, jit_compile=True)
         scale = tf.constant(temperature, tf.float32)
@@ -245,10 +278,11 @@ class Autoregressive:
     def _sampler(self, method: str):
         """Return a function of noise, condition and temperature."""
         if method == "auto":
-            own = specialised(self.network, self.distribution)
+            own = self._functions.get(method) or specialised(self.network, self.distribution)
             if own is not None:
+                self._functions[method] = own
                 return lambda *rest: own(self.symbol_network, self.distribution, *rest)
-            method = "cached" if self._has_step() else "fixed-point"
+            method = "cached" if self.symbol_network.has_step else "fixed-point"
         if method == "cached":
             return self._cached
         sampler = SAMPLERS[method]
@@ -258,20 +292,51 @@ class Autoregressive:
 
         return self._function(method, run, jit_compile=True)
 
+    def as_draft(self, model: "Autoregressive") -> Draft:
+        """Return this model as a draft of another one.
+
+        Raises:
+          ValueError: it has other symbols, noise or condition, or no steps of one symbol.
+        """
+        own, other = self.distribution, model.distribution
+        network = self.symbol_network
+        if (own.levels, own.noise_channels) != (other.levels, other.noise_channels):
+            raise ValueError(
+                f"`draft` must have {other.levels} levels and {other.noise_channels} noise "
+                f"channels, got {own.levels} and {own.noise_channels}."
+            )
+        if self.condition_channels not in (0, model.condition_channels):
+            raise ValueError(
+                f"`draft` must read no condition or one of {model.condition_channels} channels, "
+                f"got {self.condition_channels}."
+            )
+        if not network.has_step or network.block != 1:
+            raise ValueError("`draft` must have steps of one symbol.")
+        return SteppedDraft(network, own)
+
+    def _speculative(self, draft: Any):
+        """Return a sampler by a draft; ValueError for a model that none can be of."""
+        if self.order != "time" or self.distribution.levels is None:
+            raise ValueError('`method="speculative"` needs levels in time order.')
+        network, distribution = self.symbol_network, self.distribution
+        if ("speculative", draft) not in self._functions:
+            proposing = draft.as_draft(self)
+            network.initial_state(1)  # a network without steps says so here
+
+            def run(noise, condition, temperature):
+                return speculative(network, distribution, noise, condition, temperature, proposing)[
+                    0
+                ]
+
+            self._function(("speculative", draft), run, jit_compile=True)
+        return self._functions["speculative", draft]
+
     def _cached(self, noise, condition, temperature):
         if self.order != "time":
             raise ValueError('`method` must not be "cached" for a model in raster order.')
         state = self.symbol_network.initial_state(noise.shape[0])
         function = self._function("stream", self._chunk, jit_compile=True)
         return function(noise, condition, temperature, state)[0]
-
-    def _has_step(self) -> bool:
-        if self.order != "time":
-            return False
-        try:
-            return self.symbol_network.stepped is not None
-        except (NotCausalError, UnsupportedNetworkError):
-            return False
 
     def _shape(self, length: int | Sequence[int]) -> tuple[int, ...]:
         shape = (length,) if isinstance(length, int | np.integer) else tuple(length)
@@ -282,13 +347,13 @@ class Autoregressive:
 
     def _noise(self, seed: int, num: int, start: int, shape: tuple[int, ...]) -> tf.Tensor:
         """Return the noise of `num` rows, [num, *positions, noise channels]."""
-        if self.order == "raster" and hasattr(self.distribution, "channels"):
+        if self._whole_pixels:
             shape = shape[:2]
         count = int(np.prod(shape))
         noise = self.distribution.noise(seed, tf.range(num), start, count)
         return tf.reshape(noise, [num, *shape, noise.shape[-1]])
 
-    def _function(self, name: str, function, jit_compile: bool = False):
+    def _function(self, name: Any, function, jit_compile: bool = False):
         """Return the function compiled, once per name."""
         if name not in self._functions:
             self._functions[name] = tf.function(function, autograph=False, jit_compile=jit_compile)
@@ -301,5 +366,8 @@ def _default_codec(distribution: Distribution, order: str) -> Codec:
     return (Linear if order == "time" else Integers)(distribution.levels)
 
 
-def _tensor(condition: Any) -> tf.Tensor | None:
+def _tensor(condition: Any) -> Any:
+    """Return a condition, or a dict of several, as tensors."""
+    if isinstance(condition, dict):
+        return {name: tf.convert_to_tensor(value) for name, value in condition.items()}
     return None if condition is None else tf.convert_to_tensor(condition)

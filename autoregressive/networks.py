@@ -35,6 +35,11 @@ class SteppedNetwork(Protocol):
         """Return [batch, n, parameters] of the next n times, and the state after them."""
 
 
+def brings_step(network: Any) -> bool:
+    """Return whether a network has a step of its own, see `SteppedNetwork`."""
+    return isinstance(network, SteppedNetwork)
+
+
 def keras_inputs(network: Any) -> list[tf.TensorSpec]:
     """Return what a functional or built sequential Keras model takes, [None, ...] each."""
     try:

@@ -5,8 +5,9 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from autoregressive.incremental import incremental
+from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
 from autoregressive.networks import as_function
+from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
 
@@ -26,6 +27,37 @@ class SymbolNetwork(Protocol):
         """Return the position of every symbol, int32 that broadcasts against `symbols`."""
 
 
+Step = Callable[[Any, int, State], tuple[tf.Tensor, Any]]
+
+
+class SteppedSymbols(SymbolNetwork, Protocol):
+    """What the cached sampler needs of a network in time order."""
+
+    @property
+    def has_step(self) -> bool:
+        """Whether there are steps at all."""
+
+    @property
+    def block(self) -> int:
+        """Symbols after which the steps repeat: a network may compute some of them together."""
+
+    def initial_state(self, batch: int) -> State:
+        """Return {"input": what it reads before the first symbol, "network": its own state}."""
+
+    def stepper(self, condition: tf.Tensor | None) -> Step:
+        """Return the steps of a chunk that begins with a block.
+
+        A step takes the time in the chunk, the remainder of the time by `block` as a Python
+        number, and the state; it returns the parameters [batch, 1, num_parameters] of that symbol,
+        and the network's state after them.
+
+        condition: [batch, time, channels] of the chunk, or None.
+        """
+
+    def read(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return what the network reads of symbols [batch, n]."""
+
+
 class TimeOrder:
     """A causal network over symbols [batch, time], its input shifted by one.
 
@@ -36,6 +68,8 @@ class TimeOrder:
         numbers what the codec scales them to.
       condition: of its second argument, if it has one.
     """
+
+    block = 1
 
     def __init__(
         self,
@@ -69,6 +103,14 @@ class TimeOrder:
                 )
         return self._stepped
 
+    @property
+    def has_step(self) -> bool:
+        """Whether the network has a step, its own or a derived one."""
+        try:
+            return self.stepped is not None
+        except (NotCausalError, UnsupportedNetworkError):
+            return False
+
     def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return [batch, time, num_parameters]; of position t from the symbols before t."""
         return self.parameters_after(self.read(symbols), condition)
@@ -101,11 +143,26 @@ class TimeOrder:
         """Return the state before the first symbol of `batch` rows."""
         return {"input": self.start(batch), "network": self.stepped.initial_state(batch)}
 
-    def step(self, state: State, condition: tf.Tensor | None) -> tuple[tf.Tensor, Any]:
-        """Return the parameters [batch, 1, num_parameters] of the next symbol, and the network's
-        state after them.
+    def stepper(self, condition: tf.Tensor | None) -> Step:
+        """Return the steps of a chunk, see `SteppedSymbols`."""
+
+        def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
+            now = None if condition is None else condition[:, time][:, tf.newaxis]
+            return self.stepped.step(state["input"], state["network"], *self._conditions(now))
+
+        return step
+
+    def chunk(
+        self, inputs: tf.Tensor, state: Any, condition: tf.Tensor | None
+    ) -> tuple[tf.Tensor, Any]:
+        """Return the parameters of n symbols in one pass, and the network's state after them.
+
+        Args:
+          inputs: what it reads before each of them, [batch, n, ...].
+          state: of the network alone.
+          condition: [batch, n, channels], or None.
         """
-        return self.stepped.step(state["input"], state["network"], *self._conditions(condition))
+        return self.stepped.step(inputs, state, *self._conditions(condition))
 
     def _conditions(self, condition: tf.Tensor | None) -> list[tf.Tensor]:
         if self.condition is None:
@@ -129,12 +186,13 @@ class RasterOrder:
     """
 
     condition = None
+    has_step = False
 
     def __init__(
         self, network: Any, distribution: Distribution, codec: Codec, inputs: tf.TensorSpec
     ):
         self.network, self._codec, self.inputs = network, codec, inputs
-        self._whole_pixels = hasattr(distribution, "channels")
+        self._whole_pixels = pixel_channels(distribution) is not None
         self._num_parameters = distribution.num_parameters
         self.call = as_function(network, [inputs])
 
@@ -149,5 +207,10 @@ class RasterOrder:
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return int32 [1, height, width, 1]: all channels of a pixel have one position."""
-        height, width = tf.shape(symbols)[1], tf.shape(symbols)[2]
-        return tf.reshape(tf.range(height * width), [1, height, width, 1])
+        return raster_positions(symbols)
+
+
+def raster_positions(symbols: tf.Tensor) -> tf.Tensor:
+    """Return int32 [1, height, width, 1], row by row, of [batch, height, width, channels]."""
+    height, width = tf.shape(symbols)[1], tf.shape(symbols)[2]
+    return tf.reshape(tf.range(height * width), [1, height, width, 1])

@@ -1,4 +1,4 @@
-"""Lossless codes by exact conditionals: odds, their rounding, range-coded streams and the file.
+"""Lossless codes by exact conditionals: odds, rounding, range-coded streams and the file.
 
-It knows no network: what has conditionals brings them as distributions of its elements.
+It is independent of networks: models provide their conditionals as distributions of elements.
 """

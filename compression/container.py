@@ -1,18 +1,18 @@
-"""The file around the streams: what they are of, by which model, and whether they are intact.
+"""The compressed file: kind of elements, model, checksums and streams.
 
 offset  size  content (little-endian)
 0       8     magic, 89 "ONEP" 0D 0A 1A: text-mode copies and 7-bit channels damage it visibly
 8       2     format version
-10      1     what it holds: 1 images, 2 sound, 3 arrays
+10      1     kind of content: 1 images, 2 sound, 3 arrays
 11      16    model digest, the first half of SHA-256 over names, shapes and weights
 27      4     levels of an element
 31      4     CRC-32 of the decoded elements, one or two bytes each, little-endian
-35      16    shape: images, height, width, channels; of sound: recordings, samples, 1, 1; of arrays
-              as of images, or rows, elements, 1, 1
+35      16    shape: images, height, width, channels; for sound: recordings, samples, 1, 1;
+              for arrays: as for images, or rows, elements, 1, 1
 51      4     length of the description, which is JSON compressed by zlib, or 0 for {}
 55      4     number of streams
 59      ...   length of each stream, 4 bytes each | the description | the streams
-end - 4 4     CRC-32 of all before it
+end - 4 4     CRC-32 of everything before
 """
 
 import dataclasses
@@ -35,16 +35,21 @@ KINDS = {"images": 1, "sound": 2, "arrays": 3}
 _HEAD = struct.Struct("<8sHB16sII4III")
 _CRC = struct.Struct("<I")
 _LARGEST_DESCRIPTION = 1 << 26
-DAMAGED = "The compressed file is damaged or cut short: its checksum does not fit."
+DAMAGED = "The compressed file is damaged or truncated: its checksum does not match."
 
 
 @dataclasses.dataclass(frozen=True)
 class Container:
     """A compressed file.
 
-    kind: "images", "sound" or "arrays". digest: of the model, 16 bytes. levels: of an element.
-    checksum: of the elements. shape: 4 sizes. description: conditions, and what else a reader may
-    want, as JSON has it. streams: of the batches.
+    Attributes:
+      kind: "images", "sound" or "arrays".
+      digest: of the model, 16 bytes.
+      levels: of an element.
+      checksum: of the elements.
+      shape: 4 sizes.
+      description: conditions and other information for a reader, as JSON values.
+      streams: of the batches.
     """
 
     kind: str
@@ -56,7 +61,7 @@ class Container:
     streams: tuple[bytes, ...]
 
     def to_bytes(self) -> bytes:
-        """Returns the file."""
+        """Return the file as bytes."""
         described = b""
         if self.description:
             text = json.dumps(self.description, separators=(",", ":"), ensure_ascii=False)
@@ -78,13 +83,13 @@ class Container:
 
 
 def read(data: bytes) -> Container:
-    """Returns the compressed file in some bytes.
+    """Return the compressed file in some bytes.
 
-    Raises UserError, in one line, for what is no such file, is of a later version, is damaged or
-    is cut short.
+    Raises:
+      UserError: the bytes are no such file, or a damaged or truncated one, or of a later version.
     """
     if data[: len(MAGIC)] != MAGIC:
-        raise UserError("This is no file that `onepass compress` has written.")
+        raise UserError("The file must be written by `onepass compress`.")
     if len(data) < _HEAD.size + _CRC.size:
         raise UserError(DAMAGED)
     _, version, kind, digest, levels, checksum, *rest = _HEAD.unpack_from(data)
@@ -121,23 +126,34 @@ def _described(packed: bytes) -> dict[str, Any]:
 
 
 def read_for(data: bytes, kind: str, digest: bytes, levels: int) -> Container:
-    """Returns the compressed file in some bytes, which must be of a model's elements.
+    """Return the compressed file in some bytes after checking that it is for a model.
 
-    Raises UserError as `read` does, and for a file of another model.
+    Args:
+      data: the bytes.
+      kind: "images" or "sound".
+      digest: of the model.
+      levels: of an element of the model.
+
+    Raises:
+      UserError: as for `read`, or the file is for another model.
     """
     found = read(data)
     if found.kind != kind:
-        raise UserError(f"The compressed file holds {found.kind}; the model is of {kind}.")
+        raise UserError(f"The compressed file must hold {kind} for this model, got {found.kind}.")
     if found.digest != digest or found.levels != levels:
         raise UserError(
-            f"The compressed file needs the model {found.digest.hex()[:12]}; "
-            f"this one is {digest.hex()[:12]}."
+            f"The compressed file requires the model {found.digest.hex()[:12]}, "
+            f"got {digest.hex()[:12]}."
         )
     return found
 
 
 def read_file(path: Path) -> bytes:
-    """Returns the bytes of a file; UserError, naming it, where it cannot be read."""
+    """Return the bytes of a file.
+
+    Raises:
+      UserError: it cannot be read; the message names it.
+    """
     try:
         return path.read_bytes()
     except OSError as error:
@@ -145,7 +161,7 @@ def read_file(path: Path) -> bytes:
 
 
 def digest_of(weights: Mapping[str, np.ndarray]) -> bytes:
-    """Returns the digest of a model's weights by their names, 16 bytes."""
+    """Return the digest of a model's weights and their names, 16 bytes."""
     whole = hashlib.sha256()
     for name in sorted(weights):
         array = np.ascontiguousarray(weights[name], "<f4")
@@ -155,15 +171,15 @@ def digest_of(weights: Mapping[str, np.ndarray]) -> bytes:
 
 
 def checksum_of(elements: np.ndarray) -> int:
-    """Returns the CRC-32 of elements, as bytes or as little-endian pairs of bytes."""
+    """Return the CRC-32 of elements, as bytes or as little-endian pairs of bytes."""
     dtype = "u1" if elements.dtype.itemsize == 1 else "<u2"
     return zlib.crc32(np.ascontiguousarray(elements, dtype).tobytes())
 
 
 def check_decoded(elements: np.ndarray, container: Container) -> None:
-    """Raises UserError unless the elements are those that were compressed."""
+    """Raise UserError unless the elements are those that were compressed."""
     if checksum_of(elements) != container.checksum:
         raise UserError(
-            "The compressed file cannot be decoded here: this processor's network outputs differ "
-            "from those it was made with by more than its tolerance."
+            "The compressed file cannot be decoded on this processor: its network outputs differ "
+            "from those of the encoder by more than the tolerance."
         )

@@ -1,11 +1,12 @@
-"""Rounding of odds to a few values, so that two processors that nearly agree round alike.
+"""Rounding of odds to a few values, on which two processors with nearly equal odds agree.
 
-Each bit's odds t (`splits`) are rounded to a grid of some step. Where t lies within its margin of
-the border between two values, another processor may round it to the other one, and all that
-follows is noise. So elements are coded in groups, and a group has a choice between grids that are
-shifted against each other; the encoder takes one on which no odds of the group lie so near a
-border, of these the one with the shortest code, and writes which. On any processor whose outputs
-are within the tolerance the choice then rounds to the same integers: no chance is left.
+Each bit's odds t (`splits`) are rounded to a grid of some step. If t is within its margin of
+the border between two values, another processor may round it to the other one, and everything
+decoded afterwards would be noise. So elements are coded in groups, and each group has a choice
+between grids that are shifted against each other; the encoder takes one on which no odds of the
+group are so near a border, of these the one with the shortest code, and writes its number. On any
+processor whose outputs are within the tolerance the choice then rounds to the same integers, with
+certainty.
 
 A few choices have steps four times as large, for a group that no other choice fits, and the last
 one gives every bit the probability 1/2, which needs no agreement.
@@ -21,16 +22,16 @@ import numpy as np
 from compression.splits import REACH, compiled, parallel
 
 PRECISION = 24  # bits of an integer probability
-# In 1024ths of t. Coarse steps cost bits, fine ones leave few shifts that fit a group.
+# In 1024ths of t. Coarse steps cost bits; with fine ones few shifts fit a group.
 STEPS = np.array([
     64, 96, 128, 160, 204, 256, 324, 408, 512, 648, 816, 1024, 1290, 1625, 2048, 3072
 ])  # fmt: skip
-COARSER = 6  # places in STEPS from a step to one that is about four times as large
-# Bits that odds too near a border are counted as where a step is chosen: more than the log2(e) that
-# choices take for each, because good choices make up for coarse steps.
+COARSER = 6  # offset in STEPS to a step that is about four times as large
+# Penalty in bits for odds too near a border when a step is chosen: more than the log2(e) that
+# choices take for each, because good choices compensate for coarse steps.
 NEAR_BITS = 6.0
 MOST_CHOICE_BITS = 12
-SHIFTS = 64  # of a grid against its step
+SHIFTS = 64  # of a grid, as fractions of its step
 _BINS = 2 * math.ceil(REACH * 1024 / STEPS[0]) + 3
 _SMALLEST = 2.0**-7  # of 1 - |t| / REACH: no bit is rarer than 2^-21
 
@@ -38,14 +39,16 @@ _SMALLEST = 2.0**-7  # of 1 - |t| / REACH: no bit is rarer than 2^-21
 class Grids:
     """The values that odds are rounded to, by step, shift and bin.
 
-    probabilities: of the bit 1, float64, whole numbers of 2^-24. costs: bits of a 0 and of a 1.
+    Attributes:
+      probabilities: of the bit 1, float64, multiples of 2^-24.
+      costs: bits of a 0 and of a 1.
     """
 
     def __init__(self) -> None:
         step = STEPS[:, None, None] / 1024.0
         shift = (np.arange(SHIFTS) / SHIFTS)[None, :, None]
         centre = np.arange(_BINS) - _BINS // 2 + shift
-        # Products, sums and a quotient alone, which are the same on every processor.
+        # Only products, sums and a quotient, which are the same on every processor.
         low = np.maximum((centre - 0.5) * step, -REACH)
         high = np.minimum((centre + 0.5) * step, REACH)
         middle = np.clip(0.5 * (low + high), -REACH, REACH)
@@ -60,21 +63,21 @@ class Grids:
 
 @functools.cache
 def grids() -> Grids:
-    """The grids, which are the same for all files."""
+    """Return the grids, which are the same for all files."""
     return Grids()
 
 
 @compiled
-def _shift(choice, place):
-    """The shift, in 64ths of a step, of the grid for a bit by its place in its group."""
-    word = np.uint32(choice + 1) * np.uint32(2654435761) ^ np.uint32(place + 1) * np.uint32(40503)
+def _shift(choice, index):
+    """Return the shift, in 64ths of a step, of a bit's grid by its index in its group."""
+    word = np.uint32(choice + 1) * np.uint32(2654435761) ^ np.uint32(index + 1) * np.uint32(40503)
     word = (word ^ word >> np.uint32(15)) * np.uint32(2246822519)
     return np.int64((word ^ word >> np.uint32(13)) & np.uint32(SHIFTS - 1))
 
 
 @compiled
 def _bin(t, step, shift):
-    """The bin of t, and how far its nearer border lies, in t; a border beyond REACH is none."""
+    """Return the bin of t and the distance in t of its nearer border, within REACH."""
     position = t / step - shift
     bin_ = math.floor(position + 0.5)
     distance = math.inf
@@ -87,7 +90,7 @@ def _bin(t, step, shift):
 
 @compiled
 def _trial(t, margin, bit, step, which, costs):
-    """Bits that a step costs, and how many odds lie too near a border, over some shifts."""
+    """Return the bits of a step and the number of odds too near a border, over 4 shifts."""
     bits, near = 0.0, 0.0
     for i in range(len(t)):
         for choice in range(4):
@@ -100,7 +103,7 @@ def _trial(t, margin, bit, step, which, costs):
 
 @compiled
 def _refused(t, margin, step):
-    """The shifts of a step, as bits of a word, at which t lies too near a border."""
+    """Return the shifts of a step, as bits of a word, at which t is too near a border."""
     word = np.uint64(0)
     for shift in range(SHIFTS):
         if _bin(t, step, shift / SHIFTS)[1] <= margin:
@@ -110,33 +113,43 @@ def _refused(t, margin, step):
 
 @compiled
 def _near_any(t, margin, step):
-    """Whether t lies too near a border at any shift: borders are multiples of a 64th of the step,
-    from half a step on."""
+    """Return whether t is too near a border at any shift.
+
+    Borders are multiples of a 64th of the step, from half a step on.
+    """
     position = t / step * SHIFTS
     return abs(position - math.floor(position + 0.5)) * step <= (margin * SHIFTS)
 
 
 @compiled
-def _fits(choice, places, refused, count):
-    """Whether the shifts of a choice are refused by none of the odds that refuse some."""
+def _fits(choice, indices, refused, count):
+    """Return whether no odds refuse the shifts of a choice."""
     for r in range(count):
-        if refused[r] >> np.uint64(_shift(choice, places[r])) & np.uint64(1):
+        if refused[r] >> np.uint64(_shift(choice, indices[r])) & np.uint64(1):
             return False
     return True
 
 
 @parallel
 def _search(t, margin, bit, steps, group, counts, costs, chosen, totals):
-    """Fills `chosen` with the best choice of each group, and `totals` with the bits it takes.
+    """Write the best choice of each group to `chosen`, and its bits to `totals`.
 
-    t, margin, bit, steps: [bits]; steps are places in STEPS. group: bits in a group. counts:
-    choices with the steps themselves, with coarser steps, and in all.
+    Args:
+      t: odds [bits].
+      margin: [bits].
+      bit: [bits].
+      steps: indices in STEPS, [bits].
+      group: bits per group.
+      counts: number of choices with the steps themselves, with coarser steps, and in all.
+      costs: of `Grids`.
+      chosen: [groups], output.
+      totals: [groups], output.
     """
     sizes, middle = _step_sizes(), costs.shape[2] // 2
     for g in numba.prange(len(chosen)):
         first, count = g * group, min(group, len(t) - g * group)
         best, found = float(count), counts[2] - 1
-        places, refused = np.empty(count, np.int64), np.empty(count, np.uint64)
+        indices, refused = np.empty(count, np.int64), np.empty(count, np.uint64)
         position, which = np.empty(count), np.empty(count, np.int64)
         for coarse in range(2):
             risky = 0
@@ -146,11 +159,11 @@ def _search(t, margin, bit, steps, group, counts, costs, chosen, totals):
                 step = sizes[which[j]]
                 position[j] = odds / step + 0.5
                 if _near_any(odds, off, step):
-                    places[risky], refused[risky] = j, _refused(odds, off, step)
+                    indices[risky], refused[risky] = j, _refused(odds, off, step)
                     risky += 1
             start, end = (counts[0], counts[0] + counts[1]) if coarse else (0, counts[0])
             for choice in range(start, end):
-                if not _fits(choice, places, refused, risky):
+                if not _fits(choice, indices, refused, risky):
                     continue
                 bits = 0.0
                 for j in range(count):
@@ -170,8 +183,8 @@ def _step_sizes():
 
 
 @compiled
-def _rounded(t, steps, choices, places, counts, probabilities, ones):
-    """Fills `ones` with the rounded probability of the bit 1 of every t [elements]."""
+def _rounded(t, steps, choices, indices, counts, probabilities, ones):
+    """Write the rounded probability of the bit 1 of every t [elements] to `ones`."""
     sizes = _step_sizes()
     for i in range(len(t)):
         choice = choices[i]
@@ -179,34 +192,38 @@ def _rounded(t, steps, choices, places, counts, probabilities, ones):
             ones[i] = 0.5
             continue
         which = min(steps[i] + (COARSER if choice >= counts[0] else 0), len(sizes) - 1)
-        shift = _shift(choice, places[i])
+        shift = _shift(choice, indices[i])
         bin_, _ = _bin(t[i], sizes[which], shift / SHIFTS)
         ones[i] = probabilities[which, shift, bin_ + probabilities.shape[2] // 2]
 
 
 def counts_of(choice_bits: int) -> tuple[int, int, int]:
-    """Choices with the steps themselves, with coarser steps, and in all, of 2^choice_bits."""
+    """Return the number of choices with the steps themselves, with coarser steps, and in all."""
     whole = 1 << choice_bits
     coarse = whole // 8
     return whole - coarse - 1, coarse, whole
 
 
 def rounded(
-    t: np.ndarray, steps: np.ndarray, choices: np.ndarray, places: np.ndarray, choice_bits: int
+    t: np.ndarray, steps: np.ndarray, choices: np.ndarray, indices: np.ndarray, choice_bits: int
 ) -> np.ndarray:
-    """Returns the probability of the bit 1, whole numbers of 2^-24, of odds t [bits].
+    """Return the probability of the bit 1, multiples of 2^-24, of odds t [bits].
 
-    steps: place in STEPS. choices: of the group of each. places: of each among the bits of its
-    group. All [bits].
+    Args:
+      t: odds [bits].
+      steps: indices in STEPS, [bits].
+      choices: of each bit's group, [bits].
+      indices: of each among the bits of its group, [bits].
+      choice_bits: of a choice.
     """
     ones = np.empty(len(t))
     counts = counts_of(choice_bits)
-    _rounded(t, steps, choices, places, counts, grids().probabilities, ones)
+    _rounded(t, steps, choices, indices, counts, grids().probabilities, ones)
     return ones
 
 
 def best_step(t: np.ndarray, margin: np.ndarray, bit: np.ndarray) -> int:
-    """Returns the place in STEPS of the step at which odds [odds] take fewest bits in all."""
+    """Return the index in STEPS of the step at which odds [odds] take the fewest bits."""
     if not len(t):
         return 0
     found = []
@@ -219,10 +236,14 @@ def best_step(t: np.ndarray, margin: np.ndarray, bit: np.ndarray) -> int:
 def choose(
     t: np.ndarray, margin: np.ndarray, bit: np.ndarray, steps: np.ndarray, group: int, bits: int
 ) -> tuple[np.ndarray, float]:
-    """Returns the choice of every group, int64, and how many bits all of it takes.
+    """Return the choice of every group, int64, and the total number of bits.
 
     Args:
-      t, margin, bit, steps: [elements, depth]. group: elements in a group.
+      t: odds [elements, depth].
+      margin: [elements, depth].
+      bit: [elements, depth].
+      steps: [elements, depth].
+      group: elements per group.
       bits: of a choice.
     """
     chosen = np.zeros(-(-len(t) // group), np.int64)

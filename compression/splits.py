@@ -1,12 +1,12 @@
-"""Binary splits of a distribution over levels: the odds of each, and how far they may be off.
+"""Binary splits of a distribution over levels: odds and their tolerances.
 
 A level of [0, 2^depth) is coded as `depth` bits, the highest first. Every bit splits an interval of
-levels in two halves, and its odds are what the distribution puts on the halves. A network's outputs
-are the same on another processor only to a tolerance; `margin` bounds what that does to the odds,
+levels in two halves, and its odds are the probabilities of the halves. A network's outputs
+are equal on another processor only up to a tolerance; `margin` bounds the effect on the odds
 by the derivative with respect to every output.
 
-Odds are handed on as a number t that tells likely from unlikely bits, but not how unlikely a bit
-is that is out of the question anyway:
+Odds are represented by a number t that distinguishes likely from unlikely bits, but hardly
+distinguishes degrees of very unlikely ones:
 
     t = sign(u) 3 (1 - exp(-|u| / 3)),        u = log(upper half / lower half)
 """
@@ -19,8 +19,8 @@ import numpy as np
 
 REACH = 3.0  # |t| is less than this
 FLOOR = 1e-5  # share of a distribution that is spread over all levels, so that each has a code
-CURVATURE = 1.01  # of a margin: what its derivatives, taken at one place, leave out
-ROUNDING = 1e-9  # of float64 arithmetic, in t
+CURVATURE = 1.01  # factor on a margin for what its first derivatives neglect
+ROUNDING = 1e-9  # error of float64 arithmetic, in t
 LARGEST_LOG_ODDS = 14.0
 
 compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
@@ -28,9 +28,11 @@ parallel = numba.njit(nogil=True, error_model="numpy", cache=True, parallel=True
 
 
 class Split(NamedTuple):
-    """What the bits that split intervals in two are worth, float64 [elements] each.
+    """Odds of bits that split intervals in two, float64 [elements] each.
 
-    t: the odds of the upper half. margin: how far t may lie from that of another processor.
+    Attributes:
+      t: the odds of the upper half.
+      margin: largest difference of t from another processor's.
     """
 
     t: np.ndarray
@@ -40,8 +42,12 @@ class Split(NamedTuple):
 class Mixture(NamedTuple):
     """Mixtures over levels, float64 [elements, components], means and scales in levels.
 
-    tolerances: how far log_weights, means and log_scales may be off, as these have them; zeros
-    where nobody asks for margins. normal: components are normal, else logistic.
+    Attributes:
+      levels: number of levels.
+      log_weights, means, log_scales: parameters of the components.
+      tolerances: largest errors of log_weights, means and log_scales, with their shapes; zeros if
+        margins are not needed.
+      normal: whether components are normal rather than logistic.
     """
 
     levels: int
@@ -52,9 +58,12 @@ class Mixture(NamedTuple):
     normal: bool = False
 
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
-        """Returns what the bits are worth that split [low, low + 2 half), low int64 [elements].
+        """Return the odds of the bits that split [low, low + 2 half).
 
-        whole: the number of levels that have a code, a power of two.
+        Args:
+          low: int64 [elements].
+          half: levels in each half.
+          whole: the number of levels that have a code, a power of two.
         """
         t, margin = np.empty(len(low)), np.empty(len(low))
         arrays = (self.log_weights, self.means, self.log_scales, *self.tolerances)
@@ -62,7 +71,7 @@ class Mixture(NamedTuple):
         return Split(t, margin)
 
     def given(self, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns log_weights once the levels [elements] are known, and their tolerance.
+        """Return log_weights given the levels [elements], and their tolerance.
 
         They are those of logistic components, up to a constant for each element.
         """
@@ -73,7 +82,7 @@ class Mixture(NamedTuple):
 
 
 class Categorical(NamedTuple):
-    """Softmaxes over levels: logits float64 [elements, levels], and how far these may be off."""
+    """Softmaxes over levels: logits float64 [elements, levels], and their tolerance."""
 
     logits: np.ndarray
     tolerance: np.ndarray
@@ -84,7 +93,7 @@ class Categorical(NamedTuple):
         return self.logits.shape[1]
 
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
-        """Returns what the bits are worth that split [low, low + 2 half); see `Mixture.split`."""
+        """Return the odds of the bits that split [low, low + 2 half); see `Mixture.split`."""
         t, margin = np.empty(len(low)), np.empty(len(low))
         _split_categorical(self.logits, self.tolerance, low, half, whole, t, margin)
         return Split(t, margin)
@@ -92,7 +101,7 @@ class Categorical(NamedTuple):
 
 @compiled
 def _warped(upper, lower):
-    """t, and its derivative with respect to u, of the masses of both halves."""
+    """Return t, and its derivative with respect to u, for the masses of both halves."""
     u = math.log(upper / lower)
     u = min(max(u, -LARGEST_LOG_ODDS), LARGEST_LOG_ODDS)
     shrunk = math.exp(-abs(u) / REACH)
@@ -101,7 +110,7 @@ def _warped(upper, lower):
 
 @compiled
 def _edge(z, normal):
-    """The mass below z, the mass above, and the density, of a standard component."""
+    """Return the mass below z, the mass above, and the density, of a standard component."""
     if normal:
         density = math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
         return 0.5 * math.erfc(-z * math.sqrt(0.5)), 0.5 * math.erfc(z * math.sqrt(0.5)), density
@@ -115,7 +124,7 @@ def _edge(z, normal):
 
 @compiled
 def _at(edge, levels, mean, inverse, normal):
-    """`_edge` below a level; z is 0 where the edge is at infinity, and nothing moves it."""
+    """Return `_edge` below a level; for an edge at infinity z and its derivatives are 0."""
     if edge <= 0:
         return 0.0, 1.0, 0.0, 0.0
     if edge >= levels:
@@ -127,7 +136,7 @@ def _at(edge, levels, mean, inverse, normal):
 
 @compiled
 def _between(lower, upper):
-    """The mass between two edges, without the cancellation of one minus nearly one."""
+    """Return the mass between two edges without the cancellation of one minus nearly one."""
     if lower[3] > 0.0:
         return lower[1] - upper[1]
     return upper[0] - lower[0]
@@ -192,13 +201,13 @@ def _split_categorical(logits, tolerance, low, half, whole, t, margin):
 
 @compiled
 def _log_below(z):
-    """log sigmoid(z)."""
+    """Return log sigmoid(z)."""
     return min(z, 0.0) - math.log1p(math.exp(-abs(z)))
 
 
 @compiled
 def _absorb(means, log_scales, mean_off, scale_off, chosen, levels, weights, tolerance):
-    """Adds the log-mass of the chosen levels to log-weights, and what it may be off by."""
+    """Add the log-mass of the chosen levels to log-weights, and its error to the tolerance."""
     for i in range(len(chosen)):
         for k in range(means.shape[1]):
             inverse = math.exp(-log_scales[i, k])

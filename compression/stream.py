@@ -1,14 +1,14 @@
-"""Levels in an entropy-coded stream, by distributions that encoder and decoder know nearly alike.
+"""Levels in an entropy-coded stream, by distributions nearly equal in encoder and decoder.
 
-The rounding of odds (`rounding`) makes integers of them on which both agree, and `constriction`
+The rounding of odds (`rounding`) turns them into integers on which both agree, and `constriction`
 (Bamler 2022, "Understanding Entropy Coding With Asymmetric Numeral Systems", arXiv 2201.01741)
-codes by these with asymmetric numeral systems. A stream is
+codes with these by asymmetric numeral systems. A stream is
 
     choice bits, uint8 | pixels in a group, uint16 | a step for each class and bit, 4 bits each |
     words, uint32: the choice of every group, then the bits of all pixels
 
 where a pixel is one element, or a few channels of one that are coded in turn. Those of one call are
-coded together: channel by channel, of each the highest bits of all pixels first.
+coded together: channel by channel, and per channel the highest bits of all pixels first.
 """
 
 import dataclasses
@@ -23,11 +23,11 @@ from compression.splits import Split
 from replicator.runs.errors import UserError
 
 _HEAD = struct.Struct("<BH")
-_TRIED = 1 << 14  # odds of a class and bit, for the choice of a step
-# Odds of a group that lie too near a border, in the mean: the more, the better choices pay, and the
-# longer it takes to find one that fits, which one in e^n does.
+_TRIED = 1 << 14  # odds per class and bit that are tried for the choice of a step
+# Mean number of odds per group that are too near a border. With more of them choices are cheaper,
+# but take longer to find, as one in e^n fits.
 _NEAR_IN_GROUP = 3.2
-_SPARE_CHOICE_BITS = 7  # so that a few fit, of which one has a short code
+_SPARE_CHOICE_BITS = 7  # so that several choices fit, one of them with a short code
 _LARGEST_GROUP = 2**16 - 1
 
 
@@ -35,7 +35,7 @@ class Distribution(Protocol):
     """Distributions of elements, `Mixture` or `Categorical`."""
 
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
-        """Returns the odds of bits."""
+        """Return the odds of bits."""
 
 
 class Odds(NamedTuple):
@@ -48,10 +48,13 @@ class Odds(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What encoder and decoder know of a stream before it is read.
+    """Sizes of a stream that encoder and decoder share before it is read.
 
-    depth: bits of a level. channels: of a pixel. classes: of pixels, each with its own steps.
-    pixels: in all.
+    Attributes:
+      depth: bits of a level.
+      channels: of a pixel.
+      classes: of pixels, each with its own steps.
+      pixels: total number.
     """
 
     depth: int
@@ -61,17 +64,17 @@ class Layout:
 
     @property
     def bits(self) -> int:
-        """Bits of a pixel."""
+        """Bits per pixel."""
         return self.depth * self.channels
 
 
 def depth_of(levels: int) -> int:
-    """Returns the bits of a level."""
+    """Return the bits per level."""
     return max(1, (levels - 1).bit_length())
 
 
 def odds_of(distribution: Distribution, levels: np.ndarray, depth: int) -> Odds:
-    """Returns the odds of all bits of known levels [pixels] of one channel."""
+    """Return the odds of all bits of known levels [pixels] of one channel."""
     levels, low = levels.astype(np.int64), np.zeros(len(levels), np.int64)
     bits = (levels[:, None] >> np.arange(depth - 1, -1, -1)) & 1
     splits = []
@@ -84,7 +87,7 @@ def odds_of(distribution: Distribution, levels: np.ndarray, depth: int) -> Odds:
 
 
 class Encoder:
-    """Takes the odds of pixels, in the order in which a decoder asks for them."""
+    """An encoder that takes the odds of pixels in the order in which a decoder requests them."""
 
     def __init__(self, layout: Layout):
         self.layout = layout
@@ -93,9 +96,12 @@ class Encoder:
         self._calls: list[int] = []
 
     def add(self, channels: list[Odds], class_: int, calls: int) -> None:
-        """Adds pixels of one class that a decoder asks for in calls of equally many.
+        """Add pixels of one class that a decoder requests in calls of equal size.
 
-        channels: the odds of each channel, of the pixels of all calls.
+        Args:
+          channels: the odds of each channel, of the pixels of all calls.
+          class_: of the pixels.
+          calls: number of calls.
         """
         self._odds.append(
             Odds(*(np.concatenate(arrays, 1) for arrays in zip(*channels, strict=True)))
@@ -105,18 +111,18 @@ class Encoder:
         self._calls += [pixels // calls] * calls
 
     def finish(self) -> bytes:
-        """Returns the stream."""
+        """Return the stream."""
         odds = Odds(*(np.concatenate(arrays) for arrays in zip(*self._odds, strict=True)))
         classes, bits = np.concatenate(self._classes), self.layout.bits
         table = self._steps(odds, classes)
         steps = table[classes]
         group, choice_bits = self._groups(odds, steps)
         choices = choose(*odds, steps, group, choice_bits)[0]
-        place = np.arange(odds.t.size)
-        each = choices[place // (group * bits)]
-        flat = (odds.t.ravel(), steps.ravel(), each, place % (group * bits))
+        index = np.arange(odds.t.size)
+        each = choices[index // (group * bits)]
+        flat = (odds.t.ravel(), steps.ravel(), each, index % (group * bits))
         order, ones = self._coding_order(), rounded(*flat, choice_bits)
-        # A stack, whose last symbols are read first; a range coder would lose 1e-4 bits a symbol.
+        # A stack, whose last symbols are read first; a range coder would lose 1e-4 bits per symbol.
         coder = _constriction().stream.stack.AnsCoder()
         coder.encode_reverse(odds.bit.ravel()[order].astype(np.int32), _bit_model(), ones[order])
         coder.encode_reverse(choices.astype(np.int32), _choice_model(choice_bits))
@@ -124,7 +130,7 @@ class Encoder:
         return _HEAD.pack(choice_bits, group) + _packed(table) + words
 
     def _steps(self, odds: Odds, classes: np.ndarray) -> np.ndarray:
-        """The place in STEPS for each class and bit, int64 [classes, bits]."""
+        """Return the index in STEPS for each class and bit, int64 [classes, bits]."""
         table = np.zeros([self.layout.classes, self.layout.bits], np.int64)
         for class_ in range(self.layout.classes):
             rows = np.flatnonzero(classes == class_)
@@ -134,7 +140,7 @@ class Encoder:
         return table
 
     def _groups(self, odds: Odds, steps: np.ndarray) -> tuple[int, int]:
-        """Pixels in a group, and bits of a choice: enough choices that some fit a group."""
+        """Return pixels per group and bits per choice such that some choices fit a group."""
         near = np.minimum(1.0, 2.0 * odds.margin / (STEPS[steps] / 1024.0)).sum()
         groups = max(1, round(near / _NEAR_IN_GROUP))
         group = min(-(-len(odds.t) // groups), _LARGEST_GROUP)
@@ -143,49 +149,52 @@ class Encoder:
         return group, min(bits, MOST_CHOICE_BITS)
 
     def _coding_order(self) -> np.ndarray:
-        """Of each bit in the order of coding, its place in [pixels, bits]."""
+        """Return the index in [pixels, bits] of each bit in the order of coding."""
         parts, first, bits = [], 0, self.layout.bits
         for size in self._calls:
-            place = (first + np.arange(size)[:, None]) * bits + np.arange(bits)
-            parts.append(place.T.ravel())
+            index = (first + np.arange(size)[:, None]) * bits + np.arange(bits)
+            parts.append(index.T.ravel())
             first += size
         return np.concatenate(parts)
 
 
 class Decoder:
-    """Gives the levels of pixels, which must be asked for as they were added.
+    """A decoder of the levels of pixels, which must be requested in the order of encoding.
 
-    Raises UserError for a stream too short to begin with.
+    Raises:
+      UserError: the stream is too short or invalid.
     """
 
     def __init__(self, stream: bytes, layout: Layout):
         self.layout, self._done = layout, 0
         size = (layout.classes * layout.bits + 1) // 2
         if len(stream) < _HEAD.size + size or (len(stream) - _HEAD.size - size) % 4:
-            raise UserError("The compressed file is damaged: a part of it is too short.")
+            raise UserError("The compressed file is damaged: a stream is too short.")
         self._bits, self._group = _HEAD.unpack_from(stream)
         if not 1 <= self._bits <= MOST_CHOICE_BITS or not self._group:
-            raise UserError("The compressed file is damaged: a part of it has no valid beginning.")
+            raise UserError("The compressed file is damaged: a stream has an invalid header.")
         table = _unpacked(stream[_HEAD.size : _HEAD.size + size])
         self._table = table[: layout.classes * layout.bits].reshape(layout.classes, layout.bits)
         words = np.frombuffer(stream, "<u4", offset=_HEAD.size + size).astype(np.uint32)
         try:
             self._coder = _constriction().stream.stack.AnsCoder(words)
         except ValueError as error:
-            raise UserError("The compressed file is damaged: a part of it ends wrongly.") from error
+            raise UserError(
+                "The compressed file is damaged: a stream has an invalid end."
+            ) from error
         groups = -(-layout.pixels // self._group)
         self._choices = self._coder.decode(_choice_model(self._bits), groups).astype(np.int64)
 
     def levels(self, distribution: Distribution, pixels: int, class_: int, channel: int):
-        """Returns the levels, int64 [pixels], of a channel of the next pixels."""
+        """Return the levels, int64 [pixels], of a channel of the next pixels."""
         layout, model = self.layout, _bit_model()
         at, low = self._done + np.arange(pixels), np.zeros(pixels, np.int64)
-        choices, place = self._choices[at // self._group], at % self._group * layout.bits
+        choices, index = self._choices[at // self._group], at % self._group * layout.bits
         for i in range(layout.depth):
             half, bit = 1 << (layout.depth - 1 - i), channel * layout.depth + i
             t = distribution.split(low, half, 1 << layout.depth).t
             steps = np.full(pixels, self._table[class_, bit])
-            ones = rounded(t, steps, choices, place + bit, self._bits)
+            ones = rounded(t, steps, choices, index + bit, self._bits)
             low = low + half * self._coder.decode(model, ones).astype(np.int64)
         if channel == layout.channels - 1:
             self._done += pixels
@@ -193,7 +202,7 @@ class Decoder:
 
 
 def _packed(table: np.ndarray) -> bytes:
-    """Numbers below 16, two a byte."""
+    """Return numbers below 16, two per byte."""
     flat = np.append(table.ravel(), [0] * (table.size % 2)).astype(np.uint8)
     return (flat[::2] << 4 | flat[1::2]).tobytes()
 
@@ -208,7 +217,7 @@ def _constriction() -> Any:
         import constriction
     except ImportError as error:
         raise UserError(
-            'Compression needs the package constriction: pip install "onepass[compress]".'
+            'Compression requires the package constriction: pip install "onepass[compress]".'
         ) from error
     return constriction
 

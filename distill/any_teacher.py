@@ -1,6 +1,7 @@
 """`distill`: a student in one pass from any teacher that gives conditionals."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from distill.losses import kl_divergence
 from distill.teacher import Parametrised
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput
-from likelihoods.distribution import Continuous, Normal
+from likelihoods.capabilities import is_normal, with_density
 
 SOUND, DRAWS = 0, 1  # numbers of the seeds that are folded out of a step's
 
@@ -38,11 +39,11 @@ class ModelTeacher:
     """
 
     def __init__(self, model: Autoregressive):
-        distribution = model.distribution
-        if not isinstance(distribution, Continuous):
+        distribution = with_density(model.distribution)
+        if distribution is None:
             raise ValueError(
                 "`teacher` must have a distribution with `log_density`, got"
-                f" {type(distribution).__name__}."
+                f" {type(model.distribution).__name__}."
             )
         if model.order != "time" or model.symbol_network.inputs.dtype.is_integer:
             raise ValueError("`teacher` must read numbers in time order, not levels or images.")
@@ -80,10 +81,14 @@ Term = Callable[[Draw], tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class KL:
-    """The divergence of the student from the teacher, nats per element.
+    """KL divergence of the student from the teacher, in nats per element.
 
-    In closed form between normals, else from `draws` values per element; between normals
-    `regularisation` times the squared distance of the log-scales is added.
+    Attributes:
+      weight: factor on the term.
+      draws: values drawn per element to estimate the divergence. Two normal distributions need
+        none: their divergence is computed in closed form.
+      regularisation: between two normal distributions, factor on the squared difference of their
+        log-scales, which is added to the divergence.
     """
 
     weight: float = 1.0
@@ -105,9 +110,11 @@ class KL:
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A distance between what the student draws and what is recorded, such as of spectra.
+    """A distance between the student's samples and the data, such as a distance of spectra.
 
-    function: from both, float32 [batch, time], to a scalar or [batch].
+    Attributes:
+      function: from samples and data, float32 [batch, time] each, to a scalar or [batch].
+      weight: factor on the term.
     """
 
     function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -128,29 +135,50 @@ def distill(
     seed: int = 0,
     **options: Any,
 ) -> FlowStudent:
-    """Train a student in place, and return it.
+    """Train a student that draws a whole sequence in one pass.
 
     Args:
-      teacher: a model in time order whose distribution has a density, or anything that gives
-        conditionals. Its weights stay.
-      data: as for `fit`: its elements give the length, the condition and what `Compared` reads.
-      steps: updates in all.
-      student: to train; None: three flows of small dilated networks. Needed where the teacher is
-        no `Autoregressive`.
-      loss: terms, functions of a `Draw`, whose sum is the loss.
-      seed: of the student's noise and the draw of the data.
-      options: of `fit`: optimizer, batch_size, workdir, ...
+      teacher: a model in time order whose distribution has a density, or any object with
+        `conditionals`. Its weights do not change.
+      data: as for `fit`. The elements give the length and the condition, and `Compared` reads them.
+      steps: total number of updates.
+      student: trained in place; None: three flows over small dilated networks. Required if
+        `teacher` is not an `Autoregressive`.
+      loss: terms whose sum is the loss, each a function from a `Draw` to a scalar.
+      seed: of the student's noise and of the rows drawn from the data.
+      options: further arguments of `fit`, such as `optimizer`, `batch_size` and `workdir`.
+
+    Returns:
+      The trained student.
+
     Raises:
       ValueError: the teacher has no density, or no student is given where one is needed.
     """
-    if isinstance(teacher, Autoregressive):
-        student = flow_student(teacher) if student is None else student
-        teacher = ModelTeacher(teacher)
-    if student is None:
-        raise ValueError("`student` must be given for a teacher that is no Autoregressive.")
-    objective = _objective(teacher, list(loss), seed)
+    found, student = prepared(teacher, student)
+    objective = _objective(found, list(loss), seed)
     fit(student, data, steps=steps, loss=objective, seed=seed, **options)
     return student
+
+
+@functools.singledispatch
+def prepared(teacher: Any, student: FlowStudent | None) -> tuple[Teacher, FlowStudent]:
+    """Return what gives conditionals, and its student; another kind of teacher registers here.
+
+    Args:
+      teacher: as for `distill`.
+      student: to train; None: the default one of this kind of teacher.
+
+    Raises:
+      ValueError: no student is given for a kind of teacher that has no default.
+    """
+    if student is None:
+        raise ValueError("`student` must be given for a teacher that is no Autoregressive.")
+    return teacher, student
+
+
+@prepared.register
+def _(teacher: Autoregressive, student: FlowStudent | None) -> tuple[Teacher, FlowStudent]:
+    return ModelTeacher(teacher), flow_student(teacher) if student is None else student
 
 
 def _objective(teacher: Teacher, terms: list[Term], seed: int):
@@ -186,7 +214,7 @@ def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) 
         [_network(condition_channels, channels) for _ in range(num_flows)],
         model.codec,
         condition_channels=condition_channels,
-        noise="normal" if isinstance(model.distribution, Normal) else "logistic",
+        noise="normal" if is_normal(model.distribution) else "logistic",
     )
 
 

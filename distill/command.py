@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -84,10 +84,11 @@ def run_evaluate(arguments: list[str], parse) -> int:
         if not all(t >= 0 for t in getattr(given, option)):
             name = option.replace("_", "-")
             raise UserError(f"`--{name}` must be 0 or more, got {getattr(given, option)}.")
-    from distill.model import StudentModel, load
+    from distill.model import load
+    from distill.training import KIND
 
-    model = load(given.model)
-    if isinstance(model, StudentModel):
+    model: Any = load(given.model)
+    if model.kind == KIND:
         figures, words = _evaluated(given, model)
     elif given.beside or given.teacher_temperatures:
         raise UserError(
@@ -132,16 +133,19 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
     return figures, in_words(figures)
 
 
-def run_sample(arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass sample ...` and writes sounds of a WaveNet or of a student."""
+def run_sample(arguments: list[str], parse, read_text=None) -> int:
+    """Parse the rest of `onepass sample ...` and write sounds of a WaveNet or of a student.
+
+    read_text: see `wavenet.sample_command.sample`.
+    """
     given = parse(SampleArguments, arguments, "onepass sample")
     from distill.model import load
     from distill.speculative_model import load_speculative
     from wavenet.sample_command import sample
 
     if given.draft is not None:
-        return sample(given, functools.partial(load_speculative, draft=given.draft))
-    return sample(given, load)
+        return sample(given, functools.partial(load_speculative, draft=given.draft), read_text)
+    return sample(given, load, read_text)
 
 
 def _keep_apart(workdir: Path, teacher: Path, data: Path) -> None:

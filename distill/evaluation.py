@@ -5,6 +5,7 @@ import functools
 import time
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +18,7 @@ from distill.source.pulses import LEVEL
 from distill.speculative_model import speculative
 from distill.student import Condition
 from distill.teacher import WaveNetDensity
+from distill.training import KIND
 from likelihoods import noise as counter_noise
 from replicator.runs.errors import UserError
 from replicator.runs.intervals import in_words as measure_in_words
@@ -145,9 +147,9 @@ def systems(
     return compared
 
 
-def _draft_of(model: SpeechModel | StudentModel, name: str) -> dict[str, System]:
+def _draft_of(model: Any, name: str) -> dict[str, System]:
     """What a student's flows refine, if it is a student with a draft."""
-    if not isinstance(model, StudentModel) or model.network.drafter is None:
+    if model.kind != KIND or model.network.drafter is None:
         return {}
     return {name: functools.partial(_drafted, model)}
 

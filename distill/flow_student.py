@@ -7,7 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental import incremental
+from autoregressive.model import Autoregressive
 from autoregressive.networks import as_function, variables_read
+from distill.flow_draft import FlowDraft, nearest
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput, compose
 from likelihoods.codec import Codec
@@ -17,19 +19,20 @@ NOISE = {"logistic": counter_noise.logistic, "normal": counter_noise.normal}
 
 
 class FlowStudent:
-    """Draws a sequence in one pass: x_t = z_t s(z_<t, c) + mu(z_<t, c), and so on.
+    """A student that draws a sequence in one pass: x_t = z_t s(z_<t, c) + mu(z_<t, c), repeated.
 
     Args:
-      networks: causal, each from [batch, time, 1], and a condition where there is one, to [batch,
-        time, 2]: mu and log s. One reads the noise, the next what that has made of it.
-      codec: from elements to what the teacher reads, `scale(encode(elements))`.
+      networks: causal networks, each from [batch, time, 1], and a condition if there is one, to mu
+        and log s, [batch, time, 2]. The first reads the noise, each later one the output before it.
+      codec: converts elements to what the teacher reads, `scale(encode(elements))`.
       condition_channels: of the networks' second argument [batch, time, channels]; 0: none.
-      noise: its kind, "logistic" or "normal"; normal for a teacher with Gaussian conditionals.
+      noise: "logistic", or "normal" for a teacher with Gaussian conditionals.
+
     Raises:
-      ValueError: a network has another number of output channels.
+      ValueError: a network does not return two channels.
 
     Attributes:
-      sample_rate_hz: of a student of sound that was stored with one; None: it makes no sound.
+      sample_rate_hz: of an audio student that was stored with one; None: it is not audio.
     """
 
     kind = "flow-student"
@@ -138,9 +141,25 @@ class FlowStudent:
         """Return the elements nearest to values as networks read them."""
         if self.codec.levels is None:
             return self.codec.decode(values)
-        top = self.codec.levels - 1
-        levels = tf.clip_by_value(tf.round((values + 1.0) * (0.5 * top)), 0.0, float(top))
-        return self.codec.decode(tf.cast(levels, tf.int32))
+        return self.codec.decode(nearest(values, self.codec))
+
+    def as_draft(self, model: Autoregressive) -> FlowDraft:
+        """Return the student as a draft of a model, see `Autoregressive.sample`.
+
+        Raises:
+          ValueError: the model has other levels, or another condition.
+          NotCausalError, UnsupportedNetworkError: a network of the student has no step.
+        """
+        if self.codec.levels != model.codec.levels:
+            raise ValueError(
+                f"`draft` must have {model.codec.levels} levels, got {self.codec.levels}."
+            )
+        if self.condition_channels not in (0, model.condition_channels):
+            raise ValueError(
+                f"`draft` must read no condition or one of {model.condition_channels} channels, "
+                f"got {self.condition_channels}."
+            )
+        return FlowDraft(self.stepped, self.codec, self.condition_channels > 0)
 
     def trainable_variables(self, elements: tf.Tensor, *condition: tf.Tensor) -> list[tf.Variable]:
         """Return the variables of all networks; arguments as an example."""

@@ -15,7 +15,7 @@ import tensorflow as tf
 from distill.cpu import recursion
 from distill.cpu.engine import FlowEngine
 from distill.student import ParallelWaveNet
-from wavenet.network import check_condition
+from wavenet.sound_network import check_condition
 from wavenet.speech_model import Request
 
 Backend = Literal["auto", "numba", "tensorflow"]
@@ -85,26 +85,7 @@ def condition_between(
     check_condition(student.config, window, speaker)
     who = [] if speaker is None else [tf.constant(speaker, tf.int32)]
     numbers = (tf.constant(number) for number in (count, before, (frame - before) * hop))
-    return _compiled_condition(student)(window, phase_cycles, *numbers, *who)
-
-
-def _compiled_condition(student: ParallelWaveNet):
-    """`student.condition` as one graph for every length, a fraction of the time of its operations
-    one by one."""
-    if not hasattr(student, "_condition_graph"):
-        batch = [tf.TensorSpec([None, None, student.config.feature_channels], tf.float32)]
-        batch.append(tf.TensorSpec([None], tf.float64))
-        whose = [tf.TensorSpec([None], tf.int32)] * bool(student.config.speakers)
-
-        @tf.function(
-            autograph=False, input_signature=[*batch, *[tf.TensorSpec([], tf.int32)] * 3, *whose]
-        )
-        def graph(frames, phase_cycles, count, skipped, start, *speaker):
-            whom = speaker[0] if speaker else None
-            return student.condition(frames, whom, count, phase_cycles, skipped, start)
-
-        student._condition_graph = graph
-    return student._condition_graph
+    return student.condition_graph(window, phase_cycles, *numbers, *who)
 
 
 def _chunk_bounds(student, total: int, chunk: int, opening: int) -> Iterator[tuple[int, int]]:
@@ -153,13 +134,11 @@ def _cpu_runner(student: ParallelWaveNet, batch: int):
 
 
 def _tensorflow_runner(student: ParallelWaveNet, batch: int):
-    if not hasattr(student, "_compiled_chunk"):
-        student._compiled_chunk = tf.function(student.chunk, autograph=False, reduce_retracing=True)
     pasts = student.empty_pasts(batch)
 
     def run(noise, condition):
         nonlocal pasts
-        flowed, pasts = student._compiled_chunk(noise, condition, pasts)
+        flowed, pasts = student.chunk_graph(noise, condition, pasts)
         return flowed.output.numpy().astype(np.float32)
 
     return run

@@ -48,6 +48,7 @@ class StudentModel(TrainedSpeechModel):
 
     backends: ClassVar = get_args(Backend)
     primable: ClassVar = False  # the noise of a recording is not known
+    refinable: ClassVar = True
 
     def generate(
         self,
@@ -150,10 +151,11 @@ def load(path: Path) -> SpeechModel | StudentModel:
 
 def load_student(path: Path) -> StudentModel:
     """The student of a run directory or a model folder; UserError for any other model."""
-    model = load(path)
-    if not isinstance(model, StudentModel):
-        raise UserError(f"{path} holds a {model.spec['kind']}, not a {KIND}.")
-    return model
+    model: Any = load(path)
+    if model.kind != KIND:
+        raise UserError(f"{path} holds a {model.kind}, not a {KIND}.")
+    found: StudentModel = model
+    return found
 
 
 def teacher_of(model: StudentModel) -> Path:

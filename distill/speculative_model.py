@@ -29,6 +29,7 @@ class SpeculativeModel(SpeechModel):
 
     backends: ClassVar = ("auto",)
     primable: ClassVar = False
+    refinable: ClassVar = False
 
     def _drawn(self, request: Request, backend, chunk_samples: int) -> Iterator[np.ndarray]:
         if request.temperature != 1.0:

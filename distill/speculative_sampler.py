@@ -30,6 +30,7 @@ from distill.generation import condition_between
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
 from likelihoods import Gaussian, LogisticMixture, levels, noise
+from likelihoods.capabilities import with_density
 from likelihoods.distribution import Continuous
 from wavenet.networks import Network
 from wavenet.samplers.block_pass import BlockPass, PassState
@@ -90,7 +91,7 @@ class SpeculativeSampler:
     def __init__(
         self, student: ParallelWaveNet, network: Network, block_samples: int = BLOCK_SAMPLES
     ):
-        if not isinstance(network.likelihood, Continuous):
+        if with_density(network.likelihood) is None:
             raise ValueError("`network` must have an output with a density, got a softmax.")
         self.student, self.network = student, network
         self._pass = BlockPass(network)

@@ -1,7 +1,8 @@
 """The student: a Parallel WaveNet, which draws a whole sound in one pass and knows its density."""
 
+import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -15,7 +16,7 @@ from likelihoods.initial import Initial
 from replicator.runs.errors import UserError
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
-from wavenet.network import check_condition
+from wavenet.sound_network import check_condition
 from wavenet.upsampling import FrameUpsampler
 
 
@@ -92,6 +93,32 @@ class ParallelWaveNet(tf.Module):
             Flow(config, initial, layers, config.initial_scale if i == last else 1.0, f"flow_{i}")
             for i, layers in enumerate(config.flows)
         ]
+
+    @property
+    def conditioner(self) -> Conditioner | None:
+        """What standardises the mel where the flows make a residual; None elsewhere."""
+        return None if self.residual is None else self.residual.conditioner
+
+    @functools.cached_property
+    def condition_graph(self) -> Any:
+        """`condition` as one graph for every length, a fraction of the time of its operations."""
+        batch = [tf.TensorSpec([None, None, self.config.feature_channels], tf.float32)]
+        batch.append(tf.TensorSpec([None], tf.float64))
+        whose = [tf.TensorSpec([None], tf.int32)] * bool(self.config.speakers)
+
+        @tf.function(
+            autograph=False, input_signature=[*batch, *[tf.TensorSpec([], tf.int32)] * 3, *whose]
+        )
+        def graph(frames, phase_cycles, count, skipped, start, *speaker):
+            whom = speaker[0] if speaker else None
+            return self.condition(frames, whom, count, phase_cycles, skipped, start)
+
+        return graph
+
+    @functools.cached_property
+    def chunk_graph(self) -> Any:
+        """`chunk` as a graph for every length."""
+        return tf.function(self.chunk, autograph=False, reduce_retracing=True)
 
     @property
     def noise_kind(self) -> str:

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from likelihoods.distribution import Continuous, Normal
+from likelihoods.capabilities import normal_parameters, with_density
+from likelihoods.distribution import Continuous
 from replicator.runs.errors import UserError
 from wavenet.model import SpeechModel, load
 from wavenet.networks import Network
-from wavenet.vocoder import VocoderWaveNet
 
 Module = TypeVar("Module", bound=tf.Module)
 
@@ -31,17 +31,15 @@ class Parametrised:
     @property
     def normal(self) -> tuple[tf.Tensor, tf.Tensor] | None:
         """Mean and log-scale [batch, time] where the conditionals are normal; None elsewhere."""
-        if not isinstance(self.likelihood, Normal):
-            return None
-        return self.likelihood.normal(self.parameters)
+        return normal_parameters(self.likelihood, self.parameters)
 
 
 class WaveNetDensity:
     """The density of a WaveNet whose output is one over real numbers, and its `Conditionals`."""
 
     def __init__(self, network: Network):
-        likelihood = network.likelihood
-        if not isinstance(likelihood, Continuous):
+        likelihood = with_density(network.likelihood)
+        if likelihood is None:
             raise ValueError("`network` must have an output with a density, got a softmax.")
         self.network, self.likelihood = network, likelihood
 
@@ -58,22 +56,14 @@ class WaveNetDensity:
             return None
         frames = frames if config.feature_channels else None
         speaker = speaker if config.speakers else None
-        if isinstance(network, VocoderWaveNet):
-            made = network.rows(frames, speaker, side_frames)
-            return tf.stop_gradient(made[:, : -(-num_samples // network.row_samples)])
-        return tf.stop_gradient(network.condition(frames, speaker, num_samples))
+        return tf.stop_gradient(network.clip_rows(frames, speaker, num_samples, side_frames))
 
     def conditionals(self, x, condition) -> Parametrised:
         """In one pass, p(x_t | x_<t, condition) for sounds float32 [batch, time] in [-1, 1].
 
         The sounds are not rounded to levels, which would stop the gradient.
         """
-        if not isinstance(self.network, VocoderWaveNet):
-            return Parametrised(self.likelihood, self.network(x, condition))
-        row_samples, time = self.network.row_samples, tf.shape(x)[1]
-        padded = tf.pad(x, [[0, 0], [0, tf.shape(condition)[1] * row_samples - time]])
-        parameters = self.network(padded, condition, row_samples)[:, :time]
-        return Parametrised(self.likelihood, parameters)
+        return Parametrised(self.likelihood, self.network.of_rows(x, condition))
 
 
 def load_teacher(path: Path) -> SpeechModel:
@@ -82,7 +72,7 @@ def load_teacher(path: Path) -> SpeechModel:
     Raises UserError for what is no WaveNet, or one whose output has no gradient.
     """
     model = load(path)
-    if not isinstance(model.network.likelihood, Continuous):
+    if with_density(model.network.likelihood) is None:
         raise UserError(
             f"{path} has a softmax over levels, through which no gradient reaches a student; "
             "distillation needs a teacher with --network.likelihood logistic or gaussian."

@@ -1,9 +1,7 @@
 """Distilling a student: from a trained teacher and recordings to a run directory."""
 
-import contextlib
 import dataclasses
 import functools
-import math
 from pathlib import Path
 
 import tensorflow as tf
@@ -16,16 +14,14 @@ from distill.losses.unit_classifier import UnitClassifier, copied, load, save, t
 from distill.presets import DistillConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, frozen_copy
-from replicator import Replicator, strategies
+from replicator import Replicator
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import assign_weights, stored_weights
-from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import defaults, to_json
-from replicator.strategies.coordination import chief_first, chief_only, variable_scope
-from replicator.training.command import resume_and_train
-from replicator.training.loop import Outcome, Trainer
+from replicator.training.loop import Outcome
 from replicator.training.state import TrainState
-from replicator.training.step import check_rows, is_single_device
+from replicator.training.step import is_single_device
+from replicator.training.training_run import TrainingRun
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import Corpus
 from wavenet.data.pipeline import Surroundings, clips, source_of
@@ -65,38 +61,30 @@ def distill(
 
     Raises UserError, DataError or AudioError with a line that explains what to do.
     """
-    replicator = strategies.single() if replicator is None else replicator
     config = config.resolved(teacher, teacher_path)
-    check_rows(config.clips.batch_size, replicator, config.optimizer.accumulate)
-    say = chief_only(replicator, say)
-    with contextlib.ExitStack() as stack:
-        with chief_first(replicator):
-            run = RunDirectory.locked(workdir, replicator.is_chief)
-            stack.callback(run.unlock)
+    with TrainingRun(workdir, replicator, say, config.clips.batch_size, config.optimizer) as run:
+        with run.preparing():
             stored = run_config(preset, config, teacher, teacher_path, data)
             unsaid = defaults_of(config, teacher)
-            run.check(stored, CHANGEABLE, unsaid)
-            cached = replicator.is_chief or (Path(workdir) / FEATURES).is_dir()
-            corpus = corpus_for(config, teacher, data, workdir if cached else None, say)
+            run.directory.check(stored, CHANGEABLE, unsaid)
+            corpus = corpus_for(config, teacher, data, run.sharing(FEATURES), run.log)
             run.claim(stored, CHANGEABLE, unsaid)
-            classifier = _classifier(run, config, corpus, say, replicator)
-        return _distill(run, config, teacher, corpus, classifier, say, replicator)
+            classifier = _classifier(run, config, corpus)
+        return _distill(run, config, teacher, corpus, classifier)
 
 
 def _distill(
-    run: RunDirectory,
+    run: TrainingRun,
     config: DistillConfig,
     teacher: SpeechModel,
     corpus: Corpus,
     classifier: UnitClassifier | None,
-    say,
-    replicator: Replicator,
 ) -> Outcome:
     # What prepares these knows no replicas, so they are made beside them first.
     begun, density = new_student(config, teacher), WaveNetDensity(teacher.network)
     student, frozen = begun, ()
-    with variable_scope(replicator):
-        if not is_single_device(replicator):
+    with run.variables():
+        if not is_single_device(run.replicator):
             student = _untrained(config, teacher)
             make = functools.partial(same_network, teacher.network)
             density = WaveNetDensity(frozen_copy(teacher.network, make))
@@ -107,29 +95,26 @@ def _distill(
     objective = Objective(
         student, density, config.loss, config.seed, state.step, classifier, corpus.mel, opponent
     )
-    trainer = Trainer(run, state, objective, config.loop, replicator, frozen)
 
-    def begin():
+    def start():
         pretrain_pitch_reader(begun, config, teacher, corpus)
         others = () if opponent is None else opponent.trainable_variables
         state.start([*begun.trainable_variables, *others])
 
-    rate_hz, past = config.student.sample_rate_hz, config.student.receptive_field
-    size = sum(math.prod(w.shape) for w in student.trainable_variables)
-    description = (
-        f"student: {size:,} weights, flows of "
-        f"{', '.join(map(str, config.student.flows))} layers, receptive field {past} samples "
-        f"({1000 * past / rate_hz:.0f} ms)"
-    )
-    return resume_and_train(
-        trainer,
-        say,
-        description,
+    past = config.student.receptive_field
+    return run.train(
+        state,
+        objective,
+        config.loop,
         functools.partial(batches, corpus, config, teacher),
         lambda: EvaluationCallback(
-            student, state, teacher, corpus, run.folder("samples"), say, config.loss.kl
+            student, state, teacher, corpus, run.samples(), run.log, config.loss.kl
         ),
-        begin,
+        start=start,
+        reads=frozen,
+        description=f"student: {state.size:,} weights, flows of "
+        f"{', '.join(map(str, config.student.flows))} layers, receptive field {past} samples "
+        f"({1000 * past / config.student.sample_rate_hz:.0f} ms)",
     )
 
 
@@ -208,8 +193,7 @@ def corpus_for(
     wanted = dataclasses.replace(
         teacher.config, data=dataclasses.replace(teacher.config.data, features=features)
     )
-    cache = None if workdir is None else Path(workdir) / FEATURES
-    report = scan_folder(data, wanted, cache if cache is not None and cache.is_dir() else None)
+    report = scan_folder(data, wanted, None if workdir is None else Path(workdir) / FEATURES)
     for line in report.lines():
         say(line)
     corpus = prepare_corpus(report, wanted, workdir, gain_db=teacher.gain_db)
@@ -278,17 +262,15 @@ def defaults_of(config: DistillConfig, teacher: SpeechModel) -> dict:
     return {**defaults(config), "data": defaults(teacher.config.data)}
 
 
-def _classifier(
-    run: RunDirectory, config: DistillConfig, corpus: Corpus, say, replicator: Replicator
-) -> UnitClassifier | None:
+def _classifier(run: TrainingRun, config: DistillConfig, corpus: Corpus) -> UnitClassifier | None:
     """The run's classifier of speech units, trained first if there is none yet; None if unused."""
     if not (config.loss.feature or config.loss.style):
         return None
-    path = run.path / UNITS
+    path = run.directory.path / UNITS
     if not path.exists():
-        say("training a classifier of speech units for the perceptual loss")
-        classifier = train_units(corpus, seed=config.seed, say=say)
-        if not replicator.is_chief:  # and on a disk that the chief does not share
+        run.log("training a classifier of speech units for the perceptual loss")
+        classifier = train_units(corpus, seed=config.seed, say=run.log)
+        if not run.replicator.is_chief:  # and on a disk that the chief does not share
             return classifier
         save(classifier, path)
     return load(path)

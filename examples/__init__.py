@@ -1,1 +1,1 @@
-"""Models that show the Replicator at work, one file each; see docs/examples.md."""
+"""Example models that use the Replicator, one per file; see docs/examples.md."""

@@ -1,7 +1,7 @@
-"""What the agents of d4pg.py, mpo.py and v_mpo.py share: networks, replay, the loop of a run.
+"""Shared parts of the agents of d4pg.py, mpo.py and v_mpo.py: networks, replay, training loop.
 
-An agent plays an episode, remembers it, and learns from batches of what it remembers. Each process
-acts for itself, with its own seed and replay; the learner's batches are shared by the replicas.
+An agent plays an episode, stores it, and learns from batches of stored transitions. Each process
+acts by itself, with its own seed and replay; the learner's batches are divided among the replicas.
 """
 
 import abc
@@ -30,7 +30,7 @@ KEYS = ("observation", "action", "reward", "discount", "after")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The run of an agent."""
+    """Settings of an agent's run."""
 
     out: Path
     """Folder for the learning curve (PNG, CSV) and the weights."""
@@ -39,13 +39,13 @@ class Settings:
     episodes: int = 100
     """Episodes to learn from."""
     episodes_per_round: int = 1
-    """Of these, how many are played between two stretches of learning."""
+    """Episodes between two phases of learning."""
     remembered: int = 100_000
-    """Transitions to learn from, the last ones."""
+    """Number of newest transitions to learn from."""
     updates: int = 200
-    """Updates of the learner in a stretch."""
+    """Updates per phase of learning."""
     updates_per_call: int = 20
-    """Of these, how many one call of TensorFlow makes."""
+    """Updates per call of TensorFlow."""
     target_updates: int = 100
     """Updates between copies to the target networks."""
     batch: int = 128
@@ -53,23 +53,26 @@ class Settings:
     hidden: int = 128
     """Width of both hidden layers of actor and critic."""
     learning_rate: float = 1e-3
-    """Adam's, for both."""
+    """Learning rate of Adam for both."""
     discount: float = 0.99
-    """Of rewards, a step."""
+    """Discount of rewards per step."""
     returns: int = 5
-    """Steps of reward before the critic is asked."""
+    """Rewards that are summed before the critic's estimate is added."""
     reward_scale: float = 0.1
-    """Multiplies rewards before the critic sees them."""
+    """Factor on rewards for the critic."""
     seed: int = 0
-    """Of weights, noise, replay and task."""
+    """Seed of weights, noise, replay and task."""
     strategy: str = "auto"
-    """Where it learns: auto, single, local:2, multi_worker, parameter_server, sharded:2x2."""
+    """Strategy: auto, single, local:2, multi_worker, parameter_server, sharded:2x2."""
 
 
 def perceptron(weights, x, arrays: Any = tf):
-    """The linear last layer of a network of `[kernel, bias, kernel, bias, ...]`.
+    """Return the linear last layer of a network of `[kernel, bias, kernel, bias, ...]`.
 
-    arrays: tf or np, whose functions compute it.
+    Args:
+      weights: of the network.
+      x: float [..., inputs].
+      arrays: tf or np, whose functions are used.
     """
     for kernel, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
         x = arrays.maximum(x @ kernel + bias, 0.0)
@@ -77,7 +80,7 @@ def perceptron(weights, x, arrays: Any = tf):
 
 
 def layers(rng, widths):
-    """Float32 kernels and biases of a perceptron, uniform within 1/sqrt(inputs)."""
+    """Return float32 kernels, uniform within 1/sqrt(inputs), and biases of a perceptron."""
     arrays = []
     for inputs, outputs in itertools.pairwise(widths):
         limit = inputs**-0.5
@@ -89,12 +92,14 @@ class Learner(tf.Module, abc.ABC):
     """Actor, critic, their targets and Adam's moments. Actions are scaled to [-1, 1].
 
     Args:
-      observations: numbers in an observation.
-      outputs: numbers that the actor and the critic put out.
-      critic_inputs: numbers that the critic sees.
+      settings: of the run.
+      observations: size of an observation.
+      outputs: number of outputs of the actor and of the critic.
+      critic_inputs: number of inputs of the critic.
+      replicator: that runs the updates.
 
     Attributes:
-      draws: standard normal actions that come with each transition of a batch.
+      draws: number of standard normal actions in each transition of a batch.
     """
 
     draws = 0
@@ -121,18 +126,18 @@ class Learner(tf.Module, abc.ABC):
 
     @abc.abstractmethod
     def act(self, weights: Sequence[np.ndarray], observation, rng):
-        """An action of the actor with these weights; without noise where `rng` is None."""
+        """Return an action of the actor with these weights, without noise if `rng` is None."""
 
     @abc.abstractmethod
     def loss(self, batch):
-        """The loss of actor and critic together, and metrics; neither's reaches the other."""
+        """Return the sum of the independent losses of actor and critic, and metrics."""
 
     def accepted(self, batch, moved):
-        """The new weights of the actor, and pairs of other variables with their new values."""
+        """Return the actor's new weights, and pairs of other variables and new values."""
         return moved, []
 
     def learn(self, batch):
-        """One update of everything: the step that the Replicator runs."""
+        """Update everything once; this is the step that the Replicator runs."""
         live, targets = self.actor + self.critic, self.target_actor + self.target_critic
         with tf.GradientTape() as tape:
             loss, metrics = self.loss(batch)
@@ -152,9 +157,15 @@ class Learner(tf.Module, abc.ABC):
 
 
 def n_step(rewards, discount: float, steps: int):
-    """Float64 [time] sums of `discount^i r_(t+i)` over the next `steps` rewards, and how many.
+    """Return sums of `discount^i r_(t+i)` over the next `steps` rewards, and their counts.
 
-    Near the end of an episode there are fewer: int [time] counts those that there are.
+    Args:
+      rewards: float [time].
+      discount: per step.
+      steps: number of rewards in a sum; fewer are left near the end of an episode.
+
+    Returns:
+      Sums float64 [time], and the number of rewards in each int [time].
     """
     length = len(rewards)
     padded = np.concatenate([rewards, np.zeros(steps)])
@@ -163,14 +174,21 @@ def n_step(rewards, discount: float, steps: int):
 
 
 class Replay:
-    """The last transitions, drawn from uniformly."""
+    """A buffer of the last transitions, sampled uniformly."""
 
     def __init__(self, settings: Settings, rng):
         self.settings, self.rng = settings, rng
         self.rows: dict[str, np.ndarray] = {}
 
     def add(self, observations, actions, rewards, ended: bool):
-        """Adds an episode: arrays [time + 1, ...], [time, ...], [time]; ended: not just cut off."""
+        """Add an episode.
+
+        Args:
+          observations: [time + 1, ...].
+          actions: [time, ...].
+          rewards: [time].
+          ended: whether the episode ended rather than being truncated.
+        """
         given = self.settings
         sums, counts = n_step(rewards * given.reward_scale, given.discount, given.returns)
         last = np.arange(len(rewards)) + counts
@@ -181,9 +199,11 @@ class Replay:
             self.rows[key] = rows[-given.remembered :].astype(np.float32)
 
     def dataset(self, batches: int, draws: int = 0):
-        """A tf.data.Dataset of that many global batches.
+        """Return a tf.data.Dataset of `batches` global batches.
 
-        draws: "draws" [batch, draws, actions] of standard normal noise that goes with each.
+        Args:
+          batches: number of batches.
+          draws: number of standard normal actions per transition: "draws" [batch, draws, actions].
         """
         shape = [batches, self.settings.batch]
         chosen = self.rng.integers(len(self.rows["reward"]), size=shape)
@@ -195,7 +215,7 @@ class Replay:
 
 
 def play(task, policy, seed: int):
-    """An episode: its observations, actions and rewards, and whether it ended by itself."""
+    """Play an episode; return observations, actions, rewards, and whether it ended by itself."""
     observations, actions, rewards, over = [task.reset(seed=seed)[0]], [], [], False
     while not over:
         actions.append(policy(observations[-1]))
@@ -207,18 +227,18 @@ def play(task, policy, seed: int):
 
 
 def acting(learner: Learner, rng=None):
-    """The actor of this moment, in numpy, as a policy: observation -> action."""
+    """Return the current actor, in NumPy, as a policy: observation -> action."""
     weights = [weight.numpy() for weight in learner.actor]
     return lambda observation: learner.act(weights, observation, rng).astype(np.float32)
 
 
 def score(task, policy, episodes: int = 20):
-    """Float64 [episodes]: returns from as many fixed starts."""
+    """Return the returns of episodes from fixed starts, float64 [episodes]."""
     return np.array([play(task, policy, seed=10**6 + i)[2].sum() for i in range(episodes)])
 
 
 def draw(path: Path, name: str, curve, by_chance):
-    """Writes the learning curve beside the random policy as a PNG."""
+    """Write the learning curve and the return of the random policy as a PNG."""
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
@@ -232,9 +252,12 @@ def draw(path: Path, name: str, curve, by_chance):
 
 
 def train(name: str, settings: Settings, make: Callable[..., Learner]) -> None:
-    """Acts and learns alternately, and leaves curve and weights in `settings.out`.
+    """Alternate between acting and learning, and write curve and weights to `settings.out`.
 
-    make: a learner, from settings, sizes of observation and action, and a Replicator.
+    Args:
+      name: of the algorithm.
+      settings: of the run.
+      make: returns a learner, from settings, sizes of observation and action, and a Replicator.
     """
     replicator = strategies.from_environment(settings.strategy)
     for many, one in (("updates", "updates_per_call"), ("episodes", "episodes_per_round")):
@@ -268,7 +291,7 @@ def train(name: str, settings: Settings, make: Callable[..., Learner]) -> None:
 
 
 def report(name: str, settings: Settings, learner: Learner, curve, by_chance, learned) -> None:
-    """Writes curve and weights, and prints what was learned."""
+    """Write curve and weights, and print the returns before and after learning."""
     weights = {str(i): v.numpy() for i, v in enumerate(learner.variables)}
     Checkpoints(settings.out / "checkpoints").save(int(learner.step.numpy()), weights)
     draw(settings.out / "curve.png", name, curve, by_chance)
@@ -278,7 +301,7 @@ def report(name: str, settings: Settings, learner: Learner, curve, by_chance, le
 
 
 def run(name: str, kind: type[Settings], make: Callable[..., Learner], about, arguments=None):
-    """Reads the command line and learns."""
+    """Read the command line and train."""
     settings = tyro.cli(kind, args=arguments, description=about)
     with in_one_line(name.lower()):
         train(name, settings, make)

@@ -5,8 +5,9 @@
     python -m examples.d4pg --out runs/d4pg --strategy local:2
 
 Barth-Maron et al. 2018, "Distributed Distributional Deterministic Policy Gradients", with the
-categorical critic of Bellemare et al. 2017. What it should reach: a return of at least -200, where
-a random policy has -1160, in a minute or two on two cores; docs/examples.md has that of every seed.
+categorical critic of Bellemare et al. 2017. It should reach a return of at least -200, compared
+with -1160 of a random policy, in a minute or two on two cores; docs/examples.md has that of every
+seed.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ ATOMS = 51
 
 @dataclasses.dataclass(frozen=True)
 class CriticSettings(control.Settings):
-    """Of an agent with a categorical critic."""
+    """Settings of an agent with a categorical critic."""
 
     episodes: int = 50
     """Episodes to learn from."""
@@ -35,23 +36,24 @@ class CriticSettings(control.Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Settings(CriticSettings):
-    """Learns a control task of gymnasium by D4PG."""
+    """Learn a control task of gymnasium by D4PG."""
 
     noise: float = 0.3
     """Standard deviation of the exploration noise; actions are within [-1, 1]."""
     penalty: float = 0.01
-    """Of the mean square of what the actor puts into its tanh, which without it saturates."""
+    """Weight of the mean square of the input of the actor's tanh, which saturates without it."""
 
 
 def projected(atoms, moved, probabilities):
-    """Float32 [batch, atoms]: the distribution of `moved` on the fixed, evenly spaced `atoms`.
+    """Return the distribution of `moved` on fixed, evenly spaced `atoms`, float32 [batch, atoms].
 
-    Each moved atom gives its probability to its two neighbours, by nearness; atoms beyond the
-    ends give it to the end (Bellemare et al. 2017, algorithm 1).
+    The probability of each moved atom is divided between its two neighbours by distance; atoms
+    beyond the ends give it to the end (Bellemare et al. 2017, algorithm 1).
 
     Args:
       atoms: float32 [atoms], ascending.
-      moved, probabilities: float32 [batch, atoms], the target's atoms `r + discount * atom`.
+      moved: float32 [batch, atoms], the target's atoms `r + discount * atom`.
+      probabilities: float32 [batch, atoms].
     """
     gap = atoms[1] - atoms[0]
     moved = tf.clip_by_value(moved, atoms[0], atoms[-1])
@@ -61,9 +63,14 @@ def projected(atoms, moved, probabilities):
 
 
 class CategoricalCritic(control.Learner):
-    """A learner whose critic gives the distribution of an action's return.
+    """A learner whose critic returns the distribution of an action's return.
 
-    outputs: of the actor, for each number of an action.
+    Args:
+      settings: of the run.
+      observations: size of an observation.
+      actions: size of an action.
+      replicator: that runs the updates.
+      outputs: of the actor, per number of an action.
     """
 
     def __init__(
@@ -79,15 +86,15 @@ class CategoricalCritic(control.Learner):
         self.atoms = np.linspace(settings.lowest, settings.highest, ATOMS, dtype=np.float32)
 
     def logits(self, critic, observation, action):
-        """Float32 [..., atoms] of the return's distribution."""
+        """Return the logits of the return's distribution, float32 [..., atoms]."""
         return perceptron(critic, tf.concat([observation, action], axis=-1))
 
     def mean(self, logits):
-        """Float32 [...]: the mean return, scaled, of a distribution."""
+        """Return the mean return, scaled, of a distribution, float32 [...]."""
         return tf.reduce_sum(tf.nn.softmax(logits) * self.atoms, axis=-1)
 
     def critic_loss(self, batch, later):
-        """The cross-entropy to `later`, float32 [batch, atoms] logits after the batch's steps."""
+        """Return the cross-entropy to `later`, logits [batch, atoms] after the batch's steps."""
         moved = batch["reward"] + batch["discount"] * tf.reshape(self.atoms, [1, -1])
         target = tf.stop_gradient(projected(self.atoms, moved, tf.nn.softmax(later)))
         logits = self.logits(self.critic, batch["observation"], batch["action"])
@@ -95,18 +102,18 @@ class CategoricalCritic(control.Learner):
 
 
 class Learner(CategoricalCritic):
-    """D4PG: the actor goes where the critic's mean rises."""
+    """D4PG: the actor follows the gradient of the critic's mean."""
 
     settings: Settings
 
     def act(self, weights, observation, rng):
-        """See control.Learner."""
+        """Return an action, see control.Learner."""
         action = np.tanh(perceptron(weights, observation, np))
         drawn = 0.0 if rng is None else rng.normal(0.0, self.settings.noise, action.shape)
         return np.clip(action + drawn, -1.0, 1.0)
 
     def loss(self, batch):
-        """See control.Learner."""
+        """Return the loss and metrics, see control.Learner."""
         action = tf.tanh(perceptron(self.target_actor, batch["after"]))
         later = self.logits(self.target_critic, batch["after"], action)
         critic_loss = self.critic_loss(batch, later)
@@ -120,7 +127,7 @@ class Learner(CategoricalCritic):
 
 
 def main(arguments=None) -> None:
-    """Reads the command line and learns."""
+    """Read the command line and train."""
     control.run("D4PG", Settings, Learner, __doc__, arguments)
 
 

@@ -1,4 +1,4 @@
-"""A trained WaveNet of Keras, made fast in three lines: nothing is trained or rewritten.
+"""Fast sampling from a trained WaveNet of Keras in three lines, without training or rewriting.
 
 python -m examples.fast_sampling
 """
@@ -16,7 +16,7 @@ layers = keras.layers
 
 
 def wavenet(num_layers: int, channels: int, levels: int) -> keras.Model:
-    """Return a gated WaveNet as it is found in the wild, [batch, time, 1] to logits."""
+    """Return a common gated WaveNet, [batch, time, 1] to logits."""
     inputs = keras.Input([None, 1])
     h, skips = layers.Conv1D(channels, 2, padding="causal")(inputs), []
     for i in range(num_layers):
@@ -36,7 +36,7 @@ def main(num_layers: int = 24, channels: int = 32, length: int = 16000) -> None:
       channels: of every layer.
       length: elements of the sample, one second at 16 kHz.
     """
-    network = wavenet(num_layers, channels, 256)  # yours: keras.models.load_model("mine.keras")
+    network = wavenet(num_layers, channels, 256)  # or keras.models.load_model("mine.keras")
 
     distribution, codec = likelihoods.Categorical(256), likelihoods.MuLaw(256)
     model = onepass.Autoregressive(network, distribution, codec=codec)
@@ -50,7 +50,7 @@ def main(num_layers: int = 24, channels: int = 32, length: int = 16000) -> None:
     start = time.monotonic()
     network(window)
     naive = 1.0 / (time.monotonic() - start)
-    print(f"{sound.shape}: {cached:,.0f} elements/s; a pass over the past for each: {naive:,.1f}/s")
+    print(f"{sound.shape}: {cached:,.0f} elements/s; without a cache: {naive:,.1f} elements/s")
 
 
 if __name__ == "__main__":

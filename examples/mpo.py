@@ -3,9 +3,9 @@
     python -m examples.mpo --out runs/mpo
 
 Abdolmaleki et al. 2018, "Maximum a Posteriori Policy Optimisation" (arXiv 1806.06920), with the
-replay, the n-step returns and the categorical critic of d4pg.py in place of Retrace. What it should
-reach: a return of at least -200 in a minute of one core, though not with every seed, some of which
-stay with a swing too many (-216); docs/examples.md has those that were run.
+replay, the n-step returns and the categorical critic of d4pg.py in place of Retrace. It should
+reach a return of at least -200 in a minute of one core, though some seeds end with one swing too
+many (-216); docs/examples.md has all measured seeds.
 """
 
 import dataclasses
@@ -18,24 +18,24 @@ from examples.trust_region import GaussianPolicy, gaussian, temperature, tempere
 
 @dataclasses.dataclass(frozen=True)
 class Settings(d4pg.CriticSettings):
-    """Learns a control task of gymnasium by MPO."""
+    """Learn a control task of gymnasium by MPO."""
 
     episodes: int = 100
     """Episodes to learn from."""
     hidden: int = 64
     """Width of both hidden layers of actor and critic."""
     samples: int = 10
-    """Actions of the target policy that are weighted for each transition."""
+    """Weighted actions of the target policy per transition."""
     bound: float = 0.1
-    """Of the weights' KL divergence to the policy before, nats."""
+    """Bound of the weights' KL divergence to the previous policy, nats."""
     mean_bound: float = 0.05
-    """Of the KL divergence to the policy before through the mean, nats."""
+    """Bound of the KL divergence to the previous policy due to the mean, nats."""
     deviation_bound: float = 5e-4
-    """As much through the deviation."""
+    """Bound of the KL divergence to the previous policy due to the deviation, nats."""
 
 
 class Learner(GaussianPolicy, d4pg.CategoricalCritic):
-    """Actions are drawn from the target policy, weighted by the target critic, and fitted."""
+    """A learner that fits actions of the target policy, weighted by the target critic."""
 
     settings: Settings
 
@@ -44,9 +44,10 @@ class Learner(GaussianPolicy, d4pg.CategoricalCritic):
         self.draws = settings.samples
 
     def drawn(self, observation, draws):
-        """Actions of the target policy, float32 [samples, batch, actions], and their logits.
+        """Return actions of the target policy, float32 [samples, batch, actions], and their logits.
 
-        They are clipped as the task clips them: beyond the bounds the mean would follow them on.
+        They are clipped as the task clips them; otherwise the mean would follow them beyond the
+        bounds.
         """
         mean, deviation = gaussian(self.target_actor, observation)
         actions = tf.clip_by_value(mean + deviation * tf.transpose(draws, [1, 0, 2]), -1.0, 1.0)
@@ -54,7 +55,7 @@ class Learner(GaussianPolicy, d4pg.CategoricalCritic):
         return actions, self.logits(self.target_critic, seen, actions)
 
     def loss(self, batch):
-        """See control.Learner."""
+        """Return the loss and metrics, see control.Learner."""
         _, later = self.drawn(batch["after"], batch["draws"][:, :1])
         critic_loss = self.critic_loss(batch, later[0])
         actions, logits = self.drawn(batch["observation"], batch["draws"])
@@ -69,7 +70,7 @@ class Learner(GaussianPolicy, d4pg.CategoricalCritic):
 
 
 def main(arguments=None) -> None:
-    """Reads the command line and learns."""
+    """Read the command line and train."""
     control.run("MPO", Settings, Learner, __doc__, arguments)
 
 

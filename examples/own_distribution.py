@@ -1,4 +1,4 @@
-"""A distribution of your own, in twenty lines: it trains, samples and is stored like any other.
+"""A custom distribution in twenty lines: it trains, samples and is stored like any other.
 
 python -m examples.own_distribution
 """
@@ -15,7 +15,7 @@ LEVELS = 64
 
 
 class Laplace(likelihoods.Tabulated):
-    """A Laplace density, cut into levels: parameters [..., 2] are its centre and log-scale."""
+    """A discretised Laplace density: parameters [..., 2] are its centre and log-scale."""
 
     levels, num_parameters = LEVELS, 2
 
@@ -36,10 +36,10 @@ class Laplace(likelihoods.Tabulated):
 
 
 def main(steps: int = 1000, length: int = 400) -> None:
-    """Train on noise that wanders, and sample.
+    """Train on random walks, and sample.
 
     Args:
-      steps: updates in all.
+      steps: number of updates.
       length: elements of each sample.
     """
     noise = np.random.default_rng(0).laplace(scale=0.05, size=[64, 400])

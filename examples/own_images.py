@@ -1,4 +1,4 @@
-"""12-bit grey images in, bits per dimension and samples out: `python -m examples.own_images`."""
+"""12-bit grey images: bits per dimension and samples, by `python -m examples.own_images`."""
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ LEVELS = 4096
 
 
 class MaskedConv2D(keras.layers.Conv2D):
-    """A convolution that sees the rows above and the pixels to the left; `inner` sees itself."""
+    """A convolution over the rows above and the pixels to the left; `inner` includes the pixel."""
 
     def __init__(self, filters: int, inner: bool, **options):
         super().__init__(filters, 3, padding="same", **options)

@@ -1,4 +1,4 @@
-"""A Keras network of your own as a model of sound: `python -m examples.own_network --out mine`."""
+"""A custom Keras network as a model of sound: `python -m examples.own_network --out mine`."""
 
 import dataclasses
 from pathlib import Path
@@ -15,12 +15,12 @@ layers = keras.layers
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How much is trained, and where the model goes."""
+    """Length of training and output folder."""
 
     out: Path
     """Folder for the model."""
     steps: int = 2000
-    """Updates in all."""
+    """Number of updates."""
     length: int = 16000
     """Elements of each sample."""
 
@@ -35,7 +35,7 @@ def network(num_parameters: int) -> keras.Model:
 
 
 def tones(num: int, length: int) -> np.ndarray:
-    """Return tones that fade, float32 [num, length] in [-1, 1]."""
+    """Return decaying tones, float32 [num, length] in [-1, 1]."""
     generator = np.random.default_rng(0)
     pitch, time = generator.uniform(0.05, 0.3, [num, 1]), np.arange(length)
     return (0.8 * np.exp(-time / 800) * np.sin(pitch * time)).astype(np.float32)

@@ -1,9 +1,9 @@
-"""A step of your own under every synchronous strategy, with all that a long run needs.
+"""A custom step under every synchronous strategy, with checkpoints, resuming and progress.
 
     python examples/own_step.py --out run
     onepass launch --workers 2 -- python examples/own_step.py --out run
 
-A Keras network learns the sine. The same command goes on from the newest checkpoint.
+A Keras network learns the sine. The same command resumes from the newest checkpoint.
 """
 
 import dataclasses
@@ -22,30 +22,30 @@ from replicator.training.resumption import resume_variables
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is trained, how long, and on what."""
+    """Settings of the training."""
 
     out: Path
-    """Folder for the checkpoints; a run that is there goes on."""
+    """Folder for the checkpoints; an existing run is resumed."""
     steps: int = 600
-    """Updates in all."""
+    """Number of updates."""
     batch: int = 64
-    """Rows of a batch, of all replicas together."""
+    """Rows per batch, over all replicas."""
     save_steps: int = 100
-    """Updates between evaluations, and checkpoints."""
+    """Updates between evaluations and checkpoints."""
     seed: int = 0
-    """Of the network's first weights."""
+    """Seed of the network's initial weights."""
     strategy: str = "auto"
-    """auto, single, local:N, multi_worker."""
+    """Strategy: auto, single, local:N, multi_worker."""
 
 
 def batch_of(step, rows: int):
-    """Inputs and targets, [rows, 1] each: those of a step are the same whenever they are made."""
+    """Return inputs and targets, [rows, 1] each, which depend only on the step."""
     inputs = tf.random.stateless_uniform([rows, 1], tf.stack([tf.cast(step, tf.int32), 0]), -3, 3)
     return inputs, tf.sin(inputs)
 
 
 class Regression:
-    """A network and its optimiser, whose variables are all made here, in the replicator's scope."""
+    """A network and its optimiser, with all variables created in the replicator's scope."""
 
     def __init__(self, replicator: strategies.Replicator):
         self.network = keras.Sequential(
@@ -53,28 +53,28 @@ class Regression:
         )
         self.weights = self.network.trainable_variables
         self.optimizer = replicator.wrap_optimizer(keras.optimizers.Adam(1e-2))
-        self.optimizer.build(self.weights)  # else it would make its variables within the first step
+        self.optimizer.build(self.weights)  # otherwise the first step would create the variables
 
     def variables(self) -> dict[str, tf.Variable]:
-        """Everything that a checkpoint holds, by number: Keras's names differ from run to run."""
+        """Return all variables of a checkpoint by number, as Keras's names differ between runs."""
         everything = [*self.network.variables, *self.optimizer.variables]
         return {str(i): variable.value for i, variable in enumerate(everything)}
 
     def step(self, batch):
-        """One update by the rows of a replica; gradients and loss are means over all replicas."""
+        """Update by a replica's rows; gradients and loss are means over all replicas."""
         with tf.GradientTape() as tape:
             loss = self.loss(batch)
         self.optimizer.apply(tape.gradient(loss, self.weights), self.weights)
         return loss
 
     def loss(self, batch):
-        """The mean squared error, []."""
+        """Return the mean squared error, []."""
         inputs, targets = batch
         return tf.reduce_mean(tf.square(self.network(inputs) - targets))
 
 
 def train(settings: Settings) -> None:
-    """Trains on from the newest checkpoint; every process makes the same steps."""
+    """Train from the newest checkpoint; every process runs the same steps."""
     replicator = strategies.from_environment(settings.strategy)  # before TensorFlow does anything
     keras.utils.set_random_seed(settings.seed)
     with replicator.scope():
@@ -97,7 +97,7 @@ def train(settings: Settings) -> None:
 
 
 def main(arguments=None) -> None:
-    """Reads the command line and trains; a mistake of its user is one line and exit status 2."""
+    """Read the command line and train; a user's mistake is one line and exit status 2."""
     settings = tyro.cli(Settings, args=arguments, description=__doc__)
     with in_one_line("own_step"):
         train(settings)

@@ -1,4 +1,4 @@
-"""A model of yours as the teacher of a student that draws in one pass.
+"""A custom model as the teacher of a student that samples in one pass.
 
 python -m examples.own_teacher
 """
@@ -25,7 +25,7 @@ def recordings(num: int, length: int) -> np.ndarray:
 
 
 def power(drawn: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
-    """Return how far the power of what is drawn is from that of the recordings, [batch]."""
+    """Return the squared difference of the powers of samples and recordings, [batch]."""
     return tf.square(tf.reduce_mean(drawn**2 - recorded**2, -1))
 
 

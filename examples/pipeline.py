@@ -2,9 +2,9 @@
 
     python -m examples.pipeline
 
-Distils a small student of 10, 10, 10 and 30 layers from a small teacher for one step: the gradients
-of each schedule beside those of one device, and the activations that were alive beside those of the
-simulation. About two minutes on two cores.
+Distil a small student of 10, 10, 10 and 30 layers from a small teacher for one step, and compare
+the gradients of each schedule with those of one device, and the live activations with those of the
+simulation. This takes about two minutes on two cores.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ class Settings:
     """The student, its batch, and the schedules."""
 
     flows: tuple[int, ...] = (10, 10, 10, 30)
-    """Layers of each flow, a stage each."""
+    """Layers of each flow, which is one stage."""
     channels: int = 8
     """Channels of the student's layers, and of the teacher's."""
     microbatches: int = 8
@@ -32,13 +32,13 @@ class Settings:
     samples: int = 256
     """Length of a clip."""
     schedules: tuple[str, ...] = ("1f1b", "interleaved", "v-half", "v-min", "v-zb")
-    """Of `onepass pipeline`; 1f1b has a device a stage, the others one for two stages."""
+    """Schedules of `onepass pipeline`; 1f1b has one stage per device, the others two."""
     json: Path | None = None
     """File for the figures as JSON."""
 
 
 def batch_of(settings: Settings, kind: str) -> dict[str, np.ndarray]:
-    """Noise that the student starts from, and draws for its divergence, of all microbatches."""
+    """Return the student's noise and the draws for its divergence, of all microbatches."""
     from distill.losses.kl_divergence import standard_draws
 
     rows = settings.rows * settings.microbatches
@@ -47,7 +47,7 @@ def batch_of(settings: Settings, kind: str) -> dict[str, np.ndarray]:
 
 
 def export(settings: Settings, folder: Path):
-    """A batch, and one device's loss and gradients of it; writes the stages to the folder."""
+    """Write the stages to the folder; return a batch, its loss and its gradients on one device."""
     import tensorflow as tf
 
     from distill.config import StudentConfig
@@ -82,7 +82,7 @@ def export(settings: Settings, folder: Path):
 
 
 def row_of(folder: Path, settings: Settings, name: str, batch, value, gradients) -> dict:
-    """The figures of a schedule."""
+    """Return the figures of a schedule."""
     from replicator.pipeline.building_blocks import schedule
     from replicator.pipeline.execution import Pipeline
     from replicator.pipeline.simulation import simulate
@@ -91,7 +91,7 @@ def row_of(folder: Path, settings: Settings, name: str, batch, value, gradients)
     made = schedule(name, devices, settings.microbatches)
     pipeline = Pipeline(folder, made)
     loss, found = pipeline.gradients(batch)
-    apart = {n: np.linalg.norm(found[n] - g) / np.linalg.norm(g) for n, g in gradients.items()}
+    errors = {n: np.linalg.norm(found[n] - g) / np.linalg.norm(g) for n, g in gradients.items()}
     joined, expected = (
         np.concatenate([a[n].ravel() for n in gradients]) for a in (found, gradients)
     )
@@ -100,7 +100,7 @@ def row_of(folder: Path, settings: Settings, name: str, batch, value, gradients)
         "devices": devices,
         "loss": abs(loss - value) / abs(value),
         "gradients": float(np.linalg.norm(joined - expected) / np.linalg.norm(expected)),
-        "worst": float(max(apart.values())),
+        "worst": float(max(errors.values())),
         "alive": pipeline.peaks,
         "simulated": list(simulate(made).peaks),
         "kibibytes": [count / 1024 for count in pipeline.peak_bytes],
@@ -108,15 +108,15 @@ def row_of(folder: Path, settings: Settings, name: str, batch, value, gradients)
 
 
 def main(settings: Settings) -> None:
-    """Prints a line a schedule."""
+    """Print one line per schedule."""
     count = len(settings.flows)
     devices = f"--xla_force_host_platform_device_count={count}"
-    # A number of devices that is set already comes last, and holds.
+    # A number of devices that is already set comes last and takes precedence.
     os.environ["XLA_FLAGS"] = f"{devices} {os.environ.get('XLA_FLAGS', '')}".strip()
     with tempfile.TemporaryDirectory() as folder:
         known = export(settings, Path(folder))
         rows = [row_of(Path(folder), settings, name, *known) for name in settings.schedules]
-    print("schedule     devices  gradients apart  worst variable  alive, simulated    KiB a device")
+    print("schedule     devices   gradient error  worst variable  alive, simulated  KiB per device")
     for row in rows:
         kibibytes = " ".join(f"{size:.0f}" for size in row["kibibytes"])
         alive, simulated = (

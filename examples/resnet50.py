@@ -1,4 +1,4 @@
-"""ResNet-50 learns to name images, with batch norm over all replicas.
+"""ResNet-50 learns to classify images, with batch norm over all replicas.
 
     python -m examples.resnet50 --out runs/resnet50 --data FOLDER    # FOLDER/train/CLASS/*.jpg
     python -m examples.resnet50 --out runs/resnet50 --steps 10       # synthetic images: the speed
@@ -6,10 +6,10 @@
 
 He et al. 2016, "Deep Residual Learning for Image Recognition" (1512.03385), as v1.5: the 3x3
 convolution of a bottleneck has the stride. Trained by the recipe of Goyal et al. 2017 (1706.02677):
-Nesterov momentum, a rate that grows with the batch, a warm-up and three falls. On ImageNet that is
-theirs to report, about 76 percent in 90 epochs; nobody trained it there with this file. A step of
-16 images of 224x224 takes about 4 seconds of processor time (docs/examples.md).
-Asynchronous (parameter_server), batch norm reads the batch of one worker, and nothing is evaluated.
+Nesterov momentum, a rate proportional to the batch, a warm-up and three drops. Goyal et al. report
+about 76 percent on ImageNet in 90 epochs; this file was not trained on it. A step of 16 images of
+224x224 takes about 4 seconds of processor time (docs/examples.md). With parameter_server, batch
+norm uses the batch of one worker, and nothing is evaluated.
 """
 
 import dataclasses
@@ -26,60 +26,61 @@ from replicator.runs.errors import UserError, in_one_line
 from replicator.runs.progress import Progress
 from replicator.training.resumption import resume_variables
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".gif", ".bmp"}  # that TensorFlow decodes
+SUFFIXES = {".jpg", ".jpeg", ".png", ".gif", ".bmp"}  # formats that TensorFlow decodes
 EPSILON = 1e-5  # of batch norm
 MEMORY = 0.9  # of its moving averages
-MEAN = (123.7, 116.3, 103.5)  # of ImageNet, a colour each, in 8-bit levels
+MEAN = (123.7, 116.3, 103.5)  # of ImageNet, per colour, in 8-bit levels
 DEVIATION = (58.4, 57.1, 57.4)
-FALLS = (1 / 3, 2 / 3, 8 / 9)  # of the training, where the rate falls to a tenth
+FALLS = (1 / 3, 2 / 3, 8 / 9)  # fractions of the training at which the rate drops to a tenth
 MOMENTUM = 0.9  # Nesterov's
 WEIGHT_DECAY = 1e-4  # of kernels
-SMOOTHING = 0.1  # share of a label that goes to all classes
+SMOOTHING = 0.1  # share of a label that is spread over all classes
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Trains ResNet-50 v1.5."""
+    """Train ResNet-50 v1.5."""
 
     out: Path
-    """Folder for the checkpoints; a run that is there goes on."""
+    """Folder for the checkpoints; an existing run is resumed."""
     data: Path | None = None
     """Folder with train/CLASS/ and dev/CLASS/ of JPEG, PNG, GIF or BMP files; default: noise."""
     steps: int = 100
-    """Updates of the weights."""
+    """Number of updates."""
     batch: int = 32
     """Images in the global batch."""
     side: int = 224
-    """Height and width that images are brought to, in pixels."""
+    """Height and width to which images are resized, in pixels."""
     classes: int = 1000
     """Classes of the noise."""
     blocks: tuple[int, ...] = (3, 4, 6, 3)
     """Bottlenecks in each stage."""
     width: int = 64
-    """Channels of the first stage; each stage has twice as many."""
+    """Channels of the first stage; each further stage has twice as many as the previous one."""
     learning_rate: float = 0.1
-    """Peak of the rate, for a batch of 256; it follows the batch."""
+    """Peak learning rate for a batch of 256; it is proportional to the batch."""
     warmup_steps: int = 20
-    """Updates over which the rate rises linearly."""
+    """Updates over which the learning rate increases linearly."""
     save_steps: int = 1000
     """Updates between checkpoints."""
     seed: int = 0
-    """Of weights, order, crops and noise."""
+    """Seed of weights, order, crops and noise."""
     strategy: str = "auto"
-    """Where it trains: auto, single, local:2, multi_worker, parameter_server, sharded:2x2."""
+    """Strategy: auto, single, local:2, multi_worker, parameter_server, sharded:2x2."""
 
 
 class Pass:
-    """A pass through the network: how replicas share, and what moving averages are to become.
+    """A pass through the network: exchange between replicas, and new moving averages.
 
-    all_gather: of the Replicator; None in an evaluation, which uses the moving averages.
+    Args:
+      all_gather: of the Replicator; None in an evaluation, which uses the moving averages.
     """
 
     def __init__(self, all_gather=None):
         self.all_gather, self.left = all_gather, {}
 
     def moments(self, x, averages):
-        """Mean and variance [channels] of x over all replicas' batches, in one exchange."""
+        """Return mean and variance [channels] of x over all replicas' batches, in one exchange."""
         if self.all_gather is None:
             return averages
         mean = tf.reduce_mean(x, axis=[0, 1, 2])
@@ -93,10 +94,10 @@ class Pass:
 
 
 class OwnBatchPass(Pass):
-    """A pass whose batch norm is that of the batch at hand and leaves no averages."""
+    """A pass whose batch norm uses the current batch and updates no averages."""
 
     def moments(self, x, averages):
-        """Mean and variance [channels] of x."""
+        """Return mean and variance [channels] of x."""
         return tf.nn.moments(x, [0, 1, 2])
 
 
@@ -116,14 +117,14 @@ class ConvNorm(tf.Module):
         ]
 
     def __call__(self, x, through: Pass):
-        """[batch, height, width, outputs], smaller by the stride."""
+        """Return [batch, height, width, outputs], smaller by the stride."""
         x = tf.nn.conv2d(x, self.kernel, self.stride, "SAME")
         mean, variance = through.moments(x, self.averages)
         return (x - mean) * (tf.math.rsqrt(variance + EPSILON) * self.scale) + self.shift
 
 
 class Bottleneck(tf.Module):
-    """relu(shortcut(x) + expand(relu(middle(relu(reduce(x)))))), at first the shortcut alone."""
+    """relu(shortcut(x) + expand(relu(middle(relu(reduce(x)))))), initially the shortcut alone."""
 
     def __init__(self, rng, inputs, width, stride):
         super().__init__()
@@ -135,7 +136,7 @@ class Bottleneck(tf.Module):
         self.shortcut = None if same else ConvNorm(rng, 1, inputs, outputs, stride)
 
     def __call__(self, x, through: Pass):
-        """[batch, height, width, 4 * width], smaller by the stride."""
+        """Return [batch, height, width, 4 * width], smaller by the stride."""
         y = tf.nn.relu(self.reduce(x, through))
         y = tf.nn.relu(self.middle(y, through))
         y = self.expand(y, through)
@@ -143,7 +144,7 @@ class Bottleneck(tf.Module):
 
 
 class ResNet(tf.Module):
-    """From images [batch, side, side, 3] with mean 0 and deviation 1 to logits."""
+    """A network from images [batch, side, side, 3] with mean 0 and deviation 1 to logits."""
 
     def __init__(self, rng, blocks, width, classes):
         super().__init__()
@@ -158,7 +159,7 @@ class ResNet(tf.Module):
         self.bias = tf.Variable(tf.zeros([classes]))
 
     def __call__(self, images, through: Pass):
-        """Float32 [batch, classes]."""
+        """Return logits float32 [batch, classes]."""
         x = tf.nn.relu(self.stem(images, through))
         x = tf.nn.max_pool2d(x, 3, 2, "SAME")
         for block in self.blocks:
@@ -180,11 +181,11 @@ class Trainer(tf.Module):
         self.step = tf.Variable(0, trainable=False)
 
     def slots(self):
-        """What a step sets."""
+        """Return the variables that a step sets."""
         return [*self.weights, *self.velocity, *self.averages, self.step]
 
     def local(self, batch):
-        """Loss, accuracy and new moving averages of a replica's rows, and their gradients."""
+        """Return loss, accuracy and new moving averages of a replica's rows, and gradients."""
         through = Pass(self.replicator.all_gather)
         with tf.GradientTape() as tape:
             logits = self.network(batch["images"], through)
@@ -195,20 +196,23 @@ class Trainer(tf.Module):
         return figures, tape.gradient(loss, self.weights)
 
     def moved(self, figures, gradients):
-        """From what `local` gave, averaged over replicas: new values of the slots, and figures."""
+        """Return new values of the slots, and figures, from averages of `local` over replicas."""
         averages = figures.pop("averages")
         weights, velocity = self.nesterov(gradients)
         return [*weights, *velocity, *averages, self.step + 1], figures
 
     def rate(self):
-        """Float32 []: warm-up to `learning_rate * batch / 256`, then a tenth after each fall."""
+        """Return the learning rate, float32 [].
+
+        It warms up to `learning_rate * batch / 256` and drops to a tenth at each of FALLS.
+        """
         settings, step = self.settings, tf.cast(self.step, tf.float32)
         peak = settings.learning_rate * settings.batch / 256
         falls = [tf.cast(step >= share * settings.steps, tf.float32) for share in FALLS]
         return peak * tf.minimum(1.0, (step + 1.0) / settings.warmup_steps) * 0.1 ** tf.add_n(falls)
 
     def nesterov(self, gradients):
-        """New weights and velocities: v <- m v + g, w <- w - rate (g + m v)."""
+        """Return new weights and velocities: v <- m v + g, w <- w - rate (g + m v)."""
         decayed = [
             g + WEIGHT_DECAY * w if w.shape.rank > 1 else g
             for g, w in zip(gradients, self.weights, strict=True)
@@ -220,31 +224,34 @@ class Trainer(tf.Module):
 
 
 def smoothed_cross_entropy(logits, labels):
-    """Mean nats, with a share of every one-hot label spread over all classes."""
+    """Return mean nats, with a share of every one-hot label spread over all classes."""
     labels = (1.0 - SMOOTHING) * labels + SMOOTHING / labels.shape[-1]
     return -tf.reduce_mean(tf.reduce_sum(labels * tf.nn.log_softmax(logits), axis=1))
 
 
 def named_rightly(logits, labels):
-    """Float32 [batch]: 1 where the highest logit is the label's."""
+    """Return float32 [batch]: 1 if the highest logit is the label's."""
     return tf.cast(tf.equal(tf.argmax(logits, 1), tf.argmax(labels, 1)), tf.float32)
 
 
 def listed(settings: Settings, split: str):
-    """Files and labels of FOLDER/split/CLASS/*, and how many classes; no files are noise."""
+    """Return files and labels of FOLDER/split/CLASS/*, and the number of classes.
+
+    Without a folder the files are "", for noise.
+    """
     if settings.data is None:
         return [""] * settings.classes, list(range(settings.classes)), settings.classes
     names = sorted(path.name for path in (settings.data / "train").glob("*/"))
     files = [f for f in sorted(settings.data.glob(f"{split}/*/*")) if f.suffix.lower() in SUFFIXES]
     strange = {file.parent.name for file in files} - set(names)
     if not files or strange:
-        found = f"classes that train has not: {strange}" if strange else "no images"
+        found = f"classes that train lacks, {strange}," if strange else "no images"
         raise UserError(f"There are {found} in {settings.data / split}/CLASS/.")
     return list(map(str, files)), [names.index(file.parent.name) for file in files], len(names)
 
 
 def cropped(file, seed, side: int, training: bool):
-    """Float32 [side, side, 3] in [0, 255]: a random part of an image file, or its middle."""
+    """Return a random part of an image file, or its centre, float32 [side, side, 3] in [0, 255]."""
     image = tf.io.decode_image(tf.io.read_file(file), channels=3, expand_animations=False)
     if training:
         begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
@@ -259,7 +266,7 @@ def cropped(file, seed, side: int, training: bool):
 
 
 def input_fn(settings: Settings, split: str, start: int, context: tf.distribute.InputContext):
-    """A tf.data.Dataset of per-replica batches from row `start` on; dev ends in padding."""
+    """Return a tf.data.Dataset of per-replica batches from row `start` on; dev ends in padding."""
     files, labels, classes = listed(settings, split)
 
     def read(number, row):
@@ -283,7 +290,7 @@ def input_fn(settings: Settings, split: str, start: int, context: tf.distribute.
 
 
 def evaluate(replicator: Replicator, trainer: Trainer) -> float:
-    """The share of the dev images that is named rightly."""
+    """Return the accuracy on dev."""
     settings = trainer.settings
 
     def count(batch):
@@ -300,9 +307,9 @@ def evaluate(replicator: Replicator, trainer: Trainer) -> float:
 
 
 def trainable() -> Trainable:
-    """The network on images of 64x64 with Adam in place of momentum, to be planned.
+    """Return the network on images of 64x64, with Adam in place of momentum, for planning.
 
-    Batch norm is over the batch that a program is given: under GSPMD that of all devices.
+    Batch norm is over the batch of the program: under GSPMD that of all devices.
     """
     network = ResNet(np.random.default_rng(0), Settings.blocks, Settings.width, Settings.classes)
 
@@ -319,7 +326,7 @@ def trainable() -> Trainable:
 
 
 def train(settings: Settings) -> None:
-    """Trains on from the newest checkpoint, and prints the accuracy on dev."""
+    """Train from the newest checkpoint, and print the accuracy on dev."""
     replicator = strategies.from_environment(settings.strategy)
     with replicator.scope():
         trainer = Trainer(settings, listed(settings, "train")[2], replicator)
@@ -344,7 +351,7 @@ def train(settings: Settings) -> None:
 
 
 def main(arguments=None) -> None:
-    """Reads the command line and trains."""
+    """Read the command line and train."""
     settings = tyro.cli(Settings, args=arguments, description=__doc__)
     with in_one_line("resnet50"):
         train(settings)

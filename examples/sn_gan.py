@@ -1,14 +1,14 @@
 """SN-GAN draws small images of a class: spectral normalisation and a projection discriminator.
 
-    python -m examples.sn_gan --out runs/sn_gan                     # the digits that are shipped
+    python -m examples.sn_gan --out runs/sn_gan                     # the shipped digits
     python -m examples.sn_gan --out runs/sn_gan --data FOLDER       # FOLDER/CLASS/*.png
     python -m examples.sn_gan --out runs/sn_gan --strategy local:2
 
 Miyato et al. 2018, "Spectral Normalization for Generative Adversarial Networks" (1802.05957), and
 Miyato and Koyama 2018, "cGANs with Projection Discriminator" (1802.05637), their 32x32 ResNets.
-What it should reach: hands that show the digit of their row, after 2,500 steps, within an
-hour of two busy cores.
-The generator's batch norm reads the batches of all replicas; asynchronous, that of one worker.
+It should reach hands that show the digit of their row after 2,500 steps, within an hour of two busy
+cores. The generator's batch norm uses the batches of all replicas; with parameter_server, that of
+one worker.
 """
 
 import dataclasses
@@ -32,43 +32,43 @@ from replicator.training.resumption import resume_variables
 SIDE = 32  # pixels
 LATENT = 128
 EPSILON = 1e-4  # of batch norm
-MEMORY = 0.9  # of the moving averages that stand for the batch when drawing
-PLAIN = {"spectral": False, "bias": False}  # a bias would be taken away by the next batch norm
+MEMORY = 0.9  # of the moving averages that replace those of the batch when sampling
+PLAIN = {"spectral": False, "bias": False}  # a bias would be cancelled by the next batch norm
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Trains a class-conditional SN-GAN on images of 32x32."""
+    """Train a class-conditional SN-GAN on images of 32x32."""
 
     out: Path
-    """Folder for the sheets of samples and the checkpoints; a run that is there goes on."""
+    """Folder for the sheets of samples and the checkpoints; an existing run is resumed."""
     data: Path | None = None
-    """Images: a folder with a sub-folder a class, or an npz; default: the shipped digits."""
+    """Images: a folder with a sub-folder per class, or an npz; default: the shipped digits."""
     steps: int = 3000
     """Updates of the generator."""
     discriminator_steps: int = 5
-    """Updates of the discriminator for each of them."""
+    """Updates of the discriminator per update of the generator."""
     batch: int = 32
     """Images in the global batch; 64 in the paper."""
     width: int = 32
     """Channels; in the paper 256 in the generator and 128 in the discriminator."""
     learning_rate: float = 5e-4
-    """Adam's (beta1 0, beta2 0.9); 2e-4 in the paper."""
+    """Learning rate of Adam (beta1 0, beta2 0.9); 2e-4 in the paper."""
     sheet_steps: int = 250
-    """Updates of the generator between sheets, and checkpoints."""
+    """Updates of the generator between sheets and checkpoints."""
     seed: int = 0
-    """Of weights, noise and batches."""
+    """Seed of weights, noise and batches."""
     strategy: str = "auto"
-    """Where it trains: auto, single, local:2, multi_worker, parameter_server, sharded:2x2."""
+    """Strategy: auto, single, local:2, multi_worker, parameter_server, sharded:2x2."""
 
 
 def unit(x):
-    """x with the Euclidean norm 1."""
+    """Return x scaled to the Euclidean norm 1."""
     return x * tf.math.rsqrt(tf.reduce_sum(tf.square(x)) + 1e-12)
 
 
 def power_iteration(kernel, u):
-    """The largest singular value of `kernel` [..., outputs] as a matrix W, and a better u.
+    """Return the largest singular value of `kernel` [..., outputs] as a matrix W, and a new u.
 
     One step from u [outputs, 1]: v = W u / |W u|, u = W^T v / |W^T v|, sigma = v^T W u.
     """
@@ -79,16 +79,17 @@ def power_iteration(kernel, u):
 
 
 class Pass:
-    """A pass through a network: how replicas share, and what it has for variables afterwards.
+    """A pass through a network: exchange between replicas, and new values of variables.
 
-    all_gather: of the Replicator; None while drawing, where batch norm uses its moving averages.
+    Args:
+      all_gather: of the Replicator; None while sampling, when batch norm uses its moving averages.
     """
 
     def __init__(self, all_gather=None):
         self.all_gather, self.left = all_gather, {}
 
     def moments(self, x):
-        """Mean and variance [channels] of x over the batches of all replicas, in one exchange."""
+        """Return mean and variance [channels] of x over all replicas' batches, in one exchange."""
         mean = tf.reduce_mean(x, axis=[0, 1, 2])
         variance = tf.reduce_mean(tf.square(x - mean), axis=[0, 1, 2])
         means, variances = self.all_gather((mean, variance))  # [replicas, channels]
@@ -108,7 +109,7 @@ class Layer(tf.Module):
         self.u = tf.Variable(start, trainable=False) if spectral else None
 
     def __call__(self, x, through: Pass):
-        """The layer's outputs; a spectral one divides its kernel by its largest singular value."""
+        """Return the outputs; a spectral layer divides its kernel by its largest singular value."""
         kernel = tf.convert_to_tensor(self.kernel)
         if self.u is not None:
             sigma, u = power_iteration(kernel, self.u)
@@ -119,7 +120,7 @@ class Layer(tf.Module):
 
 
 class Norm(tf.Module):
-    """Batch norm with a scale and a shift for each class; labels are [batch, classes], one-hot."""
+    """Batch norm with a scale and a shift per class; labels are [batch, classes], one-hot."""
 
     def __init__(self, classes, channels):
         super().__init__()
@@ -129,7 +130,7 @@ class Norm(tf.Module):
         self.variance = tf.Variable(tf.ones([channels]), trainable=False)
 
     def __call__(self, x, labels, through: Pass):
-        """x [batch, height, width, channels] normalised, then scaled and shifted."""
+        """Return x [batch, height, width, channels] normalised, then scaled and shifted."""
         mean, variance = self.mean, self.variance
         if through.all_gather is not None:
             mean, variance = through.moments(x)
@@ -141,14 +142,14 @@ class Norm(tf.Module):
 
 
 def up(x):
-    """Every pixel four times."""
+    """Return every pixel repeated as 2x2."""
     _, height, width, channels = x.shape
     x = tf.tile(tf.reshape(x, [-1, height, 1, width, 1, channels]), [1, 1, 2, 1, 2, 1])
     return tf.reshape(x, [-1, 2 * height, 2 * width, channels])
 
 
 def down(x):
-    """The mean of every 2x2 pixels."""
+    """Return the mean of every 2x2 pixels."""
     _, height, width, channels = x.shape
     x = tf.reshape(x, [-1, height // 2, 2, width // 2, 2, channels])
     return tf.reduce_mean(x, axis=[2, 4])
@@ -164,14 +165,14 @@ class UpBlock(tf.Module):
         self.shortcut = Layer(rng, 1, 1, width, width, **PLAIN)
 
     def __call__(self, x, labels, through: Pass):
-        """[batch, 2 height, 2 width, channels]."""
+        """Return [batch, 2 height, 2 width, channels]."""
         y = self.layers[0](up(tf.nn.relu(self.norms[0](x, labels, through))), through)
         y = self.layers[1](tf.nn.relu(self.norms[1](y, labels, through)), through)
         return y + up(self.shortcut(x, through))
 
 
 class Generator(tf.Module):
-    """From latents [batch, LATENT] and one-hot labels to images."""
+    """A network from latents [batch, LATENT] and one-hot labels to images."""
 
     def __init__(self, rng, classes, width):
         super().__init__()
@@ -181,7 +182,7 @@ class Generator(tf.Module):
         self.end = Layer(rng, 3, 3, width, 3, spectral=False)
 
     def __call__(self, latents, labels, through: Pass):
-        """[batch, 32, 32, 3] in [-1, 1]."""
+        """Return images [batch, 32, 32, 3] in [-1, 1]."""
         x = self.start(latents, through)
         x = tf.reshape(x, [-1, 4, 4, x.shape[-1] // 16])
         for block in self.blocks:
@@ -200,14 +201,14 @@ class DownBlock(tf.Module):
         self.first = inputs == 3
 
     def __call__(self, x, through: Pass):
-        """[batch, height, width, channels], halved in height and width or not."""
+        """Return [batch, height, width, channels], with height and width optionally halved."""
         y = self.layers[0](x if self.first else tf.nn.relu(x), through)
         y = self.layers[1](tf.nn.relu(y), through)
         return x + y if self.shortcut is None else down(y) + self.shortcut(down(x), through)
 
 
 class Discriminator(tf.Module):
-    """From images and one-hot labels to psi(phi(x)) + <embedding(y), phi(x)>."""
+    """A network from images and one-hot labels to psi(phi(x)) + <embedding(y), phi(x)>."""
 
     def __init__(self, rng, classes, width):
         super().__init__()
@@ -217,7 +218,7 @@ class Discriminator(tf.Module):
         self.embedding = Layer(rng, classes, width, bias=False)
 
     def __call__(self, images, labels, through: Pass):
-        """Float32 [batch], high where an image looks like a real one of its class."""
+        """Return float32 [batch], high if an image looks like a real one of its class."""
         x = images
         for block in self.blocks:
             x = block(x, through)
@@ -239,18 +240,18 @@ class Player(tf.Module):
         self.adam = OptimizerConfig(learning_rate=learning_rate, beta1=0.0, beta2=0.9)
 
     def slots(self):
-        """What an update of this player sets."""
+        """Return the variables that an update of this player sets."""
         return [*self.weights, *self.first, *self.second, *self.state, self.step]
 
     def moved(self, figures, gradients):
-        """New values of the slots and the loss, from figures and gradients of all replicas."""
+        """Return new values of the slots and the loss, from all replicas' gradients."""
         rate, now = self.adam.learning_rate, (self.first, self.second)
         weights, first, second = adam(self.adam, rate, self.step, self.weights, gradients, *now)
         return [*weights, *first, *second, *figures["state"], self.step + 1], figures["loss"]
 
 
 class Game(tf.Module):
-    """Both players, and what a replica does with its rows in the steps of the Replicator."""
+    """Both players, and a replica's part of the steps of the Replicator."""
 
     def __init__(self, settings: Settings, classes: int, replicator: Replicator):
         super().__init__()
@@ -260,14 +261,14 @@ class Game(tf.Module):
         self.discriminator = Player(Discriminator(rng, classes, settings.width), rate)
 
     def compiled(self, local, player: Player | None = None):
-        """The step that computes `local` on every replica's rows and moves the player on."""
+        """Return the step that computes `local` on every replica's rows and updates the player."""
         moved, slots = (player.moved, player.slots()) if player else (lambda f, _: ([], f), [])
         networks = (self.generator.network, self.discriminator.network)
         reads = [variable for network in networks for variable in network.variables]
         return self.replicator.compile_training(local, moved, slots, reads=reads)
 
     def discriminator_step(self, batch):
-        """Hinge loss, state and gradients of the discriminator."""
+        """Return hinge loss, state and gradients of the discriminator."""
         share, player, through = Pass(self.replicator.all_gather), self.discriminator, Pass()
         fake = self.generator.network(batch["latents"], batch["asked"], share)
         images = interleaved(batch["images"], fake)
@@ -279,7 +280,7 @@ class Game(tf.Module):
         return {"loss": loss, "state": state}, tape.gradient(loss, player.weights)
 
     def generator_step(self, batch):
-        """Loss, state and gradients of the generator."""
+        """Return loss, state and gradients of the generator."""
         player, through = self.generator, Pass(self.replicator.all_gather)
         with tf.GradientTape() as tape:
             fake = player.network(batch["latents"], batch["asked"], through)
@@ -288,18 +289,21 @@ class Game(tf.Module):
         return {"loss": loss, "state": state}, tape.gradient(loss, player.weights)
 
     def draw(self, batch):
-        """Images [replicas, batch, 32, 32, 3], of all replicas."""
+        """Return images [replicas, batch, 32, 32, 3] of all replicas."""
         images = self.generator.network(batch["latents"], batch["asked"], Pass())
         return self.replicator.all_gather(images), []
 
 
 def interleaved(a, b):
-    """Rows a0 b0 a1 b1 ..., so that a reshape parts real and false."""
+    """Return rows a0 b0 a1 b1 ..., so that a reshape separates real and fake."""
     return tf.reshape(tf.stack([a, b], axis=1), [-1, *a.shape[1:]])
 
 
 def batches(settings: Settings, images, labels, classes: int, start: int):
-    """A tf.data.Dataset of global batches from `start` on; batch i is a function of (seed, i)."""
+    """Return a tf.data.Dataset of global batches from `start` on.
+
+    Batch i is a function of (seed, i).
+    """
 
     def batch(number):
         rows, seeds = settings.batch, [[3 * settings.seed + i, number] for i in range(3)]
@@ -316,17 +320,17 @@ def batches(settings: Settings, images, labels, classes: int, start: int):
 
 
 def read(source: Path):
-    """Uint8 images [n, 32, 32, 3], int32 labels [n] and the number of classes."""
+    """Return images uint8 [n, 32, 32, 3], labels int32 [n] and the number of classes."""
     corpus = read_corpus(source, ImageRules(SIDE, 3))
     if not corpus.classes:
         raise UserError(f"The images of {source} have no classes.")
-    sets = corpus.splits.values()  # a GAN has no use for dev
+    sets = corpus.splits.values()  # a GAN needs no dev
     labels = np.concatenate([s.labels for s in sets if s.labels is not None])
     return np.concatenate([s.images for s in sets]), labels, len(corpus.classes)
 
 
 def sheet(draw, replicator: Replicator, classes: int, columns: int = 8):
-    """Uint8 [classes * 32, columns * 32, 3]: a row of samples for each class."""
+    """Return a row of samples per class, uint8 [classes * 32, columns * 32, 3]."""
     rows = classes * columns
     latents = tf.random.stateless_normal([rows, LATENT], [0, 0])
     asked = tf.one_hot(np.arange(rows) // columns, classes)
@@ -337,7 +341,7 @@ def sheet(draw, replicator: Replicator, classes: int, columns: int = 8):
 
 
 def train(settings: Settings) -> None:
-    """Plays on from the newest checkpoint; leaves sheets of samples in `settings.out`."""
+    """Train from the newest checkpoint, and write sheets of samples to `settings.out`."""
     replicator = strategies.from_environment(settings.strategy)
     images, labels, classes = read(settings.data or dev_images("shipped-digits"))
     with replicator.scope():
@@ -357,7 +361,7 @@ def train(settings: Settings) -> None:
                 hinge = update_discriminator(stream)
             progress.advance(discriminator=float(hinge), generator=float(update_generator(stream)))
             if step % settings.sheet_steps == 0 or step == settings.steps:
-                samples = sheet(draw, replicator, classes)  # every worker draws, the chief writes
+                samples = sheet(draw, replicator, classes)  # every worker samples, the chief writes
                 if replicator.is_chief:
                     values = {name: v.numpy() for name, v in variables.items()}
                     checkpoints.save(step, values)
@@ -365,7 +369,7 @@ def train(settings: Settings) -> None:
 
 
 def main(arguments=None) -> None:
-    """Reads the command line and trains."""
+    """Read the command line and train."""
     settings = tyro.cli(Settings, args=arguments, description=__doc__)
     with in_one_line("sn_gan"):
         train(settings)

@@ -1,4 +1,4 @@
-"""What MPO and V-MPO share: weights near to a policy's own actions, a Gaussian near to the last.
+"""Shared parts of MPO and V-MPO: action weights and policy updates within trust regions.
 
 The E-step weights actions by exp(value / eta), where the temperature eta minimises the dual
 
@@ -6,8 +6,8 @@ The E-step weights actions by exp(value / eta), where the temperature eta minimi
 
 so that the KL divergence of the weights to the actions' own distribution is epsilon (Abdolmaleki et
 al. 2018, arXiv 1806.06920, equation 9). The M-step fits a Gaussian to the weighted actions, its
-mean and its deviation apart, each within a KL divergence to the policy before: multipliers rise
-where it was too large, and an update that would leave the region is shortened.
+mean and its deviation separately, each within a KL divergence to the previous policy: multipliers
+increase if it was too large, and an update that would leave the region is shortened.
 """
 
 import math
@@ -20,20 +20,21 @@ from examples.control import perceptron
 
 BISECTIONS = 40
 LOG_DEVIATIONS = (-3.0, 1.0)  # of the policy, lowest and highest
-RATE = 0.01  # of a multiplier's logarithm, an update
+RATE = 0.01  # of a multiplier's logarithm per update
 
 
 def tempered(values, temperature):
-    """Float32 [..., actions], softmax of values / temperature, and [] its mean KL to uniform."""
+    """Return softmax of values / temperature, [..., actions], and its mean KL to uniform."""
     logs = tf.nn.log_softmax(values / temperature)
     actions = math.log(values.shape[-1])
     return tf.exp(logs), tf.reduce_mean(tf.reduce_sum(tf.exp(logs) * logs, axis=-1)) + actions
 
 
 def temperature(values, bound: float):
-    """Float32 [], that minimises the dual: the lowest whose weights are within the bound.
+    """Return the temperature that minimises the dual, float32 [].
 
-    The dual's derivative, bound - KL, rises with the temperature; its root is bisected.
+    It is the lowest whose weights are within the bound: the dual's derivative, bound - KL,
+    increases with the temperature, and its root is bisected.
 
     Args:
       values: float32 [..., actions].
@@ -51,7 +52,7 @@ def temperature(values, bound: float):
 
 
 def gaussian(weights, observation, arrays=tf):
-    """Mean, within [-1, 1], and deviation of an actor's actions, [..., actions] each."""
+    """Return mean, within [-1, 1], and deviation of an actor's actions, [..., actions] each."""
     raw = arrays.tanh(perceptron(weights, observation, arrays))
     mean, wide = raw[..., : raw.shape[-1] // 2], raw[..., raw.shape[-1] // 2 :]
     lowest, highest = LOG_DEVIATIONS
@@ -59,13 +60,13 @@ def gaussian(weights, observation, arrays=tf):
 
 
 def log_density(action, mean, deviation):
-    """Float32 [...] of actions [..., numbers], without its constant."""
+    """Return the log-density of actions [..., numbers] without its constant, float32 [...]."""
     z = (action - mean) / deviation
     return -tf.reduce_sum(tf.math.log(deviation) + tf.square(z) / 2.0, axis=-1)
 
 
 def divergences(before, now):
-    """Float32 [2]: mean nats of KL(before || now) where only the mean, only the deviation moved."""
+    """Return KL(before || now) if only the mean, and if only the deviation changes, float32 [2]."""
     (mean, deviation), (new_mean, new_deviation) = before, now
     ratio = tf.square(deviation / new_deviation)
     moved = tf.square((new_mean - mean) / deviation) / 2.0
@@ -74,7 +75,7 @@ def divergences(before, now):
 
 
 class GaussianPolicy(control.Learner):
-    """A learner that samples its actions, and whose policy stays near to its target's."""
+    """A learner that samples its actions, and whose policy stays close to its target's."""
 
     def __init__(self, settings, *arguments):
         super().__init__(settings, *arguments)
@@ -82,32 +83,34 @@ class GaussianPolicy(control.Learner):
         self.log_multipliers = tf.Variable(np.zeros(2, np.float32))
 
     def act(self, weights, observation, rng):
-        """See control.Learner."""
+        """Return an action, see control.Learner."""
         mean, deviation = gaussian(weights, observation, np)
         return mean if rng is None else rng.normal(mean, deviation)
 
     def before(self, batch):
-        """Mean and deviation of the target policy."""
+        """Return mean and deviation of the target policy."""
         return gaussian(self.target_actor, batch["observation"])
 
     def policy_loss(self, batch, actions, weights):
-        """Minus the weighted log-likelihood of the actions, and what its bounds cost.
+        """Return minus the weighted log-likelihood of the actions, plus the cost of the bounds.
 
         Args:
+          batch: of transitions.
           actions: float32 [..., batch, numbers].
           weights: float32 [..., batch], whose sum over the first axes is each row's.
         """
         before, now = self.before(batch), gaussian(self.actor, batch["observation"])
-        apart = ((now[0], before[1]), (before[0], now[1]))
-        fitted = tf.add_n([log_density(actions, *policy) for policy in apart])
+        separate = ((now[0], before[1]), (before[0], now[1]))
+        fitted = tf.add_n([log_density(actions, *policy) for policy in separate])
         cost = tf.reduce_sum(tf.exp(self.log_multipliers) * divergences(before, now))
         rows = tf.cast(tf.shape(batch["observation"])[0], tf.float32)
         return cost - tf.reduce_sum(weights * fitted) / rows
 
     def accepted(self, batch, moved):
-        """The actor, moved as far as its bounds allow; the multipliers, by where it wanted to go.
+        """Return the actor, updated as far as its bounds allow, and the new multipliers.
 
-        Of the move, the whole is tried first, then a quarter and a sixteenth.
+        The whole update is tried, then a quarter and a sixteenth of it; the multipliers depend on
+        the divergence of the whole.
         """
         before, actor = self.before(batch), list(self.actor)
         for fraction in (1 / 16, 1 / 4, 1.0):

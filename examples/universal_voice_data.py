@@ -3,10 +3,10 @@
     python -m examples.universal_voice_data SPEECH OUT
 
 SPEECH holds a folder per corpus (speech_*), each with train/ and dev/. OUT gets the same names in
-OUT/train and OUT/dev, mono FLAC at 22,050 Hz: every file brought to one level, train once more at
+OUT/train and OUT/dev, mono FLAC at 22,050 Hz: every file at the same level, and train once more at
 another speed (small corpora at six). Recordings without a band above 8 kHz get one, the mirror
-image of what lies below their top, so that the network does not have to guess which lack it.
-Corpora of `--unheard` go to dev alone.
+image of the band below their top, so that the network need not guess which lack it. Corpora of
+`--unheard` are written to dev only.
 """
 
 import dataclasses
@@ -24,13 +24,13 @@ from wavenet.data import audio
 RATE_HZ = 22_050
 LEVEL_DB = -23.0  # RMS, re full scale
 PEAK = 0.97  # of full scale
-SPEEDS = (0.80, 0.86, 0.93, 1.08, 1.17, 1.26)  # one of them for each file, by its name
-SMALL = 100  # recordings; a smaller corpus is there at every speed
+SPEEDS = (0.80, 0.86, 0.93, 1.08, 1.17, 1.26)  # one of them per file, chosen by its name
+SMALL = 100  # recordings; a smaller corpus is written at every speed
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A file to write: the recording, where it goes, and its speed."""
+    """A file to write: source, target and speed."""
 
     source: Path
     target: Path
@@ -38,7 +38,7 @@ class Task:
 
 
 def tasks(speech: Path, out: Path, unheard: tuple[str, ...]) -> list[Task]:
-    """Return what is to be written, by the names of corpora and files."""
+    """Return the files to write, by the names of corpora and files."""
     found = []
     for source in sorted(speech.glob("speech_*/*/*.flac")):
         corpus, split = source.parts[-3], source.parts[-2]
@@ -54,7 +54,7 @@ def tasks(speech: Path, out: Path, unheard: tuple[str, ...]) -> list[Task]:
 
 
 def speeds(source: Path) -> tuple[float, ...]:
-    """Return the speeds, besides its own, at which a recording of train is written."""
+    """Return the additional speeds at which a recording of train is written."""
     if len(list(source.parent.iterdir())) < SMALL:
         return SPEEDS
     digest = hashlib.sha256(source.name.encode()).digest()
@@ -62,21 +62,22 @@ def speeds(source: Path) -> tuple[float, ...]:
 
 
 def at_level(waveform: np.ndarray) -> np.ndarray:
-    """Return float [samples] at `LEVEL_DB`, or as near as a peak of `PEAK` allows."""
+    """Return float [samples] at `LEVEL_DB`, or as close as a peak of `PEAK` allows."""
     rms = np.sqrt(np.mean(np.square(waveform, dtype=np.float64)))
     wanted = 10 ** (LEVEL_DB / 20) / max(rms, 1e-6)
     return waveform * min(wanted, PEAK / max(float(np.max(np.abs(waveform))), 1e-6))
 
 
 def widened(waveform: np.ndarray, rate_hz: int) -> np.ndarray:
-    """Return [2 * samples] at twice the rate, the band mirrored above the old top, 12 dB lower.
+    """Return [2 * samples] at twice the rate, with the band mirrored above its top, 12 dB lower.
 
     Args:
       waveform: float [samples] at `rate_hz`.
+      rate_hz: of the waveform.
     """
     low = audio.resample(waveform, rate_hz, 2 * rate_hz)
     images = np.zeros(2 * waveform.size, np.float32)
-    images[::2] = 2.0 * waveform  # a sample and a zero: the band and its mirror image
+    images[::2] = 2.0 * waveform  # interleaved with zeros: the band and its mirror image
     size = min(low.size, images.size)
     return low[:size] + 0.25 * (images[:size] - low[:size])
 
@@ -101,12 +102,12 @@ def main(
 
     Args:
       speech: the folder of corpora.
-      out: where the prepared files go.
-      unheard: corpora whose recordings stay out of train, by a part of the name.
+      out: folder for the prepared files.
+      unheard: corpora whose recordings are left out of train, by a part of the name.
     """
     wanted = tasks(speech, out, unheard)
     if not wanted:
-        raise UserError(f"{speech}: no speech_*/train/*.flac in it.")
+        raise UserError(f"{speech} must have files speech_*/train/*.flac, got none.")
     in_threads(write, wanted, "preparing", "recording", None)
     print(f"{out}: {len(wanted)} recordings at {RATE_HZ} Hz.")
 

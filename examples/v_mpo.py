@@ -3,9 +3,9 @@
     python -m examples.v_mpo --out runs/v_mpo
 
 Song et al. 2020, "V-MPO: On-Policy Maximum a Posteriori Policy Optimization for Discrete and
-Continuous Control" (arXiv 1909.12238): a value function in place of MPO's critic of actions. What
-it should reach: a return of at least -200 in a minute of one core; docs/examples.md has that of
-every seed.
+Continuous Control" (arXiv 1909.12238): a value function in place of MPO's critic of actions. It
+should reach a return of at least -200 in a minute of one core; docs/examples.md has that of every
+seed.
 """
 
 import dataclasses
@@ -19,16 +19,16 @@ from examples.trust_region import GaussianPolicy, temperature, tempered
 
 @dataclasses.dataclass(frozen=True)
 class Settings(control.Settings):
-    """Learns a control task of gymnasium by V-MPO."""
+    """Learn a control task of gymnasium by V-MPO."""
 
     episodes: int = 800
     """Episodes to learn from."""
     episodes_per_round: int = 20
-    """Of these, how many are played between two stretches of learning."""
+    """Episodes between two phases of learning."""
     remembered: int = 4000
-    """Transitions to learn from, the last ones: those of a round."""
+    """Number of newest transitions to learn from: those of a round."""
     updates: int = 200
-    """Updates of the learner in a stretch."""
+    """Updates per phase of learning."""
     target_updates: int = 50
     """Updates between copies to the target networks."""
     hidden: int = 64
@@ -36,17 +36,17 @@ class Settings(control.Settings):
     batch: int = 256
     """Transitions in the global batch."""
     learning_rate: float = 5e-4
-    """Adam's, for both."""
+    """Learning rate of Adam for both."""
     discount: float = 0.95
-    """Of rewards, a step."""
+    """Discount of rewards per step."""
     returns: int = 10
-    """Steps of reward before the value is asked."""
+    """Rewards that are summed before the value function's estimate is added."""
     bound: float = 0.1
-    """Of the weights' KL divergence to the better half of the actions, nats."""
+    """Bound of the weights' KL divergence to the better half of the actions, nats."""
     mean_bound: float = 0.01
-    """Of the KL divergence to the policy before through the mean, nats."""
+    """Bound of the KL divergence to the previous policy due to the mean, nats."""
     deviation_bound: float = 5e-4
-    """As much through the deviation."""
+    """Bound of the KL divergence to the previous policy due to the deviation, nats."""
 
 
 class Learner(GaussianPolicy):
@@ -58,7 +58,7 @@ class Learner(GaussianPolicy):
         super().__init__(settings, observations, (2 * actions, 1), observations, replicator)
 
     def loss(self, batch):
-        """See control.Learner."""
+        """Return the loss and metrics, see control.Learner."""
         ahead, here = (
             perceptron(self.target_critic, batch[key]) for key in ("after", "observation")
         )
@@ -70,8 +70,8 @@ class Learner(GaussianPolicy):
         better = tf.math.top_k(everywhere, everywhere.shape[0] // 2).values
         eta = temperature(better, self.settings.bound)
         _, divergence = tempered(better, eta)
-        # Softmax over the better half of all replicas' actions; a replica has its rows of it, and
-        # the mean over the replicas makes it a sum.
+        # Softmax over the better half of all replicas' actions; each replica has its rows of it,
+        # and the mean over the replicas turns it into a sum.
         weights = tf.exp(advantage / eta - tf.reduce_logsumexp(better / eta))
         weights *= tf.cast(everywhere.shape[0], tf.float32)
         weights = tf.where(advantage >= better[-1], weights, 0.0)
@@ -82,7 +82,7 @@ class Learner(GaussianPolicy):
 
 
 def main(arguments=None) -> None:
-    """Reads the command line and learns."""
+    """Read the command line and train."""
     control.run("V-MPO", Settings, Learner, __doc__, arguments)
 
 

@@ -1,8 +1,8 @@
-"""What a network's output means: distributions over symbols, and codecs of what these stand for.
+"""Distributions over symbols, read from a network's output, and codecs of elements.
 
 A distribution follows `Distribution`: `log_prob`, `sample`, `mode`, `noise`. A codec follows
-`Codec`: `encode`, `decode`, `scale`. The names below are imported when they are first asked for: a
-configuration needs `likelihoods.registry` alone, without TensorFlow.
+`Codec`: `encode`, `decode`, `scale`. The names below are imported on first access: a configuration
+needs only `likelihoods.registry`, without TensorFlow.
 """
 
 import importlib
@@ -44,7 +44,7 @@ __all__ = list(_PLACES)
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, from the module that defines it (PEP 562)."""
+    """Return a public name from the module that defines it (PEP 562)."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)

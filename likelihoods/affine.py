@@ -1,4 +1,4 @@
-"""Noise that is scaled and moved, element by element: what an autoregressive flow makes of it."""
+"""Affine transformations of noise, element by element, as in autoregressive flows."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class FlowOutput(NamedTuple):
 
 
 def compose(steps: list[FlowOutput]) -> FlowOutput:
-    """Returns consecutive flows as one flow.
+    """Return consecutive flows as one flow.
 
     mu_tot = sum_i mu_i prod_{j>i} s_j,   log s_tot = sum_i log s_i: van den Oord et al. 2017,
     "Parallel WaveNet" (arXiv 1711.10433), section 3.2.

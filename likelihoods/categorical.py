@@ -8,16 +8,17 @@ from likelihoods import levels as level_grid
 from likelihoods import noise as counter_noise
 from likelihoods.limits import MAX_COMPANDED_LEVELS, check_levels
 
-COLDEST = 1e-6  # temperatures above 0 count as at least this
+COLDEST = 1e-6  # least temperature above 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Categorical:
     """Softmax over `levels` levels; the parameters [..., levels] are its logits.
 
+    Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
+
     Raises:
       ValueError: fewer than 2 levels, or more than 2^16.
-    Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
     """
 
     levels: int = 256
@@ -27,16 +28,21 @@ class Categorical:
 
     @property
     def num_parameters(self) -> int:
-        """One logit a level."""
+        """Number of logits, one per level."""
         return self.levels
 
     @property
     def noise_channels(self) -> int:
-        """One uniform."""
+        """One uniform number."""
         return 1
 
     def log_prob(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """float32 [...], nats, of `levels` int32 [...] under `parameters` [..., levels]."""
+        """Return the log-probability float32 [...], nats.
+
+        Args:
+          parameters: [..., levels].
+          levels: int32 [...].
+        """
         return -tf.nn.sparse_softmax_cross_entropy_with_logits(
             labels=tf.cast(levels, tf.int32), logits=tf.cast(parameters, tf.float32)
         )
@@ -44,7 +50,7 @@ class Categorical:
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """int32 [...], the smallest level whose cumulative probability exceeds the noise.
+        """Return int32 [...], the smallest level whose cumulative probability exceeds the noise.
 
         Args:
           parameters: [..., levels].
@@ -54,17 +60,17 @@ class Categorical:
         return sample_categorical(level_grid.real(parameters), noise[..., 0], temperature)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """int32 [...], the level with the largest logit."""
+        """Return int32 [...], the level with the largest logit."""
         return tf.argmax(parameters, axis=-1, output_type=tf.int32)
 
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """float32 [rows, length, 1] uniforms; arguments as for `noise.bits`."""
+        """Return uniforms float32 [rows, length, 1]; arguments as for `noise.bits`."""
         return counter_noise.uniform(seed, rows, start, length)[..., :1]
 
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
-        """float32 [...], nats."""
+        """Return the entropy float32 [...], nats."""
         table = tf.nn.log_softmax(level_grid.real(parameters))
         return -tf.reduce_sum(tf.exp(table) * table, axis=-1)
 
@@ -72,15 +78,18 @@ class Categorical:
 def sample_categorical(
     logits: tf.Tensor, uniform: tf.Tensor, temperature: float | tf.Tensor = 1.0
 ) -> tf.Tensor:
-    """int32 [...], the smallest k with `uniform c[-1] < c[k]`, c = cumsum(softmax(logits / T)).
+    """Return the smallest k with `uniform c[-1] < c[k]`, c = cumsum(softmax(logits / T)).
 
-    c[-1] is 1 to rounding: a sum that falls short of it must not give what is left to the last
-    choice.
+    c[-1] is 1 up to rounding: if the sum falls short of 1, the last choice must not get the
+    difference.
 
     Args:
       logits: float32 or float64 [..., choices].
       uniform: float32 [...] in (0, 1).
-      temperature: T, at least 0, one for all or [...]; 0 takes the largest logit.
+      temperature: T, at least 0, a scalar or [...]; 0 takes the largest logit.
+
+    Returns:
+      int32 [...].
     """
     shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
     divisor = tf.cast(tf.maximum(temperature, COLDEST), logits.dtype)[..., tf.newaxis]

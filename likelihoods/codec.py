@@ -1,7 +1,7 @@
 """Codecs: from the elements of an array to the symbols of a distribution, and back.
 
-A distribution speaks of integers, or of plain real numbers; what these stand for, the amplitude of
-a sound, the grey of a pixel, a temperature in degrees, is the codec's.
+The symbols of a distribution are integers or plain real numbers; a codec defines what they stand
+for, such as the amplitude of a sound, the grey of a pixel or a temperature in degrees.
 """
 
 import dataclasses
@@ -16,35 +16,35 @@ from likelihoods.limits import MAX_COMPANDED_LEVELS, check_levels
 
 @runtime_checkable
 class Codec(Protocol):
-    """What elements [...] and symbols [...] have to do with each other, element by element.
+    """The relation between elements [...] and symbols [...], element by element.
 
     `decode(encode(x))` is within half a step of `x`, and `encode(decode(s))` is `s`.
     """
 
     @property
     def levels(self) -> int | None:
-        """Number of integers that a symbol may be; None: symbols are real numbers."""
+        """Number of integer symbols; None: symbols are real numbers."""
 
     @property
     def log_unit(self) -> float:
-        """Log of the size of a unit of real symbols, in those of the elements; 0 for integers.
+        """Log of the size of a unit of real symbols, in units of the elements; 0 for integers.
 
-        A density of symbols less this is the density of the elements, in nats.
+        A density of symbols minus this is the density of the elements, in nats.
         """
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
-        """Return the symbols of elements: int32 [...], or float32 [...] where `levels` is None."""
+        """Return the symbols of elements: int32 [...], or float32 [...] if `levels` is None."""
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return the elements that symbols stand for, [...]."""
 
     def scale(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return what a network reads of symbols, float32 [...], about -1 to 1."""
+        """Return symbols as the input of a network, float32 [...], about -1 to 1."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Linear:
-    """Real numbers in [-1, 1], cut into levels at equal distances: 8-bit to 16-bit sound.
+    """Real numbers in [-1, 1] in equally spaced levels: 8-bit to 16-bit sound.
 
     Raises:
       ValueError: fewer than 2 levels or more than 2^22.
@@ -71,7 +71,7 @@ class Linear:
 
 @dataclasses.dataclass(frozen=True)
 class Integers:
-    """Unsigned integers [0, levels), symbols as they are: grey images of 8, 12 or 16 bits.
+    """Unsigned integers [0, levels), used as symbols directly: grey images of 8, 12 or 16 bits.
 
     Raises:
       ValueError: fewer than 2 levels or more than 2^22.
@@ -84,7 +84,11 @@ class Integers:
         check_levels(self.levels)
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
-        """Return int32 [...], the elements themselves; ValueError for elements of a float type."""
+        """Return int32 [...], the elements themselves.
+
+        Raises:
+          ValueError: the elements have a float type.
+        """
         elements = tf.convert_to_tensor(elements)
         if not elements.dtype.is_integer:
             raise ValueError(f"`elements` must be integers, got {elements.dtype.name}.")
@@ -103,11 +107,11 @@ class Integers:
 class MuLaw:
     """Real numbers in [-1, 1], companded: `y = sign(x) log(1 + mu |x|) / log(1 + mu)`.
 
-    mu = levels - 1. Levels lie at equal distances of `y`, hence closer to each other near silence.
+    mu = levels - 1. Levels are equally spaced in `y`, and therefore closer to each other near
+    silence. Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
 
     Raises:
       ValueError: fewer than 2 levels, or more than 2^16.
-    Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
     """
 
     levels: int = 256
@@ -140,7 +144,7 @@ class Reals:
     """Real numbers, measured from `centre` in units of `unit`: symbols are about -1 to 1.
 
     Raises:
-      ValueError: a unit that is not above 0.
+      ValueError: `unit` is not above 0.
     """
 
     centre: float = 0.0

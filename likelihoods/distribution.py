@@ -1,7 +1,7 @@
-"""What every distribution answers: the meaning of a network's output channels.
+"""Protocols of distributions: the meaning of a network's output channels.
 
-A distribution speaks of *symbols*: integers [0, levels), or real numbers where `levels` is None. It
-knows nothing of sound or images; a `Codec` turns elements of these into symbols and back.
+A distribution is over *symbols*: integers [0, levels), or real numbers if `levels` is None. It is
+independent of sound and images; a `Codec` converts their elements to symbols and back.
 """
 
 import math
@@ -17,43 +17,43 @@ from likelihoods.categorical import sample_categorical
 class Distribution(Protocol):
     """A distribution over symbols, read from `num_parameters` channels of a network's output.
 
-    Every method is a pure function of its arguments that treats every place on its own, so that
-    batch, chunk and order change nothing; it compiles under XLA. The laws are held by
-    `tests/likelihoods/test_distributions.py`: probabilities sum to 1, samples are as frequent as
-    `log_prob` says, `sample` never falls where its last noise channel rises, `mode` has the largest
-    probability.
+    Every method is a pure function of its arguments that treats every location independently, so
+    that batch, chunk and order change nothing; it compiles under XLA.
+    `tests/likelihoods/test_distributions.py` checks the laws: probabilities sum to 1, frequencies
+    of samples match `log_prob`, `sample` never decreases when its last noise channel increases,
+    `mode` has the largest probability.
     """
 
     @property
     def levels(self) -> int | None:
-        """Number of integers that a symbol may be; None: symbols are real numbers."""
+        """Number of integer symbols; None: symbols are real numbers."""
 
     @property
     def num_parameters(self) -> int:
-        """Output channels that a network must have."""
+        """Number of output channels that a network must have."""
 
     @property
     def noise_channels(self) -> int:
-        """Noise numbers that one symbol is made from."""
+        """Number of noise values per symbol."""
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
         """Return the log-probability, or log-density of real symbols, float32 [...], nats.
 
         Args:
           parameters: [..., num_parameters].
-          symbols: int32 [...], or float32 [...] where `levels` is None.
+          symbols: int32 [...], or float32 [...] if `levels` is None.
         """
 
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """Return symbols [...], a function of the parameters and the noise alone.
+        """Return symbols [...], a function of only the parameters and the noise.
 
         Args:
           parameters: [..., num_parameters].
-          noise: float32 [..., noise_channels], as `noise` makes it.
-          temperature: at least 0, one for all or [...]; 1 samples the distribution, less is closer
-            to its mode.
+          noise: float32 [..., noise_channels], from `noise`.
+          temperature: at least 0, a scalar or [...]; 1 samples the distribution, smaller values are
+            closer to its mode.
         """
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
@@ -64,14 +64,14 @@ class Distribution(Protocol):
     ) -> tf.Tensor:
         """Return noise [rows, length, noise_channels] for `sample`, float32 if it has an order.
 
-        Arguments as for `noise.bits`. What kind of noise is the distribution's own affair: whoever
-        samples asks for it here, and hands it on.
+        Arguments as for `noise.bits`. The kind of noise is an implementation detail of the
+        distribution: a caller of `sample` gets the noise here and passes it on.
         """
 
 
 @runtime_checkable
 class Continuous(Distribution, Protocol):
-    """A distribution that is a density over the reals too, through which gradients flow."""
+    """A distribution that is also a density over the reals, differentiable in its values."""
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
         """Return the density float32 [...], nats per unit, of real `values` [...].
@@ -84,24 +84,25 @@ class Continuous(Distribution, Protocol):
 class LocationScale(Distribution, Protocol):
     """A distribution whose parameters are logits, means and log-scales, in this order.
 
-    Moving and scaling its symbols moves its means and scales, adds to its log-scales and leaves its
-    logits: a network may say its parameters in units of its own.
+    Shifting and scaling its symbols shifts and scales its means, adds to its log-scales and leaves
+    its logits: a network may express its parameters in other units.
     """
 
     @property
     def sections(self) -> tuple[int, int, int]:
-        """How many parameters are logits, means and log-scales."""
+        """Numbers of logits, means and log-scales among the parameters."""
 
     def initial_parameters(self, reach: float = 0.5) -> tf.Tensor:
         """Return parameters float32 [num_parameters] to start training from.
 
-        reach: how far from 0 means may lie.
+        Args:
+          reach: largest distance of means from 0.
         """
 
 
 @runtime_checkable
 class Normal(Distribution, Protocol):
-    """A normal, cut into levels or not: divergences between two are known in closed form."""
+    """A normal, discretised or not: divergences between two are known in closed form."""
 
     def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and log-scale, [...] each."""
@@ -116,10 +117,10 @@ class HasEntropy(Distribution, Protocol):
 
 
 class Tabulated:
-    """Base of a distribution over few levels that says no more than `log_prob`.
+    """Base class of a distribution over few levels that defines only `log_prob`.
 
-    A subclass has `levels`, `num_parameters` and `log_prob`; here all the rest comes from the
-    table of all levels, which takes memory for `levels` numbers a symbol.
+    A subclass has `levels`, `num_parameters` and `log_prob`; everything else is computed from the
+    table of all levels, which takes memory for `levels` numbers per symbol.
     """
 
     levels: int
@@ -164,5 +165,5 @@ class Tabulated:
 
 
 def bits_per_sample(log_prob_nats: tf.Tensor) -> tf.Tensor:
-    """float32 scalar, the mean code length in bits of samples with these log-probabilities."""
+    """Return the mean code length in bits of samples with these log-probabilities, float32 []."""
     return -tf.reduce_mean(log_prob_nats) / math.log(2.0)

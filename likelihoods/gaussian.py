@@ -28,7 +28,8 @@ class Gaussian:
     """Normal density, integrated over the bins of the level grid.
 
     The parameters [..., 2] are [mean, log_scale] in units in which the grid spans [-1, 1]. The
-    log-scale is held at or above `min_log_scale`.
+    log-scale is clamped to at least `min_log_scale`. Source: the density is the single Gaussian of
+    Ping et al. 2018, arXiv:1807.07281, section 3.1.
 
     Args:
       levels: number of levels; None: symbols are real numbers.
@@ -36,7 +37,6 @@ class Gaussian:
 
     Raises:
       ValueError: fewer than 2 levels or more than 2^22.
-    Source: the density is the single Gaussian of Ping et al. 2018, arXiv:1807.07281, section 3.1.
     """
 
     levels: int | None = 65536
@@ -48,45 +48,54 @@ class Gaussian:
 
     @property
     def num_parameters(self) -> int:
-        """A mean and a log-scale."""
+        """Two: a mean and a log-scale."""
         return 2
 
     @property
     def sections(self) -> tuple[int, int, int]:
-        """How many parameters are logits, means and log-scales."""
+        """Numbers of logits, means and log-scales among the parameters."""
         return 0, 1, 1
 
     @property
     def noise_channels(self) -> int:
-        """One standard normal."""
+        """One standard normal number."""
         return 1
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """float32 [...], nats, of `symbols` [...] under `parameters` [..., 2]."""
+        """Return the log-probability or log-density float32 [...], nats.
+
+        Args:
+          parameters: [..., 2].
+          symbols: [...].
+        """
         mean, log_scale = self.split(tf.cast(parameters, tf.float32))
         if self.levels is None:
             return log_normal(mean, log_scale, symbols)
         return log_mass(mean, log_scale, symbols, self.levels)
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """float32 [...], nats per unit, of real `values` [...]; differentiable in both.
+        """Return the log-density float32 [...], nats per unit; differentiable in both arguments.
 
         log N(x; mean, scale) = -log scale - log sqrt(2 pi) - ((x - mean) / scale)^2 / 2.
+
+        Args:
+          parameters: [..., 2].
+          values: real [...].
         """
         return log_normal(*self.split(parameters), values)
 
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
-        """float32 [...], nats, of the density, whether or not it is then cut into levels."""
+        """Return the entropy of the density, also for integer symbols, float32 [...], nats."""
         return self.split(parameters)[1] + _LOG_SQRT_TAU + 0.5
 
     def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mean and log-scale of the density, [...] each."""
+        """Return mean and log-scale of the density, [...] each."""
         return self.split(parameters)
 
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """[...], the symbol of `mean + temperature scale noise`.
+        """Return the symbol of `mean + temperature scale noise`, [...].
 
         Args:
           parameters: [..., 2].
@@ -97,7 +106,7 @@ class Gaussian:
         return level_grid.sample_symbol(mean, log_scale, temperature * noise[..., 0], self.levels)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """[...], the symbol of the mean.
+        """Return the symbol of the mean, [...].
 
         No inner level is more probable; an outer one, which holds a whole tail, may be.
         """
@@ -106,34 +115,38 @@ class Gaussian:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """float32 [rows, length, 1] standard normals; arguments as for `noise.bits`."""
+        """Return standard normals float32 [rows, length, 1]; arguments as for `noise.bits`."""
         return counter_noise.normal(seed, rows, start, length)[..., :1]
 
     def split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mean and log-scale, [...] each, the log-scale clamped."""
+        """Return mean and log-scale, [...] each, with the log-scale clamped."""
         mean, log_scale = tf.unstack(level_grid.real(parameters), num=2, axis=-1)
         return mean, tf.maximum(log_scale, self.min_log_scale)
 
     def initial_parameters(self, reach: float = 0.5) -> tf.Tensor:
-        """float32 [2] to start training from: a mean of 0 and a log-scale of -3."""
+        """Return a mean of 0 and a log-scale of -3 to start training from, float32 [2]."""
         del reach
         return tf.constant([0.0, -3.0])
 
 
 def log_normal(mean: tf.Tensor, log_scale: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Log-density of a normal at real values, nats per unit, [...]; all arguments [...]."""
+    """Return the log-density of a normal at real values, nats per unit, [...]."""
     return -log_scale - _LOG_SQRT_TAU - 0.5 * tf.square((values - mean) * tf.exp(-log_scale))
 
 
 def log_mass(
     mean: tf.Tensor, log_scale: tf.Tensor, levels: tf.Tensor, num_levels: int
 ) -> tf.Tensor:
-    """Log of what a normal puts on a level's bin, float32 [...]; the outer ones reach to infinity.
+    """Return the log of a normal's mass in a level's bin, float32 [...]; outer bins are infinite.
 
-    mean, log_scale: [...] in units in which the grid spans [-1, 1]. levels: int32 [...].
+    Args:
+      mean: [...] in units in which the grid spans [-1, 1].
+      log_scale: [...] in the same units.
+      levels: int32 [...].
+      num_levels: of the grid.
     """
     half_bins_per_scale = tf.exp(-log_scale) * (1.0 / (num_levels - 1))
-    # In half bins, so that neighbouring bins share an edge to the last bit.
+    # In half bins, so that neighbouring bins share an edge exactly.
     centre = level_grid.centred(levels, num_levels)
     low, middle, high = (
         level_grid.edge_distance(centre + offset, mean, num_levels) * half_bins_per_scale
@@ -146,7 +159,7 @@ def log_mass(
 
 
 def log_upper_tail(x: tf.Tensor) -> tf.Tensor:
-    """float32 [...], `log Q(x)`, the log-probability that a standard normal exceeds x [...]."""
+    """Return the log-probability `log Q(x)` that a standard normal exceeds x, float32 [...]."""
     positive, negative = tf.maximum(x, 0.0), tf.maximum(-x, 0.0)
     below = tf.exp(-0.5 * tf.square(negative) + _log_tail_ratio(negative))
     above = -0.5 * tf.square(positive) + _log_tail_ratio(positive)
@@ -154,7 +167,7 @@ def log_upper_tail(x: tf.Tensor) -> tf.Tensor:
 
 
 def _log_tail_ratio(x: tf.Tensor) -> tf.Tensor:
-    """`log Q(x) + x^2 / 2` for x >= 0, where `Q(x) = erfc(x / sqrt 2) / 2`."""
+    """Return `log Q(x) + x^2 / 2` for x >= 0, where `Q(x) = erfc(x / sqrt 2) / 2`."""
     t = 1.0 / (1.0 + x * (0.5 * math.sqrt(0.5)))
     polynomial = tf.zeros_like(t)
     for coefficient in reversed(_ERFC_POLYNOMIAL):
@@ -165,11 +178,11 @@ def _log_tail_ratio(x: tf.Tensor) -> tf.Tensor:
 def _log_bin(
     low: tf.Tensor, middle: tf.Tensor, high: tf.Tensor, width: tf.Tensor, log_width: tf.Tensor
 ) -> tf.Tensor:
-    """`log(Phi(high) - Phi(low))`; edges, middle and width in standard deviations.
+    """Return `log(Phi(high) - Phi(low))`; edges, middle and width in standard deviations.
 
-    The bin is mirrored to the upper tail. Three formulas share the plane, and each keeps its digits
-    where it is used: quadrature where the density hardly changes within the bin, the complement of
-    both tails where the bin holds the mean, the difference of two tails elsewhere.
+    The bin is mirrored to the upper tail. Each of three formulas is used where it is precise:
+    quadrature if the density hardly changes within the bin, the complement of both tails if the bin
+    contains the mean, the difference of two tails otherwise.
     """
     mirrored = middle < 0.0
     near, far = tf.where(mirrored, -high, low), tf.where(mirrored, -low, high)
@@ -181,7 +194,10 @@ def _log_bin(
 
 
 def _log_narrow(distance: tf.Tensor, width: tf.Tensor, log_width: tf.Tensor) -> tf.Tensor:
-    """`log(width phi(c)) + log(sum_i w_i cosh(c h x_i) exp(-(h x_i)^2 / 2))`, h = width / 2."""
+    """Return `log(width phi(c)) + log(sum_i w_i cosh(c h x_i) exp(-(h x_i)^2 / 2))`.
+
+    h = width / 2.
+    """
     half = tf.minimum(0.5 * width, 0.5)
     slope = tf.minimum(0.5 * distance * width, 0.5)
     total = tf.add_n(
@@ -194,8 +210,8 @@ def _log_narrow(distance: tf.Tensor, width: tf.Tensor, log_width: tf.Tensor) -> 
 
 
 def _log_around(near: tf.Tensor, far: tf.Tensor) -> tf.Tensor:
-    """`log(1 - Q(-near) - Q(far))` for near < 0 < far and a bin of over half a deviation."""
-    # Where this formula is chosen, far is above a third: the tails never sum to 1.
+    """Return `log(1 - Q(-near) - Q(far))` for near < 0 < far and a bin of over half a deviation."""
+    # When this formula is used, far is above a third: the tails never sum to 1.
     left, right = tf.maximum(-near, 0.0), tf.maximum(far, 0.25)
     tails = tf.exp(log_upper_tail(left)) + tf.exp(log_upper_tail(right))
     return tf.math.log1p(-tails)
@@ -204,10 +220,10 @@ def _log_around(near: tf.Tensor, far: tf.Tensor) -> tf.Tensor:
 def _log_beyond(
     near: tf.Tensor, far: tf.Tensor, distance: tf.Tensor, width: tf.Tensor
 ) -> tf.Tensor:
-    """`log Q(near) + log(1 - Q(far) / Q(near))` for 0 <= near < far."""
+    """Return `log Q(near) + log(1 - Q(far) / Q(near))` for 0 <= near < far."""
     near, far = tf.maximum(near, 0.0), tf.maximum(far, 0.0)
     near_ratio = _log_tail_ratio(near)
     # (far^2 - near^2) / 2 = distance width, without the subtraction of two large squares.
     drop = distance * width + near_ratio - _log_tail_ratio(far)
-    drop = tf.maximum(drop, 0.25)  # it is above a half wherever this formula is chosen
+    drop = tf.maximum(drop, 0.25)  # it is above a half whenever this formula is used
     return near_ratio - 0.5 * tf.square(near) + tf.math.log(-tf.math.expm1(-drop))

@@ -19,7 +19,7 @@ class GaussianMixture(Mixture):
     """
 
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Log of what a normal puts on a level's bin, float32 [...]; the outer ones hold tails."""
+        """Return the log of a normal's mass in a level's bin, float32 [...]."""
         if self.levels is None:
             raise ValueError("`levels` must be given for the probability of a level, got None.")
         return gaussian.log_mass(means, log_scales, levels, self.levels)
@@ -27,12 +27,12 @@ class GaussianMixture(Mixture):
     def component_log_density(
         self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor
     ) -> tf.Tensor:
-        """Log-density of a normal at real values, nats per unit, float32 [...]."""
+        """Return the log-density of a normal at real values, nats per unit, float32 [...]."""
         return gaussian.log_normal(means, log_scales, values)
 
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """float32 [rows, length, 2], a uniform and a normal; arguments as for `noise.bits`."""
+        """Return a uniform and a normal, float32 [rows, length, 2]; see `noise.bits`."""
         uniform = counter_noise.uniform(seed, rows, start, length)[..., :1]
         return tf.concat([uniform, counter_noise.normal(seed, rows, start, length, 1)[..., :1]], -1)

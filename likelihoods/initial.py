@@ -1,4 +1,4 @@
-"""Initial weights: drawn from one seed, each variable from its own stream."""
+"""Initial weights from one seed, with a separate random stream per variable."""
 
 import math
 
@@ -8,13 +8,16 @@ from likelihoods import noise
 
 
 class Initial:
-    """Makes variables; the n-th kernel drawn depends on the seed, n and its shape alone."""
+    """A factory of variables; the n-th kernel depends only on the seed, n and its shape."""
 
     def __init__(self, seed: int):
         self._seed, self._drawn = seed, 0
 
     def kernel(self, shape, name: str, gain: float = 1.0) -> tf.Variable:
-        """A normal variable of variance gain^2 / fan-in, the fan-in being all axes but the last."""
+        """Return a normal variable of variance gain^2 / fan-in.
+
+        The fan-in is the product of all axes but the last.
+        """
         self._drawn += 1
         size = math.prod(shape)
         draws = _normals(noise.as_key(self._seed), self._drawn, size)
@@ -22,18 +25,18 @@ class Initial:
         return tf.Variable(tf.reshape(draws, shape) * scale, name=name)
 
     def zeros(self, shape, name: str) -> tf.Variable:
-        """A variable of zeros."""
+        """Return a variable of zeros."""
         return tf.Variable(tf.zeros(shape), name=name)
 
 
 class ZeroInitial(Initial):
-    """Makes variables of zeros, for weights that are about to be read from a file."""
+    """A factory of zero variables, for weights that will be read from a file."""
 
     def __init__(self):
         super().__init__(0)
 
     def kernel(self, shape, name: str, gain: float = 1.0) -> tf.Variable:
-        """A variable of zeros, as `zeros` makes."""
+        """Return a variable of zeros."""
         return self.zeros(shape, name)
 
 
@@ -46,5 +49,5 @@ class ZeroInitial(Initial):
     ],
 )
 def _normals(key: tf.Tensor, number: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """float32 [count] standard normals, traced once: the cipher has over a hundred operations."""
+    """Return standard normals float32 [count], by one trace of the cipher's many operations."""
     return noise.normal(noise.fold_in(key, number), [0], 0, count)[0, :, 0]

@@ -1,4 +1,4 @@
-"""Levels: the integers a likelihood speaks of, and the numbers in [-1, 1] they stand for.
+"""Levels: the integer symbols of a likelihood, and the numbers in [-1, 1] that they stand for.
 
 Level `l` of `num_levels` stands for `2 l / (num_levels - 1) - 1`; it owns a bin of half width
 `1 / (num_levels - 1)` around that value, and the two outermost bins reach to infinity.
@@ -8,30 +8,32 @@ import tensorflow as tf
 
 
 def centred(levels: tf.Tensor, num_levels: int) -> tf.Tensor:
-    """float32 `2 l - (num_levels - 1)`, exact: the value of a level in half bins from zero."""
+    """Return `2 l - (num_levels - 1)`, the exact value in half bins from zero, float32."""
     return 2.0 * tf.cast(levels, tf.float32) - (num_levels - 1.0)
 
 
 def value_of(levels: tf.Tensor, num_levels: int) -> tf.Tensor:
-    """float32 value in [-1, 1] of each level, `2 l / (num_levels - 1) - 1`."""
-    # A product, because compilers turn the division into one and would move the last bit.
+    """Return the value in [-1, 1] of each level, `2 l / (num_levels - 1) - 1`, float32."""
+    # A product, because compilers turn a division into one and would change the last bit.
     return centred(levels, num_levels) * (1.0 / (num_levels - 1))
 
 
 def real(parameters: tf.Tensor) -> tf.Tensor:
-    """The parameters as float32, or as the float64 that they come in."""
+    """Return the parameters as float32, or unchanged if they are float64."""
     return parameters if parameters.dtype == tf.float64 else tf.cast(parameters, tf.float32)
 
 
 def edge_distance(edges: tf.Tensor, means: tf.Tensor, num_levels: int) -> tf.Tensor:
-    """How far edges of bins lie above means, `edge - mean (num_levels - 1)`, in half bins.
+    """Return the distance of bin edges above means, `edge - mean (num_levels - 1)`, in half bins.
 
-    The product would lose what a narrow scale counts in: of a mean near 1 and 2^16 levels it is off
-    by 1/500. Its coarse part, a multiple of a power of two, is exact; the rest is small.
+    A direct product would lose precision that narrow scales need: for a mean near 1 and 2^16 levels
+    it is off by 1/500. The coarse part of the mean, a multiple of a power of two, is exact; the
+    rest is small.
 
     Args:
       edges: whole half bins from zero, as `centred` +- 1, exact in float32.
-      means: in units in which the grid spans [-1, 1]; the gradient reaches these alone.
+      means: in units in which the grid spans [-1, 1]; only these get gradients.
+      num_levels: of the grid.
     """
     half_bins = num_levels - 1.0
     unit = 2.0 ** -max(0, 22 - (num_levels - 1).bit_length())
@@ -42,10 +44,10 @@ def edge_distance(edges: tf.Tensor, means: tf.Tensor, num_levels: int) -> tf.Ten
 def sample_level(
     mean: tf.Tensor, log_scale: tf.Tensor, noise: tf.Tensor, num_levels: int
 ) -> tf.Tensor:
-    """int32 level of `mean + exp(log_scale) noise`.
+    """Return the level of `mean + exp(log_scale) noise`, int32.
 
-    In float64: rounding to a level would turn the last bit of a float32, in which compilers
-    differ, into a step of the sound.
+    This is computed in float64: otherwise the last bit of a float32, in which compilers differ,
+    could change the level.
     """
     mean, log_scale, noise = (tf.cast(x, tf.float64) for x in (mean, log_scale, noise))
     return nearest(mean + tf.exp(log_scale) * noise, num_levels)
@@ -54,22 +56,22 @@ def sample_level(
 def sample_symbol(
     mean: tf.Tensor, log_scale: tf.Tensor, noise: tf.Tensor, num_levels: int | None
 ) -> tf.Tensor:
-    """Return `sample_level`, or the number itself in float32 where symbols are real (None)."""
+    """Return `sample_level`, or the number itself in float32 if symbols are real (None)."""
     if num_levels is not None:
         return sample_level(mean, log_scale, noise, num_levels)
     return tf.cast(mean + tf.exp(log_scale) * tf.cast(noise, mean.dtype), tf.float32)
 
 
 def symbol_of(values: tf.Tensor, num_levels: int | None) -> tf.Tensor:
-    """Return the levels int32 of values, or the values where symbols are real (None)."""
+    """Return the levels int32 of values, or the values if symbols are real (None)."""
     return values if num_levels is None else nearest(values, num_levels)
 
 
 def nearest(values: tf.Tensor, num_levels: int) -> tf.Tensor:
-    """int32 level whose bin holds each value; values outside [-1, 1] fall to the outer levels.
+    """Return the level int32 whose bin holds each value; outside [-1, 1], an outer level.
 
-    On the border between two bins it is the upper one. The whole levels below the middle are added
-    last, in integers: beside 2^15 a float32 no longer tells quiet 16-bit samples apart.
+    On the border between two bins it is the upper one. The number of levels below the middle is
+    added last, in integers: added to 2^15, a float32 could not distinguish quiet 16-bit samples.
     """
     middle, rest = divmod(num_levels, 2)
     position = real(tf.convert_to_tensor(values)) * (0.5 * (num_levels - 1)) + 0.5 * rest

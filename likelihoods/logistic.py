@@ -9,7 +9,7 @@ from likelihoods import levels as level_grid
 from likelihoods import noise as counter_noise
 from likelihoods.mixture import Mixture
 
-# Far below any bin that matters; keeps the logarithm of a bin's width finite for scales like e^80.
+# Far below any relevant bin; keeps the logarithm of a bin's width finite for scales like e^80.
 _SMALLEST_WIDTH = 1e-30
 
 
@@ -26,14 +26,13 @@ class LogisticMixture(Mixture):
     def component_log_density(
         self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor
     ) -> tf.Tensor:
-        """Log-density of a logistic at real values, nats per unit, float32 [...].
+        """Return the log-density of a logistic at real values, nats per unit, float32 [...].
 
-        Over levels it is the mean of the logistic's own over a bin around the value, so that
-        nothing is sharper than the grid: log(mass / width), width = 2 / (levels - 1). At the value
-        of an inner level it is that level's probability over the width. Between levels it moves
-        from one to the next: it is smoother than the logistic, and its integral over a bin is not
-        quite the bin's mass (at 256 levels and log-scale -7, in the middle of a bin, 0.839 for
-        0.973).
+        For integer symbols it is the mean of the logistic density over a bin around the value, so
+        that nothing is sharper than the grid: log(mass / width), width = 2 / (levels - 1). At the
+        value of an inner level it is that level's probability over the width. Between levels it
+        interpolates: it is smoother than the logistic, and its integral over a bin is not quite the
+        bin's mass (at 256 levels and log-scale -7, in the middle of a bin, 0.839 for 0.973).
         """
         if self.levels is None:
             noise = (values - means) * tf.exp(-log_scales)
@@ -44,53 +43,56 @@ class LogisticMixture(Mixture):
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """float32 [rows, length, 2], a uniform and a logistic; arguments as for `noise.bits`."""
+        """Return a uniform and a logistic, float32 [rows, length, 2]; see `noise.bits`."""
         words = counter_noise.bits(seed, rows, start, length)
         uniform = counter_noise.uniform_from_bits(words[..., 0])
         return tf.stack([uniform, counter_noise.logistic_from_bits(words[..., 1])], axis=-1)
 
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Log of `sigmoid(b) - sigmoid(a)`, where a and b are the edges of the bin over the scale.
+        """Return log(sigmoid(b) - sigmoid(a)), with a and b the edges of the bin over the scale.
 
         The outer bins reach to infinity.
         """
-        # By edges, so that neighbouring bins share one to the last bit.
+        # By edges, so that neighbouring bins share one exactly.
         num_levels = self._num_levels
         centre = level_grid.centred(levels, num_levels)
         upper, lower = (
             level_grid.edge_distance(centre + side, means, num_levels) for side in (1.0, -1.0)
         )
-        return self._by_place(centre, *self._log_parts(upper, lower, log_scales))
+        return self._select(centre, *self._log_parts(upper, lower, log_scales))
 
     def log_mass_at(self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """The same of bins around real `values`; those of the outer levels reach to infinity."""
+        """Return the log-mass of bins around real `values`; those of outer levels are infinite."""
         distance = (values - means) * self._half_bins
         parts = self._log_parts(distance + 1.0, distance - 1.0, log_scales)
-        return self._by_place(values * self._half_bins, *parts)
+        return self._select(values * self._half_bins, *parts)
 
     def log_mass_around(
         self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor
     ) -> tf.Tensor:
-        """Log-mass of a bin around real `values` [...], none of which reaches to infinity."""
+        """Return the log-mass of finite bins around real `values` [...]."""
         distance = (values - means) * self._half_bins
         return self._log_parts(distance + 1.0, distance - 1.0, log_scales)[2]
 
-    def _by_place(
+    def _select(
         self, centre: tf.Tensor, below: tf.Tensor, above: tf.Tensor, inside: tf.Tensor
     ) -> tf.Tensor:
-        """Of `_log_parts` what a bin around `centre`, in half bins, holds."""
+        """Return the entry of `_log_parts` for a bin around `centre`, in half bins."""
         upper = tf.where(centre >= self._half_bins, above, inside)
         return tf.where(centre <= -self._half_bins, below, upper)
 
     def _log_parts(
         self, upper: tf.Tensor, lower: tf.Tensor, log_scales: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Log-masses of all below a bin's upper edge, above its lower edge, and of the bin.
+        """Return the log-masses below a bin's upper edge, above its lower edge, and of the bin.
 
         `sigmoid(b) - sigmoid(a) = sigmoid(b) sigmoid(-a) (1 - exp(-(b - a)))`, in which `b - a`
-        needs no subtraction: no digit is lost however narrow or remote the bin.
+        is known without a subtraction: no precision is lost however narrow or remote the bin.
 
-        upper, lower: how far the edges lie above the mean, in half bins.
+        Args:
+          upper: distance of the upper edge above the mean, in half bins.
+          lower: distance of the lower edge above the mean, in half bins.
+          log_scales: of the logistics.
         """
         half_bins_per_scale = tf.exp(-log_scales) * (1.0 / self._half_bins)
         below = -tf.nn.softplus(-upper * half_bins_per_scale)
@@ -100,12 +102,12 @@ class LogisticMixture(Mixture):
 
     @property
     def _num_levels(self) -> int:
-        """The number of levels; ValueError where symbols are real."""
+        """The number of levels; ValueError if symbols are real."""
         if self.levels is None:
             raise ValueError("`levels` must be given for the probability of a level, got None.")
         return self.levels
 
     @property
     def _half_bins(self) -> float:
-        """Of the grid's half span."""
+        """Half bins in the grid's half span."""
         return self._num_levels - 1.0

@@ -12,11 +12,11 @@ from likelihoods.limits import check_components, check_levels
 
 @dataclasses.dataclass(frozen=True)
 class Mixture(abc.ABC):
-    """A weighted sum of densities that differ in place and scale; a subclass says which density.
+    """A weighted sum of densities that differ in location and scale.
 
-    The parameters [..., 3 * components] are [logits | means | log_scales]; means and scales are in
-    units in which the grid of levels spans [-1, 1]. Log-scales are held at or above
-    `min_log_scale`.
+    A subclass defines the density. The parameters [..., 3 * components] are
+    [logits | means | log_scales]; means and scales are in units in which the grid of levels spans
+    [-1, 1]. Log-scales are clamped to at least `min_log_scale`.
 
     Args:
       levels: number of levels; None: symbols are real numbers.
@@ -38,31 +38,42 @@ class Mixture(abc.ABC):
 
     @property
     def num_parameters(self) -> int:
-        """A logit, a mean and a log-scale for each component."""
+        """Three per component: a logit, a mean and a log-scale."""
         return 3 * self.components
 
     @property
     def sections(self) -> tuple[int, int, int]:
-        """How many parameters are logits, means and log-scales."""
+        """Numbers of logits, means and log-scales among the parameters."""
         return self.components, self.components, self.components
 
     @property
     def noise_channels(self) -> int:
-        """A uniform, which takes the component, and a number of the standard density."""
+        """Two: a uniform, which chooses the component, and a number of the standard density."""
         return 2
 
     @abc.abstractmethod
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Log of what a density puts on a level's bin, float32 [...]; all arguments [...]."""
+        """Return the log of a density's mass in a level's bin, float32 [...].
+
+        Args:
+          means: [...].
+          log_scales: [...].
+          levels: int32 [...].
+        """
 
     @abc.abstractmethod
     def component_log_density(
         self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor
     ) -> tf.Tensor:
-        """Log of a density at real values, nats per unit, float32 [...]; all arguments [...]."""
+        """Return the log-density at real values [...], nats per unit, float32 [...]."""
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """float32 [...], nats, of `symbols` [...] under `parameters` [..., 3 * components]."""
+        """Return the log-probability or log-density float32 [...], nats.
+
+        Args:
+          parameters: [..., 3 * components].
+          symbols: [...].
+        """
         if self.levels is None:
             return self.log_density(tf.cast(parameters, tf.float32), symbols)
         logits, means, log_scales = self.split(tf.cast(parameters, tf.float32))
@@ -70,7 +81,12 @@ class Mixture(abc.ABC):
         return tf.reduce_logsumexp(tf.nn.log_softmax(logits) + log_mass, axis=-1)
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """float32 [...], nats per unit, of real `values` [...]; differentiable in both."""
+        """Return the log-density float32 [...], nats per unit; differentiable in both arguments.
+
+        Args:
+          parameters: [..., 3 * components].
+          values: real [...].
+        """
         logits, means, log_scales = self.split(parameters)
         each = self.component_log_density(means, log_scales, values[..., tf.newaxis])
         return tf.reduce_logsumexp(tf.nn.log_softmax(logits) + each, axis=-1)
@@ -78,11 +94,11 @@ class Mixture(abc.ABC):
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """[...], the symbol of `mean_k + temperature scale_k noise[1]`.
+        """Return the symbol of `mean_k + temperature scale_k noise[1]`, [...].
 
         Args:
           parameters: [..., 3 * components].
-          noise: [..., 2], a uniform, which takes the component k, and a number of the density.
+          noise: [..., 2], a uniform, which chooses the component k, and a number of the density.
           temperature: multiplies that number and divides the logits; 0 gives the mean of the
             component with the largest logit.
         """
@@ -92,11 +108,11 @@ class Mixture(abc.ABC):
         return level_grid.sample_symbol(mean, log_scale, temperature * noise[..., 1], self.levels)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """[...], the symbol at the mean of one component.
+        """Return the symbol at the mean of one component, [...].
 
-        It is the component that puts the largest mass, weight included, on the level of its own
-        mean, or the largest density there. Overlap between components is not searched for a higher
-        one, nor are the outer levels, which hold whole tails.
+        It is the component with the largest mass, including its weight, on the level of its own
+        mean, or the largest density there. Higher maxima in the overlap of components, and the
+        outer levels, which hold whole tails, are not considered.
         """
         logits, means, log_scales = self.split(parameters)
         peaks = level_grid.symbol_of(means, self.levels)
@@ -106,14 +122,15 @@ class Mixture(abc.ABC):
         return level_grid.symbol_of(take(means, best), self.levels)
 
     def split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Logits, means and log-scales, [..., components] each, the last one clamped."""
+        """Return logits, means and log-scales, [..., components] each, the log-scales clamped."""
         logits, means, log_scales = tf.split(level_grid.real(parameters), 3, axis=-1)
         return logits, means, tf.maximum(log_scales, self.min_log_scale)
 
     def initial_parameters(self, reach: float = 0.5) -> tf.Tensor:
-        """float32 [3 * components] to start training from: side by side, from wide to narrow.
+        """Return float32 [3 * components] to start training from: spread means, wide to narrow.
 
-        reach: how far from 0 the outer means lie.
+        Args:
+          reach: distance of the outer means from 0.
         """
         spread = tf.linspace(-reach, reach, self.components)
         log_scales = tf.linspace(-2.0, -5.0, self.components)

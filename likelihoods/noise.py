@@ -1,8 +1,8 @@
-"""Counter-based random numbers: each depends on its seed, row and position, and on nothing else.
+"""Counter-based random numbers: each depends only on its seed, row and position.
 
-Every word is the Threefry-2x32 cipher (20 rounds) of its own address, so the same number comes
-back in any batch, any chunk and any order, compiled or not. `tf.random.stateless_*` gives the
-same bits everywhere but not the same floats; here the float step is fixed as well.
+Every word is the Threefry-2x32 cipher (20 rounds) of its own address, so the same number is
+returned in any batch, any chunk and any order, compiled or not. `tf.random.stateless_*` gives the
+same bits everywhere but not the same floats; here the conversion to floats is fixed as well.
 
 Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
@@ -14,17 +14,18 @@ import tensorflow as tf
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _KEY_PARITY = 0x1BD11BDA
-# The second counter word of `fold_in`; no lane of `bits` may take it, so keys and noise are apart.
+# The second counter word of `fold_in`; no lane of `bits` may use it, so keys and noise differ.
 _FOLD_LANE = 2**32 - 1
 
 
 def threefry2x32(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
-    """uint32 [..., 2], the cipher of `counter` under `key`.
+    """Return the cipher of `counter` under `key`, uint32 [..., 2].
+
+    Source: Salmon et al. 2011, section 3.3; 20 rounds, a key injection after every fourth.
 
     Args:
       key: uint32 [..., 2].
       counter: uint32 [..., 2], broadcast against the key.
-    Source: Salmon et al. 2011, section 3.3; 20 rounds, a key injection after every fourth.
     """
     words = _cipher(key, counter)
     words.set_shape(tf.broadcast_static_shape(key.shape, counter.shape))
@@ -32,10 +33,11 @@ def threefry2x32(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
 
 
 def as_key(seed: int | tf.Tensor) -> tf.Tensor:
-    """uint32 [..., 2], the cipher key of a seed: its high word, then its low word.
+    """Return the cipher key of a seed, its high word, then its low word, uint32 [..., 2].
 
     Args:
-      seed: a Python integer in [0, 2^64), or an int32 or uint32 tensor [..., 2], kept bit for bit.
+      seed: a Python integer in [0, 2^64), or an int32 or uint32 tensor [..., 2], used bit for bit.
+
     Raises:
       ValueError: the integer does not fit, or the tensor does not end in an axis of 2.
     """
@@ -53,7 +55,7 @@ def as_key(seed: int | tf.Tensor) -> tf.Tensor:
 
 
 def fold_in(seed: int | tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
-    """uint32 [2] seed, unrelated to `seed` and to the seeds of all other numbers.
+    """Return a seed uint32 [2], unrelated to `seed` and to the seeds of all other numbers.
 
     Args:
       seed: as for `as_key`.
@@ -70,14 +72,15 @@ def bits(
     length: int | tf.Tensor,
     lane: int = 0,
 ) -> tf.Tensor:
-    """uint32 [rows, length, 2], two independent words for every position of every row.
+    """Return two independent words for every position of every row, uint32 [rows, length, 2].
 
     Args:
       seed: as for `as_key`; a tensor [2] for all rows or [rows, 2], one for each.
-      rows: int32 [rows], the name of each row under its seed (which sound), in any order.
+      rows: int32 [rows], the number of each row under its seed (of a sound, say), in any order.
       start: position of the first word, an integer, an int32 scalar or int32 [rows].
       length: number of positions, an integer or an int32 scalar.
-      lane: integer in [0, 2^32 - 1); another lane holds two further words for each position.
+      lane: integer in [0, 2^32 - 1); another lane has two further words for each position.
+
     Raises:
       ValueError: a lane or a length out of range.
     """
@@ -94,7 +97,7 @@ def bits(
 def words(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, count: int
 ) -> tf.Tensor:
-    """uint32 [rows, length, count], `count` words for every position, from lane 0 on.
+    """Return `count` words for every position, from lane 0 on, uint32 [rows, length, count].
 
     The first words are the same whatever the count; other arguments as for `bits`.
     """
@@ -103,14 +106,14 @@ def words(
 
 
 def uniform_from_bits(words: tf.Tensor) -> tf.Tensor:
-    """float32 [...] in (0, 1), `(word >> 9 + 1/2) 2^-23`: exact, ends excluded."""
-    # 23 bits: with 24 the half would be rounded away above 1/2, and the last value up to 1.
+    """Return `(word >> 9 + 1/2) 2^-23`, float32 [...] in (0, 1): exact, ends excluded."""
+    # 23 bits: with 24, adding the half would be lost above 1/2, and the last value rounded to 1.
     top = tf.bitcast(tf.bitwise.right_shift(words, tf.constant(9, tf.uint32)), tf.int32)
     return (tf.cast(top, tf.float32) + 0.5) * 2.0**-23
 
 
 def logistic_from_bits(words: tf.Tensor) -> tf.Tensor:
-    """float32 [...] standard logistic, `log(u / (1 - u)) = 2 artanh(2 u - 1)`.
+    """Return standard logistics `log(u / (1 - u)) = 2 artanh(2 u - 1)`, float32 [...].
 
     All 32 bits of the word are used, in float64, and the result is rounded once.
     """
@@ -118,14 +121,14 @@ def logistic_from_bits(words: tf.Tensor) -> tf.Tensor:
 
 
 def normal_from_bits(words: tf.Tensor) -> tf.Tensor:
-    """float32 [..., 2] independent standard normals from words [..., 2].
+    """Return independent standard normals float32 [..., 2] from words [..., 2].
 
     Box-Muller: `sqrt(-2 log u) (cos(2 pi v), sin(2 pi v))`, in float64, rounded once.
     """
     u, v = tf.unstack(_uniform64(words), axis=-1)
     radius = tf.sqrt(-2.0 * tf.math.log(u))
     half_turn = v - 0.5
-    # Both angles are brought within a quarter turn of zero while they are still exact.
+    # Both angles are reduced to a quarter turn around zero while they are still exact.
     cosine = tf.sin(2.0 * math.pi * (tf.abs(half_turn) - 0.25))
     folded = tf.minimum(tf.abs(half_turn), 0.5 - tf.abs(half_turn))
     sine = -tf.sign(half_turn) * tf.sin(2.0 * math.pi * folded)
@@ -135,25 +138,25 @@ def normal_from_bits(words: tf.Tensor) -> tf.Tensor:
 def uniform(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
 ) -> tf.Tensor:
-    """float32 [rows, length, 2] uniform in the open interval (0, 1); arguments as for `bits`."""
+    """Return uniforms in the open interval (0, 1), float32 [rows, length, 2]; see `bits`."""
     return uniform_from_bits(bits(seed, rows, start, length, lane))
 
 
 def logistic(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
 ) -> tf.Tensor:
-    """float32 [rows, length, 2] standard logistic (variance pi^2/3); arguments as for `bits`."""
+    """Return standard logistics (variance pi^2/3), float32 [rows, length, 2]; see `bits`."""
     return logistic_from_bits(bits(seed, rows, start, length, lane))
 
 
 def normal(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
 ) -> tf.Tensor:
-    """float32 [rows, length, 2] standard normal; arguments as for `bits`."""
+    """Return standard normals, float32 [rows, length, 2]; see `bits`."""
     return normal_from_bits(bits(seed, rows, start, length, lane))
 
 
-# Traced once for every rank: its 130 operations would take 50 ms wherever noise is in a graph.
+# Traced once per rank: its 130 operations would add 50 ms to every trace with noise.
 @tf.function(autograph=False, reduce_retracing=True)
 def _cipher(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
     keys = [key[..., 0], key[..., 1]]

@@ -10,24 +10,23 @@ from likelihoods import noise as counter_noise
 from likelihoods.categorical import COLDEST, sample_categorical
 from likelihoods.logistic import LogisticMixture
 
-PAIRS = {1: (), 3: ((1, 0), (2, 0), (2, 1))}  # (channel, earlier channel that moves its mean)
+PAIRS = {1: (), 3: ((1, 0), (2, 0), (2, 1))}  # (channel, earlier channel that shifts its mean)
 
 
 @dataclasses.dataclass(frozen=True)
 class PixelMixture:
     """Mixture of logistics over a pixel's channels, taken in the order R, G, B.
 
-    A component is chosen once for the pixel; within it the mean of a channel moves linearly with
+    A component is chosen once for the pixel; within it the mean of a channel depends linearly on
     the channels before it:
 
         mean_G = m_G + a R,    mean_B = m_B + b R + c G,    a, b, c in (-1, 1)
 
     The parameters [..., num_parameters] are [logits | means | log-scales | coefficients], channel
-    by channel, `components` each.
+    by channel, `components` each. Source: Salimans et al. 2017, arXiv:1701.05517, section 2.2.
 
     Raises:
       ValueError: levels or components as for `LogisticMixture`, or channels other than 1 or 3.
-    Source: Salimans et al. 2017, arXiv:1701.05517, section 2.2.
     """
 
     levels: int = 256
@@ -47,23 +46,31 @@ class PixelMixture:
 
     @property
     def num_parameters(self) -> int:
-        """A logit, and for each channel a mean, a log-scale and its coefficients, a component."""
+        """Per component a logit, and per channel a mean, a log-scale and its coefficients."""
         return self.components * (1 + 2 * self.channels + len(PAIRS[self.channels]))
 
     @property
     def noise_channels(self) -> int:
-        """A uniform, which takes the component, and a standard logistic for each channel."""
+        """A uniform, which chooses the component, and a standard logistic per channel."""
         return 1 + self.channels
 
     def shift_means(self, parameters: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
-        """The parameters with all means moved by `offset` [..., channels], in units of `scale`."""
+        """Return the parameters with all means shifted by `offset` [..., channels].
+
+        The offset is in units in which the grid spans [-1, 1].
+        """
         rest = self.num_parameters // self.components - 1 - self.channels
         wide = tf.repeat(offset, self.components, axis=-1)
         ends = [[0, 0]] * (offset.shape.rank - 1)
         return parameters + tf.pad(wide, [*ends, [self.components, rest * self.components]])
 
     def log_prob(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """float32 [...], nats, of pixels `levels` int32 [..., channels]."""
+        """Return the log-probability of pixels, float32 [...], nats.
+
+        Args:
+          parameters: [..., num_parameters].
+          levels: int32 [..., channels].
+        """
         logits, means, log_scales, coefficients = self._split(parameters)
         values = tf.unstack(level_grid.value_of(levels, self.levels)[..., tf.newaxis], axis=-2)
         moved = [self._mean(c, means, coefficients, values) for c in range(self.channels)]
@@ -75,15 +82,17 @@ class PixelMixture:
     def log_densities(
         self, parameters: tf.Tensor, values: tf.Tensor, before: tf.Tensor
     ) -> tf.Tensor:
-        """float32 [..., channels], nats per unit of `scale`, of a real value of each channel.
+        """Return the log-density of a real value of each channel, float32 [..., channels], nats.
 
-        The density is the mean over a bin around the value, as in `LogisticMixture.log_density`,
-        of the numbers that the levels are rounded from: it goes on beyond [-1, 1].
+        The density, per unit in which the grid spans [-1, 1], is the mean over a bin around the
+        value, as in `LogisticMixture.log_density`, of the numbers that are rounded to levels: it
+        extends beyond [-1, 1].
 
         Args:
-          parameters: [..., num_parameters]. values: [..., channels].
-          before: [..., channels] in [-1, 1], the pixel: each value stands in place of its channel
-            alone, and is given the channels before it.
+          parameters: [..., num_parameters].
+          values: [..., channels].
+          before: [..., channels] in [-1, 1], the pixel: each value replaces only its own channel
+            and is conditioned on the channels of `before` that precede it.
         """
         logits, means, log_scales, coefficients = self._split(parameters)
         found = []
@@ -96,14 +105,17 @@ class PixelMixture:
         return tf.stack(found, axis=-1) - math.log(2.0 / (self.levels - 1))
 
     def level_probabilities(self, parameters: tf.Tensor, before: list[tf.Tensor]) -> tf.Tensor:
-        """Probabilities of every level of the channel after `before`, float32 [..., levels].
-
-        They are differences of one cumulative distribution, exact to about 1e-7 of the whole: to
-        sample by. `level_log_probs` is exact in the tails, and takes several times as long.
+        """Return the probability of every level of the channel after `before`.
 
         Args:
           parameters: [..., num_parameters].
           before: the levels int32 [...] of the channels before it, none for the first one.
+
+        Returns:
+          float32 [..., levels], differences of one cumulative distribution, exact to about 1e-7 of
+          the
+          whole, for sampling. `level_log_probs` is exact in the tails, and takes several times as
+          long.
         """
         logits, mean, log_scale = self._given(parameters, before, 1.0)
         mean, width = mean[..., tf.newaxis, :], tf.exp(log_scale[..., tf.newaxis, :])
@@ -120,13 +132,15 @@ class PixelMixture:
         before: list[tf.Tensor],
         temperature: float | tf.Tensor = 1.0,
     ) -> tf.Tensor:
-        """Log-probabilities of every level of the channel after `before`, float32 [..., levels].
-
-        Nats, each exact to its last digits, in both tails, with their gradients: to learn by.
+        """Return the log-probability of every level of the channel after `before`.
 
         Args:
-          parameters, before: as for `level_probabilities`.
-          temperature: of the distribution, as `sample` takes it: 0 counts as 1e-6.
+          parameters: [..., num_parameters].
+          before: as for `level_probabilities`.
+          temperature: of the distribution, as in `sample`: 0 counts as 1e-6.
+
+        Returns:
+          float32 [..., levels], nats, each precise in both tails, with gradients, for training.
         """
         logits, mean, log_scale = self._given(parameters, before, temperature)
         every = tf.range(self.levels)[:, tf.newaxis]
@@ -135,7 +149,7 @@ class PixelMixture:
         return tf.reduce_logsumexp(weights + mass, axis=-1)
 
     def _given(self, parameters, before, temperature):
-        """Logits, means and log-scales of the channel after `before`, [..., components] each."""
+        """Return logits, means and log-scales [..., components] of the channel after `before`."""
         logits, means, log_scales, coefficients = self._split(parameters)
         cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
         logits, log_scales = logits / cold, log_scales + tf.math.log(cold)[..., tf.newaxis]
@@ -149,7 +163,7 @@ class PixelMixture:
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """int32 [..., channels], a pixel, a function of its noise.
+        """Return a pixel, a function of its noise, int32 [..., channels].
 
         Args:
           parameters: [..., num_parameters].
@@ -173,9 +187,9 @@ class PixelMixture:
         return tf.stack(drawn, axis=-1)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """int32 [..., channels], the most probable level of each channel given those before it.
+        """Return the most probable level of each channel given the previous ones.
 
-        The pixel of all of them together may have a neighbour that is more probable.
+        The resulting pixel int32 [..., channels] need not be the most probable one.
         """
         drawn: list[tf.Tensor] = []
         for _ in range(self.channels):
@@ -186,16 +200,16 @@ class PixelMixture:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """float32 [rows, length, 1 + channels]; arguments as for `noise.bits`."""
+        """Return noise float32 [rows, length, 1 + channels]; arguments as for `noise.bits`."""
         return self.noise_of(counter_noise.words(seed, rows, start, length, self.noise_channels))
 
     def noise_of(self, words: tf.Tensor) -> tf.Tensor:
-        """float32 [..., 1 + channels] of random words uint32 [..., 1 + channels]."""
+        """Return noise float32 [..., 1 + channels] from random words uint32 [..., 1 + channels]."""
         uniform = counter_noise.uniform_from_bits(words[..., :1])
         return tf.concat([uniform, counter_noise.logistic_from_bits(words[..., 1:])], -1)
 
     def _mean(self, channel, means, coefficients, values):
-        """The mean of a channel, [..., components], given the values [..., 1] before it."""
+        """Return the mean of a channel, [..., components], given the values [..., 1] before it."""
         mean = means[..., channel, :]
         for i, (moved, by) in enumerate(PAIRS[self.channels]):
             if moved == channel:
@@ -203,7 +217,7 @@ class PixelMixture:
         return mean
 
     def _split(self, parameters):
-        """Logits [..., K]; means, log-scales [..., channels, K]; coefficients [..., pairs, K]."""
+        """Return logits [..., K] and means, log-scales, coefficients [..., channels (pairs), K]."""
         parameters, count = level_grid.real(parameters), self.channels
         rows = tf.reshape(
             parameters, tf.concat([tf.shape(parameters)[:-1], [-1, self.components]], 0)

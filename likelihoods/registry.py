@@ -1,6 +1,6 @@
-"""The likelihoods that a WaveNet's configuration names: the one place that knows them by name.
+"""The likelihoods of a WaveNet's configuration by name.
 
-It is read without TensorFlow, which the two makers import when they are called.
+This module is imported without TensorFlow, which its two factory functions import when called.
 """
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -15,10 +15,12 @@ LikelihoodName = Literal["logistic", "gaussian", "gaussian-mixture", "categorica
 
 
 class Facts(NamedTuple):
-    """What a configuration must know of a likelihood.
+    """Properties of a likelihood that a configuration needs.
 
-    is_mixture: it has `components`. is_companded: its levels are those of mu-law, which a network
-    reads one by one, not as numbers; else they lie at equal distances, and so do its densities.
+    Attributes:
+      is_mixture: it has `components`.
+      is_companded: its levels are those of mu-law, which a network reads one-hot, not as numbers;
+        otherwise they are equally spaced, and it has a density.
     """
 
     is_mixture: bool
@@ -34,7 +36,7 @@ FACTS: dict[LikelihoodName, Facts] = {
 
 
 def check(name: LikelihoodName, levels: int, components: int) -> None:
-    """Returns nothing; raises ValueError for numbers that the likelihood cannot have."""
+    """Raise ValueError for levels or components that the likelihood cannot have."""
     check_levels(levels, MAX_COMPANDED_LEVELS if FACTS[name].is_companded else MAX_LEVELS)
     if FACTS[name].is_mixture:
         check_components(components)
@@ -43,7 +45,7 @@ def check(name: LikelihoodName, levels: int, components: int) -> None:
 def make_distribution(
     name: LikelihoodName, levels: int, components: int, min_log_scale: float
 ) -> "Distribution":
-    """Return the distribution of a name; arguments that it has no use for are ignored."""
+    """Return the distribution of a name; arguments that it does not need are ignored."""
     from likelihoods import Categorical, Gaussian, GaussianMixture, LogisticMixture
 
     if name == "categorical":
@@ -55,7 +57,7 @@ def make_distribution(
 
 
 def make_codec(name: LikelihoodName, levels: int) -> "Codec":
-    """Return what the levels of a sound's samples are."""
+    """Return the codec of a sound's samples."""
     from likelihoods import Linear, MuLaw
 
     return MuLaw(levels) if FACTS[name].is_companded else Linear(levels)

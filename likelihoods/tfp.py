@@ -1,4 +1,4 @@
-"""Distributions of TensorFlow Probability, or of anything that answers as those do."""
+"""Distributions of TensorFlow Probability, or with the same interface."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,8 +16,8 @@ class FromTFP:
 
         FromTFP(lambda p: tfd.Laplace(p[..., 0], tf.nn.softplus(p[..., 1])), num_parameters=2)
 
-    A symbol is the quantile of one uniform; of a distribution that has none, a draw by `sample`,
-    place by place, each with a seed of its own. So batch, chunk and method change nothing.
+    A symbol is the quantile of one uniform; for a distribution without quantiles, a draw by
+    `sample` per location, each with its own seed. So batch, chunk and method change nothing.
 
     Args:
       make: from parameters [..., num_parameters] to a scalar distribution of batch shape [...],
@@ -25,7 +25,7 @@ class FromTFP:
         [0, levels) sum to 1.
       num_parameters: output channels that a network must have.
       levels: number of integers; None: symbols are real numbers.
-      has_quantile: whether to draw by `quantile`.
+      has_quantile: whether to sample by `quantile`.
     """
 
     make: Callable[[tf.Tensor], Any]
@@ -35,27 +35,32 @@ class FromTFP:
 
     @property
     def noise_channels(self) -> int:
-        """A uniform, or the two words of a seed."""
+        """One, a uniform, or two, the words of a seed."""
         return 1 if self.has_quantile else 2
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """float32 [...], nats, of `symbols` [...] under `parameters` [..., num_parameters]."""
+        """Return the log-probability or log-density float32 [...], nats.
+
+        Args:
+          parameters: [..., num_parameters].
+          symbols: [...].
+        """
         values = tf.cast(symbols, level_grid.real(parameters).dtype)
         return self._made(parameters).log_prob(values)
 
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """[...], symbols.
+        """Return symbols [...].
 
         Args:
           parameters: [..., num_parameters].
-          noise: [..., noise_channels], of `noise`.
-          temperature: brings the uniform nearer to 1/2: 0 gives the median. Without a quantile it
-            has no meaning and must be 1.
+          noise: [..., noise_channels], from `noise`.
+          temperature: moves the uniform towards 1/2: 0 gives the median. Without a quantile it
+            must be 1.
 
         Raises:
-          ValueError: a number other than 1 for a distribution without quantile.
+          ValueError: the temperature is not 1 for a distribution without quantile.
         """
         if self.has_quantile:
             uniform = tf.cast(noise[..., 0], level_grid.real(parameters).dtype)
@@ -75,11 +80,15 @@ class FromTFP:
         return self._symbols(tf.reshape(each, shape))
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """[...], what the distribution calls its mode."""
+        """Return the distribution's own `mode` as symbols [...]."""
         return self._symbols(self._made(parameters).mode())
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """float32 [...], nats per unit, of real `values` [...]; ValueError for integers."""
+        """Return the log-density float32 [...], nats per unit, of real `values` [...].
+
+        Raises:
+          ValueError: the symbols are integers.
+        """
         if self.levels is not None:
             raise ValueError(f"`levels` must be None for a density, got {self.levels}.")
         return self.log_prob(parameters, values)
@@ -87,9 +96,10 @@ class FromTFP:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """float32 [rows, length, 1] uniforms, or int32 [rows, length, 2] seeds; see `noise.bits`.
+        """Return uniforms float32 [rows, length, 1], or seeds int32 [rows, length, 2].
 
-        A uniform is of a float32 in (0, 1), 2^-24 from either end at least.
+        Arguments as for `noise.bits`. A uniform is a float32 in (0, 1), at least 2^-24 from either
+        end.
         """
         if self.has_quantile:
             return counter_noise.uniform(seed, rows, start, length)[..., :1]
@@ -99,7 +109,7 @@ class FromTFP:
         return self.make(level_grid.real(parameters))
 
     def _symbols(self, values: tf.Tensor) -> tf.Tensor:
-        """Real symbols in float32; integers int32, within the levels."""
+        """Return real symbols in float32, or integers int32 within the levels."""
         if self.levels is None:
             return tf.cast(values, tf.float32)
         return tf.cast(tf.clip_by_value(tf.round(values), 0, self.levels - 1), tf.int32)

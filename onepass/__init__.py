@@ -5,8 +5,11 @@ import onepass
 model = onepass.load("shipped-digits")
 images = model.generate(7, seed=1, num=4)  # uint8 [4, 32, 32, 3]
 
-model = onepass.Autoregressive(network, onepass.likelihoods.LogisticMixture())  # a network of yours
+model = onepass.Autoregressive(network, onepass.likelihoods.LogisticMixture())  # your network
 onepass.fit(model, waveforms, steps=2000)
+
+docs/reference/onepass.md documents every name. Names that need TensorFlow are imported on first
+use, so that a help text does not wait for it.
 """
 
 import importlib
@@ -14,24 +17,41 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.command import main
 from onepass.models import ModelInfo, list_models, load
+from replicator.runs.errors import UserError
 
 if TYPE_CHECKING:
     import likelihoods as likelihoods
     from autoregressive.causality import check_causal as check_causal
     from autoregressive.fit import fit as fit
+    from autoregressive.incremental import NotCausalError as NotCausalError
+    from autoregressive.incremental import UnsupportedNetworkError as UnsupportedNetworkError
     from autoregressive.incremental import incremental as incremental
     from autoregressive.model import Autoregressive as Autoregressive
+    from autoregressive.samplers import register as register
+    from distill.any_teacher import KL as KL
+    from distill.any_teacher import Compared as Compared
     from distill.any_teacher import distill as distill
+    from distill.flow_student import FlowStudent as FlowStudent
     from distill.model_store import save as save
     from onepass.array_compression import compress as compress
     from onepass.array_compression import decompress as decompress
+    from replicator import OptimizerConfig as OptimizerConfig
+    from replicator import strategies as strategies
+    from serving import Client as Client
     from serving.bundles.own_export import export as export
 
 __version__ = "0.2.0"
 
-# What needs TensorFlow, and the module that has it.
+# The module that defines each name which is imported on first use.
 _EXPORTS = {
     "Autoregressive": "autoregressive.model",
+    "Client": "serving",
+    "Compared": "distill.any_teacher",
+    "FlowStudent": "distill.flow_student",
+    "KL": "distill.any_teacher",
+    "NotCausalError": "autoregressive.incremental",
+    "OptimizerConfig": "replicator",
+    "UnsupportedNetworkError": "autoregressive.incremental",
     "check_causal": "autoregressive.causality",
     "compress": "onepass.array_compression",
     "decompress": "onepass.array_compression",
@@ -39,11 +59,21 @@ _EXPORTS = {
     "export": "serving.bundles.own_export",
     "fit": "autoregressive.fit",
     "incremental": "autoregressive.incremental",
+    "register": "autoregressive.samplers",
     "save": "distill.model_store",
 }
+_MODULES = {"likelihoods": "likelihoods", "strategies": "replicator.strategies"}
 __all__ = [
+    "KL",
     "Autoregressive",
+    "Client",
+    "Compared",
+    "FlowStudent",
     "ModelInfo",
+    "NotCausalError",
+    "OptimizerConfig",
+    "UnsupportedNetworkError",
+    "UserError",
     "__version__",
     "check_causal",
     "compress",
@@ -56,14 +86,24 @@ __all__ = [
     "list_models",
     "load",
     "main",
+    "register",
     "save",
+    "strategies",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, from the module that defines it (PEP 562)."""
-    if name == "likelihoods":
-        return importlib.import_module(name)
-    if name not in _EXPORTS:
+    """Return a public name from the module that defines it (PEP 562)."""
+    if name in _MODULES:
+        value: Any = importlib.import_module(_MODULES[name])
+    elif name in _EXPORTS:
+        value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_EXPORTS[name]), name)
+    globals()[name] = value  # so that it is looked up once
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names and what has been imported."""
+    return sorted({*globals(), *__all__})

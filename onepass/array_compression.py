@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.model import Autoregressive
-from autoregressive.storage.save import has_step
 from compression.container import Container, check_decoded, checksum_of, read_for
 from compression.splits import Categorical
 from compression.stream import Decoder, Encoder, Layout, Odds, depth_of, odds_of
+from likelihoods.capabilities import pixel_channels
 from replicator.runs.errors import UserError
 
 MOST_LEVELS = 4096  # the probabilities of all of them are computed for every element
@@ -53,8 +53,8 @@ def compress(
     stream = codec.encode(symbols, parameters, tolerance)
     shape = (*symbols.shape, 1, 1)[:4]
     checksum = checksum_of(symbols.astype("<u2"))
-    made = (digest_of_model(model), codec.levels, checksum, shape, {}, (stream,))
-    return Container("arrays", *made).to_bytes()
+    digest = digest_of_model(model)
+    return Container("arrays", digest, codec.levels, checksum, shape, {}, (stream,)).to_bytes()
 
 
 def decompress(model: Any, data: bytes, condition: Any = None) -> np.ndarray:
@@ -97,10 +97,9 @@ def _of_its_own(model: Any, name: str) -> Callable[..., Any] | None:
     """Return the method of a model that brings one; UserError for one that has neither."""
     if getattr(model, "kind", None) == Autoregressive.kind:
         return None
-    method = getattr(model, name, None)
-    if method is None:
+    if not getattr(model, "compresses", False):
         raise UserError(f"A {type(model).__name__} has no exact conditionals to compress by.")
-    return method
+    return getattr(model, name)
 
 
 class ArrayCodec:
@@ -119,7 +118,7 @@ class ArrayCodec:
                 f"Distributions over 2 to {MOST_LEVELS} levels compress, got"
                 f" {'real numbers' if levels is None else levels}."
             )
-        if hasattr(model.distribution, "channels"):
+        if pixel_channels(model.distribution) is not None:
             raise UserError("Distributions of single channels compress, got one of whole pixels.")
         self.model, self.levels, self.depth = model, levels, depth_of(levels)
         self._logits = tf.function(self._log_probs, autograph=False, reduce_retracing=True)
@@ -154,12 +153,18 @@ class ArrayCodec:
             rows = np.asarray(parameters, np.float64).reshape(count, -1)
             return decoder.levels(self._distribution(rows, None, 0.0), count, 0, 0)
 
-        return (self._stepped if has_step(self.model) else self._passed)(shape, condition, read)
+        network = self.model.symbol_network
+        by_steps = network.has_step and network.block == 1
+        return (self._stepped if by_steps else self._passed)(shape, condition, read)
 
     def _stepped(self, shape: tuple[int, ...], condition: Any, read: Callable) -> np.ndarray:
         """Decode by a step of the network for every position."""
         network, symbols = self.model.symbol_network, np.zeros(shape, np.int32)
-        step = tf.function(network.step, autograph=False, jit_compile=True)
+
+        def one(state: Any, now: Any) -> tuple[tf.Tensor, Any]:
+            return network.stepper(now)(0, 0, state)
+
+        step = tf.function(one, autograph=False, jit_compile=True)
         state = network.initial_state(shape[0])
         for time in range(shape[1]):
             now = None if condition is None else condition[:, time : time + 1]
@@ -175,10 +180,8 @@ class ArrayCodec:
         passed = tf.function(self.model.symbol_network.parameters, autograph=False)
         for position in range(_calls(shape)):
             parameters = passed(tf.constant(symbols), condition)
-            place = (
-                slice(None),
-                *np.unravel_index(position, shape[1:3] if shape[2:] else shape[1:]),
-            )
+            at = np.unravel_index(position, shape[1:3] if shape[2:] else shape[1:])
+            place = (slice(None), *(int(index) for index in at))
             symbols[place] = read(parameters[place]).reshape(symbols[place].shape)
         return symbols
 

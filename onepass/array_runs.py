@@ -1,5 +1,6 @@
 """Samples and figures of a user's model, as `onepass sample` and `onepass evaluate` write them."""
 
+import functools
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from serving.errors import ServingError
 
 def sample(given: SampleArguments) -> int:
     """Write samples, and return the exit status."""
-    model = load(given.model)
+    model: Any = load(given.model)
     length: Any = given.length[0] if len(given.length) == 1 else given.length
     options: dict[str, Any] = {}
     if given.condition is not None:
@@ -43,7 +44,7 @@ def sample(given: SampleArguments) -> int:
 
 def evaluate(given: EvaluateArguments) -> int:
     """Print the bits per element of data, and return the exit status."""
-    model = load(given.model)
+    model: Any = load(given.model)
     if not hasattr(model, "log_prob"):
         raise UserError(f"{given.model} is a student, which has no log-probabilities.")
     condition = None if given.condition is None else array_of(given.condition)
@@ -52,12 +53,16 @@ def evaluate(given: EvaluateArguments) -> int:
     bits, elements = [], 0
     for rows, first in _batches(rows_of(given.data, model), given.batch):
         part = None if condition is None else condition[first : first + len(rows)]
-        found = np.asarray(_drawn(lambda r=rows, p=part: model.log_prob(r, p)), np.float64)
+        found = np.asarray(_drawn(functools.partial(model.log_prob, rows, part)), np.float64)
         each = rows[0].size
         bits += [-float(row.sum()) / math.log(2.0) / each for row in found]
         elements += rows.size
     measured = vars(weighted_mean(np.array(bits)))
-    figures = {"model": str(given.model), "data": str(given.data), "bits_per_element": measured}
+    figures: dict[str, Any] = {
+        "model": str(given.model),
+        "data": str(given.data),
+        "bits_per_element": measured,
+    }
     figures["elements"] = elements
     if given.as_json:
         print(json.dumps(figures, indent=2))
@@ -76,7 +81,8 @@ def _drawn(function: Callable[[], Any]) -> Any:
 
 def _batches(rows: Iterator[np.ndarray], size: int) -> Iterator[tuple[np.ndarray, int]]:
     """Yield rows of one shape together, and the number of the first of them."""
-    first, together = 0, []
+    first = 0
+    together: list[np.ndarray] = []
     for row in rows:
         if together and (row.shape != together[0].shape or len(together) == size):
             yield np.stack(together), first

@@ -49,9 +49,13 @@ REMOTE_HELP = "\n  onepass sample http://HOST:PORT/NAME --help   of a model that
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Return the exit status of a command line.
+    """Run the command `onepass` and return its exit status.
 
-    It is 0; 2 for a mistake of the user's; 1 for any other failure; 128 + a signal that ended it.
+    Args:
+      arguments: the words after `onepass`; None: those of the process.
+
+    Returns:
+      0; 2 for a user's mistake; 1 for any other failure; 128 + n if signal n ended the command.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     error: BaseException | None = None
@@ -172,7 +176,12 @@ def _evaluate(rest: list[str]) -> int:
 def _sample(rest: list[str]) -> int:
     if any(map(is_url, rest)):
         return importlib.import_module("serving.client.sampling").run_sample(rest, parse)
-    return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest)
+    return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest, read_text=_text_frames)
+
+
+def _text_frames(model: Any, text: str, speed: float) -> Any:
+    """Return the mel frames of a text for a model, float32 [frames, bands]."""
+    return importlib.import_module("speech").text_frames(model, text, speed=speed)
 
 
 def _compress(rest: list[str]) -> int:
@@ -190,7 +199,7 @@ def _decompress(rest: list[str]) -> int:
 
 
 def _export(rest: list[str]) -> int:
-    return importlib.import_module("serving.bundles.command").run_export(rest, parse_for_tensorflow)
+    return importlib.import_module("serving.command").run_export(rest, parse_for_tensorflow)
 
 
 def _serve(rest: list[str]) -> int:
@@ -198,8 +207,11 @@ def _serve(rest: list[str]) -> int:
     return run_serve(rest, parse, _import_tensorflow_quietly)
 
 
-def _of_kind(verb: str, needed: str, rest: list[str]) -> int:
-    """Runs a verb from the floor that the model named in the arguments belongs to."""
+def _of_kind(verb: str, needed: str, rest: list[str], **of_sound: Any) -> int:
+    """Run a verb from the floor that the model named in the arguments belongs to.
+
+    of_sound: what the verb of models of sound is given as well.
+    """
     if rest and rest[0] in HELP:
         print(
             f"usage: onepass {verb} MODEL {needed} [options]\n\nMODEL is a run directory, a model "
@@ -212,7 +224,10 @@ def _of_kind(verb: str, needed: str, rest: list[str]) -> int:
         return 0
     kinds = map(_model_kind, [*_positional(rest), *rest])
     module = importlib.import_module(COMMANDS[next(filter(None, kinds), "sound")])
-    return getattr(module, f"run_{verb}")(rest, parse_for_tensorflow)
+    run = getattr(module, f"run_{verb}")
+    if module.__name__ == COMMANDS["sound"]:
+        return run(rest, parse_for_tensorflow, **of_sound)
+    return run(rest, parse_for_tensorflow)
 
 
 def _positional(words: list[str]) -> list[str]:

@@ -55,17 +55,13 @@ def _union(kinds: dict[str, Any]) -> Any:
 
 
 def _trainings() -> dict[str, Any]:
-    from pixelcnn.command import MultiscaleArguments, PixelCNNArguments
-    from pixelcnn.config import PixelCNNTrainConfig
+    from pixelcnn.command import arguments_of
     from pixelcnn.presets import PRESETS as IMAGE_PRESETS
     from wavenet.command import TrainArguments
     from wavenet.presets import PRESETS as SOUND_PRESETS
 
     kinds: dict[str, Any] = dict.fromkeys(SOUND_PRESETS, TrainArguments)
-    for name, preset in IMAGE_PRESETS.items():
-        is_pixelcnn = isinstance(preset.config, PixelCNNTrainConfig)
-        kinds[name] = PixelCNNArguments if is_pixelcnn else MultiscaleArguments
-    return kinds
+    return kinds | {name: arguments_of(name) for name in IMAGE_PRESETS}
 
 
 def _distillations() -> dict[str, Any]:

@@ -110,12 +110,10 @@ def _decompress_array(given: DecompressArguments, data: bytes) -> int:
 
 def _model(path: Path) -> tuple[Any, bool]:
     """The model, and whether it makes images; UserError where it cannot compress."""
-    from pixelcnn.model import ImageModel
-
-    model = load(path)
-    if not hasattr(model, "compress"):
+    model: Any = load(path)
+    if not model.compresses:
         raise UserError(f"{path} has no exact conditionals to compress by.")
-    return model, isinstance(model, ImageModel)
+    return model, model.makes == "images"
 
 
 def _image(path: Path, model: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Any model by one call: shipped, a run, a model folder, a bundle, or one that a server has."""
+"""Any model by one call: shipped, a run, a model folder, a bundle, or a served model."""
 
 import dataclasses
 import json
@@ -35,10 +35,13 @@ PROGRAM_FILE = "saved_model.pb"
 
 @dataclasses.dataclass(frozen=True)
 class ModelInfo:
-    """What is known of a model before it is loaded.
+    """A shipped model, described before it is loaded.
 
-    name: that `load` takes. makes: "sound" or "images". kind: what model.json calls it. card: its
-    card.md, with training data, licence and measured quality.
+    Attributes:
+      name: the argument of `load`.
+      makes: "sound" or "images".
+      kind: the architecture, as model.json names it, such as "parallel-wavenet".
+      card: path of card.md: training data, licence and measured quality.
     """
 
     name: str
@@ -48,7 +51,11 @@ class ModelInfo:
 
 
 def list_models() -> list[ModelInfo]:
-    """The models that come with the package, in the order of sound, then images."""
+    """Return the models that come with the package.
+
+    Returns:
+      One `ModelInfo` per model: models of sound first, then models of images.
+    """
     found = []
     for name, makes in SHIPPED.items():
         kind = json.loads((folder(name) / SPEC_FILE).read_text(encoding="utf-8"))["kind"]
@@ -57,19 +64,23 @@ def list_models() -> list[ModelInfo]:
 
 
 def load(place: str | Path) -> "Model":
-    """Load a model, with the methods `generate`, `stream` and `log_prob` where it has them.
-
-    `generate(condition, *, seed, num)` gives float32 [num, samples] or uint8 [num, size, size,
-    channels]; `stream` the same sounds chunk by chunk; `log_prob` the exact log-probability, in
-    nats, that a model of images or an autoregressive model of sound gives to data. What
-    `onepass.save` wrote is an `Autoregressive`, or a `FlowStudent`, again. Bundles and served
-    models of users have `sample` and `log_prob`; those of other models only generate.
+    """Load a model by name, path or URL.
 
     Args:
       place: the name of a shipped model, see `list_models`; a run directory or model folder; a
-        bundle, NAME/VERSION or NAME; or http://HOST:PORT/NAME (https, grpc) of a served model.
+        folder written by `save`; a bundle, NAME/VERSION or NAME; or the URL of a served model,
+        http://HOST:PORT/NAME (also https and grpc).
 
-    Raises UserError, in one line, where there is no such model or it cannot be read.
+    Returns:
+      A model with `generate(condition, *, seed, num)`, which returns float32 [num, samples] or
+      uint8 [num, size, size, channels]. Models of sound also have `stream`, which yields the same
+      sound in chunks. Models of images and autoregressive models of sound have `log_prob`, the
+      exact log-probability in nats. A folder written by `save` is returned as an `Autoregressive`
+      or a `FlowStudent`. Bundles and served models of users have `sample` and `log_prob`; those of
+      other models only generate.
+
+    Raises:
+      UserError: the model does not exist or cannot be read.
     """
     if is_url(place):
         from onepass.remote_model import RemoteModel

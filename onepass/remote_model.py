@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,6 +29,8 @@ class RemoteModel:
       url: http://HOST:PORT/NAME, https or grpc. The token is in ONEPASS_TOKEN.
       options: of `serving.Client`, such as `timeout_seconds`.
     """
+
+    compresses: ClassVar[bool] = False
 
     def __init__(self, url: str, **options: Any):
         address, self.name = server_and_name(url)

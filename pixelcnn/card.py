@@ -26,7 +26,7 @@ FLOW_TERMS = ("kl", "likelihood", "forward", "spectrum", "features")  # of its t
 
 
 def export(given: ExportArguments) -> str:
-    """Evaluates a run's model on dev and writes the folder; returns the main metric in words."""
+    """Evaluate a run's model on dev, write the folder, and return a line with the main metric."""
     stored = RunDirectory.open(given.run).config()
     model = load(given.run)
     if given.parts_from:
@@ -55,7 +55,7 @@ def export(given: ExportArguments) -> str:
 
 
 def _command(stored: dict) -> str:
-    """The command that made a run."""
+    """Return the command that made a run."""
     verb, teacher = "train", ""
     if "teacher" in stored:
         verb, teacher = "distill", f" --teacher {stored['teacher']}"
@@ -64,7 +64,7 @@ def _command(stored: dict) -> str:
 
 
 def _teacher_line(spec: dict) -> str:
-    """What a distilled model has learnt, "" for one that was trained on images alone."""
+    """Return a line on the teacher of a distilled model, "" for one trained on images alone."""
     if "teacher" not in spec:
         return ""
     first = f"- Distilled from `{spec['teacher']}` (weights {spec['teacher_weights']})"
@@ -87,21 +87,21 @@ def _flow_targets(targets: dict) -> str:
 
 
 def _captions_line(spec: dict) -> str:
-    """Captions of the data, "" for a model that reads none."""
+    """Return a line on the captions of the data, "" for a model that reads none."""
     if not spec.get("captions"):
         return ""
     return f"- Captions such as: {'; '.join(spec['captions'])}\n"
 
 
 def _precision(spec: dict) -> str:
-    """Return the precision of the stored weights; folders of before it was a choice have half."""
+    """Return the precision of the stored weights; half for older folders, which do not state it."""
     if spec.get("stored_dtype", "float16") == "float16":
         return "half precision (float16), rounded: images differ from those of the run"
     return "single precision (float32): images are those of the run"
 
 
 def card(spec: dict) -> str:
-    """Returns the model card, Markdown, of a model.json."""
+    """Return the model card, Markdown, of a model.json."""
     quality = spec["quality"]
     seconds = quality["seconds_per_picture"]
     timed = "" if seconds is None else f"| seconds an image, batch 1 | {seconds:.3f} | |\n"

@@ -1,4 +1,4 @@
-"""The verbs of the command line for image models: train, evaluate."""
+"""The verbs of the command line for image models: train, evaluate, sample."""
 
 import contextlib
 import dataclasses
@@ -42,13 +42,19 @@ class MultiscaleArguments(TrainingOptions):
     config: Annotated[MultiscaleTrainConfig, tyro.conf.arg(name="")]
 
 
+ARGUMENTS: dict[str, Any] = {"pixelcnn": PixelCNNArguments, "multiscale": MultiscaleArguments}
+
+
+def arguments_of(preset: str) -> Any:
+    """Return the type of the options of a preset."""
+    return ARGUMENTS[PRESETS[preset].config.kind]
+
+
 def run_train(preset: str, arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass train PRESET ...` and trains; 128 + a signal that stopped it."""
+    """Run `onepass train PRESET ...` and return the exit status, 128 + a signal that stopped it."""
     chosen = PRESETS[preset]
     arguments = [*arguments, *_detected(chosen.config, arguments)]
-    of_pixelcnn = isinstance(chosen.config, PixelCNNTrainConfig)
-    kind: Any = PixelCNNArguments if of_pixelcnn else MultiscaleArguments
-    given = parse_training(kind, ("train", preset), arguments, parse, chosen)
+    given = parse_training(arguments_of(preset), ("train", preset), arguments, parse, chosen)
     from pixelcnn.portable import export_run
     from pixelcnn.training import train
 
@@ -63,7 +69,7 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
 
 
 def _detected(config: Any, arguments: list[str]) -> list[str]:
-    """The options that the images ask for, which are said; none for a help text."""
+    """Return and print the options that the images ask for; none for a help text."""
     if {"-h", "--help"} & set(arguments):
         return []
     from pixelcnn.data.detection import detected
@@ -76,10 +82,13 @@ def _detected(config: Any, arguments: list[str]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments:
-    """How good an image model is on dev images: bits per dimension, in all and scale by scale,
-    against lossless WebP and JPEG XL on the same files; what its condition is worth; speed. Of
-    images with classes also what its samples show, by a classifier trained on real images alone,
-    which is trained when it is first needed."""
+    """Evaluate an image model on dev images.
+
+    It measures bits per dimension, in all and scale by scale, compared with lossless WebP and JPEG
+    XL on the same files; the worth of its condition; and speed. Models of classes or captions also
+    get measures of their samples, by a classifier trained on real images alone when it is first
+    needed.
+    """
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, or shipped-digits, shipped-digits-teacher,
@@ -101,7 +110,7 @@ class EvaluateArguments:
 
 
 def run_evaluate(arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass evaluate ...` and prints the figures of an image model."""
+    """Run `onepass evaluate ...`: print the figures of an image model."""
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     if given.samples < 0:
         raise UserError(f"`--samples` must be 0 or more, got {given.samples}.")
@@ -126,7 +135,7 @@ def run_evaluate(arguments: list[str], parse) -> int:
 
 
 def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> dict:
-    """What the samples of a model of classes or captions show, as "samples"; {} for others."""
+    """Return the measures of samples of a model of classes or captions as "samples"; else {}."""
     if not dataset.classes or not model.whole or not given.samples:
         return {}
     from pixelcnn.sample_evaluation import classifier_for, evaluate_samples
@@ -143,7 +152,7 @@ def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> 
 
 
 def run_sample(arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass sample ...` and writes images."""
+    """Run `onepass sample ...`: write images."""
     given = parse(SampleArguments, arguments, "onepass sample")
     from pixelcnn.sample_command import sample
 
@@ -151,7 +160,7 @@ def run_sample(arguments: list[str], parse) -> int:
 
 
 def training_data(path: Path, model: "ImageModel") -> str:
-    """Where a run's images are; the shipped dev images for a shipped model."""
+    """Return the location of a run's images; the shipped dev images for a shipped model."""
     if str(path) in shipped.FOLDERS and not path.exists():
         return str(shipped.dev_images(str(path)))
     if not (path / "config.json").exists():
@@ -165,7 +174,7 @@ def training_data(path: Path, model: "ImageModel") -> str:
 
 
 def in_words(figures: dict) -> str:
-    """The figures of a model as lines."""
+    """Return the figures of a model as lines."""
     from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
     from replicator.runs import intervals
     from replicator.runs.folders import counted

@@ -1,4 +1,4 @@
-"""Compressed files of images: what `ImageModel.compress` and `decompress` do."""
+"""Compressed files of images, for `ImageModel.compress` and `decompress`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,7 @@ def _check_model(model: "ImageModel") -> None:
 
 
 def _checked(model: "ImageModel", images: np.ndarray) -> np.ndarray:
-    """The images, once they are known to be of the model's size."""
+    """Return the images, once they are known to be of the model's size."""
     images = np.asarray(images)
     wanted = (model.size, model.size, model.channels)
     if images.dtype != np.uint8 or images.shape[1:] != wanted or not len(images):
@@ -91,7 +91,7 @@ def _checked(model: "ImageModel", images: np.ndarray) -> np.ndarray:
 
 
 def _stored(model: "ImageModel", value: Any) -> Any:
-    """A condition as a file keeps it: a class's number, a caption, the rows of a map, or None."""
+    """Return a condition as stored: a class's number, a caption, the rows of a map, or None."""
     model.condition(value)  # refuses what the model does not know
     if value is None:
         return None
@@ -101,7 +101,7 @@ def _stored(model: "ImageModel", value: Any) -> Any:
 
 
 def _conditions(model: "ImageModel", stored: list, first: int, count: int) -> dict[str, np.ndarray]:
-    """The conditions of `count` images from the `first` one on, as the conditioner reads them."""
+    """Return the conditions of `count` images from `first` on, as the conditioner reads them."""
     values = stored * count if len(stored) == 1 else stored[first : first + count]
     rows = [model.condition(np.array(v) if isinstance(v, list) else v) for v in values]
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}

@@ -1,8 +1,8 @@
-"""A lossless code for images by a density's exact conditionals, and its decoding by few passes.
+"""A lossless code for images by a density's exact conditionals, decoded in few passes.
 
-A PixelCNN is decoded with the caches of its cached sampler, pixel by pixel; of a multiscale model
-only the base is, and each doubling then takes three network passes: O(log N) for an image. All
-images of a batch are decoded together.
+A PixelCNN is decoded with the caches of its cached sampler, pixel by pixel. Of a multiscale model
+only the base is, and each doubling then takes three network passes: O(log N) per image. All images
+of a batch are decoded together.
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +14,6 @@ from compression.stream import Decoder, Encoder, Layout, depth_of, odds_of
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import GROUPS
-from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import merge, paste
 from pixelcnn.networks.mode import Mode
 from pixelcnn.networks.multiscale import Multiscale, condition_at
@@ -27,7 +26,7 @@ MODE = Mode(linear=tf.float64)
 
 
 class _Part(NamedTuple):
-    """The pixels of one part, call after call of the decoder, with what their hidden states are."""
+    """The pixels of one part, one call of the decoder after another, with their hidden states."""
 
     output: Output
     hidden: Hidden
@@ -36,9 +35,10 @@ class _Part(NamedTuple):
 
 
 class ImageCodec:
-    """Encodes and decodes batches of images with the weights that the density has when called.
+    """An encoder and decoder of batches of images, with the weights of the density at the call.
 
-    passes: network passes, and pixels that were stepped through, of the newest decoding.
+    Attributes:
+      passes: network passes, and pixels that were stepped through, of the newest decoding.
     """
 
     def __init__(self, density: ImageDensity):
@@ -53,10 +53,11 @@ class ImageCodec:
         self._stepped: dict[tuple[str, int], SteppedPixelCNN] = {}
 
     def encode(self, levels: np.ndarray, batch: dict, tolerance: float) -> bytes:
-        """Returns the stream of images.
+        """Return the stream of images.
 
         Args:
-          levels: int32 [batch, size, size, channels]. batch: their conditions, for the conditioner.
+          levels: int32 [batch, size, size, channels].
+          batch: their conditions, for the conditioner.
           tolerance: relative, of the network's outputs on another processor.
         """
         encoder = Encoder(self._layout(levels.shape))
@@ -73,7 +74,7 @@ class ImageCodec:
         return encoder.finish()
 
     def decode(self, stream: bytes, shape: tuple[int, ...], batch: dict) -> np.ndarray:
-        """Returns images int32 of a shape [batch, size, size, channels] from their stream."""
+        """Return images int32 of a shape [batch, size, size, channels] from their stream."""
         decoder = Decoder(stream, self._layout(shape))
         self.passes = self.steps = 0
         condition = self._condition(batch)
@@ -83,14 +84,14 @@ class ImageCodec:
         return self._scan(decoder, name, self._network(name), condition, shape[0], size)
 
     def _hidden(self, batch: dict) -> dict:
-        """Hidden states and levels of all pixels, part by part."""
+        """Return the hidden states and levels of all pixels, part by part."""
         condition = self.density.conditioner(batch)
         parts = self.density.conditionals(batch["levels"], condition, MODE)
         return {name: (part.hidden, part.levels) for name, part in parts.items()}
 
     def _ordered(self, name: str, hidden: Hidden, levels: np.ndarray) -> _Part:
-        """The pixels [rows, height, width, ...] of a part in the order of decoding."""
-        direct = isinstance(self._network(name), Factor) and self._network(name).output is not None
+        """Return the pixels [rows, height, width, ...] of a part in the order of decoding."""
+        direct = self._network(name).draws_at_once
         order = (0, 1, 2, 3) if direct else (1, 2, 0, 3)
         flat = [
             np.asarray(array).transpose(order).reshape(-1, array.shape[-1])
@@ -112,7 +113,7 @@ class ImageCodec:
         return image
 
     def _group(self, decoder, name: str, groups: list, placed: Condition) -> np.ndarray:
-        """The pixels of a group given the groups before it, int32 like the first group."""
+        """Return the pixels of a group given the groups before it, int32 like the first group."""
         factor, shape = self._network(name), groups[0].shape
         if name not in self._factors:
             program = tf.function(factor, autograph=False, reduce_retracing=True)
@@ -131,7 +132,17 @@ class ImageCodec:
     def _scan(
         self, decoder, name: str, network: PixelCNN, condition, batch: int, size: int, more=None
     ) -> np.ndarray:
-        """Images [batch, size, size, channels] pixel by pixel; more: added to the prediction."""
+        """Return images [batch, size, size, channels], decoded pixel by pixel.
+
+        Args:
+          decoder: of the stream.
+          name: of the part.
+          network: the PixelCNN of the part.
+          condition: of the images.
+          batch: number of images.
+          size: side of the images, in pixels.
+          more: added to the prediction.
+        """
         if (name, size) not in self._stepped:
             self._stepped[name, size] = SteppedPixelCNN(network, size, MODE)
         self.steps += size**2
@@ -142,7 +153,7 @@ class ImageCodec:
         return self._stepped[name, size].read(condition, batch, size, read, more)
 
     def _levels(self, decoder: Decoder, name: str, hidden: Hidden) -> np.ndarray:
-        """The levels int32 [pixels, channels] of pixels with these hidden states."""
+        """Return the levels int32 [pixels, channels] of pixels with these hidden states."""
         hidden = Hidden(*(np.asarray(each) for each in hidden))
         pixels = pixels_of(self._output(name), hidden, 0.0, self._mapped)
         channels, before = [], None
@@ -157,12 +168,12 @@ class ImageCodec:
         return Layout(self.depth, self.channels, scales, int(np.prod(shape[:3])))
 
     def _class(self, name: str) -> int:
-        """The class of the pixels of a part: each scale has its own."""
+        """Return the class of the pixels of a part: each scale has its own."""
         model = self.density.multiscale
         return 0 if model is None else model.sizes.index(int(name.split(".")[0]))
 
     def _network(self, name: str) -> Any:
-        """The PixelCNN or the factor of a part."""
+        """Return the PixelCNN or the factor of a part."""
         model = self.density.multiscale
         if model is None:
             return self.density.pixelcnn

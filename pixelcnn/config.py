@@ -1,7 +1,7 @@
-"""What a training run of an image model is made of, every field settable on the command line."""
+"""Training configurations of image models, every field settable on the command line."""
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.networks.config import (
@@ -22,7 +22,7 @@ SamplerName = Literal["cached", "fixed-point", "naive"]
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Which images, and how they are fed."""
+    """The images, and their batches."""
 
     size: int = 32
     """Side of an image, in pixels; others are cropped to a centred square and reduced."""
@@ -44,20 +44,20 @@ class DataConfig:
     this nor `output.levels` is given."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         self.rules  # noqa: B018 - checks the others
         at_least(self, 1, "batch_size")
         at_least(self, 0, "shift")
 
     @property
     def rules(self) -> ImageRules:
-        """How images are read."""
+        """Size, channels, depth and split of the images."""
         return ImageRules(self.size, self.channels, self.reduce, self.dev_share, self.bits)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """What decides the outcome of training, but for the network."""
+    """All that decides the outcome of training, except the network."""
 
     output: OutputConfig = dataclasses.field(default_factory=OutputConfig)
     """What a network says of a pixel."""
@@ -75,7 +75,7 @@ class TrainConfig:
     """Of the weights, the order of the images, dropout and crops."""
 
     def __post_init__(self):
-        """Raises ValueError where two parts do not fit."""
+        """Raise ValueError where two parts do not fit."""
         channels, levels = self.output.channels, self.output.levels
         rule = f"`data.channels`, {self.data.channels}"
         require(channels == self.data.channels, "output.channels", rule, channels)
@@ -95,6 +95,7 @@ class TrainConfig:
 class PixelCNNTrainConfig(TrainConfig):
     """Training of a PixelCNN."""
 
+    kind: ClassVar[Literal["pixelcnn"]] = "pixelcnn"
     network: PixelCNNConfig = dataclasses.field(default_factory=PixelCNNConfig)
     """The network."""
 
@@ -103,6 +104,7 @@ class PixelCNNTrainConfig(TrainConfig):
 class MultiscaleTrainConfig(TrainConfig):
     """Training of a multiscale PixelCNN, or of some of its parts."""
 
+    kind: ClassVar[Literal["multiscale"]] = "multiscale"
     network: MultiscaleConfig = dataclasses.field(default_factory=MultiscaleConfig)
     """The networks."""
     parts: tuple[str, ...] = ()
@@ -110,7 +112,7 @@ class MultiscaleTrainConfig(TrainConfig):
     factor, such as 16.2; none: all of them."""
 
     def __post_init__(self):
-        """Raises ValueError where the sizes do not fit, or a part is unknown."""
+        """Raise ValueError where the sizes do not fit, or a part is unknown."""
         super().__post_init__()
         check_size(self.data.size, self.network.base_size)
         self.part_names  # noqa: B018 - checks the parts
@@ -132,4 +134,4 @@ def _is_of(name: str, wanted: str) -> bool:
 
 
 AnyTrainConfig = PixelCNNTrainConfig | MultiscaleTrainConfig
-KINDS: dict[str, type] = {"pixelcnn": PixelCNNTrainConfig, "multiscale": MultiscaleTrainConfig}
+KINDS: dict[str, type] = {of.kind: of for of in (PixelCNNTrainConfig, MultiscaleTrainConfig)}

@@ -5,7 +5,7 @@ import math
 import tensorflow as tf
 
 from likelihoods.initial import Initial
-from pixelcnn.config import AnyTrainConfig, PixelCNNTrainConfig
+from pixelcnn.config import AnyTrainConfig
 from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.mode import EXACT, BatchSlice, Mode
@@ -19,7 +19,7 @@ class ImageDensity(tf.Module):
 
     Args:
       config: a training configuration, resolved.
-      initial: where the weights come from; None: drawn from the configuration's seed.
+      initial: initial weights; None: drawn from the configuration's seed.
     """
 
     def __init__(self, config: AnyTrainConfig, initial: Initial | None = None, name="density"):
@@ -30,7 +30,7 @@ class ImageDensity(tf.Module):
         channels = (self.conditioner.vector_channels, self.conditioner.map_channels)
         self.pixelcnn: PixelCNN | None = None
         self.multiscale: Multiscale | None = None
-        if isinstance(config, PixelCNNTrainConfig):
+        if config.kind == "pixelcnn":
             self.pixelcnn = PixelCNN(config.network, config.output, initial, *channels)
         else:
             self.multiscale = Multiscale(
@@ -44,14 +44,14 @@ class ImageDensity(tf.Module):
 
     @property
     def numbers(self) -> int:
-        """Numbers in an image: pixels times channels."""
+        """Dimensions of an image: pixels times channels."""
         return self.config.data.size**2 * self.config.data.channels
 
     def nats(self, batch: dict, mode: Mode = EXACT, seeds=None) -> dict:
-        """float32 [batch] for every part, nats; they add up to the log-probability.
+        """Return the nats of every part, float32 [batch] each; they sum to the log-probability.
 
         Args:
-          batch: "levels" int32 [batch, height, width, channels], and what the condition needs.
+          batch: "levels" int32 [batch, height, width, channels], and the condition's arrays.
           mode: precision and dropout.
           seeds: see `Multiscale.nats`.
         """
@@ -62,17 +62,19 @@ class ImageDensity(tf.Module):
         return {part: conditionals.nats() for part, conditionals in parts.items()}
 
     def code_length(self, batch: dict) -> dict:
-        """float32 [batch] for every part, nats that a code for the images takes: minus `nats`."""
+        """Return the nats of a code for the images, part by part, float32 [batch]: minus `nats`."""
         return {part: -nats for part, nats in self.nats(batch).items()}
 
     def conditionals(
         self, levels, condition: Condition, mode: Mode = EXACT, seeds=None
     ) -> dict[str, Conditionals]:
-        """The distribution of every pixel, part by part; a PixelCNN has one part.
+        """Return the distribution of every pixel, part by part; a PixelCNN has one part.
 
         Args:
-          levels: int32 [batch, height, width, channels]. condition: from the conditioner.
-          mode, seeds: as for `nats`.
+          levels: int32 [batch, height, width, channels].
+          condition: from the conditioner.
+          mode: as for `nats`.
+          seeds: as for `nats`.
         """
         if self.multiscale is not None:
             return self.multiscale.conditionals(levels, condition, mode, seeds)
@@ -82,16 +84,18 @@ class ImageDensity(tf.Module):
         return {size: self.pixelcnn.conditionals(levels, condition, mode)}
 
     def loss(self, batch: dict):
-        """Nats for each number of an image, with `bits_per_dim` beside it, of a training batch.
+        """Return the nats per dimension of a training batch, and metrics with `bits_per_dim`.
 
-        batch: of a dataset; of a replica's share of one, with what `ImageLoss.global_inputs` gives.
+        Args:
+          batch: of a dataset; or a replica's share of one, with the output of
+            `ImageLoss.global_inputs`.
         """
         nats = tf.add_n(list(self.nats(batch, self.training_mode(batch), batch["seed"]).values()))
         value = -tf.reduce_mean(nats) / self.numbers
         return value, {"bits_per_dim": value / math.log(2.0)}
 
     def training_mode(self, batch: dict) -> Mode:
-        """The precision, and the dropout, in which a training batch is evaluated; see `loss`."""
+        """Return the precision and the dropout for a training batch; see `loss`."""
         seed, share = batch["seed"][0], None
         if "share" in batch:
             seed = batch["seeds"][0, 0]
@@ -106,13 +110,14 @@ class ImageLoss:
         self.density = density
 
     def __call__(self, batch: dict):
-        """See `ImageDensity.loss`."""
+        """Return the loss and its metrics, see `ImageDensity.loss`."""
         return self.density.loss(batch)
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
-        """Returns what dropout needs of the whole batch: one mask, by the seed of its first row.
+        """Return the inputs of dropout that depend on the whole batch.
 
-        Returns "seeds" int32 [replicas, rows, 2] of the whole batch and "share" int32 [], which of
-        these rows the batch holds; see `GlobalBatchLoss`.
+        Returns:
+          "seeds" int32 [replicas, rows, 2] of the whole batch and "share" int32 [], the index of
+          the rows that the replica's batch holds; see `GlobalBatchLoss`.
         """
         return {"seeds": replicator.all_gather(batch["seed"]), "share": replicator.replica_id}

@@ -1,4 +1,4 @@
-"""Evaluation of an image model: bits per dimension, scale by scale, against lossless files."""
+"""Evaluation of an image model: bits per dimension by scale, compared with lossless files."""
 
 import dataclasses
 import math
@@ -21,21 +21,23 @@ Parts = dict[str, np.ndarray]
 
 
 def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
-    """Returns the metrics of a model on the dev images, as `evaluate --json` prints them.
+    """Return the metrics of a model on the dev images, as `evaluate --json` prints them.
 
     Args:
-      model: whole or in part. dataset: read with the model's configuration.
+      model: whole or in part.
+      dataset: read with the model's configuration.
       seed: of the image that is timed.
 
-    Returns a dict with bits_per_dim, seconds_per_picture (batch 1, compilation left aside; None for
-    a model in part), measures {name: `Measure`}, codec {name: bits per dimension of the
-    same images in lossless files} and dev {"pictures", "of"}, those of how many in the source.
-    Measures are bits_per_dim; for a multiscale model one for each scale, over the numbers drawn at
-    that scale; for a conditional model bits_per_dim under the condition of another image, and how
-    much that costs, means over `dataset.shuffles`; for a model of captions the share of images that
-    are likelier under their own than under each of those; for a model of at most `MOST_MIXED`
-    classes the bits that an image takes less for its class being known (`_bits_for_the_class`).
-    Of a base that is a flow, bits are an upper bound, see `ImageFlow.nats`.
+    Returns:
+      A dict with bits_per_dim, seconds_per_picture (batch 1, without compilation; None for a model
+      in part), measures {name: `Measure`}, codec {name: bits per dimension of the same images in
+      lossless files} and dev {"pictures", "of"}, their number and that of the source. Measures are
+      bits_per_dim; for a multiscale model one per scale, over the numbers drawn at that scale; for
+      a conditional model bits_per_dim under the condition of another image, and the difference,
+      means over `dataset.shuffles`; for a model of captions the share of images that are likelier
+      under their own than under each of those; for a model of at most `MOST_MIXED` classes the bits
+      saved by knowing the class (`_bits_for_the_class`). Where the base is a flow, bits are an
+      upper bound, see `ImageFlow.nats`.
     """
     nats = tf.function(model.density.nats, autograph=False, reduce_retracing=True)
     parts = _bits(nats, dataset.dev(), "evaluating")
@@ -69,7 +71,7 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
 
 
 def _bits(nats, batches: tf.data.Dataset, doing: str) -> Parts:
-    """The bits of every image, [images], part by part."""
+    """Return the bits of every image, [images], part by part."""
     found: dict[str, list[np.ndarray]] = {}
     with Progress(len(batches), doing, "batch") as progress:
         for batch in batches:
@@ -80,21 +82,25 @@ def _bits(nats, batches: tf.data.Dataset, doing: str) -> Parts:
 
 
 def _bits_of_others(nats, dataset: ImageDataset) -> np.ndarray:
-    """The bits of every image under the conditions of others, [shuffles, images]."""
+    """Return the bits of every image under the conditions of others, [shuffles, images]."""
     doing = "evaluating with others' conditions"
     ways = [_bits(nats, dataset.dev(shuffled=i + 1), doing) for i in range(dataset.shuffles)]
     return np.array([np.sum(list(parts.values()), axis=0) for parts in ways])
 
 
 def _bits_for_the_class(nats, dataset: ImageDataset, classes: int, bits) -> np.ndarray:
-    """Bits an image less than under a class drawn at random, [images], at most log2(classes):
+    """Return the bits saved per image compared with a class drawn at random, [images].
 
         log2 p(x | c) - log2 (1/C sum_k p(x | k))
 
-    What another class costs (`gained_by_the_condition`) grows without bound when a model is too
-    sure of its classes; this falls below 0.
+    This is at most log2(classes). The cost of another class (`gained_by_the_condition`) grows
+    without bound when a model is too sure of its classes; this falls below 0.
 
-    bits: of every image under its own class, [images].
+    Args:
+      nats: returns the nats of a batch, part by part.
+      dataset: the images and their classes.
+      classes: number of classes.
+      bits: of every image under its own class, [images].
     """
     doing = "evaluating with every class"
     each = []
@@ -110,7 +116,7 @@ def _labelled(batch: dict, label: int) -> dict:
 
 
 def _by_scale(parts: Parts, channels: int) -> Parts:
-    """Bits per dimension of the numbers that each scale adds, where all its parts are there."""
+    """Return the bits per dimension that each scale adds, where all its parts exist."""
     scales: dict[int, list[np.ndarray]] = {}
     for part, bits in parts.items():
         scales.setdefault(int(part.split(".")[0]), []).append(bits)
@@ -124,7 +130,7 @@ def _by_scale(parts: Parts, channels: int) -> Parts:
 
 
 def _seconds(model: ImageModel, dataset: ImageDataset, seed: int) -> float:
-    """Seconds that an image takes, the first one, which compiles, left aside."""
+    """Return the seconds that an image takes, without the first one, which compiles."""
     batch = next(iter(dataset.dev(1)))
     condition = {name: v.numpy() for name, v in batch.items() if name not in ("levels", "seed")}
     request = Request((0, 1, 2), seed, model.size, condition)
@@ -136,6 +142,6 @@ def _seconds(model: ImageModel, dataset: ImageDataset, seed: int) -> float:
 
 
 def _images(dataset: ImageDataset):
-    """The dev images, uint8 or uint16 [height, width, channels]."""
+    """Yield the dev images, uint8 or uint16 [height, width, channels]."""
     for batch in dataset.dev():
         yield from batch["levels"].numpy().astype(dtype_of(dataset.config.data.bits))

@@ -22,11 +22,12 @@ LARGEST_SHOWN = 64  # pixels; larger images take too long to sample in between
 
 
 class EvaluationCallback:
-    """Evaluates the average weights; the trainer calls it and keeps the best checkpoint by it.
+    """Evaluation of the average weights, by which the trainer keeps the best checkpoint.
 
     Args:
-      divergences: gives float32 [batch] for every part, nats: how far a batch is from what is
-        learnt, where that is another thing than the images; it is what decides then.
+      divergences: returns the distance of a batch from the target of learning, float32 [batch] per
+        part, nats, where that is not the images themselves; it then decides which checkpoint is
+        best.
     """
 
     def __init__(
@@ -45,9 +46,9 @@ class EvaluationCallback:
             self._nats["dev_kl_bits_per_dim"] = compiled(divergences)
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """Bits per dimension on dev, of the divergence if there is one; logs them part by part.
+        """Return bits per dimension on dev, of the divergence if there is one.
 
-        It logs a sheet of images, too.
+        It logs them part by part, with a sheet of images.
         """
         total = math.inf
         with self.state.averaged():
@@ -64,9 +65,10 @@ class EvaluationCallback:
         return total
 
     def _bits(self, nats_of) -> dict[str, float]:
-        """What each part adds to the bits per dimension of an image.
+        """Return the bits per dimension of each part.
 
-        nats_of: gives float32 [batch] for every part of a batch.
+        Args:
+          nats_of: returns float32 [batch] per part of a batch.
         """
         totals: dict[str, float] = {}
         count = 0
@@ -80,13 +82,13 @@ class EvaluationCallback:
         }
 
     def _can_sample(self) -> bool:
-        """Whether the model is whole and its images small."""
+        """Return whether the model is whole and its images small."""
         model = self.density.multiscale
         whole = model is None or len(model.parts) == len(part_names(model.sizes))
         return whole and self.density.config.data.size <= LARGEST_SHOWN
 
     def _images(self) -> list[np.ndarray]:
-        """One image for each of the first conditions of dev."""
+        """Return one image for each of the first conditions of dev."""
         batch = next(iter(self.dataset.dev(SHOWN)))
         given = {name: v.numpy() for name, v in batch.items() if name not in ("levels", "seed")}
         images = []

@@ -1,4 +1,4 @@
-"""Refusal of arrays that are no images of a model, in one line."""
+"""Checks of arrays that should be images of a model."""
 
 import numpy as np
 
@@ -10,10 +10,10 @@ def check_images(name: str, images: np.ndarray, shape: tuple[Sides, ...], levels
 
     Args:
       name: of the argument.
-      images: to look at.
+      images: to check.
       shape: of the array; None stands for any number that is at least 1.
-      levels: whole numbers from 0 to one less are levels; of floats not even those are taken,
-        since images scaled to 0 to 1 look like them.
+      levels: number of levels; valid levels are whole numbers from 0 to one less. Floats are
+        refused even if whole, since images scaled to [0, 1] look like them.
     """
     images = np.asarray(images)
     fits = images.ndim == len(shape) and all(

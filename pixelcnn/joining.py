@@ -1,8 +1,9 @@
 """Parts of a multiscale model that several runs, or model folders, have trained, as one model.
 
-No part depends on another's weights, but of captions on those of the encoder it was trained with.
-Encoders of words are put side by side, every part reading its own's channels: a vector is the sum
-of the vectors of words, and a map is linear in it, so that both encoders are one that is wider.
+No part depends on another's weights, but parts with captions depend on those of the encoder they
+were trained with. Encoders of words are concatenated, every part reading its own channels: a vector
+is the sum of the vectors of words, and a map is linear in it, so that both encoders form one that
+is wider.
 """
 
 from collections.abc import Sequence
@@ -28,9 +29,10 @@ READS_MAP = {"map_kernel": 0, "map_prediction": 0, "map_front": 2}
 
 
 class _Trained(NamedTuple):
-    """A run or folder: its configuration, its weights by name, and its parts that are taken.
+    """A run or folder: its configuration, its weights by name, and the parts taken from it.
 
-    is_encoded: whether it has trained an encoder.
+    Attributes:
+      is_encoded: whether it has trained an encoder.
     """
 
     path: Path
@@ -48,7 +50,7 @@ class _Channels(NamedTuple):
     all_: int
 
     def padded(self, weight: np.ndarray, axis: int) -> np.ndarray:
-        """The weight of all channels, zero for those of the others; what lies behind stays."""
+        """Return the weight of all channels, zero for those of the others."""
         own, behind = np.split(weight, [self.own], axis)
         sizes = [(0, 0)] * weight.ndim
         sizes[axis] = (self.first, self.all_ - self.first - self.own)
@@ -56,14 +58,15 @@ class _Channels(NamedTuple):
 
 
 def joined(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
-    """The configuration and the model of runs, or folders, that each trained some of its parts.
+    """Return the configuration and the model of runs, or folders, that each trained some parts.
 
-    A part that several have trained is the first one's; a run that distilled a base into flows has
-    trained that alone, and what it kept of its teacher is taken where no other run has it. The base
-    may be of another width, or a flow, in each of them, since no other part depends on it, and the
-    others' dropout may differ.
+    A part that several have trained is taken from the first; a run that distilled a base into flows
+    has trained that alone, and the parts that it copied from its teacher are taken where no other
+    run has them. The base may have another width, or be a flow, in each of them, since no other
+    part depends on it, and the others' dropout may differ.
 
-    Raises UserError if they are of different models, or train encoders that cannot be joined.
+    Raises:
+      UserError: they are of different models, or train encoders that cannot be joined.
     """
     given = [_read(path) for path in (run, *others)]
     for other in given[1:]:
@@ -83,7 +86,7 @@ def joined(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
 
 
 def _read(path: Path) -> _Trained:
-    """What is at a path, with all its parts, and settings that came after it at their defaults."""
+    """Return the contents of a path with all its parts, newer settings at their defaults."""
     stored, weights, _ = stored_model(folder_of(path), spec_of)
     model = load(path)
     if model.multiscale is None:
@@ -97,7 +100,7 @@ def _read(path: Path) -> _Trained:
 
 
 def _divided(given: Sequence[_Trained]) -> list[_Trained]:
-    """Those that a part is taken from, with the parts that are."""
+    """Return the runs that a part is taken from, with the parts that are."""
     own = [(part, n) for n, each in enumerate(given) for part in _own_training(each)]
     kept = [(part, n) for n, each in enumerate(given) for part in each.parts]
     owners = dict(reversed(own + kept))  # the first one of a part stays
@@ -108,13 +111,13 @@ def _divided(given: Sequence[_Trained]) -> list[_Trained]:
 
 
 def _own_training(each: _Trained) -> tuple[str, ...]:
-    """The parts whose weights a run has trained, in place of copying a teacher's."""
+    """Return the parts whose weights a run has trained, rather than copied from a teacher."""
     is_flow = "teacher" in each.stored and each.stored["network"]["base_flows"]
     return each.parts[:1] if is_flow else each.parts
 
 
 def _settings(taken: Sequence[_Trained], names: Sequence[str], is_base: bool) -> dict[str, Any]:
-    """Settings of the network that trained the base, or the first factor; none if nobody did."""
+    """Return the settings of the network that trained the base, or the first factor; else none."""
     for each in taken:
         network = each.stored["network"]
         if any((part == str(network["base_size"])) == is_base for part in each.parts):
@@ -123,7 +126,7 @@ def _settings(taken: Sequence[_Trained], names: Sequence[str], is_base: bool) ->
 
 
 def _check_alike(first: _Trained, other: _Trained) -> None:
-    """Raises UserError unless both are of one model, whatever their bases and dropout."""
+    """Raise UserError unless both are of one model, whatever their bases and dropout."""
     known, network = first.stored["network"], other.stored["network"]
     factor = network["factor"] | {"dropout": known["factor"]["dropout"]}
     network = network | {name: known[name] for name in OF_THE_BASE} | {"factor": factor}
@@ -136,7 +139,7 @@ def _check_alike(first: _Trained, other: _Trained) -> None:
 
 
 def _own(each: _Trained) -> Arrays:
-    """The weights of the parts that are taken from a run, by name."""
+    """Return the weights of the parts that are taken from a run, by name."""
     network = each.stored["network"]
     return {
         name: weight
@@ -146,7 +149,7 @@ def _own(each: _Trained) -> Arrays:
 
 
 def _side_by_side(taken: list[_Trained]) -> tuple[dict[str, int], Arrays]:
-    """The joined encoder's channels, as settings, and all weights, each reading its encoder's."""
+    """Return the joined encoder's channels, as settings, and all weights, each for its encoder."""
     vectors = _channels([each.stored["conditioning"]["text_channels"] for each in taken])
     maps = _channels([each.stored["conditioning"]["text_map_channels"] for each in taken])
     tables = [each.weights[TABLE] for each in taken]

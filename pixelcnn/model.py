@@ -29,6 +29,7 @@ from replicator.runs.model_folder import assign_weights, stored_model
 from replicator.runs.stored_config import checked_config
 
 if TYPE_CHECKING:
+    from autoregressive.model import Autoregressive
     from pixelcnn.compression import ImageCodec
 
 ConditionValue = int | str | np.ndarray | None
@@ -38,8 +39,11 @@ ConditionValue = int | str | np.ndarray | None
 class ImageModel:
     """A trained image model, ready to sample.
 
-    config: what it was trained as. classes: their names, in the order of their numbers.
-    statistics: what a video's actions and states are normalised by. spec: what model.json says.
+    Attributes:
+      config: its training configuration.
+      classes: their names, in the order of their numbers.
+      statistics: normalisation of a video's actions and states.
+      spec: the content of model.json.
     """
 
     density: ImageDensity
@@ -49,9 +53,16 @@ class ImageModel:
     spec: dict[str, Any]
     sampler: ImageSampler
 
+    makes, compresses = "images", True  # it has `compress` and `decompress`
+
+    @property
+    def kind(self) -> str:
+        """Its kind in model.json: "pixelcnn" or "multiscale"."""
+        return self.config.kind
+
     @property
     def network(self) -> ImageDensity:
-        """Whose variables are the weights."""
+        """The module whose variables are the weights."""
         return self.density
 
     @property
@@ -66,12 +77,12 @@ class ImageModel:
 
     @property
     def bits(self) -> int:
-        """Of a level: 8, or up to 16."""
+        """Bits per level: 8, or up to 16."""
         return self.config.data.bits
 
     @property
     def levels(self) -> int:
-        """Levels of a channel."""
+        """Levels per channel."""
         return self.config.output.levels
 
     def _shape(self, size: int | None) -> tuple[int | None, ...]:
@@ -79,7 +90,7 @@ class ImageModel:
 
     @property
     def whole(self) -> bool:
-        """Whether it can sample: a multiscale model needs all its parts for that."""
+        """Whether it can sample, for which a multiscale model needs all its parts."""
         model = self.density.multiscale
         return model is None or len(model.parts) == len(part_names(model.sizes))
 
@@ -102,23 +113,24 @@ class ImageModel:
         guidance: float = 0.0,
         batch: int = 1,
     ) -> np.ndarray:
-        """Images, uint8 [num, size, size, channels]; uint16 of more than 8 bits.
+        """Return images, uint8 [num, size, size, channels]; uint16 beyond 8 bits.
 
         Args:
-          condition: a class (number or name), a caption or a map int [size, size], as the model
-            was trained on; a list has one for each image; None for a model without.
-          seed, num: image n of a seed is the same whatever `num` is.
+          condition: a class (number or name), a caption or a map int [size, size], as the model was
+            trained on; a list has one per image; None for a model without.
+          seed: image n of a seed does not depend on `num`.
+          num: see `seed`.
           size: side; None: as trained. A multiscale model draws all sizes from its base up.
-          temperature: 1 samples the model; a multiscale model takes one a scale too, base first.
-          given: an image [size, size, channels] and how many of its pixels, in raster
-            order, to keep (PixelCNN).
+          temperature: 1 samples the model; a multiscale model also takes one per scale, base first.
+          given: an image [size, size, channels] and how many of its pixels, in raster order, to
+            keep (PixelCNN).
           start: a small image [side, side, channels] to enlarge (multiscale).
-          sampler: "cached"; "fixed-point", the same images in fewer, dearer passes; "naive", a
-            whole pass for every pixel (PixelCNN).
-          guidance: how far every pixel's distribution is moved away from that of no class in
-            particular (`outputs.sample_guided`); beyond 0 it is no longer the model's own.
-          batch: images that a pass by fixed point computes; one that is done makes way for the
-            next. Beyond 1 all images are there at once, at the end.
+          sampler: "cached"; "fixed-point", the same images in fewer, more expensive passes;
+            "naive", a whole pass per pixel (PixelCNN).
+          guidance: how far every pixel's distribution is moved away from the unconditional one
+            (`outputs.sample_guided`); beyond 0 it is no longer the model's own.
+          batch: images per fixed-point pass; a finished one makes way for the next. Beyond 1 all
+            images are returned at once, at the end.
         """
         drawn = self.progressions(
             condition,
@@ -148,7 +160,7 @@ class ImageModel:
         guidance: float = 0.0,
         batch: int = 1,
     ) -> Iterator[list[np.ndarray]]:
-        """Yields for each image, as it is sampled, all its scales, smallest first; see `generate`.
+        """Yield all scales of each image as it is sampled, smallest first; see `generate`.
 
         An impossible request is refused at once, before the first image is asked for.
         """
@@ -183,16 +195,19 @@ class ImageModel:
     def log_prob(
         self, images: np.ndarray, condition: ConditionValue | Sequence[ConditionValue] = None
     ) -> np.ndarray:
-        """Exact log-probability of images, float32 [num], nats; a bound where a flow is the base.
+        """Return the exact log-probability of images, float32 [num], nats.
 
-        NaN where that flow has no inverse in float32, see `ImageFlow.log_density`.
+        It is a bound where the base is a flow, and NaN where that flow has no inverse in float32,
+        see `ImageFlow.log_density`.
 
         Args:
-          images: whole numbers [num, size, size, channels], of the size, the channels and the
-            levels that the model was trained on.
+          images: whole numbers [num, size, size, channels], of the size, channels and levels that
+            the model was trained on.
           condition: as for `generate`.
 
-        Raises UserError for a multiscale model that lacks parts, ValueError for other images.
+        Raises:
+          UserError: a multiscale model that lacks parts.
+          ValueError: images of another shape or depth.
         """
         if not self.whole:
             raise UserError("The run has not trained all parts; it gives no probability.")
@@ -208,10 +223,17 @@ class ImageModel:
 
     @functools.cached_property
     def codec(self) -> "ImageCodec":
-        """What encodes and decodes batches of images; see `compress`."""
+        """The encoder and decoder of batches of images; see `compress`."""
         from pixelcnn.compression import ImageCodec
 
         return ImageCodec(self.density)
+
+    @functools.cached_property
+    def autoregressive(self) -> "Autoregressive":
+        """The PixelCNN by the library's own parts; see `pixelcnn.autoregression`."""
+        from pixelcnn.autoregression import autoregressive
+
+        return autoregressive(self.density)
 
     @functools.cached_property
     def _nats(self) -> Any:
@@ -225,19 +247,20 @@ class ImageModel:
         batch: int = 256,
         tolerance: float = 1e-5,
     ) -> bytes:
-        """Return a file from which `decompress` gives exactly these images.
+        """Return a file from which `decompress` restores exactly these images.
 
-        It takes the bits of `log_prob`, and less than a half per cent more with the default
-        tolerance where images are many.
+        It takes the bits of `log_prob`, and with the default tolerance less than half a per cent
+        more where there are many images.
 
         Args:
           images: uint8 [num, size, size, channels], of the size that the model was trained on.
           condition: as for `log_prob`; it is stored in the file.
           batch: images that are decoded together.
-          tolerance: how far the network's outputs may differ, relative, on the processor that
+          tolerance: relative difference that the network's outputs may have on the processor that
             decodes. Below it decoding is exact; above it the file is refused there.
 
-        Raises UserError for a model that has no exact conditionals, or for other images.
+        Raises:
+          UserError: a model that has no exact conditionals, or other images.
         """
         from pixelcnn.compressed_images import compress
 
@@ -246,17 +269,19 @@ class ImageModel:
     def decompress(self, data: bytes) -> np.ndarray:
         """Return the images uint8 [num, size, size, channels] of a file from `compress`.
 
-        Raises UserError, in one line, for a file that is damaged, cut short or of another model.
+        Raises:
+          UserError: the file is damaged, truncated or of another model.
         """
         from pixelcnn.compressed_images import decompress
 
         return decompress(self, data)
 
     def condition(self, value: ConditionValue) -> dict[str, np.ndarray]:
-        """Returns a batch of one with a class, a caption or a map, as the conditioner reads it.
+        """Return a batch of one with a class, a caption or a map, as the conditioner reads it.
 
-        Raises UserError for an unknown class, a caption too long, a value for a model without a
-        condition, or no value for a model with one.
+        Raises:
+          UserError: an unknown class, a caption that is too long, a value for a model without a
+            condition, or no value for a model with one.
         """
         kind = self.config.conditioning.kind
         if kind == "none" or value is None:
@@ -275,7 +300,11 @@ class ImageModel:
         raise UserError(f"The model needs {NEEDS[kind]}.")
 
     def label(self, value: ConditionValue) -> int:
-        """Returns the number of a class given by name or number; UserError for an unknown one."""
+        """Return the number of a class given by name or number.
+
+        Raises:
+          UserError: the class is unknown.
+        """
         if str(value) in self.classes:
             return self.classes.index(str(value))
         try:
@@ -339,16 +368,17 @@ NEEDS = {
 
 
 def load(path: Path | str) -> ImageModel:
-    """The model of a run directory (average weights of its best checkpoint) or a model folder.
+    """Load the model of a run directory (average weights of its best checkpoint) or a model folder.
 
-    A shipped model goes by its name, see `shipped.FOLDERS`, unless there is a folder of that name.
+    The name of a shipped model, see `shipped.FOLDERS`, is taken unless there is a folder of that
+    name.
     """
     path = folder_of(path)
     return model_of(*stored_model(path, spec_of), path)
 
 
 def folder_of(path: Path | str) -> Path:
-    """Returns where a model lies; a shipped one goes by its name, see `load`."""
+    """Return the folder of a model, which may be given by a shipped name; see `load`."""
     path = Path(path)
     if str(path) in shipped.FOLDERS and not path.exists():
         return shipped.folder(str(path))
@@ -356,7 +386,7 @@ def folder_of(path: Path | str) -> Path:
 
 
 def spec_of(stored: dict, path: Path) -> dict[str, Any]:
-    """Returns the entries of model.json that describe the model, not its provenance."""
+    """Return the entries of model.json that describe the model, not its provenance."""
     config = _config(stored, path)
     return {
         "kind": kind_of(config),
@@ -371,7 +401,7 @@ def spec_of(stored: dict, path: Path) -> dict[str, Any]:
 
 
 def model_of(stored: dict, weights: Arrays, spec: dict, path: Path) -> ImageModel:
-    """The model of a config.json, its weights by name and what model.json says of it."""
+    """Return the model of a config.json, of weights by name and of the content of model.json."""
     config = _config(stored, path)
     density = ImageDensity(config, ZeroInitial())
     assign_weights(density, weights, path)

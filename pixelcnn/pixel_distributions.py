@@ -1,7 +1,7 @@
-"""The distributions of pixels as a code needs them: channel by channel, in float64, with margins.
+"""The distributions of pixels for coding: channel by channel, in float64, with margins.
 
-What a network computes in float32, the hidden units of a pixel, differs from processor to processor
-in its last digits. All else, from the last layer and the linear prediction on, is float64.
+A network computes the hidden units of a pixel in float32, and their last digits differ between
+processors. All else, from the last layer and the linear prediction on, is float64.
 """
 
 import math
@@ -20,7 +20,7 @@ LINEAR_SHARE = 0.1  # of the tolerance of a network's outputs, that of a linear 
 
 
 def tolerance_of(outputs: np.ndarray, tolerance: float) -> np.ndarray:
-    """Returns how far outputs [..., parameters] may be off: relative to each, or to its like."""
+    """Return how far outputs [..., parameters] may be off, relative to each or to its kind."""
     like = np.sqrt(np.mean(np.square(outputs), tuple(range(outputs.ndim - 1))))
     return tolerance * (np.abs(outputs) + LEAST_SHARE * like)
 
@@ -51,11 +51,15 @@ class MixturePixels:
 
     @staticmethod
     def outputs(output: MixtureOutput, units: np.ndarray) -> np.ndarray:
-        """The last layer's outputs without the bias, float64 [pixels, parameters]."""
+        """Return the last layer's outputs without the bias, float64 [pixels, parameters]."""
         return units @ output.kernel.numpy().astype(np.float64)
 
     def next_channel(self, before: np.ndarray | None) -> Mixture:
-        """Returns the next channel's distribution; before: levels [pixels] of the last channel."""
+        """Return the next channel's distribution.
+
+        Args:
+          before: levels [pixels] of the previous channel; None for the first.
+        """
         likelihood, half = self.likelihood, 0.5 * (self.likelihood.levels - 1)
         channel, count = len(self._before), likelihood.channels
         weights, weight_off = self.parameters[:, 0], self.off[:, 0]
@@ -97,11 +101,15 @@ class SoftmaxPixels:
 
     @staticmethod
     def outputs(output: SoftmaxOutput, channel: int, inside: np.ndarray) -> np.ndarray:
-        """The last layer's outputs for a channel without bias, float64 [pixels, levels]."""
+        """Return the last layer's outputs for a channel without bias, float64 [pixels, levels]."""
         return np.maximum(inside, 0.0) @ output.kernels[channel].numpy().astype(np.float64)
 
     def next_channel(self, before: np.ndarray | None) -> Categorical:
-        """Returns the next channel's distribution; before: levels [pixels] of the last channel."""
+        """Return the next channel's distribution.
+
+        Args:
+          before: levels [pixels] of the previous channel; None for the first.
+        """
         if before is not None:
             self._before.append(before)
         output, channel = self.output, len(self._before)
@@ -115,12 +123,15 @@ class SoftmaxPixels:
 
 
 Pixels = MixturePixels | SoftmaxPixels
+PIXELS: dict[str, Any] = {
+    MixtureOutput.kind: MixturePixels,
+    SoftmaxOutput.kind: SoftmaxPixels,
+}
 
 
 def pixels_of(output: Output, hidden: Hidden, tolerance: float, mapped: bool) -> Pixels:
-    """Returns the distributions of pixels; arguments as for `MixturePixels`."""
-    kind: Any = MixturePixels if isinstance(output, MixtureOutput) else SoftmaxPixels
-    return kind(output, hidden, tolerance, mapped)
+    """Return the distributions of pixels; arguments as for `MixturePixels`."""
+    return PIXELS[output.kind](output, hidden, tolerance, mapped)
 
 
 def _whole(array: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""An image model's training step and sampler for machines that have JAX and no TensorFlow."""
+"""Export of an image model's training step and sampler for machines with JAX and no TensorFlow."""
 
 import dataclasses
 import functools
@@ -48,16 +48,20 @@ def export_run(
     tensor_float_32: bool = True,
     say: Callable[[str], None] = print,
 ) -> Path:
-    """The folder, with all that `python run.py` in it needs to train the model elsewhere.
+    """Write a folder whose `python run.py` trains the model elsewhere, and return the folder.
 
     Args:
-      preset, config, data, say: as for `training.train`.
-      folder: new or empty of checkpoints.
-      workdir: a run directory to go on from; without one, or one without checkpoints, the weights
-        start as the seed says.
+      preset: as for `training.train`.
+      config: as for `training.train`.
+      data: as for `training.train`.
+      folder: new, or without checkpoints.
+      workdir: a run directory to resume from; without one, or one without checkpoints, the weights
+        start as the seed determines.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
+      say: as for `training.train`.
 
-    Raises UserError or DataError with a line that explains what to do.
+    Raises:
+      UserError, DataError: with a line that explains what to do.
     """
     new_folder(folder)
     dataset = ImageDataset.read(data, config)
@@ -85,11 +89,14 @@ def export_run(
 def write_training(
     folder: Path, state: TrainState, loss_fn: LossFn, dataset: ImageDataset, **options: Any
 ) -> None:
-    """Writes a training step and the images of its batches.
+    """Write a training step and the images of its batches.
 
     Args:
-      folder: without checkpoints. state, loss_fn, options: as for `export_training`.
+      folder: without checkpoints.
+      state: as for `export_training`.
+      loss_fn: as for `export_training`.
       dataset: with the configuration `resolved`.
+      options: as for `export_training`.
     """
     arrays, settings = carried(dataset.source, dataset.config)
     write_npz(Path(folder) / IMAGES, arrays)
@@ -100,9 +107,11 @@ def write_training(
 
 
 def carried(source: Any, config: AnyTrainConfig) -> tuple[Arrays, dict[str, Any]]:
-    """What `batch_sampling.open_batches` draws the run's batches from, and its settings.
+    """Return the arrays that `batch_sampling.open_batches` draws batches from, and its settings.
 
-    source: the `Corpus` or the `Video` of a dataset. config: resolved.
+    Args:
+      source: the `Corpus` or the `Video` of a dataset.
+      config: resolved.
     """
     drawn = {"file": IMAGES, "batch_size": config.data.batch_size, "seed": config.seed}
     if isinstance(source, Video):
@@ -134,28 +143,29 @@ def export_sampler(
     name: str = "draw",
     tensor_float_32: bool = True,
 ) -> None:
-    """Writes a function that draws an image with the density's current weights.
+    """Write a function that draws an image with the density's current weights.
 
-    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [1] (which image of the seed)
-    and of the condition `label` int32 [1], `caption` int32 [1, 201], see `encode_caption`, `map`
-    int32 [1, size, size], or `past`, `action` and `state`, as a batch of one has them; further
+    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [1] (the index of the image in
+    the seed) and, of the condition, `label` int32 [1], `caption` int32 [1, 201] (see
+    `encode_caption`), `map` int32 [1, size, size], or `past`, `action` and `state` as in a batch of
+    one; and
 
     - of a PixelCNN: `temperature` [], `given` int32 [1, size, size, channels] and `given_count`
-      int32 [], of how many of its pixels are kept, in raster order. It gives `picture`.
+      int32 [], the number of its pixels that are kept, in raster order. It returns `picture`.
     - of a multiscale model: `temperatures` [scales], base first, and `start` int32 [1, start_size,
-      start_size, channels] where it is to begin with one. It gives `picture_8`, `picture_16`, ...,
+      start_size, channels] where it enlarges one. It returns `picture_8`, `picture_16`, ...,
       every scale.
 
     Images are int32 [1, side, side, channels]. It draws one at a time, as `generation.ImageSampler`
-    does: no batch size can move the last bit of a sum, and with it a pixel.
+    does, so that no batch size can change the last bit of a sum, and with it a pixel.
 
     Args:
       folder: may hold other exported functions.
-      density: what draws.
+      density: the model.
       size: side, in pixels; None: as trained.
       start_size: side of the images to enlarge (multiscale); None: it draws the base itself.
-      sampler: "fixed-point" also gives `passes` int32 [], those of the PixelCNN or of the base.
-      guided: it also takes `guidance` [], more than 0, of a model with a null condition.
+      sampler: "fixed-point" also returns `passes` int32 [], those of the PixelCNN or of the base.
+      guided: it also takes `guidance` [], greater than 0, of a model with a null condition.
       name: of the function.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
     """
@@ -177,7 +187,7 @@ def export_sampler(
 
 
 def condition_specs(config: AnyTrainConfig) -> Specs:
-    """What a batch of one says of its condition; config: resolved."""
+    """Return the shapes and types of the condition in a batch of one; `config` is resolved."""
     side, conditioning = config.data.size, config.conditioning
     steps = conditioning.context_frames
     frames = [1, steps, side, side, config.data.channels]
@@ -196,7 +206,7 @@ def condition_specs(config: AnyTrainConfig) -> Specs:
 
 
 def trainable(config: AnyTrainConfig) -> Trainable:
-    """The training step, to be planned."""
+    """Return the training step, to be planned."""
     make = functools.partial(trainable, config)
     conditioning, data = config.conditioning, config.data
     if conditioning.kind in ("class", "map") and not conditioning.classes:

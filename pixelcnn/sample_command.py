@@ -1,4 +1,4 @@
-"""The verb `sample` for images: PNG files, sheets of them, and how they grow over the scales."""
+"""The verb `sample` for images: PNG files, contact sheets, and the growth over the scales."""
 
 import itertools
 import time
@@ -31,7 +31,10 @@ INTERRUPTED = 130
 
 
 def sample(given: SampleArguments) -> int:
-    """The exit status of `onepass sample ...`: writes images; Ctrl-C keeps what has been drawn."""
+    """Write the images of `onepass sample ...` and return the exit status.
+
+    Ctrl-C keeps the images that are finished.
+    """
     if given.num < 1:
         raise UserError(f"`--num` must be at least 1, got {given.num}.")
     model = load(given.model)
@@ -63,7 +66,7 @@ def sample(given: SampleArguments) -> int:
 
 
 def _check_flags(given: SampleArguments, kind: str) -> None:
-    """Raises UserError for a flag that says nothing to a model of this kind of condition."""
+    """Raise UserError for a flag that has no meaning for a model of this kind of condition."""
     for of, flag in FLAGS.items():
         if getattr(given, flag) is not None and of != kind:
             raise UserError(f"`--{flag}` is for a model of another kind; this one has {kind}.")
@@ -75,7 +78,7 @@ def _check_flags(given: SampleArguments, kind: str) -> None:
 
 
 def _passes(passes: list[int], model: ImageModel, size: int | None, batch: int) -> str:
-    """Returns a line on the network passes that images took by fixed point."""
+    """Return a line on the network passes that images took by fixed point."""
     side = model.multiscale.config.base_size if model.multiscale else size or model.size
     what = "the base" if model.multiscale else "an image"
     whole = f", {model.sampler.batch_passes} for all of them" if batch > 1 else ""
@@ -86,7 +89,7 @@ def _passes(passes: list[int], model: ImageModel, size: int | None, batch: int) 
 
 
 def _conditions(given: SampleArguments, model: ImageModel) -> list[Any]:
-    """The condition of each image."""
+    """Return the condition of each image."""
     kind = model.config.conditioning.kind
     if kind == "class" and given.label is None:
         return [i % model.config.conditioning.classes for i in range(given.num)]
@@ -98,7 +101,7 @@ def _conditions(given: SampleArguments, model: ImageModel) -> list[Any]:
 
 
 def _class_name(model: ImageModel, condition: Any) -> str | None:
-    """The name of an image's class, None for an image of none."""
+    """Return the name of an image's class, None for an image without one."""
     if model.config.conditioning.kind != "class" or condition is None:
         return None
     number = model.label(condition)
@@ -142,7 +145,7 @@ def _primed(path: Path, rules: ImageRules) -> np.ndarray:
 
 
 def _started(path: Path, model: ImageModel) -> np.ndarray:
-    """A square image at its own size, with the levels of the model."""
+    """Read a square image at its own size, with the levels of the model."""
     whole = _opened(path, model.channels)
     if whole.shape[0] != whole.shape[1]:
         return whole  # which the model refuses by its shape
@@ -150,7 +153,7 @@ def _started(path: Path, model: ImageModel) -> np.ndarray:
 
 
 def _opened(path: Path, channels: int) -> np.ndarray:
-    """An image uint8 [height, width, channels] at its own size."""
+    """Read an image uint8 [height, width, channels] at its own size."""
     try:
         with Image.open(path) as opened:
             levels = np.asarray(opened.convert("L" if channels == 1 else "RGB"))
@@ -177,7 +180,7 @@ def _labels(path: Path, model: ImageModel) -> np.ndarray:
 def _show(
     given: SampleArguments, images: list[list[np.ndarray]], bits: int, seconds: float
 ) -> None:
-    """Writes the sheets and prints what there is."""
+    """Write the sheets and print a summary."""
     shown = [[rescaled(scale, bits, EIGHT) for scale in scales] for scales in images]
     files, side = write_sheets(given.out, shown, given.caption), images[0][-1].shape[0]
     older = remove_older(given.out, given.seed, given.num)
@@ -188,7 +191,7 @@ def _show(
 
 
 def _videos(given: SampleArguments, model: ImageModel) -> int:
-    """Goes on from the beginnings of dev clips; an animation and a strip of each."""
+    """Write an animation and a strip of the predicted frames of each dev clip."""
     if given.video is None:
         raise UserError("A video model needs `--video`, a folder of episodes to go on from.")
     video = read_episodes(given.video, model.config.data.rules, model.statistics)
@@ -210,7 +213,7 @@ def _videos(given: SampleArguments, model: ImageModel) -> int:
 
 
 def _drawn(given: SampleArguments, model: ImageModel, video: Video, row: int):
-    """The frames after the first ones of a clip of dev, as they are drawn."""
+    """Yield the predicted frames after the first ones of a clip of dev."""
     clips, statistics = video.splits["dev"], video.statistics
     return predict(
         model,

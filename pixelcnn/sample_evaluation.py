@@ -1,4 +1,4 @@
-"""What samples of a model of classes or captions show, beside real images that it has not seen."""
+"""Measures of samples of a model of classes or captions, and of real images it has not seen."""
 
 import contextlib
 import dataclasses
@@ -19,11 +19,13 @@ from replicator.runs.progress import Progress
 
 
 def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Classifier | None:
-    """The classifier of the classes of a model's images; None without training images of those.
+    """Return the classifier of a model's classes; None without training images of those.
 
     Args:
+      model: a model of classes.
       name: of a shipped model, whose classifier is shipped too, or anything else.
-      sources: where training images may be, see `read_corpus`; the first that has some is taken.
+      sources: possible locations of training images, see `read_corpus`; the first that has some is
+        taken.
     """
     file = shipped.classifier(name)
     if file is not None:
@@ -49,10 +51,10 @@ def evaluate_samples(
     guidance: float = 0.0,
     temperature: tuple[float, ...] = (1.0,),
 ) -> dict:
-    """Returns what `sample_quality` says of samples of all classes, or of dev captions, in turn.
+    """Return the measures of `sample_quality` on samples of all classes, or of dev captions.
 
-    Beside it stand "num", "guidance", "temperature", and under "dev" the same measures of as many
-    real dev images, or all of them: what a perfect model would reach.
+    The result also holds "num", "guidance", "temperature", and under "dev" the same measures of as
+    many real dev images, or all of them: the ceiling of a perfect model.
     """
     dev: Any = dataset.source.splits["dev"]  # an `ImageSet` with labels
     chosen = np.linspace(0, len(dev.images) - 1, min(num, len(dev.images))).astype(int)
@@ -75,7 +77,7 @@ def evaluate_samples(
 
 
 def _asked(model: ImageModel, dev: Any, chosen: np.ndarray, num: int) -> tuple[np.ndarray, list]:
-    """The classes that samples are to show, [num], and the conditions that ask for them."""
+    """Return the classes that samples are to show, [num], and the conditions that ask for them."""
     if model.config.conditioning.kind == "text":
         rows = np.resize(chosen, num)
         return dev.labels[rows], [dev.captions[row] for row in rows]

@@ -1,7 +1,7 @@
 """A PixelCNN one pixel at a time under a caller's control, with the caches of the cached sampler.
 
-`networks.raster_scan` draws within one program; here every pixel's hidden state comes out and its
-value goes in, so that a decoder can read the value from a stream.
+`networks.raster_scan` draws within one program; here every pixel's hidden state is returned and its
+value is passed in, so that a decoder can read the value from a stream.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,9 @@ Read = Callable[[Hidden], np.ndarray]
 class SteppedPixelCNN:
     """Steps through images of one width, with the weights that the network has when called.
 
-    width: in pixels. mode: the precision of the linear prediction.
+    Args:
+      width: in pixels.
+      mode: the precision of the linear prediction.
     """
 
     def __init__(self, network: PixelCNN, width: int, mode: Mode):
@@ -33,10 +35,13 @@ class SteppedPixelCNN:
     def read(
         self, condition: Condition, batch: int, height: int, read: Read, prediction=None
     ) -> np.ndarray:
-        """Returns images int32 [batch, height, width, channels], each pixel as `read` gives it.
+        """Return images int32 [batch, height, width, channels], each pixel as `read` returns it.
 
         Args:
           condition: vector [batch, channels], map [batch or 1, height, width, channels].
+          batch: number of images.
+          height: of the images, in pixels.
+          read: returns the levels int32 [batch, channels] of a pixel from its hidden state.
           prediction: [batch, height, width, channels], added to the network's own.
         """
         network, channels = self.network, self.network.output_config.channels
@@ -55,7 +60,7 @@ class SteppedPixelCNN:
         return images
 
     def _read_row(self, row: ScanRow, levels: np.ndarray, read: Read) -> None:
-        """Fills the levels of a row, [batch, width, channels]."""
+        """Fill the levels of a row, [batch, width, channels]."""
         network, batch = self.network, len(levels)
         units = network.config.units
         columns = [tf.zeros([batch, layer.dilation, units]) for layer in network.layers]
@@ -67,7 +72,7 @@ class SteppedPixelCNN:
 
     @tf.function(autograph=False, reduce_retracing=True)
     def _shifted(self, left, levels):
-        """The inputs to the left of the next pixel."""
+        """Return the inputs to the left of the next pixel."""
         return tf.concat([left[:, 1:], self.network.inputs(levels)[:, tf.newaxis]], 1)
 
     def _row_of(self, condition, padded, above, prediction):
@@ -83,7 +88,7 @@ def _no_pixel(*_):
 
 
 def _row_of(condition: Condition, y: int) -> Condition:
-    """The condition of row y, whose map has that row alone."""
+    """Return the condition of row y, whose map has that row alone."""
     if condition.map is None:
         return condition
     return Condition(condition.vector, condition.map[:, y : y + 1])

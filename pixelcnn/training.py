@@ -1,29 +1,25 @@
-"""Training an image model: from images to a run directory."""
+"""Training of an image model: from images to a run directory."""
 
-import contextlib
 import dataclasses
-import math
 from pathlib import Path
 
 from pixelcnn.config import KINDS, AnyTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.evaluation_callback import EvaluationCallback
-from replicator import Replicator, strategies
+from replicator import Replicator
 from replicator.runs.errors import UserError
-from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import defaults, stored_config, to_json
-from replicator.strategies.coordination import chief_first, chief_only, variable_scope
-from replicator.training.command import check_outside, resume_and_train
-from replicator.training.loop import Outcome, Trainer
+from replicator.training.command import check_outside
+from replicator.training.loop import Outcome
 from replicator.training.state import TrainState
-from replicator.training.step import check_rows
+from replicator.training.training_run import TrainingRun
 
 CHANGEABLE = ("loop", "data_folder", "dev_digest")
 
 
 def kind_of(config: AnyTrainConfig) -> str:
-    """The kind of model that a configuration is of."""
+    """Return the kind of model that a configuration describes."""
     return next(kind for kind, of in KINDS.items() if isinstance(config, of))
 
 
@@ -48,43 +44,29 @@ def train(
     Raises UserError or DataError with a line that explains what to do.
     """
     check_outside(workdir, data, "images")
-    replicator = strategies.single() if replicator is None else replicator
-    check_rows(config.data.batch_size, replicator, config.optimizer.accumulate)
-    say = chief_only(replicator, say)
-    with contextlib.ExitStack() as stack:
-        with chief_first(replicator):
+    with TrainingRun(workdir, replicator, say, config.data.batch_size, config.optimizer) as run:
+        with run.preparing():
             dataset = ImageDataset.read(data, config)
             config = dataset.resolved
             dataset = dataclasses.replace(dataset, config=config)
-            stored = run_config(preset, config, dataset, data)
-            run = RunDirectory.create(
-                workdir, stored, CHANGEABLE, replicator.is_chief, defaults(config)
-            )
-            stack.callback(run.unlock)
-            for line in dataset.notes:
-                say(line)
-        return _train(run, config, dataset, say, replicator)
-
-
-def _train(
-    run: RunDirectory, config: AnyTrainConfig, dataset: ImageDataset, say, replicator: Replicator
-) -> Outcome:
-    with variable_scope(replicator):
-        density = ImageDensity(config)
-        state = TrainState(density, config.optimizer, config.loop.num_steps)
-    return resume_and_train(
-        Trainer(run, state, ImageLoss(density), config.loop, replicator),
-        say,
-        f"{sum(math.prod(w.shape) for w in state.weights):,} weights",
-        dataset.training,
-        lambda: EvaluationCallback(density, state, dataset, run.folder("samples")),
-    )
+            run.claim(run_config(preset, config, dataset, data), CHANGEABLE, defaults(config))
+            run.log(*dataset.notes)
+        with run.variables():
+            density = ImageDensity(config)
+            state = TrainState(density, config.optimizer, config.loop.num_steps)
+        return run.train(
+            state,
+            ImageLoss(density),
+            config.loop,
+            dataset.training,
+            lambda: EvaluationCallback(density, state, dataset, run.samples()),
+        )
 
 
 def run_config(
     preset: str, config: AnyTrainConfig, dataset: ImageDataset, data: Path | str
 ) -> dict:
-    """What config.json says of a run."""
+    """Return the content of a run's config.json."""
     folder = str(data) if str(data).startswith("tfds:") else str(Path(data).absolute())
     return {
         "kind": kind_of(config),
@@ -98,7 +80,11 @@ def run_config(
 
 
 def config_from(stored: dict) -> AnyTrainConfig:
-    """The configuration that a config.json holds, or a UserError that says what is wrong in it."""
+    """Return the configuration that a config.json holds.
+
+    Raises:
+      UserError: naming what is wrong in it.
+    """
     kind = stored.get("kind")
     if kind not in KINDS:
         raise UserError(f"It holds a {kind}, not a {' or a '.join(KINDS)}.")

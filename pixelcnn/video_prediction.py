@@ -24,19 +24,22 @@ def predict(
     row: int = 0,
     temperature: Temperature = 1.0,
 ) -> Iterator[np.ndarray]:
-    """The frames after the given ones, uint8 [size, size, channels], as they are drawn.
+    """Yield the frames after the given ones, uint8 [size, size, channels], as they are drawn.
 
     Args:
-      model: of the kind video.
-      frames: uint8 [context or more, size, size, channels]; the last ones are gone on from.
-      actions, states: float32 [steps, A] and [steps, S], unnormalised, of every step from that of
+      model: a model of video.
+      frames: uint8 [context or more, size, size, channels]; prediction continues after the last.
+      actions: float32 [steps, A] and [steps, S], unnormalised, of every step from that of
         the first frame on; a frame is drawn for each step after the given frames', and one more
         after the last.
-      seed, row, temperature: as for `ImageModel.generate`; frame t of a row of a seed has noise
-        of its own.
+      states: see `actions`.
+      seed: as for `ImageModel.generate`; frame t of a row of a seed has its own
+        noise.
+      row: see `seed`.
+      temperature: see `seed`.
 
-    Raises UserError at once if the model is of another kind or has other numbers of actions or
-    states.
+    Raises:
+      UserError: at once, if the model is of another kind or has other numbers of actions or states.
     """
     conditioning = model.config.conditioning
     if conditioning.kind != "video" or model.statistics is None:
@@ -61,9 +64,13 @@ def predict(
 def _following(
     model: ImageModel, frames: np.ndarray, steps: Steps, draw: tuple[int, int, Temperature]
 ) -> Iterator[np.ndarray]:
-    """The frames after the given ones.
+    """Yield the frames after the given ones.
 
-    steps: normalised actions and states. draw: the seed, the row of the frame 0, the temperature.
+    Args:
+      model: a model of video.
+      frames: the given frames.
+      steps: normalised actions and states.
+      draw: the seed, the row of frame 0, the temperature.
     """
     (moves, places), (seed, first_row, temperature) = steps, draw
     context = model.config.conditioning.context_frames

@@ -1,4 +1,4 @@
-"""The process boundary: exported models, loading, sampling and serving them."""
+"""Exported models: loading them, sampling from them and serving them."""
 
 from typing import TYPE_CHECKING
 
@@ -8,5 +8,5 @@ if TYPE_CHECKING:
     from serving.bundles.loading import load as load
     from serving.client.client import Client as Client
 
-# Imported on first use, so that importing one does not wait for the dependencies of the other.
+# Imported on first use, so that neither waits for the dependencies of the other.
 __getattr__ = lazy_exports(__name__, {"Client": "client.client", "load": "bundles.loading"})

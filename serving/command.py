@@ -1,4 +1,4 @@
-"""The verb `serve`, and its options; what serves is imported once they are read."""
+"""The commands `serve` and `export`; the code that runs them is imported after their options."""
 
 import dataclasses
 import importlib
@@ -11,27 +11,35 @@ from typing import Annotated
 import tyro
 
 from replicator.runs.errors import UserError
-from serving.models_folder import check_models_folder
+from replicator.runs.model_spec import SPEC_FILE, kind_of
+from serving.bundles.export_arguments import ExportArguments
+from serving.engine.version_scanner import MANIFEST, VERSION
 from serving.settings import NEEDED, Settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeArguments(Settings):
-    """Serve the models under a folder, NAME/VERSION/ as `onepass export` writes them, over HTTP and
-    gRPC. New versions are taken up while it runs. SIGTERM and Ctrl-C let every accepted request be
-    answered; the exit status is 0 if all were, else 128 and the signal's number."""
+    """Serve models over HTTP and gRPC.
+
+    MODELS holds NAME/VERSION/ folders, as `onepass export` writes them; new versions are loaded
+    while the server runs. SIGTERM or Ctrl-C lets it answer every accepted request: the exit status
+    is 0 if all were answered, else 128 plus the signal's number.
+    """
 
     models: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODELS")]
     """Folder of models."""
 
     def __post_init__(self):
-        """Accepts all: tyro would report what is raised here under this class's name."""
+        """Accept all values: tyro would report an error raised here under this class's name."""
 
 
 def run_serve(arguments: list[str], parse, import_tensorflow: Callable[[], None]) -> int:
-    """The exit status of `onepass serve ARGUMENTS`.
+    """Run `onepass serve ARGUMENTS`; return the exit status.
 
-    import_tensorflow: called where models run in this process.
+    Args:
+      arguments: words after the command's name.
+      parse: parses them into a dataclass.
+      import_tensorflow: called where models run in this process.
     """
     given = parse(ServeArguments, arguments, "onepass serve")
     _check_options(given)
@@ -42,17 +50,51 @@ def run_serve(arguments: list[str], parse, import_tensorflow: Callable[[], None]
     return importlib.import_module("serving.server").serve(given, given.models)
 
 
+def run_export(arguments: list[str], parse) -> int:
+    """Run `onepass export ARGUMENTS`; return the exit status."""
+    given = parse(ExportArguments, arguments, "onepass export")
+    from serving.bundles.export import export  # needs TensorFlow, unlike the help text
+
+    for line in export(given):
+        print(line)
+    return 0
+
+
+def check_models_folder(path: Path) -> None:
+    """Raise UserError if a path is a run or a single model; the message says what to pass instead.
+
+    An empty folder is accepted: the server waits for models.
+    """
+    if (path / MANIFEST).exists():
+        name = "MODELS, with this folder moved to MODELS/NAME/1"
+        if VERSION.fullmatch(path.resolve().name):
+            name = f"the folder of all models, {path.resolve().parents[1]}"
+        raise UserError(f"{path} is one version of a model; pass {name}.")
+    if any(VERSION.fullmatch(each.parent.name) for each in path.glob(f"*/{MANIFEST}")):
+        above = path.resolve().parent
+        raise UserError(f"{path} is a single model; name the folder above it, {above}.")
+    kind = kind_of(path)
+    if kind is not None:
+        what = "a model folder" if (path / SPEC_FILE).exists() else "a run"
+        raise UserError(
+            f"{path} is {what} of a {kind}, which cannot be served: export it with `onepass export "
+            f"{path} --out MODELS/NAME/1`, and pass MODELS."
+        )
+
+
 def _check_options(given: ServeArguments) -> None:
-    """Raises UserError, in the words of the command line, for settings that cannot be."""
+    """Check the settings; raise UserError with option names instead of field names."""
     try:
         Settings.__post_init__(given)
     except ValueError as error:
-        named = re.sub(r"`([a-z_]+)`", lambda name: f"`--{name[1].replace('_', '-')}`", str(error))
-        raise UserError(named) from error
+        raise UserError(re.sub(r"`([a-z_]+)`", _option, str(error))) from error
+
+
+def _option(field: re.Match) -> str:
+    return f"`--{field[1].replace('_', '-')}`"
 
 
 def _check_packages() -> None:
-    """Raises UserError where one is missing that the server imports."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(

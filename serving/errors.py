@@ -1,4 +1,4 @@
-"""What a request can end in, with its status over HTTP and over gRPC."""
+"""The errors that a request can end in, with their HTTP and gRPC statuses."""
 
 from typing import ClassVar
 
@@ -6,16 +6,16 @@ SHOWN_CHARACTERS = 64
 
 
 def shortened(word: str) -> str:
-    """A word of a request, fit to be shown in a line of an answer or of a log."""
+    """Return a word of a request, shortened and made printable for a response or a log line."""
     printable = "".join(c if c.isprintable() else "?" for c in word[:SHOWN_CHARACTERS])
     return printable + ("..." if len(word) > SHOWN_CHARACTERS else "")
 
 
 class ServingError(Exception):
-    """A request that is not answered; its message may be shown to the client.
+    """A request that failed; its message may be shown to the client.
 
-    http_status: of the answer. grpc_status: the name of a `grpc.StatusCode`. code: a short word for
-    programs. retry_after_seconds: when it may be worth trying again; None where it is not.
+    http_status: HTTP status. grpc_status: the name of a `grpc.StatusCode`. code: a short word
+    for programs. retry_after_seconds: when a retry may succeed; None where it will not.
     """
 
     http_status: ClassVar[int] = 500
@@ -29,26 +29,26 @@ class ServingError(Exception):
             self.retry_after_seconds = retry_after_seconds
 
 
-class InvalidInput(ServingError):  # noqa: N818 - the condition, as HTTP and gRPC name it
+class InvalidInput(ServingError):  # noqa: N818 - named as HTTP and gRPC name the condition
     """A field that breaks a rule; the message names both."""
 
     http_status, grpc_status, code = 400, "INVALID_ARGUMENT", "invalid_input"
 
 
 class Unauthorized(ServingError):  # noqa: N818
-    """A request without a token, or with a wrong one."""
+    """A request with no token or a wrong one."""
 
     http_status, grpc_status, code = 401, "UNAUTHENTICATED", "unauthorized"
 
 
 class Forbidden(ServingError):  # noqa: N818
-    """A request that may not be made, such as one for another host."""
+    """A request that is not allowed, such as one from another site's page."""
 
     http_status, grpc_status, code = 403, "PERMISSION_DENIED", "forbidden"
 
 
 class NotFound(ServingError):  # noqa: N818
-    """No model, version or page of that name."""
+    """A model, version or page that does not exist."""
 
     http_status, grpc_status, code = 404, "NOT_FOUND", "not_found"
 
@@ -60,7 +60,7 @@ class TooLarge(ServingError):  # noqa: N818
 
 
 class TooManyRequests(ServingError):  # noqa: N818
-    """A client over its requests per minute."""
+    """A client over its limit of requests per minute."""
 
     http_status, grpc_status, code = 429, "RESOURCE_EXHAUSTED", "too_many_requests"
     retry_after_seconds = 1.0
@@ -73,16 +73,16 @@ class Cancelled(ServingError):  # noqa: N818
 
 
 class Internal(ServingError):  # noqa: N818
-    """A failure of the server's own; what it was is in the log, by request id, and nowhere else."""
+    """A failure of the server; the cause is in its log, by request id, and nowhere else."""
 
     http_status, grpc_status, code = 500, "INTERNAL", "internal"
 
-    def __init__(self, message: str = "The model failed; the server's log has the reason."):
+    def __init__(self, message: str = "The model failed; see the server's log."):
         super().__init__(message)
 
 
 class Overloaded(ServingError):  # noqa: N818
-    """A full queue, or no stream left."""
+    """A full queue, or no free stream."""
 
     http_status, grpc_status, code = 503, "UNAVAILABLE", "overloaded"
     retry_after_seconds = 1.0
@@ -96,12 +96,12 @@ class NotReady(ServingError):  # noqa: N818
 
 
 class DeadlineExceeded(ServingError):  # noqa: N818
-    """An answer that did not come within its time."""
+    """A response that was not ready in time."""
 
     http_status, grpc_status, code = 504, "DEADLINE_EXCEEDED", "deadline_exceeded"
 
 
-# What a status tells a client; of two errors with the same one the first.
+# The error code of each status; of two errors with the same status, the first.
 _COMMON = (
     *(InvalidInput, Unauthorized, Forbidden, NotFound, TooLarge, TooManyRequests, Overloaded),
     DeadlineExceeded,

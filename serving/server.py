@@ -1,4 +1,4 @@
-"""`onepass serve MODELS`: HTTP and gRPC on one machine, in one event loop."""
+"""The server, `onepass serve MODELS`: HTTP and gRPC in one process and one event loop."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any
 from replicator.runs.errors import UserError
 from serving.engine.auth import read_token
 from serving.engine.registry import ModelRegistry
-from serving.engine.version_scanner import MANIFEST, VERSION, scan
+from serving.engine.version_scanner import scan
 from serving.grpc.server import make_server
 from serving.http.app import make_app
 from serving.http.health import Probes
@@ -32,61 +32,58 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def serve(settings: Settings, models: Path) -> int:
-    """Serves until a signal comes; the exit status of `onepass serve`."""
+    """Serve until a signal arrives; return the exit status of `onepass serve`."""
     check(settings, models)
     metrics = Metrics()
-    log = logs.configure(settings.log_format, settings.log_level, on_lost=metrics.log_line_lost)
+    log = logs.configure(
+        settings.log_format, settings.log_level, on_lost=metrics.log_lines_lost.inc
+    )
     traces.configure()
     _allow_many_files()
     if settings.sandbox and ACCELERATOR.exists():
         LOG.warning("models in the sandbox run on the processor; --no-sandbox gives them the GPU")
     status, is_busy = asyncio.run(_serve_until_signal(settings, models, metrics))
     traces.close()
-    if is_busy or not log.write_all():  # a thread that hangs must not keep the process
+    if is_busy or not log.write_all():  # a hanging thread must not keep the process alive
         os._exit(status)
     return status
 
 
 def check(settings: Settings, models: Path) -> None:
-    """Raises UserError, in one line, where the server should not begin at all."""
+    """Raise UserError if the server cannot start with these settings and models."""
     if read_token(settings) is None and not settings.is_loopback:
         raise UserError(
-            f"Listening on {settings.host}, which others can reach, needs a token: --token-file "
-            f"FILE or {TOKEN_VARIABLE}."
+            f"Listening on {settings.host}, which other machines can reach, requires a token: "
+            f"--token-file FILE or {TOKEN_VARIABLE}."
         )
     if settings.sandbox:
         check_available()
     if not models.is_dir():
         raise UserError(f"There is no folder {models}.")
-    seen = scan(models)
-    if seen.error:
-        raise UserError(f"{models}: {seen.error}.")
-    for name in seen.versions:
-        if VERSION.fullmatch(name) and (models / name / MANIFEST).exists():
-            above = models.resolve().parent
-            raise UserError(f"{models} is a single model; name the folder above it, {above}.")
+    if error := scan(models).error:
+        raise UserError(f"{models}: {error}.")
 
 
 class Server:
-    """Models, HTTP and gRPC together.
+    """The model registry with its HTTP and gRPC servers.
 
     Args:
-      registry: neither started nor loaded.
-      settings: where to listen.
-      metrics: handed to all.
+      registry: not started yet.
+      settings: addresses and limits.
+      metrics: shared by all parts.
     """
 
     def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics):
         self.registry, self.settings = registry, settings
         self._parts = registry, settings, metrics
         self._http = HttpServer(make_app(*self._parts), settings.drain_seconds)
-        # With limits of its own: who fills the other port keeps no probe out.
+        # A full main port must not lock out probes, so they have limits of their own.
         self._probes = HttpServer(Probes(registry, metrics).app())
         self._grpc: Any = None
         self.http_address = self.grpc_address = self.probe_address = ""
 
     async def start(self) -> None:
-        """Listens, answering that nothing is ready, and begins to load; UserError if it cannot."""
+        """Listen, answer that nothing is ready, and load models; raise UserError if that fails."""
         host = self.settings.host
         listener = bind_socket(host, self.settings.port)
         try:
@@ -96,15 +93,15 @@ class Server:
             await self._stop_grpc(0.0)
             raise
         self.http_address = address(host, listener.getsockname()[1])
-        await self._http.begin(listener)
+        await self._http.start(listener)
         if self.settings.probe_port >= 0:
             listener = bind_socket(host, self.settings.probe_port)
             self.probe_address = address(host, listener.getsockname()[1])
-            await self._probes.begin(listener)
+            await self._probes.start(listener)
         await self.registry.start()
 
     async def stop(self) -> bool:
-        """Accepts nothing more; whether everything accepted was answered in `drain_seconds`."""
+        """Stop accepting requests; return whether all accepted ones were answered in time."""
         loop, seconds = asyncio.get_running_loop(), self.settings.drain_seconds
         end = loop.time() + seconds
         self.registry.drain()
@@ -117,14 +114,14 @@ class Server:
         if self._grpc is None:
             return True
         start = time.monotonic()
-        await self._grpc.stop(seconds)  # which cuts off what is left after so many seconds
+        await self._grpc.stop(seconds)  # cancels the calls left after that
         return time.monotonic() - start < seconds
 
     async def _start_grpc(self) -> None:
         if self.settings.grpc_port < 0:
             return
         host, port = self.settings.host, self.settings.grpc_port
-        bind_socket(host, port).close()  # gRPC would say more than one line
+        bind_socket(host, port).close()  # gRPC's own error takes more than one line
         self._grpc = make_server(*self._parts)
         try:
             port = self._grpc.add_insecure_port(address(host, port))
@@ -137,7 +134,11 @@ class Server:
 async def _serve_until_signal(
     settings: Settings, models: Path, metrics: Metrics
 ) -> tuple[int, bool]:
-    """Serves until a signal comes; the exit status, and whether a thread is still busy."""
+    """Serve until a signal arrives.
+
+    Returns:
+      The exit status, and whether a thread is still busy.
+    """
     registry = ModelRegistry(models, settings, metrics=metrics)
     server = Server(registry, settings, metrics)
     shutdown: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -147,18 +148,18 @@ async def _serve_until_signal(
     first: set[asyncio.Future[Any]] = {shutdown, initial_load_done}
     await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
     if not shutdown.done():
-        line = f"{ready_line(server)}\n"  # with its end, that no line of the log comes between
-        say = functools.partial(print, line, end="", flush=True)
-        threading.Thread(target=say, daemon=True).start()  # nobody may be reading it
+        line = f"{ready_line(server)}\n"  # one write, so that no log line splits it
+        announce = functools.partial(print, line, end="", flush=True)
+        threading.Thread(target=announce, daemon=True).start()  # stdout may not be read
     initial_load_done.cancel()
     number = await shutdown
-    logs.event(LOG, f"{signal.Signals(number).name}: answering what was accepted, then stopping")
+    logs.event(LOG, f"{signal.Signals(number).name}: answering accepted requests, then stopping")
     is_drained = await server.stop()
     return 0 if is_drained else 128 + number, registry.is_busy
 
 
 def ready_line(server: Server) -> str:
-    """What the command says when it is ready: the models and the addresses."""
+    """Return the line that the command prints when it is ready: models and addresses."""
     registry = server.registry
     known = [
         name
@@ -174,7 +175,7 @@ def ready_line(server: Server) -> str:
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket with that address; UserError if it cannot be had."""
+    """Return a socket bound to an address; raise UserError if that fails."""
     try:
         family, kind, protocol, _, cluster = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -185,7 +186,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(cluster)
-        listener.listen(0)  # a port in use may show only now
+        listener.listen(0)  # a port in use may fail only here
     except OSError as error:
         listener.close()
         raise UserError(f"Cannot listen on {address(host, port)}: {error.strerror}.") from error
@@ -193,20 +194,20 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def address(host: str, port: int) -> str:
-    """HOST:PORT, with brackets where the host needs them."""
+    """Return HOST:PORT, with brackets where the host needs them."""
     host = host.strip("[]")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _allow_many_files() -> None:
-    """Raises the limit on open files: every connection is one."""
+    """Raise the limit on open files: each connection is one."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _install_signal_handlers(shutdown: "asyncio.Future[int]") -> None:
-    """The first signal sets the future, the second one ends the process at once."""
+    """Set the future at the first signal; exit at once at the second."""
 
     def take(number: int) -> None:
         if shutdown.done():

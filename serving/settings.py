@@ -1,4 +1,4 @@
-"""Every limit and address of `onepass serve`."""
+"""The limits and addresses of `onepass serve`."""
 
 import dataclasses
 import ipaddress
@@ -8,79 +8,79 @@ from typing import Literal
 from replicator.runs.errors import UserError
 from replicator.runs.field_rules import at_least, require
 
-# Packages of the extra `serve`, without which no server starts.
+# Packages of the extra `serve`, all of them required.
 NEEDED = (
     *("starlette", "grpc", "grpc_health", "grpc_reflection", "h11", "msgspec"),
     *("orjson", "prometheus_client", "uvicorn"),
 )
 TOKEN_VARIABLE = "ONEPASS_TOKEN"
-SCHEMES = ("http://", "https://", "grpc://", "grpcs://")  # by which a server is asked
+SCHEMES = ("http://", "https://", "grpc://", "grpcs://")  # of a server's address
 MIB = 2**20
 
 
 def is_url(word: object) -> bool:
-    """Return whether a word names a model of a server; schemes have no case (RFC 3986, 3.1)."""
+    """Return whether a word is the URL of a served model; schemes ignore case (RFC 3986, 3.1)."""
     return str(word).lower().startswith(SCHEMES)
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Addresses, authentication, and limits."""
+    """Addresses, authentication and limits of a server."""
 
     host: str = "127.0.0.1"
-    """Address to listen on, HTTP and gRPC alike. Any but loopback needs a token."""
+    """Address to listen on, for HTTP and gRPC. Any but loopback requires a token."""
     port: int = 8501
-    """Of HTTP; 0: any free one, which the first line names."""
+    """HTTP port; 0: any free one, which the first line names."""
     grpc_port: int = 8500
-    """Of gRPC; 0: any free one; -1: no gRPC."""
+    """gRPC port; 0: any free one; -1: no gRPC."""
     probe_port: int = -1
-    """Of `/healthz`, `/readyz` and the metrics without a token, for probes alone; 0: any free one;
-    -1: none."""
+    """Port of `/healthz`, `/readyz` and the metrics alone, without a token; 0: any free one; -1:
+    none."""
     token_file: Path | None = None
-    """File with the token that every request must bear. None: the variable ONEPASS_TOKEN, and no
-    token without it."""
+    """File with the token that every request must carry. None: the environment variable
+    ONEPASS_TOKEN; without it no token is required."""
     allowed_hosts: tuple[str, ...] = ()
-    """Host names that requests may ask for, besides the address itself and localhost, and whose
-    pages may send requests, also where a proxy passes another host on."""
+    """Host names that requests may be for, in addition to the address and localhost. Their pages
+    may send requests, also where a proxy passes another host on."""
     max_body_mib: float = 16.0
-    """Largest body of a request and largest gRPC message, in MiB."""
+    """Largest request body and largest gRPC message, in MiB."""
     max_rows: int = 64
-    """Largest batch of one request; it is split where the model's own limit is lower."""
+    """Largest batch of one request; it is split where the model's limit is lower."""
     queue_rows: int = 256
-    """Rows that may wait for each model; beyond that requests are answered 503."""
+    """Rows that may wait for each model; further requests are answered 503."""
     queue_mib: float = 256.0
-    """Bytes of inputs that may wait for each model, in MiB."""
+    """Size of the inputs that may wait for each model, in MiB."""
     batch_delay_ms: float = 1.0
-    """Milliseconds that a batch waits for more rows, only when requests come side by side."""
+    """Milliseconds that a batch waits for more rows, only while requests are concurrent."""
     threads: int = 1
-    """Calls of each model at the same time."""
+    """Concurrent calls of each model."""
     timeout_seconds: float = 60.0
-    """Longest time for a request, in seconds; a client may ask for less."""
+    """Time limit of a request, in seconds; a client may ask for less."""
     max_streams: int = 8
-    """Streams of each model at the same time, at most 246 in a sandbox; beyond that requests are
-    answered 503."""
+    """Concurrent streams of each model, at most 246 in a sandbox; further requests are answered
+    503."""
     poll_seconds: float = 1.0
-    """Seconds between two looks at the folder of models."""
+    """Seconds between two scans of the folder of models."""
     load_seconds: float = 600.0
-    """Longest time to load and warm a version, in seconds; others are loaded beside it."""
+    """Time limit for loading and warming a version, in seconds; others load meanwhile."""
     sandbox: bool = True
-    """Load and run each model in a process of its own, which can neither write a file nor reach a
-    network (Linux; on the processor)."""
+    """Load and run each model in its own process, which can neither write files nor reach a network
+    (Linux, CPU only)."""
     trust: tuple[str, ...] = ()
-    """Public keys of ed25519, in PEM: what one of them has signed (`onepass export --sign`) runs in
-    the server's own process; with --no-sandbox nothing else does."""
+    """Public ed25519 keys in PEM. Bundles signed by one of them (`onepass export --sign`) run in
+    the server's process; with --no-sandbox no others are loaded."""
     sandbox_memory_gib: float = 4.0
-    """Most memory of each of these processes, in GiB."""
+    """Memory limit of each sandbox process, in GiB."""
     call_seconds: float = 600.0
-    """Longest time of a call there, in seconds; a process that hangs is ended and started again."""
+    """Time limit of a call in a sandbox, in seconds; a process that hangs is restarted."""
     drain_seconds: float = 30.0
-    """Seconds that accepted requests have to be answered after SIGTERM or Ctrl-C."""
+    """Seconds to answer accepted requests after SIGTERM or Ctrl-C."""
     backend: Literal["auto", "tensorflow", "numba"] = "auto"
-    """What a student runs on; auto: numba where there is no accelerator."""
+    """Backend of students; auto: numba where there is no accelerator."""
     log_format: Literal["text", "json"] = "text"
-    """Of the log, on stderr."""
+    """Format of the log, on stderr."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Lowest level of the log; info has a line a request."""
+    """Lowest level of the log; info includes one line per request."""
 
     def __post_init__(self):
         at_least(self, 0, "port", "batch_delay_ms", "drain_seconds")
@@ -109,7 +109,7 @@ class Settings:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nothing but this machine can reach `host`."""
+        """Whether `host` can be reached from this machine alone."""
         return is_loopback(self.host)
 
 

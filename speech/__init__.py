@@ -4,10 +4,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from speech.parts import text_parts
 from speech.phonemes import EspeakError, TextError
 from speech.voice import Voice, load, shipped
 
-__all__ = ["EspeakError", "TextError", "Voice", "load", "shipped", "text_frames"]
+__all__ = ["EspeakError", "TextError", "load", "shipped", "text_frames"]
 
 
 class ReadsFrames(Protocol):
@@ -21,12 +22,13 @@ class ReadsFrames(Protocol):
 def text_frames(
     model: ReadsFrames, text: str, *, speed: float = 1.0, voice: Voice | None = None
 ) -> np.ndarray:
-    """The frames of a text for a model to speak, float32 [frames, bands].
+    """Return the frames of a text for a model to speak, float32 [frames, bands].
 
     Args:
-      model: that will speak them; its mel frames must be those of the voice.
-      text: US English. speed: how much faster than the recordings, 0.25 to 4.
-      voice: which; None: the shipped one.
+      model: the model that will speak them; its mel frames must be those of the voice.
+      text: US English of any length; long ones are read in parts, see `text_parts`.
+      speed: how much faster than the recordings, 0.25 to 4.
+      voice: the voice; None: the shipped one.
 
     Raises:
       TextError: the text cannot be spoken: what is sent is wrong.
@@ -35,4 +37,5 @@ def text_frames(
     """
     voice = shipped() if voice is None else voice
     voice.check(model.spec)
-    return voice.frames(text, speed)
+    parts = text_parts(text) or [text]
+    return np.concatenate([voice.frames(part, speed) for part in parts])

@@ -7,6 +7,7 @@ import subprocess
 import unicodedata
 
 from replicator.runs.errors import UserError
+from speech.normalisation import read_aloud
 
 PROGRAM = "espeak-ng"
 VOICE = "en-us"
@@ -24,7 +25,6 @@ STRESS_MARKS = {"'": PRIMARY, ",": SECONDARY, "%": UNSTRESSED, "=": UNSTRESSED}
 ENDINGS = {"?": QUESTION, ".": STOP, "!": STOP, "\u2026": STOP}
 SILENT = set(" .,;:!?-'\"()\u2013\u2014\u2018\u2019\u201c\u201d\u2026")
 
-_TITLES = re.compile(r"\b(Mr|Mrs|Ms|Dr|St|Prof|Capt|Col|Gen|Lt|Sgt|Jr|Sr|vs|[A-Z])\. ")
 _ENDS = re.compile(
     r"[.!?\u2026]+[\"'\u201d\u2019)]*(?=\s|$)|[,;:]+(?=\s|$)|\s[-\u2013]+\s|\u2014|[()]"
 )
@@ -89,8 +89,8 @@ def _is_visible(character: str) -> bool:
 
 
 def clauses(text: str) -> list[tuple[str, str]]:
-    """The clauses of a checked text, each with the pause that it ends in."""
-    text = _TITLES.sub(r"\1 ", text + " ")
+    """Return the clauses of a checked text as they are read aloud, each with its closing pause."""
+    text = read_aloud(text)
     found, start = [], 0
     for end in _ENDS.finditer(text):
         found.append((text[start : end.start()], ENDINGS.get(end.group().strip()[:1], COMMA)))

@@ -22,6 +22,7 @@ from speech.card import card
 from speech.evaluation import frame_measures, spoken, variance_corrections
 from speech.examples import Example, examples, prepared
 from speech.network import VoiceConfig
+from speech.phonemes import QUESTION
 from speech.training import Scale, SpeechConfig, scale_of, train
 from speech.voice import KIND, SPEC_FILE, WEIGHTS_FILE, Voice
 from wavenet.data import audio
@@ -141,10 +142,12 @@ def _measured(given, voice, model, dev: list[Example], scale: Scale, mel: MelCon
 
 def _origin(given: Arguments, train_split: list[Example], voice: Voice) -> dict:
     seconds = sum(len(e.mel) for e in train_split) * voice.hop_seconds
+    asked = any(p.symbol == QUESTION for e in train_split for p in e.phonemes)
     count = sum(math.prod(value.shape) for value in voice.weights.values())
     return {
         "data": given.data.name,
         "data_licence": given.data_licence,
+        "questions": asked,
         "train_minutes": round(seconds / 60.0, 1),
         "weights": count,
         "steps": given.config.loop.num_steps,

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from replicator.runs.metrics import MetricsLog
-from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import to_json
 from replicator.training.config import LoopConfig, OptimizerConfig
-from replicator.training.loop import Outcome, Trainer
+from replicator.training.loop import Outcome
 from replicator.training.state import TrainState
+from replicator.training.training_run import TrainingRun
 from speech.acoustic import AcousticLoss, AcousticModel, LossConfig
 from speech.examples import Example
 from speech.harmonics import LOW_HZ, STEPS_PER_OCTAVE, harmonics_table
@@ -210,16 +210,17 @@ def train(
     bands = len(scale.weights["mel_mean"])
     sizes = VoiceConfig(len(scale.symbols) + 1, bands)
     stored = {"kind": KIND, **to_json(config), "sizes": to_json(sizes)}
-    run = RunDirectory.create(workdir, stored, ("loop",))
-    try:
+    with TrainingRun(workdir) as run:
+        run.claim(stored, ("loop",))
         model = AcousticModel(sizes, config.seed)
         state = TrainState(model, config.optimizer, config.loop.num_steps)
         loss = AcousticLoss(model, config.loss)
-        trainer = Trainer(run, state, loss, config.loop)
-        for line in trainer.resume():
-            print(line)
-        evaluate_dev = EvaluationCallback(state, loss, examples["dev"], scale)
-        given = batches(examples["train"], scale, config, sizes.encoder_channels, trainer.step)
-        return model, trainer.train(given, evaluate_dev)
-    finally:
-        run.unlock()
+        channels = sizes.encoder_channels
+        outcome = run.train(
+            state,
+            loss,
+            config.loop,
+            lambda step, *_: batches(examples["train"], scale, config, channels, step),
+            lambda: EvaluationCallback(state, loss, examples["dev"], scale),
+        )
+    return model, outcome

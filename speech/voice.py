@@ -26,6 +26,7 @@ from speech.phonemes import (
     TextError,
     phonemes,
 )
+from speech.questions import as_statements, question_rise
 
 SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
 KIND = "speech-acoustic"
@@ -61,7 +62,8 @@ class Voice:
           TextError: the text cannot be spoken, or would last more than MAX_FRAMES.
           EspeakError: espeak-ng is missing or failed.
         """
-        spoken = phonemes(text)
+        asked = phonemes(text)
+        spoken = asked if self.speaks_questions else as_statements(asked)
         lengths, hidden = self.durations(spoken, speed)
         if lengths.sum() > MAX_FRAMES:
             seconds = MAX_FRAMES * self.hop_seconds
@@ -69,7 +71,15 @@ class Voice:
                 f"The text may last {seconds:g} s at most, got "
                 f"{lengths.sum() * self.hop_seconds:.0f} s; speak it in parts."
             )
-        return self.mel(hidden, lengths)
+        pitch = self.pitch(hidden, lengths)
+        if not self.speaks_questions:
+            pitch[:, 0] += question_rise(asked, lengths)
+        return self.mel(hidden, lengths, pitch)
+
+    @property
+    def speaks_questions(self) -> bool:
+        """Whether the voice was trained on questions."""
+        return bool(self.spec.get("questions", False))
 
     @property
     def hop_seconds(self) -> float:

@@ -67,7 +67,7 @@ class Running:
         await self.registry.start()
         await self.registry.initial_load_done()
         self._server = HttpServer(make_app(self.registry, self.settings, self.metrics))
-        await self._server.begin(self._listener)
+        await self._server.start(self._listener)
 
     def do(self, coroutine, seconds=10):
         """Runs a coroutine on the server's loop."""

@@ -4,6 +4,7 @@ One parallel pass gives the distributions of a whole recording to the encoder. T
 them from the step of the cached sampler, sample by sample, and feeds back what it reads.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,12 +38,12 @@ class SoundCodec:
 
     def __init__(self, network: Any):
         config = network.config
-        if not isinstance(network, WaveNet) or config.feature_channels or config.context_layers:
+        if config.conditioner_units or config.feature_channels or config.context_layers:
             raise UserError(
                 "Only a WaveNet without frames and context stack compresses: frames are made of "
                 "the sound itself, and would have to be in the file."
             )
-        if type(network.likelihood) not in (Softmax, Gaussian, GaussianMixture, LogisticMixture):
+        if type(network.likelihood) not in CODES:
             raise UserError(
                 "Only softmax, logistic and Gaussian outputs compress, got "
                 f"{type(network.likelihood).__name__}."
@@ -105,31 +106,60 @@ class SoundCodec:
         outputs = self.outputs(np.asarray(outputs, np.float64))
         like = np.sqrt(np.mean(np.square(outputs), 0))
         off = tolerance * (np.abs(outputs) + LEAST_SHARE * like)
-        if isinstance(self.network.likelihood, Softmax):
-            return Categorical(outputs, off)
-        likelihood: Any = self.network.likelihood
-        half = 0.5 * (self.levels - 1)
-        if isinstance(likelihood, Gaussian):
-            zero = np.zeros([len(outputs), 1])
-            parts, offs = ([zero, a[:, :1], a[:, 1:]] for a in (outputs, off))
-        else:
-            parts, offs = (np.split(a, 3, -1) for a in (outputs, off))
-        least = max(likelihood.min_log_scale + np.log(half), np.log(LEAST_SCALE * self.levels))
-        weights, means, scales = map(np.ascontiguousarray, parts)
-        weights_off, means_off, scales_off = map(np.ascontiguousarray, offs)
-        return Mixture(
-            self.levels,
-            weights,
-            half * (means + 1.0),
-            np.maximum(scales + np.log(half), least),
-            (weights_off, half * means_off, scales_off),
-            not isinstance(likelihood, LogisticMixture),
-        )
+        likelihood = self.network.likelihood
+        return CODES[type(likelihood)](likelihood, outputs, off)
 
     @staticmethod
     def outputs(outputs: np.ndarray) -> np.ndarray:
         """The network's outputs, float64 [samples, parameters], as the code reads them."""
         return outputs
+
+
+def _softmax(likelihood: Softmax, outputs: np.ndarray, off: np.ndarray) -> Categorical:
+    return Categorical(outputs, off)
+
+
+def _normals(
+    likelihood: Gaussian | GaussianMixture, outputs: np.ndarray, off: np.ndarray
+) -> Mixture:
+    return _components(likelihood, outputs, off, normal=True)
+
+
+def _logistics(likelihood: LogisticMixture, outputs: np.ndarray, off: np.ndarray) -> Mixture:
+    return _components(likelihood, outputs, off, normal=False)
+
+
+def _components(likelihood: Any, outputs: np.ndarray, off: np.ndarray, normal: bool) -> Mixture:
+    half = 0.5 * (likelihood.levels - 1)
+    least = max(likelihood.min_log_scale + np.log(half), np.log(LEAST_SCALE * likelihood.levels))
+    weights, means, scales = _sections(likelihood, outputs)
+    weights_off, means_off, scales_off = _sections(likelihood, off)
+    return Mixture(
+        likelihood.levels,
+        weights,
+        half * (means + 1.0),
+        np.maximum(scales + np.log(half), least),
+        (weights_off, half * means_off, scales_off),
+        normal,
+    )
+
+
+def _sections(likelihood: Any, array: np.ndarray) -> list[np.ndarray]:
+    """Return logits, means and log-scales, float64 [samples, components] each."""
+    logits, means, _ = likelihood.sections
+    parts = np.split(array, [logits, logits + means], -1)
+    # A component alone has the whole weight.
+    parts = parts if logits else [np.zeros_like(parts[1]), *parts[1:]]
+    return [np.ascontiguousarray(part) for part in parts]
+
+
+CODES: dict[type, Callable[[Any, np.ndarray, np.ndarray], Mixture | Categorical]] = {
+    Softmax: _softmax,
+    Gaussian: _normals,
+    GaussianMixture: _normals,
+    LogisticMixture: _logistics,
+}
+"""The distributions that compress, and what makes a code of their parameters and tolerances."""
 
 
 def compress(

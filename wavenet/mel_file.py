@@ -14,7 +14,8 @@ def read_frames(path: Path, model: Any, force: bool = False) -> np.ndarray:
     """Return the frames of an npy file as a model reads them, float32 [frames, bands].
 
     Args:
-      path: of an npy file of logarithms, [frames, bands].
+      path: an npy file of logarithms, [frames, bands], or as HiFi-GAN stores them, [bands, frames]
+        or [1, bands, frames].
       model: a model of speech that reads mel frames alone.
       force: take them even if they do not look like the model's.
 
@@ -42,9 +43,14 @@ def read_mel(path: Path, model: Any) -> np.ndarray:
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{path} cannot be read as an npy file.") from error
     bands, shape = model.data.mel_bands, getattr(mel, "shape", None)
-    if shape is None or mel.dtype.kind not in "fiu" or len(shape) != 2 or shape[1] != bands:
+    if shape is not None and len(shape) == 3 and shape[0] == 1:
+        mel = mel[0]
+    if shape is not None and mel.ndim == 2 and mel.shape[0] == bands != mel.shape[1]:
+        mel = mel.T
+    if shape is None or mel.ndim != 2 or mel.shape[1] != bands or mel.dtype.kind not in "fiu":
         raise UserError(
-            f"{path} must hold numbers [frames, {bands}], got {shape}{_hint(shape, bands)}."
+            f"{path} must hold numbers [frames, {bands}], [{bands}, frames] or [1, {bands}, "
+            f"frames], got {shape}."
         )
     if not len(mel):
         raise UserError(f"{path} holds no frame.")
@@ -52,13 +58,3 @@ def read_mel(path: Path, model: Any) -> np.ndarray:
     if bad.any():
         raise UserError(f"{path} holds a value that is no number (NaN), first in {bad.argmax()}.")
     return mel.astype(np.float32)
-
-
-def _hint(shape: tuple[int, ...] | None, bands: int) -> str:
-    """What may be wrong with a shape, as the end of a sentence."""
-    if shape is not None and len(shape) == 3 and shape[0] == 1 and bands in shape[1:]:
-        turned = ".T" if shape[1] == bands else ""
-        return f": a batch of one, save mel[0]{turned}"
-    if shape is not None and len(shape) == 2 and shape[0] == bands:
-        return ": it is transposed, save mel.T"
-    return ""

@@ -24,6 +24,7 @@ from wavenet.speech_model import PassCount, Request, TrainedSpeechModel, spec_of
 from wavenet.training import KIND, config_from
 
 if TYPE_CHECKING:
+    from autoregressive.model import Autoregressive
     from wavenet.compression import SoundCodec
 
 SHIPPED = shipped.TEACHER
@@ -47,6 +48,8 @@ class SpeechModel(TrainedSpeechModel):
 
     backends: ClassVar = get_args(Backend)
     primable: ClassVar = True  # it can go on from a recording
+    compresses: ClassVar = True
+    refinable: ClassVar = False
 
     @property
     def data(self) -> DataConfig:
@@ -185,6 +188,18 @@ class SpeechModel(TrainedSpeechModel):
         from wavenet.compression import SoundCodec
 
         return SoundCodec(self.network)
+
+    @functools.cached_property
+    def autoregressive(self) -> "Autoregressive":
+        """The network by the library's parts: `conditionals`, `log_prob`, `sample` and `stream`.
+
+        Its elements are samples in [-1, 1] after the model's gain, float32 [num, time]; its
+        condition is that of `network.condition`, [num, time, channels]. A seed gives the levels
+        that `generate` gives at temperature 1.
+        """
+        from wavenet.autoregression import autoregressive
+
+        return autoregressive(self.network)
 
     @functools.cached_property
     def _density(self) -> Density:

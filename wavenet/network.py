@@ -9,14 +9,23 @@ where `*` is a causal dilated convolution and `c` the condition of that time ste
 a speaker, and the context stack (section 2.6).
 """
 
+import functools
 import math
+from typing import Any
 
 import tensorflow as tf
 
-from likelihoods.distribution import Distribution, LocationScale
+from likelihoods.capabilities import with_scales
 from likelihoods.initial import Initial
 from replicator.training.rematerialisation import recomputed
 from wavenet.config import WaveNetConfig
+from wavenet.sound_network import (
+    Network,
+    check_condition,
+    initial_embedding,
+    initial_output,
+    speaker_row,
+)
 from wavenet.upsampling import FrameUpsampler
 
 SQRT_HALF = math.sqrt(0.5)
@@ -172,7 +181,7 @@ class ContextStack(tf.Module):
         return self.stack(hidden, None)
 
 
-class WaveNet(tf.Module):
+class WaveNet(Network):
     """The network; holds variables only, no generation state.
 
     `network(inputs, condition)` gives the parameters of every conditional p(x_t | x_<t, c) in one
@@ -206,6 +215,17 @@ class WaveNet(tf.Module):
         self.upsampler = FrameUpsampler(config, initial) if config.feature_channels else None
         self.speaker_embedding = initial_embedding(config, initial)
         self.context_stack = ContextStack(config, initial) if config.context_layers else None
+
+    def untrained(self) -> "WaveNet":
+        """Return another network of the same configuration, with untrained weights."""
+        return WaveNet(self.config)
+
+    @functools.cached_property
+    def xla_sampler(self) -> Any:
+        """The cached sampler by XLA, and what was compiled for it."""
+        from wavenet.samplers.xla import XlaSampler
+
+        return XlaSampler(self)
 
     def inputs(self, levels):
         """What the network reads for integer levels: the levels themselves, or scaled floats."""
@@ -253,6 +273,14 @@ class WaveNet(tf.Module):
             condition = self.condition(frames, speaker, inputs.shape[1])
         return self(inputs, condition)
 
+    def clip_rows(self, frames, speaker, num_samples: int, side_frames: int = 0):
+        """Return the condition of every sample, see `Network.clip_rows`; frames have no sides."""
+        return self.condition(frames, speaker, num_samples)
+
+    def of_rows(self, inputs, rows):
+        """Return the parameters of a call, whose condition these rows are."""
+        return self(inputs, rows)
+
     def resumed(self, inputs, condition=None, pasts=None, skipped: int = 0):
         """The parameters of a call, and the input of every layer [batch, time, residual].
 
@@ -260,8 +288,10 @@ class WaveNet(tf.Module):
 
         pasts: what every layer read before, [batch, its `past_steps`, residual]; None: zeros.
         """
-        bottom = self._bottom(inputs, condition)
-        hidden, condition, prediction = (x if x is None else x[:, skipped:] for x in bottom)
+        if self.context_stack is not None:
+            condition = self._with_context(self.context_stack, inputs, condition)
+        bottom = (*self._front(self.shifted(inputs)), condition)
+        hidden, prediction, condition = (x if x is None else x[:, skipped:] for x in bottom)
         skips, hiddens = self.stack.with_hiddens(hidden, condition, pasts)
         return self.head(skips, prediction), hiddens
 
@@ -279,26 +309,38 @@ class WaveNet(tf.Module):
         raw += tf.cast(self.head2_bias, raw.dtype)
         return self._in_scaled_units(raw, prediction)
 
-    def _bottom(self, inputs, condition):
-        read = self.config.reads_levels
-        wave = self.wave(inputs) if read else inputs * self.config.input_gain
-        if self.context_stack is not None:
-            condition = self._with_context(self.context_stack, wave, condition)
-        hidden, prediction = self._front(inputs, wave)
-        return hidden, condition, prediction
+    @property
+    def silence(self) -> int:
+        """What the network reads before the first sample: a level that there is not, or 0."""
+        return self.config.levels if self.config.reads_levels else 0
 
-    def _front(self, inputs, wave):
+    def shifted(self, inputs):
+        """Return what the network reads at every sample, the one before it, [batch, time]."""
+        return tf.pad(inputs, [[0, 0], [1, 0]], constant_values=self.silence)[:, :-1]
+
+    def of_past(self, past, condition=None):
+        """Return the parameters of every sample [batch, time, parameters], given the one before.
+
+        The network as a causal one: output t reads `past` up to t. It has no context stack.
+
+        Args:
+          past: [batch, time], see `shifted`.
+          condition: [batch, time, channels], or None.
+        """
+        hidden, prediction = self._front(past)
+        return self.head(self.stack(hidden, condition), prediction)
+
+    def _front(self, past):
         if self.config.reads_levels:
             # One row more, of zeros: the level of what lies before the first sample.
             rows = tf.pad(tf.cast(self.front_kernel, self.dtype), [[0, 1], [0, 0]])
-            rows = tf.gather(rows, inputs[:, :-1])
-            hidden = tf.pad(rows, [[0, 0], [1, 0], [0, 0]]) + tf.cast(self.front_bias, self.dtype)
-            return hidden, None
+            return tf.gather(rows, past) + tf.cast(self.front_bias, self.dtype), None
         width = self.config.front_width
         kernel = self.front_kernel
         if self.prediction_kernel is not None:
             kernel = tf.concat([kernel, self.prediction_kernel[:, None]], -1)
-        past = tf.pad(tf.cast(wave, self.front_dtype), [[0, 0], [width, 0]])[:, :-1, None]
+        wave = tf.cast(past * self.config.input_gain, self.front_dtype)
+        past = tf.pad(wave, [[0, 0], [width - 1, 0]])[..., None]
         out = tf.nn.conv1d(past, tf.cast(kernel, past.dtype)[:, None, :], 1, "VALID")
         residual = self.config.residual_channels
         hidden = tf.cast(out[..., :residual] + tf.cast(self.front_bias, out.dtype), self.dtype)
@@ -311,15 +353,18 @@ class WaveNet(tf.Module):
         A mean that corrects a linear prediction does so in units of its scale: a logistic's
         gradient in those units is bounded, quiet samples do not drown the loud ones.
         """
-        if not isinstance(self.likelihood, LocationScale):
+        likelihood = with_scales(self.likelihood)
+        if likelihood is None:
             return raw
         gain = self.config.input_gain
-        weight, mean, log_scale = tf.split(raw, self.likelihood.sections, -1)
+        weight, mean, log_scale = tf.split(raw, likelihood.sections, -1)
         if prediction is not None:
             mean = prediction + mean * tf.exp(log_scale)
         return tf.concat([weight, mean / gain, log_scale - math.log(gain)], -1)
 
-    def _with_context(self, stack: ContextStack, wave, condition):
+    def _with_context(self, stack: ContextStack, inputs, condition):
+        read = self.config.reads_levels
+        wave = self.wave(inputs) if read else inputs * self.config.input_gain
         blocks = stack(tf.cast(wave, self.dtype))
         context = tf.repeat(blocks, stack.block_samples, 1)[:, : tf.shape(wave)[1]]
         return context if condition is None else tf.concat([condition, context], -1)
@@ -337,38 +382,6 @@ def stack_of(config: WaveNetConfig, initial: Initial, condition_channels: int) -
     )
 
 
-def initial_embedding(config: WaveNetConfig, initial: Initial) -> tf.Variable | None:
-    """The learned embedding of speakers [speakers, channels]; None where there is none."""
-    if not config.speakers or not config.speaker_channels:
-        return None
-    shape, gain = [config.speakers, config.speaker_channels], math.sqrt(config.speakers)
-    return initial.kernel(shape, "speaker_embedding", gain)
-
-
-def speaker_row(config: WaveNetConfig, embedding: tf.Variable | None, speaker):
-    """What the gates read of a speaker int32 [batch], [batch, channels]."""
-    row = tf.one_hot(speaker, config.speakers)
-    return row if embedding is None else tf.matmul(row, embedding)
-
-
-def check_condition(config, frames, speaker) -> None:
-    """Returns nothing; ValueError for frames or a speaker that a network does not read.
-
-    config: of the network, with `feature_channels` and `speakers`.
-    """
-    for name, value, field in (
-        ("frames", frames, "feature_channels"),
-        ("speaker", speaker, "speakers"),
-    ):
-        count = getattr(config, field)
-        if (value is None) != (count == 0):
-            needed = "given" if count else "None"
-            raise ValueError(f"`{name}` must be {needed} for a network with {field}={count}.")
-    channels = config.feature_channels
-    if channels and frames.shape[-1] != channels:
-        raise ValueError(f"`frames` must have {channels} channels, got {frames.shape[-1]}.")
-
-
 def causal_taps(past, hidden, dilation: int) -> list[tf.Tensor]:
     """The taps h[t - j dilation], oldest first, each [batch, time, channels].
 
@@ -384,13 +397,3 @@ def gated(gate):
     """tanh(a) . sigmoid(b) of the two halves (a, b) of the last axis."""
     filters, gates = tf.split(gate, 2, -1)
     return tf.tanh(filters) * tf.sigmoid(gates)
-
-
-def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:
-    """The bias that the output starts from, [parameters]: means and scales, or zeros.
-
-    reach: how far from 0 means lie, of the amplified full scale.
-    """
-    if isinstance(likelihood, LocationScale):
-        return likelihood.initial_parameters(reach)
-    return tf.zeros([likelihood.num_parameters])

@@ -3,16 +3,15 @@
 from replicator.runs.errors import UserError
 from wavenet.network import WaveNet
 from wavenet.presets import TrainConfig
+from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
 
-Network = WaveNet | VocoderWaveNet
+__all__ = ["Network", "make_network", "same_network"]
 
 
 def same_network(network: Network) -> Network:
     """Another network of the same configuration, with untrained weights."""
-    if isinstance(network, VocoderWaveNet):
-        return VocoderWaveNet(network.config, network.conditioner.mel)
-    return WaveNet(network.config)
+    return network.untrained()
 
 
 def make_network(config: TrainConfig) -> Network:

@@ -230,8 +230,7 @@ def _chunk(sampler: XlaSampler | FixedPointSampler, batch: int, samples: int):
         levels, found, after = sampler.chunk(
             before, given.get("condition"), given["noise"], given["temperature"]
         )
-        what = "passes" if isinstance(sampler, FixedPointSampler) else "parameters"
-        return {"levels": levels, what: found, **_named(after)}
+        return {"levels": levels, sampler.found: found, **_named(after)}
 
     return chunk, inputs
 

@@ -17,7 +17,6 @@ from wavenet.features.conventions import MelConvention
 from wavenet.networks import Network
 from wavenet.pitch_reader import PitchReader, train_pitch_reader
 from wavenet.presets import TrainConfig
-from wavenet.vocoder import VocoderWaveNet
 
 READER = "conditioner/reader/"  # how the names of its variables begin
 READER_FRAMES = 80  # of a clip that the reader of F0 learns from
@@ -45,9 +44,9 @@ def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, say=p
         assign_weights(network, weights | own, folder)
         if same_frames and not own:
             return
-    if not isinstance(network, VocoderWaveNet):
-        return
     conditioner = network.conditioner
+    if conditioner is None:
+        return
     if not same_frames:
         mean, deviation = mel_statistics(corpus)
         conditioner.mean.assign(mean)

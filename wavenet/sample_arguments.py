@@ -29,8 +29,16 @@ class SampleArguments:
     """Recording to resynthesise from its frames (mel, F0), at its level; None: a shipped dev
     recording."""
     mel: Path | None = None
-    """Mel frames to synthesise from instead: an npy file [frames, bands] of logarithms, by the
-    convention in the model's model.json."""
+    """Mel frames to synthesise from instead: an npy file [frames, bands], [bands, frames] or
+    [1, bands, frames] of logarithms, by the convention in the model's model.json."""
+    text: str | None = None
+    """US English to speak instead, for a student that reads the mel frames of the shipped text
+    front end; needs espeak-ng."""
+    speed: float = 1.0
+    """Speed of the text, 0.25 to 4: how much faster than the recordings."""
+    refine: int | None = None
+    """Passes that bring a student's magnitudes to the mel: better for recordings, worse for text;
+    each adds one window of look-ahead. None: what the model declares, 0 for text."""
     force: bool = False
     """Speak a mel that does not look like those that the model was trained on."""
     prime_seconds: float = 0.0

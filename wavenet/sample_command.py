@@ -23,22 +23,34 @@ from wavenet.sample_arguments import SampleArguments
 
 LEAST_SECONDS = 0.1  # of sound, of which a speed says something
 PLOTTED_SECONDS = 20.0  # of a sound: a longer one is seen by its beginning
+NAMED_WORDS, LONGEST_NAME = 6, 60  # words and characters of a text that name its file
 INTERRUPTED = 130
 
 
-def sample(given: SampleArguments, load: Callable[[Path], Any]) -> int:
-    """The exit status of `onepass sample ...`: writes sounds of what `load` gives.
+TextReader = Callable[[Any, str, float], np.ndarray]
+"""From a model, a text and a speed to frames [frames, channels]."""
+
+
+def sample(
+    given: SampleArguments, load: Callable[[Path], Any], read_text: TextReader | None = None
+) -> int:
+    """Write the sounds of `onepass sample ...` and return the exit status.
 
     Ctrl-C keeps what has been synthesised so far.
+
+    Args:
+      given: the options.
+      load: returns the model of a path.
+      read_text: makes the frames of `--text`; None: texts are refused.
     """
     _check(given)
     model = load(given.model)
     _check_ability(given, model)
     file = _recording_file(given, model)
-    name = (given.mel or file or Path("sample")).stem
+    name = _words_of(given.text) if given.text else (given.mel or file or Path("sample")).stem
     paths = [given.out / f"{name}_{given.seed}_{row}.wav" for row in range(given.num)]
     check_new([each for path in paths for each in (path, _image(path))], given.overwrite)
-    source = _source(given, model, file)
+    source = _source(given, model, file, read_text)
     total = _length(given, model, source)
     prime = _prime(given, model, source.recording, total)
     make_folder(given.out)
@@ -130,7 +142,12 @@ def _chunks(given: SampleArguments, model, frames, prime, samples: int) -> Itera
         temperature=given.temperature,
         backend=given.backend,
         **({} if prime is None else {"prime": prime}),
+        **({"refine": _passes(given)} if model.refinable else {}),
     )
+
+
+def _passes(given: SampleArguments) -> int | None:
+    return 0 if given.refine is None and given.text else given.refine
 
 
 def _plot_and_report(paths, written: _Written, model, recording: np.ndarray | None) -> None:
@@ -187,8 +204,13 @@ def _check(given: SampleArguments) -> None:
                 f"`--{name.replace('_', '-')}` must be 0 or more and finite, "
                 f"got {getattr(given, name):g}."
             )
-    if given.mel and (given.recording or given.prime_seconds):
-        raise UserError("`--mel` stands in for a recording: give one of them.")
+    given_sources = [name for name in ("recording", "mel", "text") if getattr(given, name)]
+    if len(given_sources) > 1:
+        raise UserError(f"`--{given_sources[0]}` and `--{given_sources[1]}` exclude each other.")
+    if given.prime_seconds and (given.mel or given.text):
+        raise UserError("`--prime-seconds` needs a recording.")
+    if given.refine is not None and given.refine < 0:
+        raise UserError(f"`--refine` must be at least 0, got {given.refine}.")
 
 
 def _check_ability(given: SampleArguments, model) -> None:
@@ -199,19 +221,33 @@ def _check_ability(given: SampleArguments, model) -> None:
         raise UserError(f"`--backend` must be one of {names} for a {kind}, got {given.backend}.")
     if given.prime_seconds and not model.primable:
         raise UserError(f"`--prime-seconds` must be 0: a {kind} cannot go on from a recording.")
+    if given.refine and not model.refinable:
+        raise UserError(f"`--refine` must be 0: a {kind} has its own phases and magnitudes.")
     if given.mel and model.data.features != ("mel",):
         raise UserError(f"`--mel` is for models that read mel frames alone, {given.model} is none.")
 
 
 def _recording_file(given: SampleArguments, model) -> Path | None:
     """The recording to resynthesise or to continue; None for neither."""
-    if given.mel or not (given.recording or model.conditional or given.prime_seconds):
+    if given.mel or given.text or not (given.recording or model.conditional or given.prime_seconds):
         return None
     return given.recording or sorted(shipped.recordings_folder().glob("dev/*.flac"))[0]
 
 
-def _source(given: SampleArguments, model, path: Path | None) -> _Source:
-    """What to make a sound from; says on stderr what is special about a recording's file."""
+def _words_of(text: str) -> str:
+    """Return a file name of the first words of a text."""
+    words = "".join(c if c.isalnum() else " " for c in text.lower()).split()
+    return "_".join(words[:NAMED_WORDS])[:LONGEST_NAME] or "text"
+
+
+def _source(
+    given: SampleArguments, model, path: Path | None, read_text: TextReader | None
+) -> _Source:
+    """Return what to make a sound from; note on stderr what is special about a recording."""
+    if given.text is not None:
+        if read_text is None:
+            raise UserError(f"`--text` is for students that read mel frames, {given.model} is not.")
+        return _Source(frames=read_text(model, given.text, given.speed))
     if given.mel:
         return _Source(frames=read_frames(given.mel, model, given.force))
     if path is None:

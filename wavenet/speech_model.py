@@ -1,7 +1,7 @@
 """What every trained model of speech has in common, and how it is stored."""
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -105,6 +105,14 @@ class TrainedSpeechModel(FeatureExtraction):
     speakers: tuple[str, ...]
     spec: dict[str, Any]
 
+    makes: ClassVar[str] = "sound"
+    compresses: ClassVar[bool] = False  # has `compress` and `decompress`
+
+    @property
+    def kind(self) -> str:
+        """What model.json calls it: "wavenet", "parallel-wavenet"."""
+        return str(self.spec["kind"])
+
     @property
     def hop_samples(self) -> int:
         """Samples between two frames."""
@@ -165,8 +173,7 @@ class TrainedSpeechModel(FeatureExtraction):
 
 def _standardised_by(network: Any) -> FrameStatistics | None:
     """The statistics that a network standardises its frames by, if it does."""
-    place = getattr(network, "residual", None) or network
-    conditioner = getattr(place, "conditioner", None)
+    conditioner = network.conditioner
     if conditioner is None or not np.any(conditioner.mean.numpy()):
         return None
     mean, deviation = conditioner.mean.numpy(), conditioner.deviation.numpy()

@@ -1,6 +1,5 @@
 """Training a WaveNet: from a folder of recordings to a run directory."""
 
-import contextlib
 import functools
 import math
 from pathlib import Path
@@ -8,15 +7,14 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from replicator import Replicator, strategies
+from replicator import Replicator
 from replicator.runs.folders import shown
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import defaults, stored_config, to_json
-from replicator.strategies.coordination import chief_first, chief_only, variable_scope
-from replicator.training.command import check_outside, resume_and_train
-from replicator.training.loop import Outcome, Trainer
+from replicator.training.command import check_outside
+from replicator.training.loop import Outcome
 from replicator.training.state import TrainState
-from replicator.training.step import check_rows
+from replicator.training.training_run import TrainingRun
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import audio
 from wavenet.data.corpus import Corpus, frames_of, prepare, recordings_of
@@ -57,44 +55,31 @@ def train(
     Raises UserError, DataError or AudioError with a line that explains what to do.
     """
     check_outside(workdir, data, "recordings")
-    replicator = strategies.single() if replicator is None else replicator
-    check_rows(config.data.batch_size, replicator, config.optimizer.accumulate)
-    say = chief_only(replicator, say)
-    with contextlib.ExitStack() as stack:
-        with chief_first(replicator):
-            report = scan_folder(data, config, _existing(Path(workdir) / FEATURES))
+    with TrainingRun(workdir, replicator, say, config.data.batch_size, config.optimizer) as run:
+        with run.preparing():
+            report = scan_folder(data, config, Path(workdir) / FEATURES)
             config = config.resolved(len({r.speaker for r in report.of("train")}))
-            run = RunDirectory.locked(workdir, replicator.is_chief)
-            stack.callback(run.unlock)
-            run.check(_identity(preset, config), CHANGEABLE, defaults(config))
-            for line in report.lines():
-                say(line)
-            cached = replicator.is_chief or (Path(workdir) / FEATURES).is_dir()
+            run.directory.check(_identity(preset, config), CHANGEABLE, defaults(config))
+            run.log(*report.lines())
             gain_db = stored_gain_db(workdir)
-            corpus = prepare_corpus(report, config, workdir if cached else None, gain_db)
-            for line in [*corpus.notes, *_schedule_notes(run, config)]:
-                say(line)
+            corpus = prepare_corpus(report, config, run.sharing(FEATURES), gain_db)
+            run.log(*corpus.notes, *_schedule_notes(run.directory, config))
             stored = run_config(preset, config, corpus, data) | {"dev_digest": report.dev_digest}
             run.claim(stored, CHANGEABLE, defaults(config))
-        return _train(run, config, corpus, say, replicator)
-
-
-def _train(
-    run: RunDirectory, config: TrainConfig, corpus: Corpus, say, replicator: Replicator
-) -> Outcome:
-    with variable_scope(replicator):
-        network = make_network(config)
-        state = TrainState(network, config.optimizer, config.loop.num_steps)
-    past = config.network.receptive_field
-    return resume_and_train(
-        Trainer(run, state, loss_function(network), config.loop, replicator),
-        say,
-        f"{sum(math.prod(w.shape) for w in state.weights):,} weights, receptive field {past} "
-        f"samples ({1000 * past / config.data.sample_rate_hz:.0f} ms)",
-        functools.partial(batches, corpus, config),
-        lambda: EvaluationCallback(network, state, corpus, config, run.folder("samples")),
-        lambda: begin(network, state, config, corpus, say),
-    )
+        with run.variables():
+            network = make_network(config)
+            state = TrainState(network, config.optimizer, config.loop.num_steps)
+        past = config.network.receptive_field
+        return run.train(
+            state,
+            loss_function(network),
+            config.loop,
+            functools.partial(batches, corpus, config),
+            lambda: EvaluationCallback(network, state, corpus, config, run.samples()),
+            start=lambda: begin(network, state, config, corpus, run.log),
+            description=f"{state.size:,} weights, receptive field {past} samples "
+            f"({1000 * past / config.data.sample_rate_hz:.0f} ms)",
+        )
 
 
 def begin(network: Network, state: TrainState, config: TrainConfig, corpus: Corpus, say) -> None:
@@ -194,7 +179,7 @@ def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = Non
     Args:
       data: the folder.
       config: its `data` says what is usable and how it is split.
-      cache_folder: see `scan`.
+      cache_folder: see `scan`; one that does not exist is not made.
 
     Raises DataError if there is no recording for train or none for dev.
     """
@@ -203,7 +188,8 @@ def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = Non
         dev_share=config.data.dev_share,
         speaker_folders=config.data.by_speaker,
     )
-    report = scan(data, config.data.sample_rate_hz, rules, cache_folder=cache_folder)
+    existing = cache_folder if cache_folder is not None and cache_folder.is_dir() else None
+    report = scan(data, config.data.sample_rate_hz, rules, cache_folder=existing)
     for split in SPLITS:
         if not report.of(split):
             raise DataError(
@@ -277,7 +263,3 @@ def config_from(stored: dict) -> TrainConfig:
 def _identity(preset: str, config: TrainConfig) -> dict:
     """The part of `run_config` that is known before the recordings are prepared."""
     return {"kind": KIND, "preset": preset, **to_json(config)}
-
-
-def _existing(folder: Path) -> Path | None:
-    return folder if folder.is_dir() else None

@@ -11,10 +11,12 @@ and the layers run once every B samples, a bunch; a small head, causal within th
 sample's mixture (bunched LPCNet, arXiv 2008.04574). Every density is exact.
 """
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from likelihoods.capabilities import with_scales
 from likelihoods.distribution import Distribution, LocationScale
 from likelihoods.initial import Initial
 from replicator.runs.errors import UserError
@@ -22,12 +24,13 @@ from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.linear_prediction import predictions
-from wavenet.network import check_condition, gated, initial_embedding, speaker_row, stack_of
+from wavenet.network import gated, stack_of
+from wavenet.sound_network import Network, check_condition, initial_embedding, speaker_row
 
 AHEAD = 4  # of the pitch taps, how many lie later than one period ago
 
 
-class VocoderWaveNet(tf.Module):
+class VocoderWaveNet(Network):
     """The network; it holds variables only, and is called as `WaveNet` is.
 
     Args:
@@ -72,6 +75,17 @@ class VocoderWaveNet(tf.Module):
         logits, means, scales = self.likelihood.sections
         bias = tf.concat([tf.zeros([logits + means]), tf.linspace(-3.0, 0.0, scales)], 0)
         self.head2_bias = tf.Variable(bias, name="head2_bias")
+
+    def untrained(self) -> "VocoderWaveNet":
+        """Return another network of the same configuration, with untrained weights."""
+        return VocoderWaveNet(self.config, self.conditioner.mel)
+
+    @functools.cached_property
+    def xla_sampler(self) -> Any:
+        """The cached sampler by XLA, and what was compiled for it."""
+        from wavenet.samplers.vocoder import VocoderSampler
+
+        return VocoderSampler(self)
 
     @property
     def gate_channels(self) -> int:
@@ -170,6 +184,27 @@ class VocoderWaveNet(tf.Module):
           speaker: int32 [batch] or None.
         """
         return self(inputs, self.rows(frames, speaker, SIDE_FRAMES), self.row_samples)
+
+    def clip_rows(self, frames, speaker, num_samples: int, side_frames: int = 0):
+        """Return the condition of every sub-frame of these samples, [batch, rows, channels].
+
+        Args:
+          frames, speaker, side_frames: as for `rows`.
+          num_samples: that are asked for.
+        """
+        return self.rows(frames, speaker, side_frames)[:, : -(-num_samples // self.row_samples)]
+
+    def of_rows(self, inputs, rows):
+        """Return the parameters [batch, time, parameters] of any number of samples.
+
+        Args:
+          inputs: as for a call.
+          rows: from `clip_rows`, of these samples.
+        """
+        time = tf.shape(inputs)[1]
+        beyond = tf.shape(rows)[1] * self.row_samples - time
+        padded = tf.pad(inputs, [[0, 0], [0, beyond]])
+        return self(padded, rows, self.row_samples)[:, :time]
 
     def _bottom(self, wave, made: Condition, row_samples: int) -> "_Bottom":
         bunch = self.config.bunch_samples
@@ -278,10 +313,11 @@ class VocoderWaveNet(tf.Module):
 
 def located(likelihood: Distribution) -> LocationScale:
     """The distribution itself; ValueError for one without means and scales."""
-    if not isinstance(likelihood, LocationScale):
+    found = with_scales(likelihood)
+    if found is None:
         name = type(likelihood).__name__
         raise ValueError(f"`likelihood` must have means and scales for a vocoder, got {name}.")
-    return likelihood
+    return found
 
 
 class _Bottom(NamedTuple):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from autoregressive.incremental.layer_names import layer_names
 from autoregressive.incremental.plan import Plan, State
 from autoregressive.incremental.verification import verify
-from autoregressive.networks import as_function, condition_spec, input_spec
+from autoregressive.networks import as_function, brings_step, condition_spec, input_spec
 
 
 class Incremental:
@@ -80,24 +80,30 @@ def incremental(
     inputs: tf.TensorSpec | None = None,
     condition: tf.TensorSpec | None = None,
 ) -> Any:
-    """Return `network` with `initial_state(batch)` and `step(inputs, state, condition)`.
+    """Derive the cached step of a causal network from its graph.
 
-    A network that has both keeps its own. For all others they are derived from the graph: it is
-    traced at two lengths, and every operation that time runs through is turned into one on a few
-    rows and the past that it needs.
+    The network is traced at two lengths. Every operation on a tensor with a time axis is replaced
+    by one on a few rows and the past rows that it needs. A network that has both methods of a
+    `SteppedNetwork` is returned as it is.
 
     Args:
-      network: a `tf.Module`, a Keras model or a function of [batch, time, channels], and of a
-        condition [batch, time, channels] as its second argument.
-      inputs: of the network, [None, None, channels]; by default as a Keras model says, or float32
-        [None, None, 1].
-      condition: of the network, where it has one and is no Keras model with two inputs.
+      network: a `tf.Module`, a Keras model or a function of [batch, time, channels] and, as an
+        optional second argument, of a condition [batch, time, channels].
+      inputs: spec of the first argument, [None, None, channels]; by default that of a Keras model,
+        or float32 [None, None, 1].
+      condition: spec of the second argument, if there is one and `network` is not a Keras model
+        with two inputs.
+
+    Returns:
+      An object with `initial_state(batch)` and `step(inputs, state, condition)`. `step` takes n
+      rows [batch, n, channels] and returns parameters [batch, n, parameters] and the next state.
+
     Raises:
       NotCausalError: the network looks ahead, depends on the length or has its own randomness;
         the message names the layer.
       UnsupportedNetworkError: no rule covers an operation of it, which the message names.
     """
-    if hasattr(network, "initial_state") and hasattr(network, "step"):
+    if brings_step(network):
         return network
     specs = [input_spec(network, inputs)]
     second = condition_spec(network, condition)

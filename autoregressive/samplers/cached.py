@@ -4,12 +4,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.symbols import TimeOrder
+from autoregressive.symbols import SteppedSymbols
 from likelihoods.distribution import Distribution
 
 
 def cached(
-    network: TimeOrder,
+    network: SteppedSymbols,
     distribution: Distribution,
     noise: tf.Tensor,
     condition: tf.Tensor | None = None,
@@ -21,7 +21,7 @@ def cached(
 
 
 def cached_chunk(
-    network: TimeOrder,
+    network: SteppedSymbols,
     distribution: Distribution,
     noise: tf.Tensor,
     condition: tf.Tensor | None,
@@ -32,21 +32,35 @@ def cached_chunk(
 
     Args:
       network, distribution, noise, condition, temperature: as for `naive`, of this chunk.
-      state: from `network.initial_state`, or from the chunk before.
+      state: from `network.initial_state`, or from the chunk before, which must have been of whole
+        blocks of the network.
     """
-    batch, length = noise.shape[0], tf.shape(noise)[1]
+    batch, length, block = noise.shape[0], tf.shape(noise)[1], network.block
+    noise, condition = (x if x is None else _in_blocks(x, block) for x in (noise, condition))
+    blocks = tf.shape(noise)[1] // block
     dtype = tf.float32 if distribution.levels is None else tf.int32
-    symbols = tf.TensorArray(dtype, length, element_shape=[batch])
+    symbols = tf.TensorArray(dtype, tf.shape(noise)[1], element_shape=[batch])
+    step = network.stepper(condition)
 
-    def body(time, state, symbols):
-        now = None if condition is None else condition[:, time][:, tf.newaxis]
-        parameters, after = network.step(state, now)
-        drawn = distribution.sample(parameters, noise[:, time][:, tf.newaxis], temperature)
-        drawn = tf.cast(tf.reshape(drawn, [batch, 1]), dtype)
-        state = {"input": network.read(drawn), "network": after}
-        return time + 1, state, symbols.write(time, drawn[:, 0])
+    def body(number, state, symbols):
+        for remainder in range(block):
+            time = number * block + remainder
+            parameters, after = step(time, remainder, state)
+            drawn = distribution.sample(parameters, noise[:, time][:, tf.newaxis], temperature)
+            drawn = tf.cast(tf.reshape(drawn, [batch, 1]), dtype)
+            state = {"input": network.read(drawn), "network": after}
+            symbols = symbols.write(time, drawn[:, 0])
+        return number + 1, state, symbols
 
     _, state, symbols = tf.while_loop(
-        lambda time, *_: time < length, body, (0, state, symbols), maximum_iterations=length
+        lambda number, *_: number < blocks, body, (0, state, symbols), maximum_iterations=blocks
     )
-    return tf.transpose(symbols.stack()), state
+    return tf.transpose(symbols.stack())[:, :length], state
+
+
+def _in_blocks(values: tf.Tensor, block: int) -> tf.Tensor:
+    """Return values [batch, time, ...] with zeros up to whole blocks."""
+    if block == 1:
+        return values
+    short = -tf.shape(values)[1] % block if values.shape[1] is None else -values.shape[1] % block
+    return tf.pad(values, [[0, 0], [0, short], *[[0, 0]] * (values.shape.rank - 2)])

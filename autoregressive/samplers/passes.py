@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from autoregressive.symbols import SymbolNetwork
+from likelihoods.capabilities import pixel_channels
 from likelihoods.distribution import Distribution
 
 
@@ -16,7 +17,7 @@ def empty_symbols(distribution: Distribution, noise: tf.Tensor) -> tf.Tensor:
     """
     dtype = tf.float32 if distribution.levels is None else tf.int32
     shape = tf.shape(noise)[:-1]
-    channels = getattr(distribution, "channels", None)
+    channels = pixel_channels(distribution)
     if channels is not None:
         shape = tf.concat([shape, [channels]], 0)
     return tf.zeros(shape, dtype)

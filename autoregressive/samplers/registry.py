@@ -16,11 +16,17 @@ _SPECIALISED: dict[tuple[type, type], Factory] = {}
 
 
 def register(network_type: type, distribution_type: type) -> Callable[[Factory], Factory]:
-    """Return a decorator that makes `method="auto"` use a sampler for these types.
+    """Register a sampler that `method="auto"` uses for a network and a distribution.
 
-    What it decorates takes the network and the distribution and returns a sampler with the
-    signature of `naive`, or None where it does not know their settings: then the general ones are
-    used. It is given the user's network; its sampler is run as it is, not compiled by XLA.
+    Args:
+      network_type: class of the network; subclasses match too.
+      distribution_type: class of the distribution; subclasses match too.
+
+    Returns:
+      A decorator of a factory. The factory takes the network, as the caller passed it to
+      `Autoregressive`, and the distribution. It returns a sampler with the signature of `naive`, or
+      None if it does not support their settings; the general samplers are then used. The sampler is
+      run as it is, not compiled by XLA.
     """
 
     def add(factory: Factory) -> Factory:

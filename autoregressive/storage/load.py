@@ -75,8 +75,7 @@ class StoredDistribution:
         self.name, self.levels = spec["name"], spec["levels"]
         self.num_parameters = spec["num_parameters"]
         self.noise_channels = spec["noise_channels"]
-        if spec["channels"] is not None:
-            self.channels = spec["channels"]
+        self.channels = spec["channels"]
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
         """Return the log-probability float32 [...], nats."""

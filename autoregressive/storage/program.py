@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from autoregressive.model import Autoregressive
+from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
 
@@ -42,7 +43,7 @@ class Program(tf.Module):
     def _add_distribution(
         self, distribution: Distribution, order: str, parameters_dtype: tf.DType
     ) -> None:
-        channels = getattr(distribution, "channels", None)
+        channels = pixel_channels(distribution)
         axes = 2 if order == "time" else 3 if channels else 4
         dtype = tf.float32 if distribution.levels is None else tf.int32
         parameters = tf.TensorSpec([None] * axes + [distribution.num_parameters], parameters_dtype)

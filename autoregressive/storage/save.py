@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.model import Autoregressive
 from autoregressive.storage.program import STEP_ROWS, Program
+from likelihoods.capabilities import pixel_channels
 from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
 
@@ -34,7 +34,7 @@ def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | Non
       UserError: a part of the model cannot be stored; the message names it.
       ValueError: a sample rate below 1, or for images.
     """
-    with_step = has_step(model)
+    with_step = model.symbol_network.has_step
     spec = _spec(model, with_step) | {"sample_rate_hz": rate_of(model, sample_rate_hz)}
     return write(lambda: Program(model, with_step), spec, Path(folder))
 
@@ -84,16 +84,6 @@ def named_reasons(verb: str) -> Iterator[None]:
         raise UserError(f"The model cannot be {verb}: {line}") from error
 
 
-def has_step(model: Autoregressive) -> bool:
-    """Return whether a model can be sampled by a step per element."""
-    if model.order != "time":
-        return False
-    try:
-        return model.symbol_network.stepped is not None
-    except (NotCausalError, UnsupportedNetworkError):
-        return False
-
-
 def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
     network, distribution = model.symbol_network, model.distribution
     condition = network.condition
@@ -107,7 +97,7 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
             "levels": distribution.levels,
             "num_parameters": distribution.num_parameters,
             "noise_channels": distribution.noise_channels,
-            "channels": getattr(distribution, "channels", None),
+            "channels": pixel_channels(distribution),
         },
         "log_unit": model.codec.log_unit,
         "step_rows": list(STEP_ROWS) if with_step else [],

@@ -1,5 +1,7 @@
 """Batches of whatever the caller has: arrays, an iterable, `tf.data`, a function of the step."""
 
+import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.elements import check_elements
+from autoregressive.elements import check_elements, check_finite
 from likelihoods.codec import Codec
 from replicator.runs.errors import UserError
 from replicator.training.accumulation import Batch
@@ -27,27 +29,29 @@ class Batches:
         of batches of any of these kinds, which is begun again when it ends; a `tf.data.Dataset` of
         them; or a function from the step to a batch.
       codec, rank: of the elements, which are checked.
-      batch_size: rows drawn from arrays. seed: of the draw.
+      rows: drawn from arrays for a batch. seed: of the draw.
     Raises:
-      ValueError: elements that are NaN, out of range or of another rank.
+      ValueError: no data; elements or a condition that are NaN; elements that are out of range or
+        of another rank; arrays of different numbers of rows.
     """
 
-    def __init__(self, source: Any, codec: Codec, rank: int, batch_size: int, seed: int):
+    def __init__(self, source: Any, codec: Codec, rank: int, rows: int, seed: int):
         self._source, self._codec, self._rank = source, codec, rank
-        self._rows, self._seed = batch_size, seed
+        self._rows, self._seed = rows, seed
         self._arrays: dict[str, np.ndarray] | None = None
+        self._error: BaseException | None = None  # raised within tf.data, which renames it
         if isinstance(source, np.ndarray | tuple | dict) or tf.is_tensor(source):
             self._arrays = self._checked(source)
-            counts = {len(array) for array in self._arrays.values()}
-            if len(counts) > 1 or 0 in counts:
-                raise ValueError(
-                    f"arrays of a batch must have the same number of rows, got {sorted(counts)}."
-                )
+        elif not callable(source) and not isinstance(source, Iterable):
+            raise ValueError(
+                "`batches` must be arrays, an iterable, a tf.data.Dataset or a function of the"
+                f" step, got {type(source).__name__}."
+            )
 
     def example(self) -> Batch:
         """Return the first batch, which an iterator still gives afterwards."""
         if isinstance(self._source, Iterator):
-            first = next(self._source)
+            first = next(_endless(self._source))
             self._source = itertools.chain([first], self._source)
             return next(self._numbered([first], 0))
         return next(iter(self.starting_at(0)))
@@ -60,13 +64,57 @@ class Batches:
             return self._numbered(map(self._source, itertools.count(step)), step)
         return self._numbered(itertools.islice(_endless(self._source), step, None), step)
 
-    def dataset_from(self, step: int) -> tf.data.Dataset:
-        """Return the batches from a step on as a `tf.data.Dataset`, which replicas share."""
+    def alone(self, step: int, index: int, count: int) -> Iterable[Batch]:
+        """Return `starting_at`, for the one device that trains."""
+        return self.starting_at(step)
+
+    def shard(self, step: int, index: int, count: int) -> tf.data.Dataset:
+        """Return part `index` of `count` equal parts of the rows of the batches from a step on."""
         batches = self.starting_at(step)
-        if isinstance(batches, tf.data.Dataset):
+        if not isinstance(batches, tf.data.Dataset):
+            spec = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in self.example().items()}
+            alike = functools.partial(self._alike, batches, spec)
+            batches = tf.data.Dataset.from_generator(alike, output_signature=spec)
+        if count == 1:
             return batches
-        signature = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in self.example().items()}
-        return tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
+        return batches.map(
+            lambda batch: {name: tf.split(x, count)[index] for name, x in batch.items()}
+        )
+
+    def parts(self) -> Iterator[Batch]:
+        """Yield all rows once: of arrays as many at a time as are drawn, else batch by batch."""
+        if self._arrays is None:
+            yield from self._numbered(self._source, 0)
+            return
+        for start in range(0, len(self._arrays["elements"]), self._rows):
+            part = {name: x[start : start + self._rows] for name, x in self._arrays.items()}
+            numbers = {"row": np.arange(start, start + len(part["elements"]), dtype=np.int32)}
+            yield {name: tf.constant(x) for name, x in _addressed(numbers | part, 0).items()}
+
+    @contextlib.contextmanager
+    def raising_own_errors(self) -> Iterator[None]:
+        """Return a context that raises an error of the source as it was before tf.data."""
+        try:
+            yield
+        except tf.errors.OpError:
+            if self._error is None:
+                raise
+            raise self._error from None
+
+    def _alike(self, batches: Iterable[Batch], spec: dict[str, tf.TensorSpec]) -> Iterator[Batch]:
+        """Yield the batches; keep the error of one that cannot be made, or has another shape."""
+        try:
+            for batch in batches:
+                for name, expected in spec.items():
+                    if name in batch and batch[name].shape != expected.shape:
+                        raise ValueError(
+                            f"on several devices all batches must have the same shape, got `{name}`"
+                            f" {batch[name].shape} after {expected.shape}."
+                        )
+                yield batch
+        except Exception as error:
+            self._error = error
+            raise
 
     def _numbered(self, batches: Iterable, first: int) -> Iterator[Batch]:
         for step, batch in enumerate(batches, first):
@@ -81,14 +129,31 @@ class Batches:
         return _addressed({name: array[rows] for name, array in arrays.items()}, step)
 
     def _checked(self, batch: Any) -> dict[str, np.ndarray]:
+        """Return the arrays of a batch; raise ValueError for what cannot be trained on."""
         if isinstance(batch, tuple | list):
+            if not 1 <= len(batch) <= len(KEYS):
+                raise ValueError(
+                    "a batch must be elements, or elements and a condition, got"
+                    f" {len(batch)} arrays; give more by name, in a dict."
+                )
             batch = dict(zip(KEYS, batch, strict=False))
         if not isinstance(batch, dict):
             batch = {"elements": batch}
         arrays = {name: np.asarray(array) for name, array in batch.items()}
         if "elements" not in arrays:
             raise ValueError(f"a batch must have the key `elements`, got {sorted(arrays)}.")
-        check_elements(arrays["elements"], self._codec, self._rank)
+        elements = arrays["elements"]
+        if not elements.size:
+            raise ValueError(f"`elements` must not be empty, got shape {list(elements.shape)}.")
+        check_elements(elements, self._codec, self._rank)
+        for name, array in arrays.items():
+            if array.shape[:1] != elements.shape[:1]:
+                raise ValueError(
+                    f"`{name}` must have {len(elements)} rows, as `elements`, got shape"
+                    f" {list(array.shape)}."
+                )
+        if "condition" in arrays:
+            check_finite(arrays["condition"], "condition")
         return arrays
 
 

@@ -41,9 +41,15 @@ class FlowArguments(DistillImagesArguments):
     config: Annotated[FlowConfig, tyro.conf.arg(name="")]
 
 
+ARGUMENTS: dict[str, type[DistillImagesArguments]] = {
+    GuidedConfig.kind: GuidedArguments,
+    FlowConfig.kind: FlowArguments,
+}
+
+
 def arguments_of(preset: str) -> type[DistillImagesArguments]:
     """The options of a preset."""
-    return GuidedArguments if isinstance(PRESETS[preset].config, GuidedConfig) else FlowArguments
+    return ARGUMENTS[PRESETS[preset].config.kind]
 
 
 def run_distill(preset: str, arguments: list[str], parse) -> int:

@@ -1,7 +1,7 @@
 """What a distillation of an image model is made of, every field settable on the command line."""
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from replicator.runs.errors import UserError
 from replicator.runs.field_rules import at_least, require
@@ -71,6 +71,7 @@ class FlowTargets:
 class DistillConfig:
     """What every distillation of an image model has."""
 
+    kind: ClassVar[str]
     targets: GuidedTargets | FlowTargets
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
@@ -90,6 +91,7 @@ class DistillConfig:
 class GuidedConfig(DistillConfig):
     """Guidance distilled into a model of the teacher's own kind and size, which starts as it."""
 
+    kind: ClassVar[str] = "guided"
     targets: GuidedTargets = dataclasses.field(default_factory=GuidedTargets)
     table_side: int = 0
     """Side, in pixels, of the largest groups whose tables are all compared; of larger ones only
@@ -105,6 +107,7 @@ class GuidedConfig(DistillConfig):
 class FlowConfig(DistillConfig):
     """A PixelCNN, or that of a multiscale model's base, distilled into flows of one pass."""
 
+    kind: ClassVar[str] = "flow"
     targets: FlowTargets = dataclasses.field(default_factory=FlowTargets)
     flows: tuple[int, ...] = (4, 4, 8)
     """Layers of each flow, first to last."""

@@ -1,9 +1,7 @@
 """Distilling an image model: from a trained teacher and images to a run directory."""
 
-import contextlib
 import dataclasses
 import functools
-import math
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +19,14 @@ from pixelcnn.model import ImageModel
 from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.training import CHANGEABLE as OF_TRAINING
 from pixelcnn.training import run_config as training_config
-from replicator import Replicator, strategies
+from replicator import Replicator
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import variable_names
-from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import defaults, to_json
-from replicator.strategies.coordination import chief_first, chief_only, variable_scope
-from replicator.training.command import check_outside, resume_and_train
-from replicator.training.loop import Outcome, Trainer
+from replicator.training.command import check_outside
+from replicator.training.loop import Outcome
 from replicator.training.state import TrainState
-from replicator.training.step import check_rows
+from replicator.training.training_run import TrainingRun
 
 CHANGEABLE = (*OF_TRAINING, "teacher")
 
@@ -61,44 +57,27 @@ def distill(
     Raises UserError or DataError with a line that explains what to do.
     """
     check_outside(workdir, data, "images")
-    replicator = strategies.single() if replicator is None else replicator
-    check_rows(config.batch_size, replicator, config.optimizer.accumulate)
-    say = chief_only(replicator, say)
-    with contextlib.ExitStack() as stack:
-        with chief_first(replicator):
+    with TrainingRun(workdir, replicator, say, config.batch_size, config.optimizer) as run:
+        with run.preparing():
             dataset = dataset_for(config, teacher, data)
             stored = run_config(preset, config, teacher, teacher_path, dataset, data)
-            unsaid = defaults_of(config, dataset)
-            run = RunDirectory.create(workdir, stored, CHANGEABLE, replicator.is_chief, unsaid)
-            stack.callback(run.unlock)
-            for line in dataset.notes:
-                say(line)
-        return _distill(run, config, teacher, dataset, say, replicator)
-
-
-def _distill(
-    run: RunDirectory,
-    config: DistillConfig,
-    teacher: ImageModel,
-    dataset: ImageDataset,
-    say,
-    replicator: Replicator,
-) -> Outcome:
-    with chief_first(replicator):
-        features = features_for(config, dataset, run.path)
-    with variable_scope(replicator):
-        student, frozen = student_and_teacher(dataset.config, teacher)
-        state = TrainState(student, config.optimizer, config.loop.num_steps)
-    loss = loss_of(config, student, frozen, features)
-    divergences = loss.divergences if config.targets.has_divergence else None
-    return resume_and_train(
-        Trainer(run, state, loss, config.loop, replicator, frozen.variables),
-        say,
-        f"{sum(math.prod(w.shape) for w in state.weights):,} weights",
-        dataset.training,
-        lambda: EvaluationCallback(student, state, dataset, run.folder("samples"), divergences),
-        lambda: start(state, student, teacher),
-    )
+            run.claim(stored, CHANGEABLE, defaults_of(config, dataset))
+            run.log(*dataset.notes)
+            features = features_for(config, dataset, run.directory.path)
+        with run.variables():
+            student, frozen = student_and_teacher(dataset.config, teacher)
+            state = TrainState(student, config.optimizer, config.loop.num_steps)
+        loss = loss_of(config, student, frozen, features)
+        divergences = loss.divergences if config.targets.has_divergence else None
+        return run.train(
+            state,
+            loss,
+            config.loop,
+            dataset.training,
+            lambda: EvaluationCallback(student, state, dataset, run.samples(), divergences),
+            start=lambda: start(state, student, teacher),
+            reads=frozen.variables,
+        )
 
 
 def student_and_teacher(

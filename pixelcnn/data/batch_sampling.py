@@ -1,7 +1,7 @@
-"""Which examples make up batch number n: a pure function of the seed and n, nothing to replay.
+"""The examples of batch number n, a pure function of the seed and n: nothing has to be replayed.
 
-NumPy alone and nothing of this package, so that the file can be carried to another machine: there
-`open_batches` gives the very batches that are made here.
+The file uses NumPy alone and imports nothing of this package, so that it can be copied to another
+machine, where `open_batches` gives exactly the batches made here.
 """
 
 import functools
@@ -17,7 +17,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def words(seed: int, stream: int, count: int) -> np.ndarray:
-    """uint64 [count] of Philox-4x64 (Salmon et al. 2011) under the key (seed, stream)."""
+    """Return uint64 [count] of Philox-4x64 (Salmon et al. 2011) under the key (seed, stream)."""
     key = np.array([seed % 2**64, stream], np.uint64)
     return np.random.Philox(key=key).random_raw(count)
 
@@ -28,34 +28,34 @@ def _epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
 
 
 def sampled_examples(seed: int, step: int, batch_size: int, count: int) -> np.ndarray:
-    """int64 [batch_size], which of `count` examples make up batch `step`; each comes once an epoch.
+    """Return which of `count` examples make up batch `step`, int64 [batch_size].
 
-    The batches cut one endless sequence, epoch after epoch, each in an order of its own; a batch
-    may hold the end of one epoch and the beginning of the next.
+    Each example comes once per epoch. The batches cut one endless sequence of epochs, each in its
+    own order; a batch may hold the end of one epoch and the start of the next.
     """
     places = np.arange(step * batch_size, (step + 1) * batch_size)
     return np.array([_epoch_order(seed, int(p) // count, count)[int(p) % count] for p in places])
 
 
 def example_words(seed: int, step: int, batch_size: int, lanes: int) -> np.ndarray:
-    """uint64 [lanes, batch_size] that belong to the examples of batch `step` alone."""
+    """Return uint64 [lanes, batch_size] that belong to the examples of batch `step` alone."""
     return words(seed, 2 * step + 1, lanes * batch_size).reshape(lanes, batch_size)
 
 
 def example_seeds(lane: np.ndarray) -> np.ndarray:
-    """int32 [batch, 2], the two halves of each word."""
+    """Return the two halves of each word, int32 [batch, 2]."""
     halves = np.stack([lane >> np.uint64(32), lane & np.uint64(2**32 - 1)], axis=-1)
     return halves.astype(np.uint32).view(np.int32)
 
 
 def normals(seed: int, step: int, lane: int, shape: tuple[int, ...]) -> np.ndarray:
-    """float32 `shape`, standard normal noise of a lane of batch `step`."""
+    """Return standard normal noise of a lane of batch `step`, float32 `shape`."""
     draws = np.random.default_rng([seed % 2**64, step, lane])
     return draws.standard_normal(shape, np.float32)
 
 
 def cyclic_shuffle(seed: int, count: int) -> np.ndarray:
-    """int64 [count], a permutation of one single cycle, so that nothing stays in its place."""
+    """Return a permutation of a single cycle, int64 [count]: no index stays where it was."""
     order = np.argsort(words(seed, 0, count), kind="stable")
     shuffled = np.empty(count, np.int64)
     shuffled[order] = np.roll(order, -1)
@@ -63,13 +63,13 @@ def cyclic_shuffle(seed: int, count: int) -> np.ndarray:
 
 
 def flipped(images: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """[batch, height, width, ...], those mirrored whose word has its highest bit set."""
+    """Return [batch, height, width, ...], mirrored where the word has its highest bit set."""
     mirrored = (words >> np.uint64(63)).reshape(-1, *[1] * (images.ndim - 1)).astype(bool)
     return np.where(mirrored, images[:, :, ::-1], images)
 
 
 def cropped(images: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
-    """[batch, crop, crop, ...], each cut where its two words [2, batch] say."""
+    """Return crops [batch, crop, crop, ...], each located by its two words [2, batch]."""
     places = images.shape[1] - crop + 1
     tops, lefts = ((words >> np.uint64(32)) * np.uint64(places) >> np.uint64(32)).astype(np.int64)
     cuts = zip(images, tops, lefts, strict=True)
@@ -77,16 +77,20 @@ def cropped(images: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
 
 
 def shifted(images: np.ndarray, words: np.ndarray, most: int) -> np.ndarray:
-    """[batch, height, width, ...], each moved by up to `most` pixels up, down and sideways.
+    """Return [batch, height, width, ...], each moved by up to `most` pixels on both axes.
 
-    Its two words [2, batch] say where to. What comes in from outside repeats the edge.
+    The two words [2, batch] of an image give its shift. Pixels that enter repeat the edge.
     """
     sides = [(0, 0), (most, most), (most, most)] + [(0, 0)] * (images.ndim - 3)
     return cropped(np.pad(images, sides, mode="edge"), words, images.shape[1])
 
 
 def shard_rows(batch_size: int, shard_index: int, num_shards: int) -> slice:
-    """The rows of one of equal parts of a batch; ValueError where there are no such parts."""
+    """Return the rows of one of the equal parts of a batch.
+
+    Raises:
+      ValueError: the batch has no such equal parts.
+    """
     if batch_size % num_shards or not 0 <= shard_index < num_shards:
         raise ValueError(
             f"`batch_size` must be a multiple of `num_shards` {num_shards} and `shard_index` below "
@@ -107,15 +111,17 @@ def image_batch(
     dropout: float = 0.0,
     shift: int = 0,
 ) -> Arrays:
-    """Batch `step`: int32 rows of what is stored, and "seed" int32 [batch, 2], new in every step.
+    """Return batch `step`: int32 rows of the stored arrays, and a new "seed" int32 [batch, 2].
 
     Args:
-      stored: "levels" [images, height, width, channels] and whatever goes with each image.
-      seed, batch_size: of the sequence.
-      flip: mirrors every other image, by chance, and its "map" with it.
-      rows: of the batch, to make no others.
-      dropout: the share, by chance, whose "label" or "caption" is `DROPPED`.
-      shift: pixels that an image and its "map" are moved by at most, by chance, see `shifted`.
+      stored: "levels" [images, height, width, channels] and the conditions of each image.
+      seed: of the sequence.
+      step: number of the batch.
+      batch_size: of the sequence.
+      flip: mirror images, and their "map", with probability one half.
+      rows: rows of the batch to make.
+      dropout: probability that a "label" or "caption" is replaced by `DROPPED`.
+      shift: largest random shift of an image and its "map", in pixels; see `shifted`.
     """
     chosen = sampled_examples(seed, step, batch_size, len(stored["levels"]))[rows]
     seeds, flips, *places, drops = example_words(seed, step, batch_size, LANES)[:, rows]
@@ -133,14 +139,15 @@ def image_batch(
 def moments(
     stored: Mapping[str, np.ndarray], chosen: np.ndarray, acting: np.ndarray, context: int
 ) -> Arrays:
-    """The examples `chosen` of a video with the actions and states of the examples `acting`.
+    """Return the examples `chosen` of a video with the actions and states of the examples `acting`.
 
     Example number e is step e % n + context of clip e // n, where n = steps - context.
 
     Args:
       stored: "frames" uint8 [clips, steps, height, width, channels], "actions" and "states" float32
         [clips, steps, numbers].
-      chosen, acting: int64 [batch].
+      chosen: int64 [batch].
+      acting: int64 [batch].
       context: frames before the example's that belong to it.
     """
     choices = stored["frames"].shape[1] - context
@@ -166,9 +173,16 @@ def video_batch(
     jitter: float,
     rows: slice = ALL_ROWS,
 ) -> Arrays:
-    """Batch `step`: `moments`, noise of size `jitter` in actions and states, and "seed".
+    """Return batch `step`: `moments`, noise of size `jitter` in actions and states, "seed".
 
-    rows: of the batch, to make no others.
+    Args:
+      stored: as for `moments`.
+      seed: of the sequence.
+      step: number of the batch.
+      batch_size: of the sequence.
+      context: as for `moments`.
+      jitter: standard deviation of the noise.
+      rows: rows of the batch to make.
     """
     clips, steps = stored["frames"].shape[:2]
     chosen = sampled_examples(seed, step, batch_size, clips * (steps - context))[rows]
@@ -180,10 +194,12 @@ def video_batch(
 
 
 def open_batches(folder: Path, settings: Mapping) -> Callable[..., Arrays]:
-    """A function from a step, `shard_index` and `num_shards` to a batch or part, of an npz file.
+    """Return a function from a step, `shard_index` and `num_shards` to a batch of an npz file.
 
-    settings: its "kind", "images" or "video", its name "file" inside the folder, and the keyword
-    arguments and the seed of `image_batch` or `video_batch`.
+    Args:
+      folder: the folder of the file.
+      settings: "kind", "images" or "video"; "file", its name; and the keyword arguments and seed of
+        `image_batch` or `video_batch`.
     """
     rest = dict(settings)
     kinds: dict[str, Callable[..., Arrays]] = {"images": image_batch, "video": video_batch}

@@ -1,4 +1,4 @@
-"""A caption as the codes of its characters."""
+"""Captions as codes of their characters."""
 
 import string
 import unicodedata
@@ -17,16 +17,16 @@ NUM_CODES = len(ALPHABET) + 3
 
 
 def normalised(text: str) -> str:
-    """The text in lower case and NFKC, each run of white space one space, none at the ends."""
+    """Return the text in lower case and NFKC, with single spaces and none at the ends."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).lower())
     return " ".join(folded.split())
 
 
 def encode_caption(text: str) -> np.ndarray:
-    """int32 [201], the codes of a caption: its characters, the closing code, zeros.
+    """Return the codes of a caption, int32 [201]: its characters, the closing code, zeros.
 
-    A character outside the alphabet (a-z, 0-9, ASCII punctuation, the space) has the one code for
-    what is unknown. An empty text is the closing code alone.
+    All characters outside the alphabet (a-z, 0-9, ASCII punctuation, the space) share one code. An
+    empty text is the closing code alone.
 
     Raises:
       UserError: more than 200 characters, as given or once normalised.

@@ -1,4 +1,4 @@
-"""Images of one size with their labels and captions, split and ready to be trained on."""
+"""Images of one size with their labels and captions, split into train and dev."""
 
 import dataclasses
 import hashlib
@@ -23,12 +23,14 @@ REDUCED = {"area": "area-averaged", "subsample": "sub-sampled"}
 
 @dataclasses.dataclass(frozen=True)
 class ImageSet:
-    """The images of one split, all in memory.
+    """The images of one split, all in memory; None for what the source does not have.
 
-    images: uint8 [n, size, size, channels], or uint16 of more than 8 bits. labels: int32 [n],
-    indices into the corpus's classes. captions: one each. maps: int32 [n, size, size], a label for
-    each pixel. names: of the files, or of the places in a file. What the source does not have is
-    None.
+    Attributes:
+      images: uint8 [n, size, size, channels], or uint16 beyond 8 bits.
+      labels: int32 [n], indices into the corpus's classes.
+      captions: one per image.
+      maps: int32 [n, size, size], a label per pixel.
+      names: of the files, or locations in a file.
     """
 
     images: np.ndarray
@@ -42,8 +44,10 @@ class ImageSet:
 class Corpus:
     """An `ImageSet` for "train" and for "dev", the names of the classes, and notes to print.
 
-    classes: none where the source has no labels. notes: lines on what was read, how it was
-    reduced, and what was left out and why. found: images in the source, those of other splits too.
+    Attributes:
+      classes: empty where the source has no labels.
+      notes: lines on what was read, how it was reduced, and what was left out and why.
+      found: images in the source, including those of other splits.
     """
 
     splits: dict[str, ImageSet]
@@ -65,7 +69,7 @@ def _read_source(source: Path | str, rules: ImageRules) -> RawCorpus:
 
 
 def _hashed_splits(raw: RawCorpus, dev_share: float) -> list[str]:
-    """A split for each image, by the hash of its name; train keeps one of each class."""
+    """Return a split per image, by the hash of its name; train keeps at least one of each class."""
     hashes = np.array([hashed(name) for name in raw.names])
     order = np.argsort(hashes, kind="stable")
     num_dev = int(np.sum(hashes < dev_share))
@@ -90,7 +94,7 @@ def _check_splits(source: str, splits: Sequence[str], notes: Sequence[str]) -> N
 
 
 def _classes(source: str, raw: RawCorpus, splits: Sequence[str]) -> tuple[str, ...]:
-    """The names of the classes in the order of their indices; every one of dev is in train."""
+    """Return the names of the classes by index; every class of dev is in train."""
     if raw.class_names is None:
         return ()
     of: dict[str, set[str]] = {split: set() for split in SPLITS}
@@ -139,17 +143,18 @@ def _shared_note(splits: dict[str, ImageSet]) -> list[str]:
 
 
 def read_corpus(path: Path | str, rules: ImageRules) -> Corpus:
-    """The images of a source, for train and for dev.
+    """Read the images of a source, for train and for dev.
 
     Args:
       path: one of
         - a folder of images, of any format that pillow decodes, at any depth: see
-          `folders.find_entries` for where splits, classes and captions come from;
+          `folders.find_entries` for how splits, classes and captions are found;
         - a folder with one `*_train.npz` and one `*_dev.npz`, or one npz or npy file: see
           `npz.read_npz_file`;
         - "tfds:NAME", of TensorFlow Datasets.
-      rules: what the images are made into. Where the source has no split, dev_share of the
-        images, by the hash of each name, are dev's; one of each class stays in train.
+      rules: size, channels and depth of the images. Where the source has no split, a share
+        `dev_share` of the images goes to dev, by the hash of each name; at least one of each class
+        stays in train.
 
     Raises:
       DataError: a source that cannot be read, no image for train or dev, a class of dev that
@@ -166,7 +171,7 @@ def read_corpus(path: Path | str, rules: ImageRules) -> Corpus:
 
 
 def is_dev_file(path: Path | str) -> bool:
-    """Whether a source is a single `*_dev.npz`, which has no images for train."""
+    """Return whether a source is a single `*_dev.npz`, which has no images for train."""
     return Path(path).is_file() and str(path).endswith("_dev.npz")
 
 
@@ -178,16 +183,17 @@ def read_dev(
     everything: bool = False,
     others_allowed: bool = False,
 ) -> Corpus:
-    """Returns the dev images alone, to evaluate a model on; there is no split for train.
+    """Return the dev images alone, to evaluate a model on; there is no split for train.
 
     Args:
       path: as for `read_corpus`, or a single `*_dev.npz`, all of whose images are taken.
       rules: as for `read_corpus`.
-      classes: of the model, in the order of its labels; none for a model without.
+      classes: of the model, in the order of its labels; empty for a model without.
       everything: take the images of all splits as dev.
-      others_allowed: images of other classes count as images without any.
+      others_allowed: treat images of other classes as images without a class.
 
-    Raises DataError for a class that the model does not have, and as `read_corpus`.
+    Raises:
+      DataError: a class that the model does not have, and as for `read_corpus`.
     """
     raw, source = _read_source(path, rules), shown(path)
     splits = ["dev"] * len(raw.names)

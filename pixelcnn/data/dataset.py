@@ -1,4 +1,4 @@
-"""The images, or frames, that a run is trained and evaluated on, in batches."""
+"""Batches of the images, or frames, that a run is trained and evaluated on."""
 
 import dataclasses
 import hashlib
@@ -28,14 +28,18 @@ SOURCE = {
 
 @dataclasses.dataclass(frozen=True)
 class ImageDataset:
-    """A corpus of images, or of video where the configuration's condition is the frames before."""
+    """A corpus of images, or of video where the condition is the frames before."""
 
     config: Any  # a TrainConfig, of either model
     source: Corpus | Video
 
     @classmethod
     def read(cls, data: Path | str, config: Any) -> "ImageDataset":
-        """Returns the data set of a folder or file; DataError if the condition needs more."""
+        """Return the data set of a folder or file.
+
+        Raises:
+          DataError: the source lacks what the configuration's condition needs.
+        """
         if config.conditioning.kind == "video":
             return cls(config, read_episodes(data, config.data.rules))
         return cls._of(config, read_corpus(data, config.data.rules), data)
@@ -49,9 +53,14 @@ class ImageDataset:
         statistics: Statistics | None = None,
         everything: bool = False,
     ) -> "ImageDataset":
-        """Returns the dev split alone, with the classes and statistics of a trained model.
+        """Return the dev split alone, with the classes and statistics of a trained model.
 
-        everything: take the images of all splits as dev; of a video dev is a file of its own.
+        Args:
+          data: as for `read_dev`.
+          config: of the model, resolved.
+          classes: of the model.
+          statistics: of the model, for video.
+          everything: take the images of all splits as dev; of a video dev is a file of its own.
         """
         if config.conditioning.kind == "video":
             return cls(config, read_episodes(data, config.data.rules, statistics))
@@ -71,7 +80,7 @@ class ImageDataset:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines on what was read, for the person watching."""
+        """Lines on what was read, to be printed."""
         return self.source.notes
 
     @property
@@ -91,19 +100,19 @@ class ImageDataset:
 
     @property
     def dev_digest(self) -> str:
-        """Names the images, or the frames, of dev, wherever they lie."""
+        """A digest of the images or frames of dev, independent of their location."""
         dev = self.source.splits["dev"]
         pixels = dev.images if isinstance(dev, ImageSet) else dev.frames
         return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16).hexdigest()
 
     @property
     def found(self) -> int | None:
-        """How many images the source has, those of other splits too; None for a video."""
+        """Number of images in the source, including other splits; None for a video."""
         return self.source.found if isinstance(self.source, Corpus) else None
 
     @property
     def statistics(self) -> Statistics | None:
-        """The statistics that normalised actions and states, None for images."""
+        """The statistics that normalise actions and states; None for images."""
         return self.source.statistics if isinstance(self.source, Video) else None
 
     @property
@@ -130,9 +139,12 @@ class ImageDataset:
     def training(
         self, start_step: int, shard_index: int = 0, num_shards: int = 1
     ) -> tf.data.Dataset:
-        """Endless batches from a step on, a function of the seed and the step alone.
+        """Return endless batches from a step on, a function of the seed and the step alone.
 
-        shard_index, num_shards: which equal part of their rows.
+        Args:
+          start_step: number of the first batch.
+          shard_index: the equal part of their rows to return.
+          num_shards: the equal part of their rows to return.
         """
         data, seed = self.config.data, self.config.seed
         shard = {"shard_index": shard_index, "num_shards": num_shards}
@@ -169,11 +181,13 @@ class ImageDataset:
         return min(CAPTION_SHUFFLES, len(set(self.source.splits["dev"].captions or ())) - 1)
 
     def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> tf.data.Dataset:
-        """All of dev, once.
+        """Return all of dev, once.
 
-        shuffled: 0, or the number, from 1 to `shuffles`, of the exchange that gives every image
-        the condition of another one (a caption, a class, a map; of a frame the action and the
-        state, not the frames before it).
+        Args:
+          batch_size: images per batch.
+          shuffled: 0, or the number, from 1 to `shuffles`, of a permutation that gives every image
+            the condition of another one (a caption, a class, a map; of a frame the action and the
+            state, not the frames before it).
         """
         if isinstance(self.source, Video):
             return whole_video(
@@ -196,7 +210,7 @@ class ImageDataset:
 
 
 def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
-    """The images, each with the caption so far round the circle of all captions, sorted."""
+    """Return the images, each with a caption a share of the way round the sorted circle of all."""
     captions = sorted(set(dev.captions or ()))
     on = round(len(captions) * share)
     places = {caption: place + on for place, caption in enumerate(captions)}
@@ -205,7 +219,7 @@ def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
 
 
 def _with_others(dev: ImageSet) -> ImageSet:
-    """The images, each with the class or the map of one that has another."""
+    """Return the images, each with the class or the map of one that has another."""
     order = _derangement(dev.names if dev.labels is None else dev.labels)
     return dataclasses.replace(
         dev,
@@ -215,10 +229,11 @@ def _with_others(dev: ImageSet) -> ImageSet:
 
 
 def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
-    """For each image another one, by going round the images sorted by their condition.
+    """Return another image for each, half way round the circle of images sorted by condition.
 
-    keys: a class each. Half way round the sorted circle lies another one, wherever none has more
-    than half of all.
+    Args:
+      keys: a class per image. The other image has another class wherever no class has more than
+        half of all images.
     """
     ranked = np.argsort(np.asarray(keys), kind="stable")
     order = np.empty(len(ranked), np.int64)

@@ -1,4 +1,4 @@
-"""How many bits the levels of an image have: 8, or up to 16 from scanners and microscopes."""
+"""Bits per level of an image: 8, or up to 16 from scanners and microscopes."""
 
 import math
 
@@ -9,7 +9,7 @@ DEPTHS = (8, 10, 12, 14, 16)  # of cameras and scanners; files hold 8 or 16
 
 
 def depth_of(highest: int) -> int:
-    """Return the least depth in bits, of `DEPTHS`, that has a level."""
+    """Return the smallest depth in bits, of `DEPTHS`, that has a level."""
     return next(bits for bits in DEPTHS if highest < 2**bits)
 
 
@@ -19,11 +19,12 @@ def dtype_of(bits: int) -> type[np.unsignedinteger]:
 
 
 def rescaled(levels: np.ndarray, from_bits: int, bits: int) -> np.ndarray:
-    """Return levels of another depth, the brightest for the brightest, halves rounded up.
+    """Return levels at another depth, the brightest mapped to the brightest, halves rounded up.
 
     Args:
       levels: whole numbers below 2**from_bits.
-      from_bits, bits: depths.
+      from_bits: depths.
+      bits: depths.
     """
     if from_bits == bits:
         return levels.astype(dtype_of(bits))
@@ -32,5 +33,5 @@ def rescaled(levels: np.ndarray, from_bits: int, bits: int) -> np.ndarray:
 
 
 def min_log_scale_of(bits: int) -> float:
-    """Return a least log-scale as many levels wide as the default, -7, is of 8 bits."""
+    """Return a smallest log-scale that spans as many levels as the default, -7, does at 8 bits."""
     return -7.0 - (bits - EIGHT) * math.log(2.0)

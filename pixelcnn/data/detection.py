@@ -1,4 +1,4 @@
-"""What the images of a source are stored as: grey or colour, and how many bits a level has."""
+"""Detection of how the images of a source are stored: grey or colour, and bits per level."""
 
 import contextlib
 import json
@@ -20,17 +20,22 @@ LOOKED_AT = 200  # images, evenly from all by name
 
 
 class Stored(NamedTuple):
-    """channels: 1, or 3 as soon as an image has colours. bits: of grey images, see `DEPTHS`."""
+    """How images are stored.
+
+    Attributes:
+      channels: 1, or 3 as soon as one image has colours.
+      bits: of grey images, see `DEPTHS`.
+    """
 
     channels: int
     bits: int
 
 
 def stored_as(source: str | Path) -> Stored | None:
-    """Return what a source of images holds; None if it cannot be told or is not on this disk.
+    """Return how a source stores its images; None if that is unknown or the source is not on disk.
 
     Args:
-      source: as for `read_corpus`. Of a folder `LOOKED_AT` images are looked at.
+      source: as for `read_corpus`. Of a folder, `LOOKED_AT` images are read.
     """
     path = Path(source)
     if str(source).startswith("tfds:") or not path.exists():
@@ -56,7 +61,7 @@ def _of_folder(folder: Path) -> list[tuple[int, int]]:
 
 
 def _of_image(path: Path) -> tuple[int, int]:
-    """Channels, and the highest level where more than 8 bits are stored."""
+    """Return the channels, and the highest level where more than 8 bits are stored."""
     if path.suffix.lower() == ARRAY:
         return _of_array(path, single=True)
     with Image.open(path, formats=formats()) as opened:
@@ -73,11 +78,12 @@ def _of_array(path: Path, single: bool = False) -> tuple[int, int]:
 
 
 def detected(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str]:
-    """Return options for what a command line does not say of its images: channels and bits.
+    """Return the options for channels and bits that a command line leaves out.
 
-    What one of `--data.channels` and `--output.channels` says holds for the other. What nobody says
-    is that of the run, if one is resumed, else that of the images: a preset of colour becomes one
-    of grey where no image has any, and grey images keep their bits under a mixture of logistics.
+    A value of `--data.channels` or `--output.channels` holds for the other one. Otherwise the
+    values are those of the run, if one is resumed, else those of the images: a preset for colour
+    becomes one for grey where no image has colours, and grey images keep their bits under a mixture
+    of logistics.
 
     Args:
       config: of the preset.
@@ -106,7 +112,7 @@ def detected(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str]:
 
 
 def _said(arguments: Sequence[str]) -> dict[str, str]:
-    """The options of a command line, by name without the dashes before it."""
+    """Return the options of a command line, by name without the leading dashes."""
     said = {}
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
         name, equals, value = word.partition("=")
@@ -116,7 +122,7 @@ def _said(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _of_run(workdir: str | None) -> Stored | None:
-    """What the run directory was trained on, None where there is no run."""
+    """Return how the images of a run directory are stored, None where there is no run."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         data = json.loads((Path(workdir or "") / "config.json").read_text(encoding="utf-8"))["data"]
         return Stored(int(data["channels"]), int(data.get("bits", EIGHT)))

@@ -1,9 +1,9 @@
-"""Leaves designs of known subjects out of training: a test of whether a model can combine.
+"""Designs of known subjects held out of training: a test of whether a model can combine.
 
 Run as `python -m pixelcnn.data.held_designs SOURCE TARGET`. SOURCE is a folder of a `*_train.npz`
-and a `*_dev.npz` whose `names` tell subjects and whose `styles` tell designs. TARGET gets both
-files, train without the pairs that are held, dev as it is; and `held/` a `*_dev.npz` of those
-pairs alone, which `onepass evaluate MODEL --data` takes.
+and a `*_dev.npz` whose `names` identify subjects and whose `styles` identify designs. TARGET gets
+both files: train without the held-out pairs, dev unchanged; and `held/` gets a `*_dev.npz` of those
+pairs alone, for `onepass evaluate MODEL --data`.
 """
 
 import argparse
@@ -25,20 +25,23 @@ NEEDED = ("names", "styles", "captions")
 
 
 def subject_of(name: str) -> str:
-    """The name without skin tones: an emoji's code points in hexadecimal, joined by hyphens."""
+    """Return the name without skin tones: hexadecimal code points joined by hyphens."""
     return "-".join(point for point in name.split("-") if point not in SKIN_TONES)
 
 
 def held_pairs(
     subjects: Sequence[str], designs: Sequence[str], share: float, wanted: Sequence[bool]
 ) -> np.ndarray:
-    """bool [n], the images whose design of their subject is held out.
+    """Return which images have a held-out pair of subject and design, bool [n].
 
-    Of the share of subjects with several designs that hashes choose, one design each; and the
-    designs of `wanted` images. At least one design of every subject stays.
+    Of a share of the subjects with several designs, chosen by hashes, one design each is held out,
+    and so are the designs of `wanted` images. At least one design of every subject stays.
 
     Args:
-      subjects, designs, wanted: one each for n images.
+      subjects: one per image.
+      designs: one per image.
+      share: of the subjects with several designs, in [0, 1].
+      wanted: one per image.
     """
     known: dict[str, set[str]] = defaultdict(set)
     held: dict[str, set[str]] = defaultdict(set)
@@ -56,12 +59,17 @@ def held_pairs(
 
 
 def write_held(source: Path, target: Path, share: float, captions: Sequence[str]) -> int:
-    """The number of images held out; writes TARGET, see above.
+    """Write TARGET, see the module, and return the number of images held out.
 
-    share: of the subjects. captions: of images whose design is held out in any case.
+    Args:
+      source: see the module.
+      target: see the module.
+      share: of the subjects.
+      captions: of images whose design is held out in any case.
 
-    Raises DataError for files that are no npz files, or without `names`, `styles` or `captions` of
-    one length, for an unknown caption, and for a target that is the source.
+    Raises:
+      DataError: files that are no npz files or lack `names`, `styles` or `captions` of one length,
+        an unknown caption, or a target that is the source.
     """
     files = pair(source)
     if files is None:

@@ -27,11 +27,11 @@ SEVERAL_FRAMES = "of several frames, the first one used"
 
 
 class DataError(UserError):
-    """A source that cannot be trained on; the message is one line and says what was found."""
+    """A source that cannot be trained on; the message is one line that gives the reason."""
 
 
 class ImageError(UserError):
-    """An image that cannot be used: what is wrong in a word or two (`kind`), and in detail."""
+    """An image that cannot be used: the reason in a word or two (`kind`), and in detail."""
 
     def __init__(self, kind: str, detail: str):
         super().__init__(f"{kind}: {detail}")
@@ -42,9 +42,11 @@ class ImageError(UserError):
 class DecodedImage:
     """A decoded image at the size and channels of the rules.
 
-    levels: uint8 [size, size, channels]; uint16 of more than 8 bits. stored_size: width and height
-    when upright, in pixels. remarks: what had to be done to it, such as `TRANSPARENT`.
-    highest: level that is stored.
+    Attributes:
+      levels: uint8 [size, size, channels]; uint16 beyond 8 bits.
+      stored_size: width and height when upright, in pixels.
+      remarks: conversions that were made, such as `TRANSPARENT`.
+      highest: the highest stored level.
     """
 
     levels: np.ndarray
@@ -54,20 +56,20 @@ class DecodedImage:
 
     @property
     def deep(self) -> bool:
-        """Whether more than 8 bits a level are stored and kept."""
+        """Whether more than 8 bits per level are stored and kept."""
         return self.levels.dtype != np.uint8
 
 
 @functools.cache
 def formats() -> tuple[str, ...]:
-    """The formats that pillow reads by itself."""
+    """Return the formats that pillow reads by itself."""
     Image.init()
     return tuple(sorted(set(Image.OPEN) - NOT_DECODED))
 
 
 @functools.cache
 def suffixes() -> frozenset[str]:
-    """The endings of image files, in lower case with the dot."""
+    """Return the suffixes of image files, in lower case with the dot."""
     known = set(formats()) | LATE_FORMATS
     endings = Image.registered_extensions().items()
     return frozenset({ARRAY, *(end for end, form in endings if form in known)})
@@ -104,13 +106,13 @@ def _has_several_frames(opened: Image.Image) -> bool:
 
 
 def _is_sixteen_bit(opened: Image.Image) -> bool:
-    """Whether more than 8 bits a level are stored; to be asked before the levels are loaded."""
+    """Return whether more than 8 bits per level are stored; valid only before loading."""
     tiles = getattr(opened, "tile", ())
     return opened.mode.startswith("I") or any(";16" in str(tile) for tile in tiles)
 
 
 def _sixteen_bit(values: np.ndarray) -> np.ndarray:
-    """uint16 [height, width, channels] of whole numbers that fit."""
+    """Return whole numbers that fit as uint16 [height, width, channels]."""
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65535:
         raise ImageError("no known range", f"32-bit integers from {low} to {high}")
@@ -118,7 +120,7 @@ def _sixteen_bit(values: np.ndarray) -> np.ndarray:
 
 
 def _on_white(square: Image.Image) -> tuple[Image.Image, bool]:
-    """The image as RGB on white, and whether any of the white shows."""
+    """Return the image as RGB on white, and whether any of the white shows."""
     clear = square.convert("RGBA")
     white = Image.new("RGBA", clear.size, "white")
     lowest_alpha = clear.getchannel("A").getextrema()[0]
@@ -126,7 +128,7 @@ def _on_white(square: Image.Image) -> tuple[Image.Image, bool]:
 
 
 def _levels(square: Image.Image) -> tuple[np.ndarray, list[str]]:
-    """uint8 or uint16 [height, width, 1 or 3] of an image of any mode, and remarks on it."""
+    """Return uint8 or uint16 [height, width, 1 or 3] of an image of any mode, and remarks."""
     if square.mode == "F":
         raise ImageError("no known range", "floating-point levels")
     if square.mode.startswith("I"):
@@ -181,11 +183,11 @@ def at_depth(image: DecodedImage, stored_bits: int, bits: int) -> DecodedImage:
 
     Args:
       image: as stored.
-      stored_bits: what an image stored in 16 bits has; more than 8-bit files are not.
+      stored_bits: depth of images that are stored in 16 bits; 8-bit files have 8.
       bits: wanted.
 
     Raises:
-      ImageError: of kind "too bright", where `bits` are too few and nothing is to be scaled.
+      ImageError: of kind "too bright", where `bits` are too few and scaling is ruled out.
     """
     if not image.deep:
         if bits == EIGHT:
@@ -215,9 +217,9 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def read_image(path: Path, rules: ImageRules) -> DecodedImage:
-    """The image of a file as `read_stored` gives it, with levels of `rules.bits`.
+    """Read an image as `read_stored` does, with levels of `rules.bits`.
 
-    Of an image stored in 16 bits its own brightest level says how many it has.
+    The depth of an image stored in 16 bits follows from its own brightest level.
 
     Raises:
       ImageError: as `read_stored`, or of kind "too bright".
@@ -227,11 +229,11 @@ def read_image(path: Path, rules: ImageRules) -> DecodedImage:
 
 
 def read_stored(path: Path, rules: ImageRules) -> DecodedImage:
-    """The image of a file: upright by its EXIF, the largest centred square, reduced.
+    """Read the image of a file: upright by its EXIF, the largest centred square, reduced.
 
-    What is transparent lies on white, of several frames it is the first, and colour becomes grey by
-    ITU-R BT.601. Grey of 16 bits is kept as it is. Its bits are decoded only if it has no more
-    pixels than `PIL.Image.MAX_IMAGE_PIXELS`.
+    Transparent pixels are put on white, of several frames the first is taken, and colour becomes
+    grey by ITU-R BT.601. Grey of 16 bits is kept. The image is decoded only if it has at most
+    `PIL.Image.MAX_IMAGE_PIXELS` pixels.
 
     Raises:
       ImageError: of kind "broken", "too small", "too many pixels" or "no known range".

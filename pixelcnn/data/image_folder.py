@@ -32,7 +32,12 @@ OTHER_DEV_NAMES = ("val", "valid", "validation", "test")
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An image file to read. name: relative to the folder. split: "train", "dev" or ""."""
+    """An image file to read.
+
+    Attributes:
+      name: relative to the folder.
+      split: "train", "dev" or "".
+    """
 
     name: str
     split: str
@@ -69,7 +74,7 @@ def _entry(name: str, row: Row | None, split_folders: bool, outer_folders: int) 
 
 
 def _one_split_each(folder: Path, entries: Sequence[Entry]) -> None:
-    """Raises unless either every entry says its split or none does."""
+    """Raise DataError unless either every entry has a split or none does."""
     silent = [entry for entry in entries if not entry.split]
     if silent and len(silent) < len(entries):
         raise DataError(
@@ -86,7 +91,7 @@ def _complete_captions(folder: Path, entries: Sequence[Entry]) -> None:
 
 
 def _complete_classes(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
-    """The entries, all with a class or all without, and notes."""
+    """Return the entries, all with a class or all without, and notes."""
     bare = [shown(entry.name) for entry in entries if entry.class_name is None]
     if not bare or len(bare) == len(entries):
         return list(entries), []
@@ -97,7 +102,7 @@ def _complete_classes(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]
 def _listed(
     folder: Path, names: Sequence[str], split_folders: bool
 ) -> tuple[dict[str, Row | None], list[str]]:
-    """Returns the names of the images to read, with their table rows, and notes on the others."""
+    """Return the names of the images to read, with their table rows, and notes on the others."""
     rows = read_tables(folder)
     matched: dict[str, Row | None] = dict(match(rows, set(names)))
     images = [name for name in names if Path(name).suffix.lower() in suffixes()]
@@ -115,13 +120,14 @@ def _listed(
 
 
 def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
-    """The image files to read, by name, and notes on what is passed over.
+    """Return the image files to read, by name, and notes on skipped files.
 
-    Top-level `train/` and `dev/` are the split; else the tables' is. Where there are tables, they
-    say which images count. A class is a table's or the name of the immediate sub-folder.
+    The split is given by top-level `train/` and `dev/`, else by the tables. Where there are tables,
+    only the images in them count. A class is given by a table or by the name of the immediate
+    sub-folder.
 
     Raises:
-      DataError: no image file, a table that is wrong, or a split that is half there.
+      DataError: no image file, an invalid table, or a split that some images lack.
     """
     names, notes = list_files(folder)
     notes += unread(names, suffixes())
@@ -156,7 +162,7 @@ def _read_all(
 def _at_depth(
     results: Sequence[DecodedImage | ImageError], bits: int
 ) -> list[DecodedImage | ImageError]:
-    """The images with levels of a depth; the brightest 16-bit one says how many bits all have."""
+    """Return the images at one depth; the brightest 16-bit image decides how many bits all have."""
     highest = max((i.highest for i in results if isinstance(i, DecodedImage) and i.deep), default=0)
 
     def scaled(result: DecodedImage | ImageError) -> DecodedImage | ImageError:
@@ -190,15 +196,15 @@ def _filled(values: Sequence[str | None]) -> tuple[str, ...] | None:
 
 
 def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> RawCorpus:
-    """The usable images of a folder, searched to any depth; hidden files are passed over.
+    """Read the usable images of a folder, searched to any depth; hidden files are skipped.
 
     Args:
       folder: of images.
-      rules: what they are made into.
+      rules: size, channels and depth of the result.
       workers: threads; None is one per core, at most 4. The result does not depend on it.
 
     Raises:
-      DataError: see `find_entries`; or not one image is usable.
+      DataError: see `find_entries`; or no image is usable.
     """
     entries, notes = find_entries(folder)
     stored = _read_all([folder / entry.name for entry in entries], rules, workers)

@@ -1,4 +1,4 @@
-"""What images are made into before a network reads them."""
+"""Rules for the images that a network reads."""
 
 import dataclasses
 from typing import Literal, get_args
@@ -10,12 +10,14 @@ Reduce = Literal["area", "subsample"]
 
 @dataclasses.dataclass(frozen=True)
 class ImageRules:
-    """What images are made into, and how they are split where the source does not say.
+    """Size, channels and depth of images, and their split where the source has none.
 
-    size: height and width, in pixels. channels: 1 (grey) or 3 (R, G, B). reduce: "area" (averages
-    of the stored levels) or "subsample" (every k-th pixel). dev_share: of the images, in [0, 1),
-    chosen by a hash of the name. bits: of a level; 8 scales what has more, with more nothing is
-    scaled but what has 8.
+    Attributes:
+      size: height and width, in pixels.
+      channels: 1 (grey) or 3 (R, G, B).
+      reduce: "area" (averages of the stored levels) or "subsample" (every k-th pixel).
+      dev_share: share of the images in dev, in [0, 1), chosen by a hash of the name.
+      bits: per level; 8 scales deeper images down, more than 8 scales only 8-bit images.
     """
 
     size: int

@@ -1,4 +1,4 @@
-"""Tab-separated tables beside images: their classes, captions and splits."""
+"""Tab-separated tables of the classes, captions and splits of images."""
 
 import csv
 import dataclasses
@@ -17,10 +17,12 @@ TABLES = ("pictures.tsv", "train.tsv", "dev.tsv")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What a table says of one image.
+    """The row of one image in a table.
 
-    file: as `posixpath.normpath` gives it. class_name, caption: None where the table has no such
-    column. split: "train", "dev" or "".
+    Attributes:
+      file: normalised by `posixpath.normpath`.
+      class_name, caption: None where the table has no such column.
+      split: "train", "dev" or "".
     """
 
     table: str
@@ -66,13 +68,13 @@ def _rows(path: Path) -> list[Row]:
 
 
 def read_tables(folder: Path) -> list[Row]:
-    """The rows of the folder's `pictures.tsv`, `train.tsv` and `dev.tsv`, none where none is there.
+    """Read the rows of the folder's `pictures.tsv`, `train.tsv` and `dev.tsv`, where they exist.
 
-    The first line is the header: `file`, and, where wanted, `class`, `caption` and `split`; other
-    columns are ignored. The names `train.tsv` and `dev.tsv` say the split.
+    The first line is the header: `file`, and optionally `class`, `caption` and `split`; other
+    columns are ignored. The names `train.tsv` and `dev.tsv` give the split.
 
     Raises:
-      DataError: a table that cannot be read, an empty class or caption, a caption that is too long.
+      DataError: an unreadable table, an empty class or caption, a caption that is too long.
     """
     rows = []
     for path in [folder / name for name in TABLES if (folder / name).exists()]:
@@ -86,12 +88,12 @@ def read_tables(folder: Path) -> list[Row]:
 
 
 def match(rows: Sequence[Row], names: set[str]) -> dict[str, Row]:
-    """The row of each image by the image's name, in the order of the rows.
+    """Return the row of each image by the image's name, in the order of the rows.
 
     Args:
-      rows: as `read_tables` gives them.
-      names: of files, relative to the folder, with forward slashes. A row of `train.tsv` may name
-        a file under `train/` without saying so, one of `dev.tsv` likewise.
+      rows: as returned by `read_tables`.
+      names: of files, relative to the folder, with forward slashes. A row of `train.tsv` may omit
+        the folder `train/` of its file, one of `dev.tsv` likewise.
 
     Raises:
       DataError: a row without its file, or two rows for one file.

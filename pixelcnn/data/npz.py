@@ -30,14 +30,14 @@ KEYS = ("images", "labels", "classes", "names", "captions", "maps")
 
 
 def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
-    """Read those arrays of an npz file that are there; pickled objects are never loaded.
+    """Read the given arrays of an npz file as far as it has them; pickled objects are never loaded.
 
     Args:
       path: of the file.
       keys: of the arrays; None: all that it has.
 
     Raises:
-      DataError: no such file, not an npz file, or an array that cannot be read.
+      DataError: no such file, not an npz file, or an unreadable array.
     """
     if not path.is_file():
         raise DataError(f"{shown(path)}: no such file.")
@@ -52,7 +52,7 @@ def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np
 
 
 def _single(path: Path) -> np.ndarray:
-    """The array of a npy file."""
+    """Read the array of an npy file."""
     try:
         return np.load(path, allow_pickle=False)
     except DAMAGE as error:
@@ -77,7 +77,7 @@ def _array(path: Path, opened: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
 
 
 def pair(folder: Path) -> tuple[Path, Path] | None:
-    """The folder's `*_train.npz` and `*_dev.npz`, or None where it has neither.
+    """Return the folder's `*_train.npz` and `*_dev.npz`, or None where it has neither.
 
     Raises:
       DataError: one without the other, or more than one of a kind.
@@ -94,7 +94,7 @@ def pair(folder: Path) -> tuple[Path, Path] | None:
 
 
 def check_shape(path: Path, key: str, array: np.ndarray, shape: tuple[int | None, ...]) -> None:
-    """Raises DataError unless the array has this shape; None stands for any length."""
+    """Raise DataError unless the array has this shape; None stands for any length."""
     fits = len(array.shape) == len(shape) and all(
         wanted in (None, length) for wanted, length in zip(shape, array.shape, strict=True)
     )
@@ -117,7 +117,7 @@ def _check_range(path: Path, key: str, array: np.ndarray, limit: int) -> None:
 
 
 def _images(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """uint8 or uint16 [n, height, width, 1 or 3]."""
+    """Return the images, uint8 or uint16 [n, height, width, 1 or 3]."""
     if "images" not in arrays:
         raise DataError(f"{shown(path)}: has no array `images`.")
     images = arrays["images"]
@@ -135,7 +135,7 @@ def _images(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _texts(path: Path, arrays: Mapping[str, np.ndarray], key: str, count: int | None) -> Texts:
-    """The strings of a list in the file, or None where it is not there."""
+    """Return the strings of a list in the file, or None where it has none."""
     if key not in arrays:
         return None
     _check_kind(path, key, arrays[key], "US", "text")
@@ -209,18 +209,18 @@ def _named(labels: list[int] | None, classes: Texts) -> Texts:
 
 
 def read_npz_file(path: Path, rules: ImageRules, stored_bits: int | None = None) -> RawCorpus:
-    """The images of one npz file; images of exactly `rules.size` are taken as they are.
+    """Read the images of one npz file; images of exactly `rules.size` are not reduced.
 
     Args:
-      path: to a file with `images` uint8 or uint16 [n, height, width] or [n, height, width, 1 or
-        3], or a npy file of that array alone;
-        optionally `labels` [n] whole numbers, `classes` text [classes], `names` text [n],
-        `captions` text [n] and `maps` whole numbers [n, height, width], which are sub-sampled.
-      rules: what they are made into.
-      stored_bits: what uint16 images have; None: what the brightest of them needs.
+      path: a file with `images` uint8 or uint16 [n, height, width] or [n, height, width, 1 or 3],
+        or an npy file of that array alone; optionally `labels` [n] whole numbers, `classes` text
+        [classes], `names` text [n], `captions` text [n] and `maps` whole numbers [n, height,
+        width], which are sub-sampled.
+      rules: size, channels and depth of the result.
+      stored_bits: depth of uint16 images; None: as their brightest level requires.
 
     Raises:
-      DataError: says which array is wrong, and how.
+      DataError: naming the invalid array and the reason.
     """
     arrays = read_arrays(path, KEYS)
     images = _images(path, arrays)
@@ -248,7 +248,7 @@ def read_npz_file(path: Path, rules: ImageRules, stored_bits: int | None = None)
 def _at_depth(
     path: Path, reduced: np.ndarray, images: np.ndarray, bits: int, stored_bits: int | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Reduced images with levels of a depth, and notes on what was done, see `at_depth`."""
+    """Return reduced images with levels of a depth, and notes on scaling, see `at_depth`."""
     stored_bits = stored_bits or depth_of(int(images.max()))
     whole = DecodedImage(reduced, (0, 0), (), int(images.max()))
     try:
@@ -259,7 +259,7 @@ def _at_depth(
 
 
 def stored_depth(path: Path) -> int:
-    """Return how many bits the images of an npz file have, by the brightest level of them."""
+    """Return the bits per level of an npz file's images, by their brightest level."""
     images = read_arrays(path, ("images",)).get("images")
     return 8 if images is None or images.dtype != np.uint16 else depth_of(int(images.max()))
 
@@ -269,7 +269,7 @@ def _joined(first: Texts, second: Texts) -> Texts:
 
 
 def _same_classes(train: Path, dev: Path, first: Texts, second: Texts) -> Texts:
-    """The longer of two lists of which one begins with the other."""
+    """Return the longer of two lists, one of which begins with the other."""
     if first is None or second is None:
         return None
     shared = min(len(first), len(second))
@@ -279,10 +279,10 @@ def _same_classes(train: Path, dev: Path, first: Texts, second: Texts) -> Texts:
 
 
 def read_npz_pair(train: Path, dev: Path, rules: ImageRules) -> RawCorpus:
-    """The images of a train file and a dev file together, see `read_npz_file`.
+    """Read the images of a train file and a dev file together, see `read_npz_file`.
 
     Raises:
-      DataError: one file has labels, captions or maps that the other has not, or other classes.
+      DataError: only one file has labels, captions or maps, or the classes differ.
     """
     bits = max(stored_depth(train), stored_depth(dev))
     first, second = (read_npz_file(path, rules, bits) for path in (train, dev))

@@ -1,4 +1,4 @@
-"""Batches of a corpus as tf.data: endless and restartable to train on, or every image once."""
+"""Batches of a corpus as tf.data: endless and restartable for training, or every image once."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ from replicator.training.batches import as_dataset
 
 
 def check_batches(batch_size: int) -> None:
-    """Raises ValueError for a batch without rows."""
+    """Raise ValueError for a batch without rows."""
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
 
@@ -33,7 +33,7 @@ def _members(corpus: Corpus, split: str) -> ImageSet:
 
 
 def _stored(members: ImageSet) -> Arrays:
-    """What there is of every image, under the keys of a batch."""
+    """Return the arrays of all images, under the keys of a batch."""
     arrays = {"levels": members.images}
     if members.labels is not None:
         arrays["label"] = members.labels
@@ -64,21 +64,23 @@ def batches(
     dropout: float = 0.0,
     shift: int = 0,
 ) -> tf.data.Dataset:
-    """An endless dataset of batches, in which every image comes once an epoch.
+    """Return an endless dataset of batches, in which every image comes once per epoch.
 
-    Batch n depends on nothing but the corpus, the arguments and n: a dataset begun at start_step
-    gives exactly what one begun at 0 gives from there on, at no cost.
+    Batch n depends only on the corpus, the arguments and n: a dataset started at `start_step`
+    continues one started at 0 exactly, at no cost.
 
     Args:
-      corpus, split: what to draw from.
-      batch_size: images a batch.
+      corpus: what to draw from.
+      split: what to draw from.
+      batch_size: images per batch.
       seed: any int.
       start_step: the first batch's number.
-      flip: mirrors every other image, by chance, left to right, and its map with it.
-      crop: height and width, in pixels, of a square cut from each image at a random place.
-      shard_index, num_shards: which equal part of each batch's rows to give.
-      shift: pixels that images are moved by at most, by chance; edges repeat. 0 with a crop.
-      dropout: the share of images whose label is -1, or whose caption is zeros, by chance.
+      flip: mirror images and their maps left to right, with probability one half.
+      crop: height and width, in pixels, of a square cut from each image at a random location.
+      shard_index: the equal part of each batch's rows to return.
+      num_shards: see `shard_index`.
+      dropout: probability that a label becomes -1, or a caption zeros.
+      shift: largest random shift, in pixels; edges repeat. 0 with a crop.
 
     Yields:
       "levels" int32 [batch, height, width, channels]; "seed" int32 [batch, 2], another for every
@@ -109,10 +111,10 @@ def batches(
 
 
 def whole(corpus: Corpus, split: str, batch_size: int) -> tf.data.Dataset:
-    """A dataset of every image of the split once, in order; the last batch may be smaller.
+    """Return a dataset of every image of the split once, in order; the last batch may be smaller.
 
     Yields:
-      The keys of `batches`, of images as they are.
+      The keys of `batches`, of unchanged images.
     """
     check_batches(batch_size)
     stored = _stored(_members(corpus, split))

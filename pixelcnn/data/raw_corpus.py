@@ -10,11 +10,15 @@ import numpy as np
 class RawCorpus:
     """The images, labels and captions of a folder, an npz file or a TensorFlow data set.
 
-    images: uint8 [n, size, size, channels], or uint16 of more than 8 bits. names: one each. splits:
-    "train" or "dev" each; None leaves it to the hash of the name. class_names, captions: one each,
-    or None. classes: in the order of their indices; None sorts those of train. maps: integers [n,
-    size, size], or None.
-    stored_sizes: (width, height) of the smallest and the largest, in pixels. notes: for the person.
+    Attributes:
+      images: uint8 [n, size, size, channels], or uint16 beyond 8 bits.
+      names: one per image.
+      splits: "train" or "dev" per image; None leaves it to the hash of the name.
+      class_names, captions: one per image, or None.
+      classes: in the order of their indices; None sorts those of train.
+      maps: integers [n, size, size], or None.
+      stored_sizes: (width, height) of the smallest and the largest, in pixels.
+      notes: lines to print.
     """
 
     images: np.ndarray
@@ -29,6 +33,6 @@ class RawCorpus:
 
 
 def extremes(sizes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The smallest and the largest of (width, height) pairs, by their area."""
+    """Return the smallest and the largest of (width, height) pairs, by area."""
     ordered = sorted(sizes, key=lambda size: (size[0] * size[1], size))
     return (ordered[0], ordered[-1]) if ordered else ()

@@ -1,4 +1,4 @@
-"""An image of any size made square and small, in whole numbers and so alike on every machine."""
+"""Reduction of an image of any size to a small square, in integers and so equal on all machines."""
 
 import numpy as np
 
@@ -6,14 +6,14 @@ from pixelcnn.data.image_rules import Reduce
 
 
 def centred_square(width: int, height: int) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom of the largest centred square, in pixels."""
+    """Return left, top, right and bottom of the largest centred square, in pixels."""
     side = min(width, height)
     left, top = (width - side) // 2, (height - side) // 2
     return left, top, left + side, top + side
 
 
 def _summed_rows(levels: np.ndarray, size: int) -> np.ndarray:
-    """int64 [size, ...]: the rows weighted by their overlap with each cell; weights sum to side."""
+    """Return the rows weighted by their overlap with each cell, int64 [size, ...]."""
     side, rest = len(levels), levels.shape[1:]
     if side % size == 0:
         return size * levels.reshape(size, side // size, *rest).sum(axis=1, dtype=np.int64)
@@ -27,10 +27,9 @@ def _summed_rows(levels: np.ndarray, size: int) -> np.ndarray:
 
 
 def area_averaged(levels: np.ndarray, size: int) -> np.ndarray:
-    """[size, size, channels]: the exact mean of the stored levels over each cell's area.
+    """Return the exact mean of the stored levels over each cell's area, [size, size, channels].
 
-    A pixel that lies across a border counts in each cell by the area it has there; halves are
-    rounded up.
+    A pixel across a border counts in each cell by its area there; halves are rounded up.
 
     Args:
       levels: uint8 or uint16 [side, side, channels], as the result.
@@ -42,9 +41,10 @@ def area_averaged(levels: np.ndarray, size: int) -> np.ndarray:
 
 
 def subsampled(levels: np.ndarray, size: int) -> np.ndarray:
-    """[size, size, ...]: every k-th pixel, k = floor(side / size), of the centred k*size square.
+    """Return every k-th pixel of the centred square of side k * size, [size, size, ...].
 
-    Each is the upper left pixel of a block of k by k, as in group 1 of Reed et al. 2017, section 3.
+    k = floor(side / size). Each is the upper left pixel of a block of k by k, as in group 1 of Reed
+    et al. 2017, section 3.
     """
     step = len(levels) // size
     first = (len(levels) - step * size) // 2
@@ -53,25 +53,26 @@ def subsampled(levels: np.ndarray, size: int) -> np.ndarray:
 
 
 def grey(levels: np.ndarray) -> np.ndarray:
-    """[..., 1]: the luma of R, G, B [..., 3] after ITU-R BT.601, in 16-bit fixed point."""
+    """Return the luma [..., 1] of R, G, B [..., 3] after ITU-R BT.601, in 16-bit fixed point."""
     weighted = levels.astype(np.int64) @ np.array([19595, 38470, 7471], np.int64)
     return ((weighted + 32768) >> 16).astype(levels.dtype)[..., None]
 
 
 def with_channels(levels: np.ndarray, channels: int) -> np.ndarray:
-    """The image [..., 1 or 3] with `channels` of them: grey to equal R, G, B; colour to luma."""
+    """Return the image [..., 1 or 3] with `channels`: grey to equal R, G, B; colour to luma."""
     if levels.shape[-1] == channels:
         return levels
     return grey(levels) if channels == 1 else np.repeat(levels, 3, axis=-1)
 
 
 def fitted(levels: np.ndarray, size: int, channels: int, reduce: Reduce) -> np.ndarray:
-    """[size, size, channels]: the largest centred square, reduced.
+    """Return the largest centred square, reduced, [size, size, channels].
 
     Args:
       levels: uint8 or uint16 [height, width, 1 or 3], as the result; neither side below size.
-      size, channels: of the result.
-      reduce: "area" or "subsample"; a square of `size` is taken as it is.
+      size: of the result.
+      channels: of the result.
+      reduce: "area" or "subsample"; a square of `size` is not reduced.
     """
     left, top, right, bottom = centred_square(levels.shape[1], levels.shape[0])
     square = levels[top:bottom, left:right]

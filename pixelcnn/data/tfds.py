@@ -26,7 +26,7 @@ def _library() -> Any:
 
 
 def _prepared(library: Any, name: str) -> Any:
-    """The builder of a data set, downloaded and written to disk."""
+    """Return the builder of a data set, downloaded and written to disk."""
     try:
         builder = library.builder(name)
         builder.download_and_prepare()
@@ -39,7 +39,7 @@ def _prepared(library: Any, name: str) -> Any:
 
 
 def _splits(name: str, available: Iterable[str]) -> dict[str, str]:
-    """Our split by the data set's: train, and the first of validation and test."""
+    """Return "train" or "dev" by split: train, and the first of validation and test."""
     known = set(available)
     if "train" not in known:
         raise DataError(f"{PREFIX}{shown(name)}: has no split train.")
@@ -48,7 +48,7 @@ def _splits(name: str, available: Iterable[str]) -> dict[str, str]:
 
 
 def _examples(library: Any, builder: Any, splits: dict[str, str]):
-    """Yields (our split, name, example) of every example."""
+    """Yield (split, name, example) of every example."""
     for split, ours in splits.items():
         stored = library.as_numpy(builder.as_dataset(split=split, shuffle_files=False))
         for index, example in enumerate(stored):
@@ -73,12 +73,12 @@ def _class(name: str, place: str, example: dict[str, np.ndarray], classes: list[
 
 
 def read_tfds(name: str, rules: ImageRules) -> RawCorpus:
-    """The images of a data set, for example "mnist", with its labels where it has them.
+    """Read the images of a data set, for example "mnist", with its labels where it has them.
 
-    Its split train, and as dev the first of validation and test; without either, dev is drawn.
+    Train is its split train, dev the first of validation and test; without either, dev is drawn.
 
     Raises:
-      DataError: the library is missing, or the data set, or its images.
+      DataError: the library, the data set or its images are missing.
     """
     library = _library()
     builder = _prepared(library, name)

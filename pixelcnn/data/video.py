@@ -39,30 +39,32 @@ class Statistics:
     state_std: np.ndarray
 
     def to_dict(self) -> dict[str, list[float]]:
-        """The numbers by name, as JSON can hold them."""
+        """Return the numbers by name, as JSON can hold them."""
         return {name: values.tolist() for name, values in vars(self).items()}
 
     @classmethod
     def from_dict(cls, stored: dict[str, list[float]]) -> "Statistics":
-        """What `to_dict` gave."""
+        """Return the statistics of what `to_dict` returned."""
         return cls(**{name: np.asarray(values, np.float32) for name, values in stored.items()})
 
     def actions(self, raw: np.ndarray) -> np.ndarray:
-        """float32 [..., A], normalised."""
+        """Return normalised actions, float32 [..., A]."""
         return ((raw - self.action_mean) / self.action_std).astype(np.float32)
 
     def states(self, raw: np.ndarray) -> np.ndarray:
-        """float32 [..., S], normalised."""
+        """Return normalised states, float32 [..., S]."""
         return ((raw - self.state_mean) / self.state_std).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Episodes:
-    """The clips of one split: every view of every episode, the views of one side by side.
+    """The clips of one split: every view of every episode, the views of one episode in a row.
 
-    frames: uint8 [clips, steps, height, width, channels]. actions: float32 [clips, steps, A] and
-    states: float32 [clips, steps, S], normalised; the clips of one episode share them. views: of
-    every episode, so that clip i belongs to episode i // views.
+    Attributes:
+      frames: uint8 [clips, steps, height, width, channels].
+      actions: float32 [clips, steps, A], normalised; the clips of one episode share them.
+      states: float32 [clips, steps, S], likewise.
+      views: per episode, so that clip i belongs to episode i // views.
     """
 
     frames: np.ndarray
@@ -78,7 +80,7 @@ class Episodes:
 
 @dataclasses.dataclass(frozen=True)
 class Video:
-    """`Episodes` for "train" and "dev", what they were normalised by, and notes to print."""
+    """`Episodes` for "train" and "dev", their normalisation, and notes to print."""
 
     splits: dict[str, Episodes]
     statistics: Statistics
@@ -160,16 +162,16 @@ def _note(split: str, episodes: Episodes) -> str:
 def read_episodes(
     path: Path | str, rules: ImageRules | None = None, statistics: Statistics | None = None
 ) -> Video:
-    """The episodes of a folder with one `*_train.npz` and one `*_dev.npz`.
+    """Read the episodes of a folder with one `*_train.npz` and one `*_dev.npz`.
 
     Args:
       path: each file has `frames` uint8 [episode, view, step, height, width, 3], `actions` float
         [episode, step, A] and `states` float [episode, step, S].
-      rules: what the frames are made into, without its dev_share; None leaves them as they are.
-      statistics: what to normalise by, of a trained model; None: those of train.
+      rules: size and channels of the frames, without its dev_share; None leaves them unchanged.
+      statistics: normalisation of a trained model; None: that of train.
 
     Raises:
-      DataError: a file or an array that is missing or wrong.
+      DataError: a missing or invalid file or array.
     """
     folder = Path(path)
     files = pair(folder) if folder.is_dir() else None
@@ -215,18 +217,20 @@ def video_batches(
     shard_index: int = 0,
     num_shards: int = 1,
 ) -> tf.data.Dataset:
-    """An endless dataset of batches, in which every frame with a past comes once an epoch.
+    """Return an endless dataset of batches, in which every frame with a past comes once per epoch.
 
-    Batch n depends on nothing but the video, the arguments and n, as in `data.batches`.
+    Batch n depends only on the video, the arguments and n, as in `data.batches`.
 
     Args:
-      video, split: what to draw from.
-      batch_size: examples a batch.
+      video: what to draw from.
+      split: what to draw from.
+      batch_size: examples per batch.
       seed: any int.
       start_step: the first batch's number.
       context: frames before the drawn one, less than the steps of an episode.
       jitter: standard deviation of noise in the actions and states.
-      shard_index, num_shards: which equal part of each batch's rows to give.
+      shard_index: the equal part of each batch's rows to return.
+      num_shards: see `shard_index`.
 
     Yields:
       "levels" int32 [batch, height, width, channels], frame t; "past" int32 [batch, context,
@@ -247,9 +251,9 @@ def video_batches(
 
 
 def _others(episodes: Episodes, context: int, seed: int) -> np.ndarray:
-    """For each example, one of another episode or step and the same view.
+    """Return, for each example, one of another episode or step and the same view.
 
-    Views of one moment share its action, so whole moments (episode, step) change places.
+    Views of one moment share its action, so whole moments (episode, step) are exchanged.
     """
     choices, views = episodes.frames.shape[1] - context, episodes.views
     num_episodes = len(episodes.frames) // views
@@ -269,11 +273,14 @@ def whole_video(
     shuffle_actions: bool = False,
     seed: int = 0,
 ) -> tf.data.Dataset:
-    """A dataset of every frame with a past once, in order; the last batch may be smaller.
+    """Return a dataset of every frame with a past once, in order; the last batch may be smaller.
 
     Args:
-      video, split, batch_size, context: as in `video_batches`.
-      shuffle_actions: gives every example the action and the state of another moment.
+      video: as in `video_batches`.
+      split: as in `video_batches`.
+      batch_size: as in `video_batches`.
+      context: as in `video_batches`.
+      shuffle_actions: give every example the action and the state of another moment.
       seed: of that shuffle.
 
     Yields:

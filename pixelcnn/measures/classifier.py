@@ -1,7 +1,7 @@
-"""A small classifier of a corpus's classes, which says what samples show.
+"""A small classifier of a corpus's classes, which judges samples.
 
 It is trained on the real training images alone, so that no generator has ever been trained by it,
-once for each corpus: its file goes by the digest of what it was trained on.
+once per corpus: its file is named by the digest of its training data.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ STORED = np.float16
 
 
 class Seen(NamedTuple):
-    """What a classifier sees in images: labels int [n], and features float64 [n, FEATURES]."""
+    """The output of a classifier for images: labels int [n], and features float64 [n, FEATURES]."""
 
     labels: np.ndarray
     features: np.ndarray
@@ -41,20 +41,24 @@ class Seen(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Classifier:
-    """A trained classifier. reference: the features [n, FEATURES] of real training images."""
+    """A trained classifier.
+
+    Attributes:
+      reference: the features [n, FEATURES] of real training images.
+    """
 
     network: Any
     reference: np.ndarray
 
     def __call__(self, images: Sequence[np.ndarray] | np.ndarray) -> Seen:
-        """What it sees in images uint8 [n, side, side, channels]."""
+        """Return the labels and features of images uint8 [n, side, side, channels]."""
         levels = np.asarray(images, np.float32)
         logits, features = self.network.predict(levels, BATCH_SIZE, verbose=0)
         return Seen(np.argmax(logits, -1), features.astype(np.float64))
 
 
 def classifier_of(train: ImageSet, classes: int) -> Classifier:
-    """The classifier of training images: the shipped one, that of an earlier call, or a new one."""
+    """Return the classifier of training images: shipped, of an earlier call, or newly trained."""
     known = digest(train)
     cached = cache_folder() / f"{known}.npz"
     for path in (*shipped.classifiers(), cached):
@@ -64,7 +68,7 @@ def classifier_of(train: ImageSet, classes: int) -> Classifier:
 
 
 def opened_classifier(path: Path, known: str | None = None) -> Classifier | None:
-    """The classifier of a file; None for one of other images than those of the digest `known`."""
+    """Return the classifier of a file; None if its images do not have the digest `known`."""
     with np.load(path, allow_pickle=False) as stored:
         if known not in (None, str(stored["digest"])):
             return None
@@ -75,7 +79,14 @@ def opened_classifier(path: Path, known: str | None = None) -> Classifier | None
 
 
 def train_classifier(train: ImageSet, classes: int, path: Path, seed: int = 0) -> Classifier:
-    """A new classifier, and its file at `path`. seed: of its weights, what is dropped and so on."""
+    """Train a classifier and write its file at `path`.
+
+    Args:
+      train: training images and labels.
+      classes: number of classes.
+      path: of the file to write.
+      seed: of its weights, dropout and augmentation.
+    """
     side, channels = train.images.shape[2:]
     network = make_network(side, channels, classes, seed)
     steps = num_steps(len(train.images))
@@ -108,12 +119,12 @@ def train_classifier(train: ImageSet, classes: int, path: Path, seed: int = 0) -
 
 
 def num_steps(images: int) -> int:
-    """Return the steps for which a classifier of so many training images is trained."""
+    """Return the training steps of a classifier of so many training images."""
     return min(STEPS, max(LEAST_STEPS, MOST_EPOCHS * images // BATCH_SIZE))
 
 
 def make_network(side: int, channels: int, classes: int, seed: int = 0) -> Any:
-    """A convolutional network from images to logits [n, classes] and features [n, FEATURES].
+    """Return a convolutional network from images to logits [n, classes] and features [n, FEATURES].
 
     In training every image is turned, moved and scaled a little; it is never mirrored, which would
     make another sign of a hand.
@@ -139,7 +150,7 @@ def make_network(side: int, channels: int, classes: int, seed: int = 0) -> Any:
 
 
 def digest(train: ImageSet) -> str:
-    """Names training images and their labels."""
+    """Return a digest of training images and their labels."""
     found = hashlib.blake2b(RECIPE, digest_size=16)
     for array in (train.images, train.labels):
         found.update(np.ascontiguousarray(array).tobytes())
@@ -147,6 +158,6 @@ def digest(train: ImageSet) -> str:
 
 
 def cache_folder() -> Path:
-    """Where classifiers that were trained here lie."""
+    """Return the folder of classifiers that were trained here."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "onepass" / "classifiers"

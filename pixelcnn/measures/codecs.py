@@ -1,4 +1,4 @@
-"""Lossless image files as yardsticks of a density: bits for each number of an image."""
+"""Lossless image files as a yardstick for densities: bits per dimension."""
 
 import importlib
 import importlib.util
@@ -14,7 +14,7 @@ DEEP_NAMES = {"png": "16-bit PNG"}
 
 
 def codec_bits_per_dim(images: Iterable[np.ndarray]) -> dict[str, float]:
-    """Mean bits per dimension of images uint8 [height, width, 1 or 3], by codec.
+    """Return mean bits per dimension of images uint8 [height, width, 1 or 3], by codec.
 
     "jpeg_xl" is left out where its package is not installed. Images uint16 have "png" alone.
     """
@@ -32,23 +32,26 @@ def _by_codec(image: np.ndarray) -> dict[str, float]:
 
 
 def png_bits_per_dim(image: np.ndarray) -> float:
-    """Bits for each number of an image uint16 [height, width, 1] in PNG, its best."""
+    """Return bits per dimension of an image uint16 [height, width, 1] in PNG at its best."""
     file = io.BytesIO()
     Image.fromarray(image[..., 0]).save(file, "PNG", optimize=True)
     return 8.0 * len(file.getvalue()) / image.size
 
 
 def webp_bits_per_dim(image: np.ndarray) -> float:
-    """Bits for each number of an image uint8 [height, width, 1 or 3] in lossless WebP, its best.
+    """Return bits per dimension of an image in lossless WebP at its best.
 
-    A grey image is stored as one of three equal channels, which WebP knows to be cheap.
+    A grey image is stored as one of three equal channels, which WebP stores cheaply.
+
+    Args:
+      image: uint8 [height, width, 1 or 3].
     """
     colour = np.repeat(image, 3, -1) if image.shape[-1] == 1 else image
     return _bits(colour, "WEBP", quality=100, method=6) / image.size
 
 
 def jpeg_xl_bits_per_dim(image: np.ndarray) -> float:
-    """Bits for each number of an image uint8 [height, width, 1 or 3] in lossless JPEG XL."""
+    """Return bits per dimension of an image uint8 [height, width, 1 or 3] in lossless JPEG XL."""
     importlib.import_module(JPEG_XL)
     return _bits(image[..., 0] if image.shape[-1] == 1 else image, "JXL", effort=9) / image.size
 

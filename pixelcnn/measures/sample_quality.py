@@ -1,4 +1,4 @@
-"""How good samples are, by the features of a classifier that no generator was trained with."""
+"""The quality of samples, by the features of a classifier that no generator was trained with."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,14 +16,16 @@ NEIGHBOURS = 3  # as Kynkaanniemi et al. have it
 def sample_quality(
     classifier: Classifier, images: Sequence[np.ndarray], labels: np.ndarray
 ) -> dict[str, Any]:
-    """Measures of images uint8 [side, side, channels] that are to show the classes `labels`.
+    """Return measures of images uint8 [side, side, channels] that should show the classes `labels`.
 
-    Returns a dict with class_accuracy, a `Measure`, the share in which the classifier sees the
-    class that was asked for; and against features of real training images frechet_distance,
-    precision and recall. too_few_images: whether the images are no more than the features, so that
-    their covariance is singular and the distance says more of their number than of them.
+    Returns:
+      A dict with class_accuracy, a `Measure`, the share in which the classifier sees the requested
+      class; compared with features of real training images, frechet_distance, precision and recall;
+      and too_few_images: whether the images are no more than the features, so that their covariance
+        is singular and the distance depends on their number more than on them.
 
-    Raises UserError for fewer than 2 images.
+    Raises:
+      UserError: fewer than 2 images.
     """
     seen = classifier(images)
     precision, recall = precision_recall(classifier.reference, seen.features)
@@ -37,14 +39,15 @@ def sample_quality(
 
 
 def frechet_distance(real: np.ndarray, made: np.ndarray) -> float:
-    """The Frechet distance of normal distributions with the moments of features [n, channels].
+    """Return the Frechet distance of normals with the moments of features [n, channels].
 
         |m_1 - m_2|^2 + tr(C_1 + C_2 - 2 (C_1 C_2)^(1/2))
 
-    Few images are further from the same distribution than many: compare equal numbers.
-    Source: Heusel et al. 2017, arXiv:1706.08500, equation 6.
+    Few images are further from the same distribution than many: compare equal numbers. Source:
+    Heusel et al. 2017, arXiv:1706.08500, equation 6.
 
-    Raises UserError for fewer than 2 images, which have no covariance.
+    Raises:
+      UserError: fewer than 2 images, which have no covariance.
     """
     if (fewest := min(len(real), len(made))) < 2:
         raise UserError(f"A Frechet distance needs at least 2 images, got {fewest}.")
@@ -57,7 +60,7 @@ def frechet_distance(real: np.ndarray, made: np.ndarray) -> float:
 
 
 def precision_recall(real: np.ndarray, made: np.ndarray) -> tuple[float, float]:
-    """The shares of made features among the real ones, and of real ones among the made.
+    """Return the shares of made features among the real ones, and of real ones among the made.
 
     A feature is among others if it is as near to one of them as its third nearest neighbour is.
     Source: Kynkaanniemi et al. 2019, arXiv:1904.06991, section 2.
@@ -69,12 +72,12 @@ def precision_recall(real: np.ndarray, made: np.ndarray) -> tuple[float, float]:
 
 
 def _radii(features: np.ndarray) -> np.ndarray:
-    """The distance [n] of each from its third nearest neighbour, the farthest if there are less."""
+    """Return the distance [n] of each from its third nearest neighbour, or the farthest."""
     among = np.sort(_distances(features, features), 1)
     return among[:, min(NEIGHBOURS, len(features) - 1)]
 
 
 def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Distances [first, second]."""
+    """Return distances [first, second]."""
     squares = (first**2).sum(1)[:, np.newaxis] + (second**2).sum(1) - 2.0 * first @ second.T
     return np.sqrt(np.maximum(squares, 0.0))

@@ -1,4 +1,4 @@
-"""From a caption's characters to one vector, character by character or by its words.
+"""Encoders from a caption's characters to one vector, character by character or by its words.
 
 Character by character: a CNN, then a GRU averaged over time, as in Reed et al. 2017, "Parallel
 Multiscale Autoregressive Density Estimation" (arXiv 1703.03664); the GRU is that of Cho et al. 2014
@@ -30,7 +30,7 @@ HASHED = (DRAWN % ROWS).astype(np.int32).reshape(LONGEST * NUM_CODES, HASHES)
 class CharacterCNN(tf.Module):
     """Three convolutions over characters, of strides 1, 2 and 2, each with a ReLU.
 
-    Whatever lies past the end of a caption is zero in every layer, as what lies before its start.
+    All positions past the end of a caption are zero in every layer, like those before its start.
     """
 
     def __init__(self, channels: int, initial: Initial, name="characters"):
@@ -45,7 +45,7 @@ class CharacterCNN(tf.Module):
         self.biases = [initial.zeros([channels], f"bias_{i}") for i in range(len(STRIDES))]
 
     def __call__(self, codes):
-        """Hidden steps [batch, steps, channels] and the mask [batch, steps, 1] of the true ones."""
+        """Return hidden steps [batch, steps, channels] and their mask [batch, steps, 1]."""
         mask = within_caption(codes)
         hidden = tf.one_hot(codes, NUM_CODES) * mask
         side = WIDTH // 2
@@ -58,7 +58,7 @@ class CharacterCNN(tf.Module):
 
 
 class AveragedGRU(tf.Module):
-    """A gated recurrent unit, from zero, averaged over the steps that the mask lets through.
+    """A gated recurrent unit, started from zero, averaged over the steps in the mask.
 
     r, z = sigmoid(W x_t + U h_(t-1) + b)
     n = tanh(W_n x_t + b_n + r . (U_n h_(t-1)))
@@ -73,7 +73,7 @@ class AveragedGRU(tf.Module):
         self.bias = initial.zeros([3 * channels], "bias")
 
     def __call__(self, steps, mask):
-        """The mean state [batch, channels]; zero where the mask lets nothing through.
+        """Return the mean state [batch, channels]; zero where the mask is empty.
 
         Args:
           steps: [batch, time, inputs]; the time is a known size.
@@ -106,7 +106,7 @@ class AveragedGRU(tf.Module):
 
 
 class CaptionEncoder(tf.Module):
-    """A caption as one vector, character by character; its padding does not matter."""
+    """A caption as one vector, character by character; independent of its padding."""
 
     def __init__(self, channels: int, initial: Initial, name="caption"):
         super().__init__(name=name)
@@ -114,7 +114,7 @@ class CaptionEncoder(tf.Module):
         self.gru = AveragedGRU(channels, channels, initial)
 
     def __call__(self, codes):
-        """The vectors, float32 [batch, channels]; zero for a caption that is all padding.
+        """Return the vectors, float32 [batch, channels]; zero for a caption that is all padding.
 
         Args:
           codes: int32 [batch, time] from `captions.encode_caption`.
@@ -127,8 +127,7 @@ class WordEncoder(tf.Module):
 
     A word is a run of letters and digits. Its vector is the sum of the rows of a table that hashes
     of its characters choose: no list of words is kept, and two words hardly ever share both rows
-    (Svenstrup et al. 2017, "Hash Embeddings for Efficient Word Representations", arXiv
-    1709.03933).
+    (Svenstrup et al. 2017, "Hash Embeddings for Efficient Word Representations", arXiv 1709.03933).
     """
 
     def __init__(self, channels: int, initial: Initial, name="words"):
@@ -137,7 +136,7 @@ class WordEncoder(tf.Module):
         self.table = initial.kernel([1, ROWS, channels], "table", gain)
 
     def __call__(self, codes):
-        """The vectors, float32 [batch, channels]; zero for a caption without words.
+        """Return the vectors, float32 [batch, channels]; zero for a caption without words.
 
         Args:
           codes: int32 [batch, time] from `captions.encode_caption`.
@@ -149,10 +148,10 @@ class WordEncoder(tf.Module):
 
 
 def word_rows(codes):
-    """The rows of the words, int32 [batch, time, HASHES], and where they end.
+    """Return the rows of the words, int32 [batch, time, HASHES], and the ends of the words.
 
-    Every character of a word, a run of letters and digits, has the rows of its word. float32
-    [batch, time] is one for a word's last character, else zero.
+    Every character of a word, a run of letters and digits, has the rows of its word. The ends are
+    float32 [batch, time], one for a word's last character, else zero.
     """
     letter = tf.gather(IS_LETTER, codes) & (within_caption(codes)[..., 0] > 0)
     word = tf.cumsum(tf.cast(~letter, tf.int32), 1)
@@ -165,7 +164,7 @@ def word_rows(codes):
 
 
 def within_caption(codes):
-    """float32 [batch, time, 1]: ones up to each row's closing code, or its first 0; then zeros."""
+    """Return ones up to each closing code or first 0, then zeros, float32 [batch, time, 1]."""
     after_closing = tf.pad(codes == CLOSING, [[0, 0], [1, 0]])[:, :-1]
     ended = (codes == PADDING) | after_closing
     return tf.math.cumprod(tf.cast(~ended, tf.float32), 1)[..., None]

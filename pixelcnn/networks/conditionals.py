@@ -1,4 +1,4 @@
-"""What a density says of every pixel of an image, or of a part of one, in one pass."""
+"""The distributions of the pixels of an image, or of a part of one, from one pass."""
 
 from typing import NamedTuple
 
@@ -11,11 +11,13 @@ from pixelcnn.networks.outputs import Hidden, Output
 class Conditionals(NamedTuple):
     """The distribution of every pixel given the pixels before it.
 
-    output: what reads the hidden states. hidden, levels int32 [rows, height, width, channels]: of
-    the pixels; a row is an image, or a patch of one. images: int32 [], how many images the rows
-    are of; None: one each. share: how many times as many pixels the whole has, of which these are
-    some at equal distances. weights: float32 [rows, height, width], how much each pixel counts, of
-    a crop; None: all alike.
+    Attributes:
+      output: reads the hidden states.
+      hidden, levels: of the pixels, levels int32 [rows, height, width, channels]; a row is an
+        image, or a patch of one.
+      images: int32 [], the number of images that the rows belong to; None: one per row.
+      share: ratio of the number of pixels in the whole to these, which are evenly spaced in it.
+      weights: float32 [rows, height, width], the weight of each pixel of a crop; None: all equal.
     """
 
     output: Output
@@ -26,13 +28,14 @@ class Conditionals(NamedTuple):
     weights: tf.Tensor | None = None
 
     def nats(self):
-        """float32 [images], the log-probability of these pixels, see `summed`."""
+        """Return the log-probability of these pixels, float32 [images], see `summed`."""
         return self.summed(self.output.log_prob(self.hidden, self.levels))
 
     def summed(self, each):
-        """float32 [images], the weighted sum of what there is of each pixel, times the share.
+        """Return the weighted sum over the pixels of each image, times the share, float32 [images].
 
-        each: float32 [rows, height, width].
+        Args:
+          each: float32 [rows, height, width].
         """
         if self.weights is not None:
             each = self.weights * each
@@ -42,7 +45,7 @@ class Conditionals(NamedTuple):
         return self.share * rows
 
     def weighted(self, weights) -> "Conditionals":
-        """Return the same with weights [images, height, width], cut where the images are."""
+        """Return a copy with weights [images, height, width], cut like the images."""
         if self.images is not None:
             weights = cut(weights[..., tf.newaxis], self.levels.shape[1])[..., 0]
         return self._replace(weights=weights)

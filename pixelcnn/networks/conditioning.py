@@ -1,7 +1,7 @@
 """Conditions of an image: a class, a caption, a map of labels, or the frames before it.
 
-Each kind of condition becomes a vector that holds for the whole image, a map that has its own
-value at every pixel, or both (van den Oord et al. 2016, "Conditional Image Generation with PixelCNN
+Each kind of condition becomes a vector that holds for the whole image, a map that has its own value
+at every pixel, or both (van den Oord et al. 2016, "Conditional Image Generation with PixelCNN
 Decoders", equations 4 and 5; Reed et al. 2017, sections 3 and 4).
 """
 
@@ -51,11 +51,11 @@ class MapEncoder(tf.Module):
         self.second = Convolution((3, channels, channels), initial, name="second")
 
     def __call__(self, labels):
-        """The map, float32 [batch, height, width, map_channels].
+        """Return the map, float32 [batch, height, width, map_channels].
 
         Args:
           labels: integers [batch, height, width], where -1 is no label; or numbers [batch, height,
-            width, classes], which stand in place of the one-hot labels.
+            width, classes], instead of one-hot labels.
         """
         labels = tf.convert_to_tensor(labels)
         if labels.dtype.is_integer:
@@ -68,9 +68,9 @@ class MapEncoder(tf.Module):
 
 
 class CaptionMap(tf.Module):
-    """A map of images of a size, linear in a caption's vector: what the caption says is where.
+    """A map of images of a size, linear in a caption's vector: the locations in a caption.
 
-    van den Oord et al. 2016, equation 5; a value for each of 8 x 8 equal places.
+    van den Oord et al. 2016, equation 5; a value for each of 8 x 8 equal cells.
     """
 
     def __init__(self, config: ConditioningConfig, size: int, initial: Initial, name="painted"):
@@ -81,7 +81,7 @@ class CaptionMap(tf.Module):
         self.kernel = initial.kernel([config.text_channels, outputs], "kernel")
 
     def __call__(self, vector):
-        """float32 [batch, size, size, text_map_channels] of [batch, text_channels]."""
+        """Return float32 [batch, size, size, text_map_channels] of [batch, text_channels]."""
         each = tf.reshape(tf.matmul(vector, self.kernel), self.shape)
         return tf.gather(tf.gather(each, self.places, axis=1), self.places, axis=2)
 
@@ -113,7 +113,7 @@ class VideoEncoder(tf.Module):
             self.vector_bias = initial.zeros([VIDEO_VECTOR_CHANNELS], "vector_bias")
 
     def __call__(self, past, steps: list[tf.Tensor]) -> Condition:
-        """The map [batch, height, width, map + image channels] and the vector [batch, 64].
+        """Return the map [batch, height, width, map + image channels] and the vector [batch, 64].
 
         Args:
           past: int32 levels [batch, context_frames, height, width, picture_channels].
@@ -121,8 +121,8 @@ class VideoEncoder(tf.Module):
             any, there is no vector.
 
         Raises:
-          ValueError: for another number of frames or channels, or a height or width that 4 does not
-            divide.
+          ValueError: another number of frames or channels, or a height or width that is no multiple
+            of 4.
         """
         self._check(past)
         frames = value_of(past, self.config.levels)
@@ -134,7 +134,7 @@ class VideoEncoder(tf.Module):
         return Condition(self._vector(moved), tf.concat([merged, last], -1))
 
     def _cells(self, frames, moved):
-        """Returns the input of the ConvLSTM, [batch, time, height / 4, width / 4, channels]."""
+        """Return the input of the ConvLSTM, [batch, time, height / 4, width / 4, channels]."""
         time, *size = frames.shape[1:]
         cells = tf.nn.relu(self.half(tf.reshape(frames, [-1, *size])))
         cells = tf.nn.relu(self.quarter(cells))
@@ -162,9 +162,10 @@ class VideoEncoder(tf.Module):
 
 
 class Conditioner(tf.Module):
-    """Encodes what a batch holds as the condition that a network's layers read.
+    """An encoder of a batch's conditions for the layers of a network.
 
-    size: side of the images, which the map of a caption has.
+    Args:
+      size: side of the images, and of the map of a caption.
     """
 
     def __init__(
@@ -203,18 +204,17 @@ class Conditioner(tf.Module):
         return sizes.get(config.kind, 0)
 
     def __call__(self, batch: Mapping[str, tf.Tensor]) -> Condition:
-        """The condition of each image of a batch.
+        """Return the condition of each image of a batch.
 
         Args:
-          batch: what the kind needs of
-
+          batch: the arrays of the kind
             - class: `label` int32 [batch]; a label that is no class gives zeros.
             - text: `caption` int32 [batch, 201], see `captions.encode_caption`.
             - map: `map`, see `MapEncoder`.
             - video: `past`, and where they have channels `action` and `state`, see `VideoEncoder`.
 
         Raises:
-          ValueError: naming what the batch lacks, or what has another shape.
+          ValueError: naming a missing array, or one of another shape.
         """
         if self.text is not None:
             vector = self.text(self._taken(batch, "caption", (None, None)))
@@ -229,10 +229,13 @@ class Conditioner(tf.Module):
         return NONE
 
     def with_null(self, condition: Condition) -> Condition:
-        """The condition, and behind it in the batch the null condition, which tells nothing.
+        """Return the condition followed, along the batch, by the null condition.
 
-        The null condition is the dropped one, zeros, of a model that was trained with some, else
-        the mean of all classes. Raises ValueError where there is none.
+        The null condition, which carries no information, is the dropped one, zeros, of a model that
+        was trained with dropped conditions, else the mean of all classes.
+
+        Raises:
+          ValueError: the model has none.
         """
         if not self.config.has_null:
             raise UserError(
@@ -247,7 +250,7 @@ class Conditioner(tf.Module):
         return Condition(tf.concat([condition.vector, null], 0), map_)
 
     def _steps(self, batch):
-        """The actions and the states, those of them that have channels."""
+        """Return the actions and the states, as far as they have channels."""
         config = self.config
         channels = {"action": config.action_channels, "state": config.state_channels}
         return [
@@ -269,7 +272,7 @@ class Conditioner(tf.Module):
 
 
 def check_label(label: int, classes: int) -> None:
-    """Returns nothing; raises UserError unless the label is one of so many classes."""
+    """Raise UserError unless the label is one of so many classes."""
     if not 0 <= label < classes:
         raise UserError(f"There is no class {label}; there are 0 to {classes - 1}.")
 

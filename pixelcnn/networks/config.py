@@ -1,6 +1,6 @@
-"""What the networks are made of: frozen dataclasses, every field settable on the command line.
+"""Configurations of the networks: frozen dataclasses, every field settable on the command line.
 
-Nothing here needs TensorFlow, so that a help text need not wait for it.
+Nothing here imports TensorFlow, so that a help text need not wait for it.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ GROUPS = (2, 3, 4)  # of the pixels in a 2 x 2 tile, beside the known first one
 
 @dataclasses.dataclass(frozen=True)
 class ConditioningConfig:
-    """What the images are conditioned on, and how it is encoded."""
+    """The condition of the images, and its encoder."""
 
     kind: ConditionKind = "none"
     """The condition: none, a class, a caption, a map of labels, or the frames before."""
@@ -54,7 +54,7 @@ class ConditioningConfig:
     """Levels of the frames before."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for an impossible encoder."""
+        """Raise ValueError, naming the field, for an impossible encoder."""
         kinds = get_args(ConditionKind)
         require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}", self.kind)
         at_least(self, 0, "classes", "action_channels", "state_channels", "jitter")
@@ -71,14 +71,16 @@ class ConditioningConfig:
 
     @property
     def has_null(self) -> bool:
-        """Whether there is a null condition, by which a model can be guided: that of training with
-        dropped conditions, or the mean of all classes."""
+        """Whether there is a null condition, by which a model can be guided.
+
+        It is that of training with dropped conditions, or the mean of all classes.
+        """
         return self.kind == "class" or self.dropout > 0
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputConfig:
-    """What a network says of a pixel."""
+    """The distribution of a pixel."""
 
     likelihood: LikelihoodKind = "logistic"
     """Mixture of logistics over the colour (PixelCNN++), or a softmax over the levels of each
@@ -95,7 +97,7 @@ class OutputConfig:
     """Hidden units of each channel's softmax."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         require(self.channels in (1, 3), "channels", "1 or 3", self.channels)
         at_least(self, 1, "components", "softmax_units")
         kinds = get_args(LikelihoodKind)
@@ -127,7 +129,7 @@ class PixelCNNConfig:
     farther than 1 at nearly the same cost."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "layers", "units", "output_units")
         require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
         fits = bool(self.dilations) and min(self.dilations) >= 1
@@ -161,7 +163,7 @@ class FactorConfig:
     """Share of the gated units that training drops."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "blocks", "units", "output_units", "shallow_layers", "shallow_units")
         require(self.patch in (2, 4, 8), "patch", "2, 4 or 8", self.patch)
         require(self.kind in get_args(FactorKind), "kind", "A or B", self.kind)
@@ -192,7 +194,7 @@ class MultiscaleConfig:
     `base`; none: a PixelCNN draws it pixel by pixel."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for sizes that do not fit together."""
+        """Raise ValueError, naming the field, for sizes that do not fit together."""
         sizes = (2, 4, 8, 16, 32)
         require(self.base_size in sizes, "base_size", "2, 4, 8, 16 or 32", self.base_size)
         layers = self.base_flows
@@ -207,7 +209,7 @@ class MultiscaleConfig:
 
 
 def check_size(size: int, base_size: int) -> None:
-    """Returns nothing; raises ValueError unless `size` is `base_size` times a power of two."""
+    """Raise ValueError unless `size` is `base_size` times a power of two."""
     times, rest = divmod(size, base_size)
     if rest or times < 1 or times & (times - 1):
         near = [base_size * 2**k for k in range(1, 10)]
@@ -219,7 +221,7 @@ def check_size(size: int, base_size: int) -> None:
 
 
 def sizes_between(base_size: int, size: int) -> tuple[int, ...]:
-    """base_size, 2 base_size, ... size."""
+    """Return base_size, 2 base_size, ... size."""
     sizes = [base_size]
     while sizes[-1] < size:
         sizes.append(2 * sizes[-1])
@@ -227,5 +229,5 @@ def sizes_between(base_size: int, size: int) -> tuple[int, ...]:
 
 
 def part_names(sizes: tuple[int, ...]) -> tuple[str, ...]:
-    """ "8" for the base of 8 x 8 pixels, then "16.2", "16.3", "16.4", ...: size and group."""
+    """Return "8" for the base of 8 x 8 pixels, then "16.2", "16.3", ...: size and group."""
     return (str(sizes[0]), *(f"{size}.{group}" for size in sizes[1:] for group in GROUPS))

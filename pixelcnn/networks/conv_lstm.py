@@ -29,7 +29,7 @@ class ConvLSTM(tf.Module):
         self.bias = initial.zeros([4 * channels], "bias")
 
     def __call__(self, frames):
-        """The hidden state after the last frame, [batch, height, width, channels].
+        """Return the hidden state after the last frame, [batch, height, width, channels].
 
         Args:
           frames: [batch, time, height, width, inputs]; all but the batch are known sizes.

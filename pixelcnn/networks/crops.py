@@ -1,9 +1,9 @@
 """Random crops that stand for the whole image: every pixel weighs the same in the mean over crops.
 
-Along each axis a window of the crop's length comes from as many places as overlap the image, and is
-moved inside where it reaches beyond, so that pixels at the edge are nearly as often in a crop as
-others. Each counts by the inverse of the probability with which a crop holds it (Horvitz and
-Thompson 1952), which is at most (size + crop - 2) / crop along an axis.
+Along each axis the crop is drawn from all windows of its length that overlap the image, and moved
+inside where it reaches beyond, so that pixels at the edge are in a crop nearly as often as others.
+Each counts by the inverse of the probability with which a crop holds it (Horvitz and Thompson
+1952), which is at most (size + crop - 2) / crop along an axis.
 """
 
 import numpy as np
@@ -15,10 +15,11 @@ TILE = 2  # pixels a side: crops begin at even rows and columns, see `groups`
 
 
 def first_tiles(size: int, crop: int) -> np.ndarray:
-    """Return the first tile of each equally likely crop along an axis, int32 [places].
+    """Return the first tile of each equally likely crop along an axis, int32 [crops].
 
     Args:
-      size, crop: sides in pixels, multiples of two.
+      size: sides in pixels, multiples of two.
+      crop: sides in pixels, multiples of two.
     """
     tiles, length = size // TILE, crop // TILE
     return np.clip(np.arange(1 - length, tiles), 0, tiles - length).astype(np.int32)
@@ -37,13 +38,14 @@ def cropped(
     """Return crops of images, of their conditions, and the weights of their tiles.
 
     Args:
-      image: int32 [batch, size, size, channels]. crop: side in pixels, less than the size.
+      image: int32 [batch, size, size, channels].
       condition: vector, and a map [batch or 1, size, size, map_channels].
-      seeds: int32 [batch, 2], which choose the place down and across.
+      crop: side in pixels, less than the size.
+      seeds: int32 [batch, 2], which choose the location down and across.
 
     Returns:
       int32 [batch, crop, crop, channels]; the condition with its map cut likewise; and float32
-      [batch, crop / 2, crop / 2], how much a pixel of each tile counts.
+      [batch, crop / 2, crop / 2], the weight of the pixels of each tile.
     """
     size, channels = image.shape[1], image.shape[-1]
     first = first_tiles(size, crop)

@@ -1,15 +1,14 @@
 """One factor of the multiscale model: the pixels of a group given the groups before it.
 
-Reed et al. 2017 (arXiv 1703.03664), section 3 and figure 3. A ResNet reads the merged image of
-the known groups, and either
-
-- type A: says the distribution of every pixel of the group directly, in one evaluation; or
+Reed et al. 2017 (arXiv 1703.03664), section 3 and figure 3. A ResNet reads the merged image of the
+known groups, and either
+- type A: gives the distribution of every pixel of the group directly, in one evaluation; or
 - type B: hands features to a shallow PixelCNN, shared by all M x M patches of the group, within
   which pixels depend on each other; M^2 cheap steps for all patches at once.
 
-The ResNet's first convolution has the merged image's stride, so that everything behind it works
-on one cell a tile, height x width of the group: the paper's network runs on the merged image
-itself, of up to four times the size, and throws the other cells away.
+The ResNet's first convolution has the merged image's stride, so that all later layers work on one
+cell per tile, height x width of the group: the paper's network runs on the merged image itself, of
+up to four times the size, and discards the other cells.
 """
 
 import functools
@@ -52,11 +51,11 @@ class Block(tf.Module):
         self.out = initial.kernel([units, units], "out")
 
     def __call__(self, x, condition: Condition, drop: Callable):
-        """The next x [batch, height, width, units]; `drop`: the dropout of the units."""
+        """Return the next x [batch, height, width, units]; `drop` is the dropout of the units."""
         return x + matmul(drop(self.gate(x, condition)), self.out)
 
     def gate(self, x, condition: Condition):
-        """The gated units [batch, height, width, units]; the condition is a vector alone."""
+        """Return the gated units [batch, height, width, units]; the condition is a vector alone."""
         padded = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
         term = self.condition(condition)
         return gated(convolved(padded, self.kernel) + tf.cast(term, x.dtype))
@@ -66,8 +65,10 @@ class Factor(tf.Module):
     """The density of one group given the groups before it, int32 [batch, height, width, channels].
 
     Args:
-      group: 2, 3 or 4. config: the architecture. output: the distribution of a pixel.
-      vector_channels, map_channels: of the condition; a map tells the place, or more.
+      group: 2, 3 or 4.
+      config: the architecture.
+      output: the distribution of a pixel.
+      vector_channels, map_channels: of the condition; a map holds at least the coordinates.
     """
 
     def __init__(
@@ -105,21 +106,26 @@ class Factor(tf.Module):
 
     @property
     def strides(self) -> tuple[int, int]:
-        """Pixels of the merged image, down and across, in a tile."""
+        """Pixels of the merged image per tile, down and across."""
         return STRIDES[self.group - 2]
 
     @property
+    def draws_at_once(self) -> bool:
+        """Whether one pass draws all pixels of the group; else they are drawn one by one."""
+        return self.output is not None
+
+    @property
     def noise_words(self) -> int:
-        """Random words that a pixel takes."""
+        """Random words per pixel."""
         return (self.output or self.shallow.output).noise_words
 
     def __call__(self, groups: list, condition: Condition, mode: Mode = EXACT) -> Hidden:
-        """Returns the ResNet's hidden state at each pixel of a group, [batch, height, width, ...].
+        """Return the ResNet's hidden state at each pixel of a group, [batch, height, width, ...].
 
         Args:
           groups: levels of the groups before it, int32 [batch, height, width, channels] each.
-          condition: vector, and a map at the size of the whole image,
-            [batch or 1, 2 height, 2 width, map_channels].
+          condition: vector, and a map at the size of the whole image, [batch or 1, 2 height, 2
+            width, map_channels].
           mode: precision and dropout.
         """
         image = self._merged(groups)
@@ -139,16 +145,20 @@ class Factor(tf.Module):
         return Hidden(x, prediction + matmul(mode.for_prediction(own), self.map_prediction))
 
     def log_prob(self, levels, groups: list, condition: Condition, mode: Mode = EXACT):
-        """float32 [batch], nats, of a whole group; arguments as for a call.
+        """Return the log-probability of a whole group, float32 [batch], nats.
 
-        levels: of the group, int32 [batch, height, width, channels].
+        Args:
+          levels: of the group, int32 [batch, height, width, channels].
+          groups: as for a call.
+          condition: as for a call.
+          mode: as for a call.
         """
         return self.conditionals(levels, groups, condition, mode).nats()
 
     def conditionals(
         self, levels, groups: list, condition: Condition, mode: Mode = EXACT
     ) -> Conditionals:
-        """The distribution of every pixel of a group; arguments as for `log_prob`."""
+        """Return the distribution of every pixel of a group; arguments as for `log_prob`."""
         hidden = self(groups, condition, mode)
         if self.output is not None:
             return Conditionals(self.output, hidden, levels)
@@ -159,7 +169,7 @@ class Factor(tf.Module):
         return Conditionals(self.shallow.output, hidden, patches, tf.shape(levels)[0])
 
     def patch_hidden(self, hidden: Hidden) -> Hidden:
-        """Returns the hidden state cut into patches, [batch * patches, M, M, ...] (type B)."""
+        """Return the hidden state cut into patches, [batch * patches, M, M, ...] (type B)."""
         units = cut(tf.cast(hidden.units, tf.float32), self.config.patch)
         return Hidden(units, cut(hidden.prediction, self.config.patch))
 

@@ -1,4 +1,4 @@
-"""Groups and patches: how the multiscale model divides an image.
+"""Groups and patches: the division of an image in the multiscale model.
 
 Every 2 x 2 tile gives one pixel to each of four groups.
 
@@ -16,21 +16,21 @@ STRIDES = ((1, 1), (1, 2), (2, 2))  # of the merged image that groups 2, 3, 4 ar
 
 
 def split(image) -> list:
-    """Groups 1 to 4, [batch, height, width, channels], of [batch, 2 height, 2 width, channels]."""
+    """Return groups 1 to 4, [batch, height / 2, width / 2, channels], of an image."""
     return [image[:, row::2, column::2] for row, column in OFFSETS]
 
 
 def merge(groups: list):
-    """The image [batch, 2 height, 2 width, channels] of its four groups; undoes `split`."""
+    """Return the image [batch, 2 height, 2 width, channels] of four groups; inverse of `split`."""
     upper, lower = _columns(groups[0], groups[1]), _columns(groups[2], groups[3])
     return _interleaved(upper, lower, 1)
 
 
 def merged(groups: list):
-    """The merged image of the first one, two or three groups, as the next one's network sees it.
+    """Return the merged image of the first one, two or three groups, as the next network reads it.
 
-    One group: itself. Two: side by side, [height, 2 width]. Three: the whole tile with zeros in
-    place of group 4, [2 height, 2 width].
+    One group: itself. Two: next to each other, [height, 2 width]. Three: the whole tile with zeros
+    instead of group 4, [2 height, 2 width].
     """
     if len(groups) == 1:
         return groups[0]
@@ -40,9 +40,10 @@ def merged(groups: list):
 
 
 def subsampled(image, size: int):
-    """The image [batch, size, size, channels] of the upper left pixel of every block.
+    """Return the image [batch, size, size, channels] of the upper left pixel of every block.
 
-    Raises ValueError unless its height and width are the same multiple of `size`.
+    Raises:
+      ValueError: height and width are not the same multiple of `size`.
     """
     height, width = image.shape[1], image.shape[2]
     if height != width or height % size:
@@ -52,9 +53,9 @@ def subsampled(image, size: int):
 
 
 def cut(image, side: int):
-    """The patches [batch * patches, side, side, channels] of [batch, height, width, channels].
+    """Return the patches [batch * patches, side, side, channels] of an image.
 
-    Height and width are multiples of `side`.
+    Height and width of the image [batch, height, width, channels] are multiples of `side`.
     """
     shape, channels = tf.shape(image), image.shape[-1]
     rows, columns = shape[1] // side, shape[2] // side
@@ -63,7 +64,7 @@ def cut(image, side: int):
 
 
 def paste(patches, shape):
-    """The image of a shape [4] that `cut` cut; undoes it."""
+    """Return the image of a shape [4] from its patches; inverse of `cut`."""
     side, channels = patches.shape[1], patches.shape[-1]
     rows, columns = shape[1] // side, shape[2] // side
     tiled = tf.reshape(patches, [shape[0], rows, columns, side, side, channels])
@@ -75,7 +76,7 @@ def _columns(left, right):
 
 
 def _interleaved(first, second, axis: int):
-    """Rows (axis 1) or columns (axis 2) of two images in turn."""
+    """Return rows (axis 1) or columns (axis 2) of two images in turn."""
     shape = tf.shape(first)
     doubled = tf.tensor_scatter_nd_update(shape, [[axis]], [2 * shape[axis]])
     static = first.shape.as_list()

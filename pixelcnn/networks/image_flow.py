@@ -1,15 +1,15 @@
-"""Inverse autoregressive flows over an image: noise to all its pixels in one pass.
+"""Inverse autoregressive flows over an image: from noise to all its pixels in one pass.
 
     x_t = z_t s(z_<t, c) + mu(z_<t, c),     log|det dx/dz| = sum_t log s_t
 
 where t runs through the pixels in raster order and through the channels of each (Kingma et al.
-2016, arXiv 1606.04934; van den Oord et al. 2017, arXiv 1711.10433, section 3.2). mu and s come
-from the two stacks of a PixelCNN that read the noise in place of pixels, squashed: what they say is
-bounded, so that the noise of an image cannot run off. z is logistic, so that a
-number given the noise before it is logistic: its entropy is log s + 2 nats.
+2016, arXiv 1606.04934; van den Oord et al. 2017, arXiv 1711.10433, section 3.2). mu and s come from
+the two stacks of a PixelCNN that read the squashed noise instead of pixels: their outputs are
+bounded, so that the noise of an image cannot diverge. z is logistic, so that a number given the
+noise before it is logistic: its entropy is log s + 2 nats.
 
-A pixel is the level nearest to x, and the outer levels take all that lies beyond: the probability
-of an image is an integral of the density over a box, of which there is a lower bound.
+A pixel is the level nearest to x, and the outer levels take all values beyond: the probability of
+an image is an integral of the density over a box, of which there is a lower bound.
 """
 
 import dataclasses
@@ -48,9 +48,11 @@ class AffineOutput(tf.Module):
         self.bias = tf.Variable(start, name="bias")
 
     def __call__(self, hidden, noise) -> FlowOutput:
-        """What the noise float32 [..., channels] becomes.
+        """Return the values of noise float32 [..., channels], with their scales.
 
-        hidden: of each pixel, given the noise of those before it.
+        Args:
+          hidden: of each pixel, given the noise of those before it.
+          noise: float32 [..., channels].
         """
         location, log_scale, coefficients = self._read(hidden)
         moved = tf.unstack(location, axis=-1)
@@ -60,7 +62,7 @@ class AffineOutput(tf.Module):
         return FlowOutput(noise * tf.exp(log_scale) + location, location, log_scale)
 
     def inverse(self, hidden, values):
-        """The noise float32 [..., channels] that becomes the values, channel after channel."""
+        """Return the noise float32 [..., channels] of the values, channel after channel."""
         location, log_scale, coefficients = self._read(hidden)
         left = tf.unstack(values - location, axis=-1)
         noise: list[tf.Tensor] = []
@@ -72,7 +74,7 @@ class AffineOutput(tf.Module):
         return tf.stack(noise, -1)
 
     def _read(self, hidden):
-        """Location and log-scale [..., channels], and the coefficients [..., pairs]."""
+        """Return location and log-scale [..., channels], and the coefficients [..., pairs]."""
         raw = matmul(tf.cast(hidden.units, tf.float32), self.kernel) + self.bias
         sizes = [self.channels, self.channels, len(self.pairs)]
         location, log_scale, coefficients = tf.split(raw, sizes, -1)
@@ -84,8 +86,10 @@ class ImageFlow(tf.Module):
     """Flows, one after another, over images [batch, height, width, channels] of any size.
 
     Args:
-      config: of each flow's stacks, but for the number of layers. layers: of each flow.
-      output: levels, channels and the least log-scale. The rest as for a `PixelCNN`.
+      config: of each flow's stacks, except the number of layers.
+      layers: of each flow.
+      output: levels, channels and the smallest log-scale.
+      others: as for a `PixelCNN`.
     """
 
     def __init__(
@@ -117,18 +121,18 @@ class ImageFlow(tf.Module):
 
     @property
     def noise_words(self) -> int:
-        """Random words that a pixel takes."""
+        """Random words per pixel."""
         return self.output_config.channels
 
     def __call__(self, noise, condition: Condition, mode: Mode = EXACT) -> FlowOutput:
-        """What the flows together make of noise float32 [batch, height, width, channels].
+        """Return the output of all flows for noise float32 [batch, height, width, channels].
 
-        Its output is in units in which the levels span [-1, 1]; it may lie beyond them.
+        Its units are such that the levels span [-1, 1]; it may lie beyond them.
         """
         return self._flowed(noise, self.flows[0].placed(condition, noise), mode)
 
     def _flowed(self, noise, condition: Condition, mode: Mode) -> FlowOutput:
-        """What a call gives; the condition has its coordinates."""
+        """Return the output of a call; the condition has its coordinates."""
         steps = []
         for flow in self.flows:
             hidden = flow.hidden(squashed(noise), condition, mode)
@@ -137,20 +141,24 @@ class ImageFlow(tf.Module):
         return compose(steps)
 
     def sample(self, words, condition: Condition, temperature=1.0):
-        """int32 [batch, height, width, channels], images, in one pass.
+        """Return images, int32 [batch, height, width, channels], in one pass.
 
-        words: uint32 [batch, height, width, at least noise_words]. temperature: of the noise.
+        Args:
+          words: uint32 [batch, height, width, at least noise_words].
+          condition: as for a call.
+          temperature: of the noise.
         """
         noise = counter_noise.logistic_from_bits(words[..., : self.noise_words])
         flowed = self(temperature * noise, condition)
         return nearest(flowed.output, self.output_config.levels)
 
     def log_density(self, values, condition: Condition, mode: Mode = EXACT):
-        """float32 [batch], nats: the log-density of real images, differentiable in all.
+        """Return the log-density of real images, float32 [batch], nats, differentiable in all.
 
-        NaN for an image whose noise was not found: `EXACT`, which judges a model, checks that the
-        noise becomes the image again, to within a tenth of a level. A flow far from a contraction
-        loses all digits of its inverse. Training, in any other mode, goes on with what was found.
+        It is NaN for an image whose noise was not found: `EXACT`, which judges a model, checks that
+        the noise becomes the image again, to within a tenth of a level. A flow far from a
+        contraction loses all digits of its inverse. Training, in any other mode, continues with the
+        approximate noise.
         """
         noise = self.inverse(values, condition, mode)
         again = self(noise, condition, mode)
@@ -163,14 +171,18 @@ class ImageFlow(tf.Module):
         return tf.where(apart <= limit, nats, math.nan)
 
     def nats(self, levels, condition: Condition, mode: Mode = EXACT, seeds=None):
-        """float32 [batch], a lower bound of the log-probability of images, in the mean over seeds.
+        """Return a lower bound of the log-probability of images, float32 [batch], nats.
+
+        It holds in the mean over seeds:
 
             log P(levels) >= E_u[log p(value + u width)] + numbers log width
 
         Theis et al. 2016, arXiv 1511.01844, section 3.1.
 
         Args:
-          levels: int32 [batch, height, width, channels]. condition, mode: as for a call.
+          levels: int32 [batch, height, width, channels].
+          condition: as for a call.
+          mode: as for a call.
           seeds: int32 [batch, 2], of u, uniform in (-1/2, 1/2); None: the same u in every image.
         """
         shape = levels.shape[1:]
@@ -182,15 +194,15 @@ class ImageFlow(tf.Module):
         return self.log_density(values, condition, mode) + math.prod(shape) * math.log(width)
 
     def inverse(self, values, condition: Condition, mode: Mode = EXACT):
-        """The noise [batch, height, width, channels] that becomes real images, differentiable.
+        """Return the noise [batch, height, width, channels] of real images, differentiable.
 
         From the last flow to the first, pixel by pixel: z_t = (x_t - mu(z_<t)) / s(z_<t). A tape
         records this once more for all pixels at once, given the noise, whose gradient w solves
 
             w = s dz/dx^T g
 
-        g being that of what is made of it (implicit differentiation: Bai et al. 2019, arXiv
-        1909.01377, theorem 1): the weights' gradient then takes one pass in place of one a pixel.
+        where g is the gradient of the result (implicit differentiation: Bai et al. 2019, arXiv
+        1909.01377, theorem 1): the weights' gradient then takes one pass instead of one per pixel.
         """
         condition = self.flows[0].placed(condition, values)
         noise = tf.stop_gradient(self._scanned(values, condition))
@@ -209,14 +221,14 @@ class ImageFlow(tf.Module):
         return with_gradient((values - flowed.location) * tf.exp(-flowed.log_scale))
 
     def _scanned(self, values, condition: Condition):
-        """The noise of real images, flow by flow; the condition has its coordinates."""
+        """Return the noise of real images, flow by flow; the condition has its coordinates."""
         for flow in reversed(self.flows):
             values = _noise_of(flow, values, condition)
         return values
 
 
 def _noise_of(flow: PixelCNN, values, condition: Condition):
-    """The noise of real images under one flow."""
+    """Return the noise of real images under one flow."""
     batch, (height, width) = tf.shape(values)[0], values.shape[1:3]
 
     def pixel(y, x, hidden):
@@ -226,5 +238,5 @@ def _noise_of(flow: PixelCNN, values, condition: Condition):
 
 
 def squashed(noise):
-    """The noise as the stacks see it: within bounds."""
+    """Return the noise within the bounds in which the stacks read it."""
     return REACH * tf.tanh(noise / REACH)

@@ -6,9 +6,13 @@ from likelihoods.initial import Initial
 
 
 def convolved(x, kernel, strides=1, apart=(1, 1)):
-    """The convolution without padding of x [batch, height, width, channels], in x's dtype.
+    """Return the convolution without padding of x [batch, height, width, channels], in x's dtype.
 
-    apart: rows and columns of x between neighbouring taps of the kernel, its dilation.
+    Args:
+      x: [batch, height, width, channels].
+      kernel: [rows, columns, inputs, outputs].
+      strides: of the output, in both directions.
+      apart: rows and columns of x between neighbouring taps of the kernel, its dilation.
     """
     if apart == (1, 1):
         return tf.nn.conv2d(x, cast_like(kernel, x), strides, "VALID")
@@ -17,14 +21,14 @@ def convolved(x, kernel, strides=1, apart=(1, 1)):
 
 
 def matmul(x, kernel):
-    """x [..., inputs] times a kernel [inputs, outputs], in x's dtype."""
+    """Return x [..., inputs] times a kernel [inputs, outputs], in x's dtype."""
     # Flat: the batched product of oneDNN corrupts the heap for some [batch, 1, width, few].
     rows = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), cast_like(kernel, x))
     return tf.reshape(rows, tf.concat([tf.shape(x)[:-1], [kernel.shape[-1]]], 0))
 
 
 def cast_like(variable, x):
-    """The variable in x's dtype."""
+    """Return the variable in x's dtype."""
     return tf.cast(variable, x.dtype)
 
 
@@ -46,5 +50,5 @@ class Convolution(tf.Module):
         self.bias = initial.zeros([outputs], "bias")
 
     def __call__(self, pixels):
-        """[batch, height / stride, width / stride, outputs] from [batch, height, width, inputs]."""
+        """Return [batch, height / stride, width / stride, outputs] of the pixels."""
         return tf.nn.conv2d(pixels, self.kernel, self.stride, "SAME") + self.bias

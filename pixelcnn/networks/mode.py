@@ -1,4 +1,4 @@
-"""How a network is run: in which precision, and whether units are dropped."""
+"""Precision and dropout of a network's forward pass."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,9 @@ import tensorflow as tf
 class BatchSlice(NamedTuple):
     """The slice of a batch that a replica holds: `number` of `shares` equal ones.
 
-    number: int32 [], from 0. shares: a Python int.
+    Attributes:
+      number: int32 [], from 0.
+      shares: a Python int.
     """
 
     number: tf.Tensor
@@ -18,10 +20,11 @@ class BatchSlice(NamedTuple):
 class Mode(NamedTuple):
     """Precision and dropout of a forward pass.
 
-    dtype: what convolutions compute in. seed: int32 [2] of dropout; None drops nothing.
-
-    share: of the batch that the mask of the seed is for; None: the whole of it. linear: what the
-    linear prediction of a pixel computes in; None: in the precision of its input.
+    Attributes:
+      dtype: of the convolutions.
+      seed: int32 [2] of dropout; None drops nothing.
+      share: of the batch that the mask of the seed is for; None: the whole of it.
+      linear: dtype of the linear prediction of a pixel; None: the precision of its input.
     """
 
     dtype: tf.DType = tf.float32
@@ -30,17 +33,18 @@ class Mode(NamedTuple):
     linear: tf.DType | None = None
 
     def for_prediction(self, x):
-        """Returns what a linear prediction reads, in its precision."""
+        """Return the input of a linear prediction, in its precision."""
         return x if self.linear is None else tf.cast(x, self.linear)
 
     def dropout(self, units, rate: float, place: int):
-        """Returns the units after dropout: a share `rate` of them zero, the rest scaled up.
+        """Return the units after dropout: a share `rate` of them zero, the rest scaled up.
+
+        The mask need not be the same in every compiler, so TensorFlow's own generator draws it.
 
         Args:
-          units: [...]. rate: in [0, 1).
-          place: a number of this place in the network, so that no two drop alike.
-
-        The mask need not be the same in every compiler, so it is TensorFlow's own generator's.
+          units: [...].
+          rate: in [0, 1).
+          place: a number of this layer in the network, so that no two masks are equal.
         """
         if self.seed is None or not rate:
             return units

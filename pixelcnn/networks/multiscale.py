@@ -4,9 +4,9 @@ Reed et al. 2017, "Parallel Multiscale Autoregressive Density Estimation" (arXiv
 
     p(x_1:S) = p(x_base) prod_scales p(x^2 | x^1) p(x^3 | x^1, x^2) p(x^4 | x^1, x^2, x^3)
 
-where x^1 is the image of half the size, a sub-sample, and x^2 to x^4 are the other pixels of each
-2 x 2 tile. A PixelCNN models the base, or a flow that draws it in one pass; every factor is a
-network of its own.
+where x^1 is the image of half the size, a sub-sample, and x^2 to x^4 are the other pixels of each 2
+x 2 tile. A PixelCNN models the base, or a flow that draws it in one pass; every factor is a network
+of its own.
 """
 
 from typing import Any
@@ -38,7 +38,7 @@ class Multiscale(tf.Module):
       config: the architecture.
       size: side of the largest image, in pixels: the base size times a power of two.
       output: the distribution of a pixel.
-      initial: where the weights come from.
+      initial: initial weights.
       vector_channels, map_channels: of the condition; 0: none.
       parts: names of the parts to make, see `part_names`; None: all.
     """
@@ -79,16 +79,16 @@ class Multiscale(tf.Module):
 
     @property
     def noise_words(self) -> int:
-        """Random words that a pixel takes."""
+        """Random words per pixel."""
         networks = [self.base, *self.factors.values()]
         return max(network.noise_words for network in networks if network is not None)
 
     def log_prob(self, levels, condition: Condition):
-        """float32 [batch], nats, of whole images: one parallel pass a factor."""
+        """Return the nats of whole images, float32 [batch]: one parallel pass per factor."""
         return tf.add_n(list(self.nats(levels, condition).values()))
 
     def nats(self, levels, condition: Condition, mode: Mode = EXACT, seeds=None) -> dict:
-        """float32 [batch] for every part, nats; they add up to the log-probability.
+        """Return the nats of every part, float32 [batch] each; they sum to the log-probability.
 
         Arguments as for `conditionals`.
         """
@@ -102,7 +102,7 @@ class Multiscale(tf.Module):
     def conditionals(
         self, levels, condition: Condition, mode: Mode = EXACT, seeds=None
     ) -> dict[str, Conditionals]:
-        """The distribution of every pixel, part by part, but for a base that is a flow.
+        """Return the distribution of every pixel, part by part, except for a base that is a flow.
 
         Args:
           levels: int32 [batch, size, size, channels].
@@ -128,17 +128,17 @@ class Multiscale(tf.Module):
 
     @property
     def has_flow(self) -> bool:
-        """Whether the base is a flow, drawn in one pass, of which `nats` is a bound."""
+        """Whether the base is a flow, drawn in one pass, whose `nats` are a bound."""
         return bool(self.config.base_flows)
 
     def at_base(self, levels, condition: Condition) -> tuple[tf.Tensor, Condition]:
-        """Images and their condition at the size of the base."""
+        """Return images and their condition at the size of the base."""
         size = self.config.base_size
         return subsampled(levels, size), condition_at(condition, size)
 
 
 def condition_at(condition: Condition, size: int) -> Condition:
-    """The condition of the image's sub-sample of a size."""
+    """Return the condition of the image's sub-sample of a size."""
     if condition.map is None:
         return condition
     return Condition(condition.vector, subsampled(condition.map, size))

@@ -1,7 +1,7 @@
 """The last layer: from hidden units to the distribution of a whole pixel, channel by channel.
 
 An output answers `log_prob(hidden, levels)` and `sample(hidden, noise, temperature)` for every
-position on its own; what a channel owes to the channels before it stays inside.
+position on its own; the dependence of a channel on the channels before it stays inside.
 """
 
 import math
@@ -21,9 +21,11 @@ START_REACH = 0.25  # how far from the prediction the components start, of the h
 
 
 class Hidden(NamedTuple):
-    """The hidden state of a network at each pixel, from which the pixel's distribution is read.
+    """The hidden state of a network at each pixel, which determines the pixel's distribution.
 
-    units: [..., units]. prediction: float32 [..., channels], a linear prediction of its value.
+    Attributes:
+      units: [..., units].
+      prediction: float32 [..., channels], a linear prediction of its value.
     """
 
     units: tf.Tensor
@@ -32,6 +34,8 @@ class Hidden(NamedTuple):
 
 class MixtureOutput(tf.Module):
     """The parameters of a `PixelMixture`: one matrix, and the prediction added to every mean."""
+
+    kind = "logistic"
 
     def __init__(self, config: OutputConfig, units: int, initial: Initial, name="output"):
         super().__init__(name=name)
@@ -43,28 +47,45 @@ class MixtureOutput(tf.Module):
 
     @property
     def noise_words(self) -> int:
-        """Random words that a pixel takes."""
+        """Random words per pixel."""
         return self.likelihood.noise_channels
 
+    @property
+    def hidden_units(self) -> int:
+        """Units of a hidden state."""
+        return self.kernel.shape[0]
+
     def log_prob(self, hidden: Hidden, levels):
-        """float32 [...], nats, of pixels int32 [..., channels]."""
+        """Return the log-probability of pixels int32 [..., channels], float32 [...], nats."""
         return self.likelihood.log_prob(self.parameters(hidden), levels)
 
     def level_probabilities(self, hidden: Hidden, before: list):
-        """float32 [..., levels] of the next channel given those before it, int32 [...] each."""
+        """Return probabilities float32 [..., levels] of the next channel.
+
+        Args:
+          hidden: of each pixel.
+          before: the channels before it, int32 [...] each.
+        """
         return self.likelihood.level_probabilities(self.parameters(hidden), before)
 
     def level_log_probs(self, hidden: Hidden, before: list, temperature=1.0):
-        """float32 [..., levels], nats, of the same, exact in both tails.
+        """Return their logarithms, float32 [..., levels], nats, exact in both tails.
 
-        temperature: of the distribution, as `sample` takes it.
+        Args:
+          hidden: as for `level_probabilities`.
+          before: as for `level_probabilities`.
+          temperature: of the distribution, as `sample` takes it.
         """
         return self.likelihood.level_log_probs(self.parameters(hidden), before, temperature)
 
     def sample(self, hidden: Hidden, words, temperature=1.0, guidance=None):
-        """int32 [..., channels], pixels, from uint32 [..., noise_words].
+        """Return pixels, int32 [..., channels], from uint32 [..., noise_words].
 
-        guidance: the weight of `sample_guided`; None: the hidden states are of images of their own.
+        Args:
+          hidden: of each pixel.
+          words: uint32 [..., noise_words].
+          temperature: 1 for the distribution itself, 0 for its mode.
+          guidance: the weight of `sample_guided`; None: the hidden states are of separate images.
         """
         if guidance is not None:
             return sample_guided(self, hidden, words, temperature, guidance)
@@ -72,19 +93,21 @@ class MixtureOutput(tf.Module):
         return self.likelihood.sample(self.parameters(hidden), noises, temperature)
 
     def parameters(self, hidden: Hidden):
-        """The parameters of the mixture, [..., num_parameters]."""
+        """Return the parameters of the mixture, [..., num_parameters]."""
         parameters = matmul(tf.cast(hidden.units, tf.float32), self.kernel) + self.bias
         return self.likelihood.shift_means(parameters, hidden.prediction)
 
 
 class SoftmaxOutput(tf.Module):
-    """A softmax for each channel, which sees the values of the channels before it.
+    """A softmax for each channel, which reads the values of the channels before it.
 
         logits_c = relu(h A_c + sum_{d < c} E_cd[x_d]) B_c + b_c
 
     Source: van den Oord et al. 2016, arXiv:1601.06759, equation 2; here the dependence of a channel
     on those before it is in the last layer, not in masks through all of them.
     """
+
+    kind = "softmax"
 
     def __init__(self, config: OutputConfig, units: int, initial: Initial, name="output"):
         super().__init__(name=name)
@@ -104,11 +127,16 @@ class SoftmaxOutput(tf.Module):
 
     @property
     def noise_words(self) -> int:
-        """Random words that a pixel takes."""
+        """Random words per pixel."""
         return self.channels
 
+    @property
+    def hidden_units(self) -> int:
+        """Units of a hidden state."""
+        return self.hidden_kernels[0].shape[0] - self.channels
+
     def log_prob(self, hidden: Hidden, levels):
-        """float32 [...], nats, of pixels int32 [..., channels]."""
+        """Return the log-probability of pixels int32 [..., channels], float32 [...], nats."""
         values = tf.unstack(levels, axis=-1)
         total = 0.0
         for c in range(self.channels):
@@ -118,21 +146,33 @@ class SoftmaxOutput(tf.Module):
         return total
 
     def level_probabilities(self, hidden: Hidden, before: list):
-        """float32 [..., levels] of the next channel given those before it, int32 [...] each."""
+        """Return probabilities float32 [..., levels] of the next channel.
+
+        Args:
+          hidden: of each pixel.
+          before: the channels before it, int32 [...] each.
+        """
         return tf.nn.softmax(self._logits(hidden, len(before), before))
 
     def level_log_probs(self, hidden: Hidden, before: list, temperature=1.0):
-        """float32 [..., levels], nats, of the same, exact in both tails.
+        """Return their logarithms, float32 [..., levels], nats, exact in both tails.
 
-        temperature: of the distribution, as `sample` takes it.
+        Args:
+          hidden: as for `level_probabilities`.
+          before: as for `level_probabilities`.
+          temperature: of the distribution, as `sample` takes it.
         """
         cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
         return tf.nn.log_softmax(self._logits(hidden, len(before), before) / cold)
 
     def sample(self, hidden: Hidden, words, temperature=1.0, guidance=None):
-        """int32 [..., channels], pixels, from uint32 [..., noise_words].
+        """Return pixels, int32 [..., channels], from uint32 [..., noise_words].
 
-        guidance: the weight of `sample_guided`; None: the hidden states are of images of their own.
+        Args:
+          hidden: of each pixel.
+          words: uint32 [..., noise_words].
+          temperature: 1 for the distribution itself, 0 for its mode.
+          guidance: the weight of `sample_guided`; None: the hidden states are of separate images.
         """
         if guidance is not None:
             return sample_guided(self, hidden, words, temperature, guidance)
@@ -145,7 +185,7 @@ class SoftmaxOutput(tf.Module):
         return tf.stack(drawn, axis=-1)
 
     def _logits(self, hidden, channel, before):
-        """float32 [..., levels] of a channel given the levels [...] of those before it."""
+        """Return float32 [..., levels] of a channel given the levels [...] of those before it."""
         units = tf.concat([tf.cast(hidden.units, tf.float32), hidden.prediction], -1)
         inside = matmul(units, self.hidden_kernels[channel])
         inside += self.hidden_biases[channel]
@@ -155,17 +195,20 @@ class SoftmaxOutput(tf.Module):
 
 
 Output = MixtureOutput | SoftmaxOutput
-OUTPUTS: dict[str, type[Output]] = {"logistic": MixtureOutput, "softmax": SoftmaxOutput}
+OUTPUTS: dict[str, type[Output]] = {of.kind: of for of in (MixtureOutput, SoftmaxOutput)}
 
 
 def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):
-    """int32 [2 batch, ..., channels], pixels of the distribution of `guided_nats`, each twice.
+    """Return pixels of the distribution of `guided_nats`, int32 [2 batch, ..., channels].
+
+    Each is returned twice, for both halves of the batch.
 
     Args:
-      output: what reads the hidden state.
+      output: reads the hidden state.
       hidden: [2 batch, ...], under the conditions and then under the null condition.
-      words: uint32 [2 batch, ..., noise words], twice the same.
-      temperature: see there; 0 takes the most probable level. weight: at least 0.
+      words: uint32 [2 batch, ..., noise words], the same twice.
+      temperature: see `guided_nats`; 0 takes the most probable level.
+      weight: at least 0.
     """
     sides = both_sides(hidden)
     drawn: list[tf.Tensor] = []
@@ -177,9 +220,13 @@ def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):
 
 
 def guided_log_prob(output: Output, hidden: Hidden, levels, weight):
-    """float32 [batch, ...], nats, of pixels int32 [batch, ..., channels] that are drawn so.
+    """Return the guided log-probability of pixels int32 [batch, ..., channels], float32, nats.
 
-    output, hidden, weight: as for `sample_guided`.
+    Args:
+      output: as for `sample_guided`.
+      hidden: as for `sample_guided`.
+      levels: int32 [batch, ..., channels].
+      weight: as for `sample_guided`.
     """
     sides, channels = both_sides(hidden), tf.unstack(levels, axis=-1)
     total = 0.0
@@ -190,29 +237,32 @@ def guided_log_prob(output: Output, hidden: Hidden, levels, weight):
 
 
 def both_sides(hidden: Hidden) -> list[Hidden]:
-    """The two halves of a hidden state [2 batch, ...]: under the conditions, and under the null."""
+    """Return the halves of a hidden state [2 batch, ...]: with the conditions, with the null."""
     return [Hidden(*(tf.split(part, 2)[side] for part in hidden)) for side in range(2)]
 
 
 def guided_nats(output: Output, sides: list[Hidden], before: list, weight, temperature=1.0):
-    """float32 [..., levels], log q of the next channel moved away from the null condition.
+    """Return log q of the next channel, moved away from the null condition, float32 [..., levels].
 
-    Level by level, p being the model's distribution, and up to a constant:
+    Level by level, where p is the model's distribution, and up to a constant:
 
         log q(x) = log p_T(x | condition) + weight / T (log p(x | condition) - log p(x | null))
 
-    p_T is the distribution that `output.sample` draws at temperature T, so that without a weight a
-    temperature is what it is without guidance. (Where p_T is p^(1/T), of a softmax, q at T is q
-    at 1 to the power 1/T.) p(x | null) counts as at least `NULL_FLOOR`: in its far tails it says
-    nothing, and would draw samples to wherever it is narrower. q is no longer the model's own
-    density.
+    p_T is the distribution that `output.sample` draws at temperature T, so that without a weight
+    the temperature has the same meaning as without guidance. (Where p_T is p^(1/T), of a softmax, q
+    at T is q at 1 to the power 1/T.) p(x | null) counts as at least `NULL_FLOOR`: its far tails
+    carry no information, and would draw samples to wherever it is narrower. q is no longer the
+    model's own density.
+
+    Source: Ho and Salimans 2021, "Classifier-Free Diffusion Guidance" (arXiv 2207.12598), with
+    conditionals instead of scores.
 
     Args:
-      output: what reads the hidden state. sides: under the conditions and under the null one.
-      before: the levels int32 [...] of the channels before it. weight: at least 0.
+      output: reads the hidden state.
+      sides: hidden states under the conditions and under the null condition.
+      before: the levels int32 [...] of the channels before it.
+      weight: at least 0.
       temperature: T, one for all or [...]; 0 counts as 1e-6.
-    Source: Ho and Salimans 2021, "Classifier-Free Diffusion Guidance" (arXiv 2207.12598), of
-      conditionals in place of scores.
     """
     given, null = (output.level_probabilities(side, before) for side in sides)
     nats = tf.math.log(tf.maximum(given, SMALLEST))
@@ -229,12 +279,12 @@ def guided_nats(output: Output, sides: list[Hidden], before: list, weight, tempe
 
 
 def make_output(config: OutputConfig, units: int, initial: Initial) -> Output:
-    """The output that the configuration asks for."""
+    """Return the output for a configuration."""
     return OUTPUTS[config.likelihood](config, units, initial)
 
 
 def _spread(likelihood: PixelMixture):
-    """Biases that start the components side by side around the prediction."""
+    """Return biases that start the components evenly around the prediction."""
     count, channels = likelihood.components, likelihood.channels
     middle = START_REACH * ((2.0 * tf.range(count, dtype=tf.float32) + 1.0) / count - 1.0)
     wide = tf.fill([count], math.log(START_REACH / count))

@@ -10,7 +10,7 @@ rows above, the horizontal one the vertical stack and the pixels to the left:
 Convolutions are shifted rather than masked (Salimans et al. 2017, arXiv 1701.05517, section 2.3):
 K_v reads its own row of v and the row above, K_h its own column of h and the one to the left; v
 starts as a convolution of the rows above, h of these and of the pixels to the left. A layer may be
-dilated: then it reads what is that many rows above and columns to the sides.
+dilated: then it reads that many rows above and columns to the sides.
 """
 
 import functools
@@ -47,7 +47,7 @@ class ConditionTerm(tf.Module):
             self.map_kernel = initial.kernel([map_, channels], "map_kernel")
 
     def __call__(self, condition: Condition):
-        """float32 [batch or 1, height or 1, width or 1, channels]."""
+        """Return float32 [batch or 1, height or 1, width or 1, channels]."""
         term = tf.reshape(self.bias, [1, 1, 1, -1])
         if self.vector_kernel is not None:
             term += tf.matmul(condition.vector, self.vector_kernel)[:, tf.newaxis, tf.newaxis]
@@ -59,7 +59,8 @@ class ConditionTerm(tf.Module):
 class GatedLayer(tf.Module):
     """One layer of both stacks.
 
-    dilation: rows and columns between the taps of its convolutions.
+    Args:
+      dilation: rows and columns between the taps of its convolutions.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class GatedLayer(tf.Module):
         self.condition = ConditionTerm(2 * units, initial, vector, map_)
 
     def __call__(self, v, h, condition: Condition, drop: Sequence[Callable]):
-        """The next v and h, [batch, height, width, units]; `drop`: the dropout of the units."""
+        """Return the next v and h, [batch, height, width, units]; `drop` drops their units."""
         term, back = self.condition(condition), [self.dilation, 0]
         a_v = self.vertical(tf.pad(v, [[0, 0], back, [0, 0], [0, 0]]), term, self.dilation)
         a_h = self.horizontal(tf.pad(h, [[0, 0], [0, 0], back, [0, 0]]), a_v)
@@ -92,33 +93,36 @@ class GatedLayer(tf.Module):
         return v, self.next_horizontal(h, drop[1](gated(a_h)))
 
     def vertical(self, v, term, rows_apart: int):
-        """a_v [batch, height - rows_apart, width, 2 units] of v [batch, height, width, units].
+        """Return a_v [batch, height - rows_apart, width, 2 units] of v [batch, height, width, ...].
 
-        rows_apart: how far above a row of v the other row is that it is read with.
+        Args:
+          v: [batch, height, width, units].
+          term: of the condition, `V c`.
+          rows_apart: distance between a row of v and the other row that it is combined with.
         """
         padded = tf.pad(v, [[0, 0], [0, 0], [self.dilation] * 2, [0, 0]])
         apart = (rows_apart, self.dilation)
         return convolved(padded, self.vertical_kernel, apart=apart) + tf.cast(term, v.dtype)
 
     def horizontal(self, h, a_v):
-        """a_h [batch, height, width - dilation, 2 units] of h [batch, height, width, units]."""
+        """Return a_h [batch, height, width - dilation, 2 units] of h and a_v."""
         return convolved(h, self.horizontal_kernel, apart=(1, self.dilation)) + self.across(a_v)
 
     def across(self, a_v):
-        """Returns the term that a_v adds to a_h, bias included."""
+        """Return the term that a_v adds to a_h, bias included."""
         return matmul(a_v, self.across_kernel) + cast_like(self.horizontal_bias, a_v)
 
     def horizontal_pixel(self, left, h, across):
-        """a_h [..., 2 units] of a pixel from its h [..., units] and that of one to its left."""
+        """Return a_h [..., 2 units] of a pixel from its h [..., units] and its left neighbour's."""
         kernel = tf.concat(tf.unstack(self.horizontal_kernel[0]), 0)
         return matmul(tf.concat([left, h], -1), kernel) + across
 
     def next_vertical(self, v, units):
-        """The v of the next layer from this one's gated units."""
+        """Return the v of the next layer from this one's gated units."""
         return v if self.vertical_out is None else v + matmul(units, self.vertical_out)
 
     def next_horizontal(self, h, units):
-        """The h of the next layer from this one's gated units."""
+        """Return the h of the next layer from this one's gated units."""
         return h + matmul(units, self.horizontal_out)
 
 
@@ -126,12 +130,15 @@ class PixelCNN(tf.Module):
     """A density over images int32 [batch, height, width, channels], of any size.
 
     Args:
-      config: the architecture. output: the distribution of a pixel.
+      config: the architecture.
+      output: the distribution of a pixel.
       vector_channels, map_channels: of the condition; 0: none.
-      initial: where the weights come from.
+      initial: initial weights.
       start: weight of the pixel above, and of the one to the left, in the untrained prediction.
-      make: makes what reads the hidden state, see `make_output`.
+      make: makes the layer that reads the hidden state, see `make_output`.
     """
+
+    draws_at_once = False  # pixel by pixel, see `Factor`
 
     def __init__(
         self,
@@ -180,7 +187,7 @@ class PixelCNN(tf.Module):
         self.output = make(output, config.output_units, initial)
 
     def __call__(self, levels, condition: Condition, mode: Mode = EXACT) -> Hidden:
-        """Returns the hidden state of each pixel given those before, [batch, height, width, ...].
+        """Return the hidden state of each pixel given those before, [batch, height, width, ...].
 
         Args:
           levels: int32 [batch, height, width, channels].
@@ -190,7 +197,7 @@ class PixelCNN(tf.Module):
         return self.hidden(levels, self.placed(condition, levels), mode)
 
     def hidden(self, levels, condition: Condition, mode: Mode = EXACT) -> Hidden:
-        """Returns what a call does, of a condition whose map has the coordinates already."""
+        """Return the result of a call, for a condition whose map has the coordinates already."""
         rows, columns = self._before(levels)
         above, left = self.above(rows, mode), self.left(columns, mode)
         v, h = above.units[..., : self.config.units], above.units[..., self.config.units :]
@@ -203,72 +210,75 @@ class PixelCNN(tf.Module):
         return Hidden(self.head(h), prediction)
 
     def prediction(self, levels, condition: Condition):
-        """Returns the prediction of `hidden` alone, [batch, height, width, channels]."""
+        """Return the prediction of `hidden` alone, [batch, height, width, channels]."""
         rows, columns = self._before(levels)
         linear = convolved(rows, self.above_prediction) + convolved(columns, self.left_prediction)
         return linear + self.map_predicted(condition)
 
     def _before(self, levels):
-        """The rows above every row, and the columns to the left of every column, padded."""
+        """Return the rows above every row, and the columns to the left of every column, padded."""
         inputs = self.inputs(levels)
         rows = tf.pad(inputs, [[0, 0], [FRONT_ROWS, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
         columns = tf.pad(inputs, [[0, 0], [0, 0], [FRONT_COLUMNS, 0], [0, 0]])
         return rows[:, :-1], columns[:, :, :-1]
 
     def log_prob(self, levels, condition: Condition, mode: Mode = EXACT):
-        """float32 [batch, height, width], nats, of each pixel given those before it."""
+        """Return the nats of each pixel given those before it, float32 [batch, height, width]."""
         return self.output.log_prob(self(levels, condition, mode), levels)
 
     def conditionals(self, levels, condition: Condition, mode: Mode = EXACT) -> Conditionals:
-        """The distribution of every pixel; arguments as for a call."""
+        """Return the distribution of every pixel; arguments as for a call."""
         return Conditionals(self.output, self(levels, condition, mode), levels)
 
     @property
     def noise_words(self) -> int:
-        """Random words that a pixel takes."""
+        """Random words per pixel."""
         return self.output.noise_words
 
     def inputs(self, levels):
-        """The image in [-1, 1] with a channel of ones, which tells padding from grey.
+        """Return the image in [-1, 1] with a channel of ones, which tells padding from grey.
 
-        levels: int32, or in their place the values float32 [batch, height, width, channels].
+        Args:
+          levels: int32, or values float32 [batch, height, width, channels].
         """
         is_values = tf.as_dtype(levels.dtype).is_floating
         values = levels if is_values else value_of(levels, self.output_config.levels)
         return tf.concat([values, tf.ones_like(values[..., :1])], -1)
 
     def placed(self, condition: Condition, levels) -> Condition:
-        """Returns the condition with the coordinates of each pixel of `levels` in its map."""
+        """Return the condition with the coordinates of each pixel of `levels` in its map."""
         if not self.config.coordinates:
             return condition
         return with_coordinates(condition, tf.shape(levels)[1], tf.shape(levels)[2])
 
     def above(self, rows, mode: Mode = EXACT) -> Hidden:
-        """First v and first part of h, [..., 2 units], of padded input rows; their prediction."""
+        """Return first v and first part of h, [..., 2 units], and the prediction of padded rows."""
         units = convolved(tf.cast(rows, mode.dtype), self.above_kernel)
         return Hidden(units, convolved(mode.for_prediction(rows), self.above_prediction))
 
     def left(self, columns, mode: Mode = EXACT) -> Hidden:
-        """The other part of the first h, [..., units], of the pixels to the left."""
+        """Return the other part of the first h, [..., units], of the pixels to the left."""
         units = convolved(tf.cast(columns, mode.dtype), self.left_kernel)
         return Hidden(units, convolved(mode.for_prediction(columns), self.left_prediction))
 
     def map_predicted(self, condition: Condition, mode: Mode = EXACT):
-        """Returns the term of the linear prediction that reads the condition's map, or 0."""
+        """Return the term of the linear prediction that reads the condition's map, or 0."""
         if self.map_prediction is None:
             return 0.0
         return matmul(mode.for_prediction(condition.map), self.map_prediction)
 
     def head(self, h):
-        """The units that the output reads."""
+        """Return the units that the output reads."""
         h = tf.nn.relu(h)
         return tf.nn.relu(matmul(h, self.out_kernel) + cast_like(self.out_bias, h))
 
 
 def passing(shape, pixels):
-    """A linear prediction [rows, columns, channels + 1, channels]: known pixels times weights.
+    """Return a linear prediction [rows, columns, channels + 1, channels] of known pixels.
 
-    pixels: (row, column, weight) of each; a channel is predicted from the same channel.
+    Args:
+      shape: rows, columns and channels of the prediction.
+      pixels: (row, column, weight) of each; a channel is predicted from the same channel.
     """
     kernel = np.zeros(shape, np.float32)
     for row, column, weight in pixels:
@@ -278,13 +288,13 @@ def passing(shape, pixels):
 
 
 def gated(a):
-    """tanh(first half) sigmoid(second half)."""
+    """Return tanh(first half) sigmoid(second half)."""
     value, gate = tf.split(a, 2, -1)
     return tf.tanh(value) * tf.sigmoid(gate)
 
 
 def with_coordinates(condition: Condition, height, width) -> Condition:
-    """The condition with `PLACE` more map channels: row and column, from -1 to 1."""
+    """Return the condition with `PLACE` more map channels: row and column, from -1 to 1."""
     rows = tf.broadcast_to(_from_minus_one_to_one(height)[:, tf.newaxis], [height, width])
     columns = tf.broadcast_to(_from_minus_one_to_one(width), [height, width])
     place = tf.stack([rows, columns], -1)[tf.newaxis]

@@ -1,10 +1,9 @@
-"""A PixelCNN one pixel at a time, in raster order, each of which may follow from those before it.
+"""A PixelCNN one pixel at a time, in raster order, each of which may depend on those before it.
 
-It does the work of one pixel for each pixel, whatever the image's size. A row is
-entered with the vertical stack of its row computed at once, from the queues of the row above; a
-pixel then takes the horizontal stack one column on, from the queues of the pixel to its left
-(Ramachandran et al. 2017, "Fast Generation for Convolutional Autoregressive Models", arXiv
-1704.06001). A gradient goes through all of it.
+It does the work of one pixel per pixel, whatever the image's size. The vertical stack of a row is
+computed at once, from the queues of the row above; a pixel then takes the horizontal stack one
+column on, from the queues of the pixel to its left (Ramachandran et al. 2017, "Fast Generation for
+Convolutional Autoregressive Models", arXiv 1704.06001). A gradient flows through all of it.
 """
 
 from collections.abc import Callable
@@ -22,12 +21,17 @@ Pixel = Callable[[tf.Tensor, tf.Tensor, Hidden], tf.Tensor]
 
 
 class Scan(NamedTuple):
-    """What every row and pixel of a scan reads.
+    """The inputs of every row and pixel of a scan.
 
-    width: of the images. condition: vector [batch, channels], map [batch, height, width, channels],
-    with coordinates where the network has them. pixel: gives the values of a pixel. read: what the
-    network sees of them, [..., channels]. dtype: of the values. prediction: float32 [batch, height,
-    width, channels], added to the network's own. mode: the precision of the prediction.
+    Attributes:
+      width: of the images.
+      condition: vector [batch, channels], map [batch, height, width, channels], with coordinates
+        where the network has them.
+      pixel: returns the values of a pixel.
+      read: returns the network's view of them, [..., channels].
+      dtype: of the values.
+      prediction: float32 [batch, height, width, channels], added to the network's own.
+      mode: the precision of the prediction.
     """
 
     network: PixelCNN
@@ -41,7 +45,7 @@ class Scan(NamedTuple):
 
 
 def scanned(scan: Scan, batch, height: int):
-    """Returns the values of all pixels, [batch, height, width, channels]; height in Python."""
+    """Return the values of all pixels, [batch, height, width, channels]; height is a Python int."""
     network, width = scan.network, scan.width
     channels, units = network.output_config.channels, network.config.units
     blank = tf.zeros([batch, FRONT_ROWS, width + 2 * FRONT_REACH, channels + 1])
@@ -63,8 +67,10 @@ def scanned(scan: Scan, batch, height: int):
 class ScanRow(NamedTuple):
     """The vertical stack of one row, as the pixels of that row read it; axis 1 is the column.
 
-    h: [batch, width, units], the first h but for the pixels to the left. across: [layers, batch,
-    width, 2 units], what the vertical stack adds to a_h. prediction: [batch, width, channels].
+    Attributes:
+      h: [batch, width, units], the first h except for the pixels to the left.
+      across: [layers, batch, width, 2 units], the terms that the vertical stack adds to a_h.
+      prediction: [batch, width, channels].
     """
 
     h: tf.Tensor
@@ -73,10 +79,14 @@ class ScanRow(NamedTuple):
 
 
 def _row(scan: Scan, y, inputs, above):
-    """Returns the values of row y [batch, width, channels] and the queues of the vertical stack.
+    """Return the values of row y [batch, width, channels] and the queues of the vertical stack.
 
-    inputs: of the rows above, padded. above: the v that each layer read in the rows above, as far
-    up as it looks, [batch, dilation, width, units] each.
+    Args:
+      scan: the inputs of every row.
+      y: index of the row.
+      inputs: of the rows above, padded.
+      above: the v that each layer read in the rows above, as far up as it sees, [batch, dilation,
+        width, units] each.
     """
     network, (batch, width) = scan.network, (tf.shape(inputs)[0], scan.width)
     row, queues = vertical_row(scan, y, inputs, above)
@@ -98,7 +108,7 @@ def _row(scan: Scan, y, inputs, above):
 
 
 def vertical_row(scan: Scan, y, inputs, above) -> tuple[ScanRow, list[tf.Tensor]]:
-    """Returns the vertical stack of row y, and its queues for the next row; see `_row`."""
+    """Return the vertical stack of row y, and its queues for the next row; see `_row`."""
     network, units = scan.network, scan.network.config.units
     front = network.above(inputs, scan.mode)
     v, h = front.units[..., :units], front.units[..., units:]
@@ -118,10 +128,16 @@ def vertical_row(scan: Scan, y, inputs, above) -> tuple[ScanRow, list[tf.Tensor]
 def next_pixel(
     network: PixelCNN, row: ScanRow, x, left, columns, mode: Mode = EXACT
 ) -> tuple[Hidden, list[tf.Tensor]]:
-    """Returns the hidden state of the pixel in column x, and the queues of the horizontal stack.
+    """Return the hidden state of the pixel in column x, and the queues of the horizontal stack.
 
-    left: inputs of the pixels to its left. columns: the h that each layer read in the columns
-    before, as far back as it looks, [batch, dilation, units] each.
+    Args:
+      network: the PixelCNN.
+      row: its vertical stack.
+      x: index of the column.
+      left: inputs of the pixels to its left.
+      columns: the h that each layer read in the columns before, as far back as it sees, [batch,
+        dilation, units] each.
+      mode: the precision of the prediction.
     """
     front = network.left(left[:, tf.newaxis], mode)
     h = row.h[:, x] + front.units[:, 0, 0]
@@ -134,7 +150,7 @@ def next_pixel(
 
 
 def _row_of(condition: Condition, y) -> Condition:
-    """Returns the condition with row y of its map alone."""
+    """Return the condition with row y of its map alone."""
     if condition.map is None:
         return condition
     return Condition(condition.vector, condition.map[:, y][:, tf.newaxis])

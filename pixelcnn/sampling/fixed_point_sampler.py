@@ -10,11 +10,12 @@ Autoregressive Models", Wiggers and Hoogeboom 2020 (arXiv 2002.09928).
 The stop is exact. A frontier separates pixels that are known to be final from the others. A pass
 computes the pixel at the frontier from final pixels only, so that it is final too; so is every
 pixel up to and including the first one that the pass changes. An image is done when its frontier
-has passed its last pixel; in a batch each has a frontier of its own, and one that is done leaves
-its slot to the next.
+has passed its last pixel; in a batch each has its own frontier, and one that is done leaves its
+slot to the next.
 
-What is not final is a guess, and any guess will do: only the number of passes depends on it. Beside
-what the pass has sampled (plain iteration), a forecast may say what the next pass would sample.
+The other pixels are a guess, and any guess will do: only the number of passes depends on it.
+Besides the values that the pass has sampled (plain iteration), a forecast may guess what the next
+pass would sample.
 """
 
 from collections.abc import Callable
@@ -33,18 +34,19 @@ Forecast = Callable[[PixelCNN, Hidden, tf.Tensor, tf.Tensor, Condition], Hidden]
 
 
 def linear_forecast(network: PixelCNN, hidden: Hidden, levels, newer, condition) -> Hidden:
-    """Returns the hidden state with the linear prediction of newer pixels, its units as they are.
+    """Return the hidden state with the linear prediction of newer pixels, its units unchanged.
 
-    The prediction carries most of what a pixel owes to those around it and costs next to nothing.
+    The prediction carries most of a pixel's dependence on its neighbours and costs next to nothing.
     """
     return Hidden(hidden.units, network.prediction(newer, condition))
 
 
 class FixedPoint(NamedTuple):
-    """Images int32 [batch, height, width, channels], and what they took.
+    """Images int32 [batch, height, width, channels], and the passes they took.
 
-    passes: int32 [batch], those that each image was in. batch_passes: int32 [], of the network,
-    over all slots at once.
+    Attributes:
+      passes: int32 [batch], those that each image was in.
+      batch_passes: int32 [], of the network, over all slots at once.
     """
 
     levels: tf.Tensor
@@ -55,8 +57,10 @@ class FixedPoint(NamedTuple):
 class _Arguments(NamedTuple):
     """The arguments of a sampling that every pass reads, [batch, height, width, ...] each.
 
-    condition: its vector [batch, channels], its map with coordinates. prediction: or None.
-    forecast: see `sample_by_fixed_point`.
+    Attributes:
+      condition: its vector [batch, channels], its map with coordinates.
+      prediction: or None.
+      forecast: see `sample_by_fixed_point`.
     """
 
     network: PixelCNN
@@ -78,11 +82,14 @@ class _Window(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """How far a sampling is.
+    """The progress of a sampling.
 
-    levels: int32 [batch, height, width, channels]. frontier: int32 [images], the first pixel that
-    is not known to be final. slots: int32 [slots], the image in each; begun: int32 [], how many
-    images have had one. passes, batch_passes: see `FixedPoint`.
+    Attributes:
+      levels: int32 [batch, height, width, channels].
+      frontier: int32 [images], the first pixel that is not known to be final.
+      slots: int32 [slots], the image in each.
+      begun: int32 [], the number of images that have had a slot.
+      passes, batch_passes: see `FixedPoint`.
     """
 
     levels: tf.Tensor
@@ -107,15 +114,21 @@ def sample_by_fixed_point(
     slots: int | None = None,
     forecast: Forecast | None = linear_forecast,
 ) -> FixedPoint:
-    """Returns the images of `pixelcnn_sampler.sample`, by iterating passes of the whole network.
+    """Return the images of `pixelcnn_sampler.sample`, by iterating passes of the whole network.
 
     Args:
-      network, words, condition, given, temperature, prediction, guidance: as for `sample`.
+      network: as for `sample`.
+      words: as for `sample`.
+      condition: as for `sample`.
+      given: as for `sample`.
+      temperature: as for `sample`.
+      prediction: as for `sample`.
+      guidance: as for `sample`.
       guess: int32 [batch, height, width, channels] to start from; None: the middle level.
       active_rows: rows from the frontier's on that a pass computes anew; None: all of them. Rows
         above the frontier are read, as far as the network sees, and rows below wait.
-      slots: images that a pass computes; one that is done makes way for the next. None: all.
-      forecast: gives the next guess, of every pixel that is not final; None: what was sampled.
+      slots: images per pass; a finished one makes way for the next. None: all.
+      forecast: returns the next guess of every pixel that is not final; None: the sampled values.
     """
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     for name, count in (("active_rows", active_rows), ("slots", slots)):
@@ -149,12 +162,12 @@ def sample_by_fixed_point(
 
 
 def context_rows(network: PixelCNN) -> int:
-    """Rows above a pixel that its distribution depends on."""
+    """Return the number of rows above a pixel that its distribution depends on."""
     return FRONT_ROWS + sum(network.config.layer_dilations)
 
 
 def _start(network: PixelCNN, batch, height: int, width: int, guess, given: Given | None):
-    """Returns the images to start from, and the number of the first pixel that is not given."""
+    """Return the images to start from, and the number of the first pixel that is not given."""
     output = network.output_config
     if guess is None:
         guess = tf.fill([batch, height, width, output.channels], output.levels // 2)
@@ -165,7 +178,7 @@ def _start(network: PixelCNN, batch, height: int, width: int, guess, given: Give
 
 
 def _advanced(arguments: _Arguments, progress: _Progress, context: int, rows: int) -> _Progress:
-    """Returns the progress after a pass over `rows` rows of every slot's image."""
+    """Return the progress after a pass over `rows` rows of every slot's image."""
     height, width = progress.levels.shape[1:3]
     slots = tf.size(progress.slots)
     before = tf.gather(progress.frontier, progress.slots)
@@ -200,9 +213,9 @@ def _advanced(arguments: _Arguments, progress: _Progress, context: int, rows: in
 
 
 def _refilled(progress: _Progress, pixels: int) -> _Progress:
-    """Returns the progress with the next images in the slots of those that are done.
+    """Return the progress with the next images in the slots of those that are done.
 
-    Where none waits any more, a slot keeps its image, which no pass changes.
+    Where none is waiting, a slot keeps its image, which no pass changes.
     """
     done = tf.gather(progress.frontier, progress.slots) >= pixels
     next_ = progress.begun + tf.cumsum(tf.cast(done, tf.int32)) - 1
@@ -214,9 +227,13 @@ def _refilled(progress: _Progress, pixels: int) -> _Progress:
 
 
 def _window(arguments: _Arguments, levels, image, at) -> _Window:
-    """Returns some rows of some images.
+    """Return some rows of some images.
 
-    image: int32 [images], which ones. at: int32 [images, rows, 2], image and row of its rows.
+    Args:
+      arguments: of the sampling.
+      levels: int32 [batch, height, width, channels], the current guess.
+      image: int32 [images], their indices.
+      at: int32 [images, rows, 2], image and row of its rows.
     """
     vector, map_ = arguments.condition
     condition = Condition(
@@ -234,7 +251,7 @@ def _window(arguments: _Arguments, levels, image, at) -> _Window:
 
 
 def _sampled(arguments: _Arguments, window: _Window, hidden: Hidden):
-    """Returns what is sampled from the hidden state of a window, by its own noise."""
+    """Return the sample of the hidden state of a window, by its own noise."""
     if window.prediction is not None:
         hidden = Hidden(hidden.units, hidden.prediction + window.prediction)
     options = (arguments.temperature, arguments.guidance)
@@ -242,6 +259,6 @@ def _sampled(arguments: _Arguments, window: _Window, hidden: Hidden):
 
 
 def _twice(open_, arguments: _Arguments):
-    """Returns [images, rows, width, 1] of [slots, rows, width], for the twins as well."""
+    """Return [images, rows, width, 1] of [slots, rows, width], for the twins as well."""
     open_ = open_[..., tf.newaxis]
     return open_ if arguments.guidance is None else tf.concat([open_, open_], 0)

@@ -1,8 +1,8 @@
-"""Sampling of images from a density and a seed, by one compiled program for each size.
+"""Sampling of images from a density and a seed, by one compiled program per size.
 
 A program samples one image at a time, unless a request has them iterated together: another batch
-size would change the order of sums, hence their last bit, hence now and then a pixel. Image n of a
-seed is the same whatever else is sampled.
+size would change the order of sums, hence their last bit, hence sometimes a pixel. Image n of a
+seed does not depend on what else is sampled.
 """
 
 from collections.abc import Iterator
@@ -45,15 +45,19 @@ SAMPLERS: dict[str, Any] = {
 class Request(NamedTuple):
     """A request for images of one condition.
 
-    rows: which images of the seed. seed: of the noise. size: side, in pixels. condition: what a
-    batch of one holds, as the density's conditioner reads it, the same for all images; or of one
-    for each row.
-    temperature: one number, or one a scale. given: uint8 [height, width, channels] and the number
-    of its pixels, in raster order, to keep (PixelCNN). start: uint8 [side, side, channels], a small
-    image to enlarge (multiscale). sampler: how a PixelCNN, or the base of a multiscale model, is
-    sampled; a multiscale model has no naive one. guidance: the weight away from the null condition;
-    0: the model's own distribution. batch: images that a pass by fixed point computes; one that is
-    done leaves its slot to the next.
+    Attributes:
+      rows: indices of the images of the seed.
+      seed: of the noise.
+      size: side, in pixels.
+      condition: a batch of one as the density's conditioner reads it, the same for all images; or
+        one per row.
+      temperature: one number, or one per scale.
+      given: uint8 [height, width, channels] and the number of its pixels, in raster order, to keep
+        (PixelCNN).
+      start: uint8 [side, side, channels], a small image to enlarge (multiscale).
+      sampler: of a PixelCNN, or of the base of a multiscale model, which has no naive one.
+      guidance: the weight away from the null condition; 0: the model's own distribution.
+      batch: images per fixed-point pass; a finished one leaves its slot to the next.
     """
 
     rows: tuple[int, ...]
@@ -69,10 +73,12 @@ class Request(NamedTuple):
 
 
 class ImageSampler:
-    """Samples images with the weights that the density has when it is called.
+    """A sampler with the weights that the density has when it is called.
 
-    passes: network passes that the newest image was in by fixed point (of a multiscale model: its
-    base); None after the other samplers. batch_passes: those of the whole batch that it is of.
+    Attributes:
+      passes: network passes of the newest image by fixed point (of a multiscale model: its base);
+        None after the other samplers.
+      batch_passes: those of the whole batch that it belongs to.
     """
 
     def __init__(self, density: ImageDensity):
@@ -82,7 +88,7 @@ class ImageSampler:
         self._programs: dict[tuple[str, int, int], Any] = {}
 
     def images(self, request: Request) -> Iterator[list[np.ndarray]]:
-        """Yields for each image its scales, [side, side, channels], smallest first, see `dtype_of`.
+        """Yield the scales of each image, [side, side, channels], smallest first, see `dtype_of`.
 
         A PixelCNN has one scale.
         """
@@ -91,7 +97,7 @@ class ImageSampler:
             yield from self._sample(request, slice(first, first + number))
 
     def _sample(self, request: Request, which: slice) -> Iterator[list[np.ndarray]]:
-        """Yields the scales of some images of a request, drawn by one program."""
+        """Yield the scales of some images of a request, drawn by one program."""
         rows = request.rows[which]
         batch = {name: _of(value, which, request) for name, value in request.condition.items()}
         noise = (as_key(request.seed), tf.constant(rows))
@@ -140,10 +146,18 @@ def sample_pixelcnn(
     temperature,
     guidance=None,
 ):
-    """Returns what a sampler of `SAMPLERS` gives for a batch of conditions.
+    """Return the output of a sampler of `SAMPLERS` for a batch of conditions.
 
     Args:
-      seed, rows: name the noise, see `image_words`. given, temperature: see `sample`.
+      conditioner: encodes the conditions.
+      network: the PixelCNN.
+      size: side of the images, in pixels.
+      sampler: of `SAMPLERS`.
+      batch: the conditions, see `Conditioner`.
+      seed: of the noise, see `image_words`.
+      rows: of the noise, see `image_words`.
+      given: see `sample`.
+      temperature: see `sample`.
       guidance: the weight away from the null condition; None: the model's own distribution.
     """
     words = image_words(network, seed, rows, size, size)
@@ -153,7 +167,7 @@ def sample_pixelcnn(
 
 
 def pixelcnn_program(conditioner: Conditioner, network: PixelCNN, size: int, sampler=sample):
-    """Returns a compiled function of `sample_pixelcnn`'s arguments from `batch` on."""
+    """Return a compiled function of `sample_pixelcnn`'s arguments from `batch` on."""
     fixed = (conditioner, network, size, sampler)
     return tf.function(partial(sample_pixelcnn, *fixed), jit_compile=True, autograph=False)
 
@@ -169,11 +183,18 @@ def sample_multiscale(
     temperatures,
     guidance=None,
 ):
-    """Returns all scales of the images of a batch of conditions, and the base as `counted` has it.
+    """Return all scales of the images of a batch of conditions, and the base as `counted` has it.
 
     Args:
-      size: side of the largest image. base_sampler: of `SAMPLERS`.
-      words, temperatures, guidance: see `SamplingInputs`. start: see `sample_scales`.
+      conditioner: encodes the conditions.
+      model: the multiscale model.
+      size: side of the largest image.
+      base_sampler: of `SAMPLERS`.
+      batch: the conditions, see `Conditioner`.
+      words: see `SamplingInputs`.
+      start: see `sample_scales`.
+      temperatures: see `SamplingInputs`.
+      guidance: see `SamplingInputs`.
     """
     condition, words, start = paired(conditioner, batch, guidance, words, start)
     inputs = SamplingInputs(words, condition, temperatures, guidance)
@@ -182,7 +203,7 @@ def sample_multiscale(
 
 
 def counted(drawn) -> FixedPoint:
-    """Returns what a sampler of `SAMPLERS` gave, with no passes where it counts none."""
+    """Return the output of a sampler of `SAMPLERS`, with no passes where it counts none."""
     if isinstance(drawn, FixedPoint):
         return drawn
     return FixedPoint(drawn, tf.zeros([tf.shape(drawn)[0]], tf.int32), tf.constant(0))
@@ -195,12 +216,17 @@ def multiscale_program(
     whole_size: int | None = None,
     base_sampler=sample,
 ):
-    """Returns a compiled function of `sample_multiscale`'s arguments from `batch` on.
+    """Return a compiled function of `sample_multiscale`'s arguments from `batch` on.
 
-    In place of the words it takes the seed and the rows that they are of.
+    Instead of the words it takes the seed and the rows that they belong to.
 
-    whole_size: side of the image that this one is a scale of, which is drawn with the same kernels;
-    None: `size`.
+    Args:
+      conditioner: as for `sample_multiscale`.
+      model: as for `sample_multiscale`.
+      size: as for `sample_multiscale`.
+      whole_size: side of the image that this one is a scale of, which is drawn with the same
+        kernels; None: `size`.
+      base_sampler: as for `sample_multiscale`.
     """
     check_size(size, model.config.base_size)
     small = (whole_size or size) <= LARGEST_COMPILED
@@ -217,17 +243,17 @@ def multiscale_program(
 
 
 def _of(value: np.ndarray, which: slice, request: Request):
-    """Returns what some rows of a request have of an entry of its condition."""
+    """Return the entry of a request's condition for some of its rows."""
     rows = request.rows[which]
     return tf.constant(value[which] if len(value) > 1 else np.repeat(value, len(rows), 0))
 
 
 def _repeated(image: np.ndarray, number: int):
-    """int32 [number, height, width, channels], the same image."""
+    """Return the same image repeated, int32 [number, height, width, channels]."""
     return tf.constant(np.repeat(image[None].astype(np.int32), number, 0))
 
 
 def _given(request: Request, number: int, channels: int) -> Given:
-    """Returns the pixels to keep: none of a blank image where the request gives none."""
+    """Return the pixels to keep: none of a blank image where the request gives none."""
     image, count = request.given or (np.zeros([request.size, request.size, channels], np.int32), 0)
     return Given(_repeated(image, number), tf.constant(count))

@@ -22,9 +22,11 @@ CHARACTER_WIDTH = 5.5  # pixels, of the font on average
 
 
 def grid(images: Sequence[np.ndarray], columns: int | None = None) -> np.ndarray:
-    """One image, uint8 [height, width, 3], of images uint8 [height, width, 1 or 3] in rows.
+    """Return one image, uint8 [height, width, 3], of images uint8 [height, width, 1 or 3] in rows.
 
-    columns: in a row; None: about as many as there are rows.
+    Args:
+      images: uint8 [height, width, 1 or 3] each.
+      columns: images per row; None: about as many as there are rows.
     """
     columns = columns or max(1, int(np.ceil(np.sqrt(len(images)))))
     shown = [enlarged(colour(image), LEAST_SIDE) for image in images]
@@ -37,7 +39,7 @@ def grid(images: Sequence[np.ndarray], columns: int | None = None) -> np.ndarray
 
 
 def labelled(image: np.ndarray, text: str) -> np.ndarray:
-    """The image, enlarged, over a text in a few lines: uint8 [height, width, 3]."""
+    """Return the image, enlarged, above a text in a few lines: uint8 [height, width, 3]."""
     above = enlarged(colour(image), LEAST_SIDE)
     width = above.shape[1]
     lines = textwrap.wrap(text, int(width / CHARACTER_WIDTH), max_lines=LINES, placeholder="...")
@@ -51,10 +53,15 @@ def labelled(image: np.ndarray, text: str) -> np.ndarray:
 def write_sheets(
     folder: Path, images: Sequence[Sequence[np.ndarray]], labels: Sequence[str] | None = None
 ) -> str:
-    """Writes a grid of images and, of those with several scales, how they grew; names the files.
+    """Write a grid of images and, of those with several scales, their growth.
 
     Args:
-      images: the scales of each, smallest first. labels: texts to stand in the grid, in turn.
+      folder: where the files are written.
+      images: the scales of each, smallest first.
+      labels: texts to stand in the grid, in turn.
+
+    Returns:
+      The names of the files, for a message.
     """
     last = [scales[-1] for scales in images]
     side = last[0].shape[0]
@@ -88,26 +95,28 @@ def remove_older(folder: Path, seed: int, num: int) -> str:
 
 
 def strip(scales: Sequence[np.ndarray]) -> np.ndarray:
-    """The scales of an image side by side, each enlarged to the side of the last."""
+    """Return the scales of an image in a row, each enlarged to the side of the last."""
     side = enlarged(scales[-1], LEAST_SIDE).shape[0]
     return grid([enlarged(colour(image), side) for image in scales], len(scales))
 
 
 def colour(image: np.ndarray) -> np.ndarray:
-    """uint8 [height, width, 3] of a grey or a colour image."""
+    """Return a grey or a colour image as uint8 [height, width, 3]."""
     return np.repeat(image, 3, -1) if image.shape[-1] == 1 else image
 
 
 def enlarged(image: np.ndarray, least: int) -> np.ndarray:
-    """The image with every pixel repeated, so that it is at least `least` pixels wide."""
+    """Return the image with every pixel repeated, so that it is at least `least` pixels wide."""
     times = -(-least // image.shape[1])
     return image.repeat(times, 0).repeat(times, 1) if times > 1 else image
 
 
 def write_png(path: Path, image: np.ndarray) -> None:
-    """Writes an image [height, width, 1 or 3]; the file is whole or not there.
+    """Write an image [height, width, 1 or 3]; the file is complete or absent.
 
-    image: uint8, or uint16 of one channel, which makes a 16-bit file of the levels as they are.
+    Args:
+      path: of the file.
+      image: uint8, or uint16 of one channel, which makes a 16-bit file of unchanged levels.
     """
     if image.dtype == np.uint16 and image.shape[-1] != 1:
         raise ValueError(f"`image` must have 1 channel for a 16-bit PNG, got {image.shape[-1]}.")
@@ -117,7 +126,7 @@ def write_png(path: Path, image: np.ndarray) -> None:
 
 
 def write_gif(path: Path, frames: Sequence[np.ndarray], frame_seconds: float = 0.5) -> None:
-    """Writes an endless animation of frames uint8 [height, width, 1 or 3] of one size."""
+    """Write an endless animation of frames uint8 [height, width, 1 or 3] of one size."""
     images = [
         Image.fromarray(colour(frame)).convert("P", palette=Image.Palette.ADAPTIVE)
         for frame in frames

@@ -1,7 +1,7 @@
-"""Guidance of a sampler: a batch is sampled beside its twin under the null condition.
+"""Guidance of a sampler: a batch is sampled together with its twin under the null condition.
 
-Both see the same pixels, and `outputs.sample_guided` moves what is sampled away from what the twin
-expects. The samplers themselves do not know of it: the twins are rows of their batch.
+Both see the same pixels, and `outputs.sample_guided` moves the samples away from the expectation of
+the twin. The samplers themselves do not depend on it: the twins are rows of their batch.
 """
 
 import tensorflow as tf
@@ -10,11 +10,13 @@ from pixelcnn.networks.conditioning import Conditioner
 
 
 def paired(conditioner: Conditioner, batch: dict, guidance, *arguments) -> tuple:
-    """Returns the condition of a batch and the arguments, each followed by its twin.
+    """Return the condition of a batch and the arguments, each followed by its twin.
 
     Args:
-      batch: see `Conditioner`. guidance: the weight; None pairs nothing.
-      arguments: tensors [batch, ...], tuples of them, None; numbers stay as they are.
+      conditioner: encodes the conditions, and has a null condition.
+      batch: see `Conditioner`.
+      guidance: the weight; None pairs nothing.
+      arguments: tensors [batch, ...], tuples of them, None; numbers are unchanged.
     """
     condition = conditioner(batch)
     if guidance is None:
@@ -23,7 +25,7 @@ def paired(conditioner: Conditioner, batch: dict, guidance, *arguments) -> tuple
 
 
 def unpaired(guidance, sampled):
-    """Returns what was sampled, a tensor or several, without the twins."""
+    """Return a sampled tensor, or several, without the twins."""
     if guidance is None:
         return sampled
     return tf.nest.map_structure(lambda x: tf.split(x, 2)[0] if x.shape.rank else x, sampled)

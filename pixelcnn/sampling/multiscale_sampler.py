@@ -1,4 +1,4 @@
-"""Sampler of the multiscale model: the base pixel by pixel, then three passes a doubling.
+"""Sampler of the multiscale model: the base pixel by pixel, then three passes per doubling.
 
 The n-th pixel of an image in the order of sampling (the base row by row, then group after group of
 each doubling, each row by row) is sampled from the random words of seed, image and n. A smaller
@@ -25,10 +25,11 @@ from replicator.runs.errors import UserError
 class SamplingInputs(NamedTuple):
     """The noise, condition and temperatures of a sampling.
 
-    words: uint32 [batch, pixels, noise words], see `multiscale_words`. condition: vector [batch,
-    channels], map [batch, size, size, channels] of the largest image. temperatures: float32
-    [scales], one a scale from the base up, 1 for the model's own distribution. guidance: weight
-    away from the null condition, for a batch as `outputs.sample_guided` has it.
+    Attributes:
+      words: uint32 [batch, pixels, noise words], see `multiscale_words`.
+      condition: vector [batch, channels], map [batch, size, size, channels] of the largest image.
+      temperatures: float32 [scales], from the base up, 1 for the model's own distribution.
+      guidance: weight away from the null condition, for a batch as in `outputs.sample_guided`.
     """
 
     words: tf.Tensor
@@ -40,14 +41,15 @@ class SamplingInputs(NamedTuple):
 def sample_scales(
     model: Multiscale, inputs: SamplingInputs, size: int, start=None, base_sampler=sample
 ) -> list[tf.Tensor]:
-    """Returns the images at every scale, int32 [batch, side, side, channels], smallest first.
+    """Return the images at every scale, int32 [batch, side, side, channels], smallest first.
 
     Args:
-      model: the networks. inputs: noise, condition and temperatures.
+      model: the networks.
+      inputs: noise, condition and temperatures.
       size: side of the largest image.
-      start: an image int32 [batch, side, side, channels] to begin with in place of the base;
-        the next one is twice its size. Temperatures count from the base all the same.
-      base_sampler: `sampler.sample` or another that does the same.
+      start: an image int32 [batch, side, side, channels] to begin with instead of the base; the
+        next one is twice its size. Temperatures still count from the base.
+      base_sampler: `sampler.sample` or an equivalent.
     """
     sizes = model.sizes[: len(sizes_between(model.config.base_size, size))]
     if start is None:
@@ -60,7 +62,7 @@ def sample_scales(
 
 
 def sample_base(model: Multiscale, inputs: SamplingInputs, base_sampler=sample):
-    """Returns the smallest images, int32 [batch, base_size, base_size, channels].
+    """Return the smallest images, int32 [batch, base_size, base_size, channels].
 
     Those of a flow are not guided; the twins then have the same base.
     """
@@ -75,7 +77,7 @@ def sample_base(model: Multiscale, inputs: SamplingInputs, base_sampler=sample):
 
 
 def upscale(model: Multiscale, inputs: SamplingInputs, image, temperature):
-    """Returns images of twice the side, int32, whose group 1 is `image`: three network passes."""
+    """Return images of twice the side, int32, whose group 1 is `image`: three network passes."""
     side = 2 * image.shape[1]
     condition = with_coordinates(condition_at(inputs.condition, side), side, side)
     groups = [image]
@@ -93,7 +95,7 @@ def sample_group(
     side: int,
     temperature,
 ):
-    """Returns one group of the images of a side, int32, given the groups before: one network pass.
+    """Return one group of the images of a side, int32, given the groups before: one network pass.
 
     A factor of type B adds the M^2 steps of its shallow PixelCNN, all patches at once.
     """
@@ -115,23 +117,30 @@ def sample_group(
 
 
 def multiscale_words(model: Multiscale, seed, rows, size: int):
-    """uint32 [rows, size^2, noise words], the random words of every pixel of every image.
+    """Return the random words of every pixel of every image, uint32 [rows, size^2, noise words].
 
     Args:
-      seed, rows: as for `noise.bits`: image `rows[n]` of a seed is the same in any batch.
+      model: the networks.
+      seed: as for `noise.bits`: image `rows[n]` of a seed is the same in any batch.
+      rows: see `seed`.
+      size: side of the largest image.
     """
     return noise.words(seed, rows, 0, size**2, model.noise_words)
 
 
 def group_words(words, side: int, group: int):
-    """uint32 [batch, side / 2, side / 2, ...], those of a group of the images of a side."""
+    """Return the words of a group of images of a side, uint32 [batch, side / 2, side / 2, ...]."""
     half = side // 2
     first = (group - 1) * half**2
     return tf.reshape(words[:, first : first + half**2], [-1, half, half, words.shape[-1]])
 
 
 def temperatures_of(given: float | Sequence[float], scales: int) -> tf.Tensor:
-    """float32 [scales], one temperature for all or one each, base first; ValueError if neither."""
+    """Return one temperature per scale, base first, float32 [scales].
+
+    Raises:
+      ValueError: `given` is neither one number nor one per scale.
+    """
     each = [float(t) for t in given] if isinstance(given, Sequence) else [float(given)]
     if len(each) not in (1, scales):
         raise UserError(f"`temperature` must be one number or {scales}, got {len(each)}.")

@@ -1,8 +1,8 @@
 """Samplers of a PixelCNN: cached, one pixel at a time, and naive, as the reference.
 
-The cached sampler does the work of one pixel for each pixel (`networks.raster_scan`). The naive one
-runs the whole network on the whole image for every pixel; it is the reference that the cached one
-is tested against.
+The cached sampler does the work of one pixel per pixel (`networks.raster_scan`). The naive one runs
+the whole network on the whole image for every pixel; it is the reference that the cached one is
+tested against.
 
 Both draw pixel (y, x) from the words [batch, y, x], so they agree, and an image is the same in any
 batch.
@@ -22,8 +22,9 @@ from pixelcnn.networks.raster_scan import Scan, scanned
 class Given(NamedTuple):
     """The pixels of an image that are given and kept, the prefix of an inpainting.
 
-    levels: int32 [batch, height, width, channels]. count: int32 [], how many of them, in raster
-    order, are kept; the others are sampled.
+    Attributes:
+      levels: int32 [batch, height, width, channels].
+      count: int32 [], the number of them, in raster order, that are kept; the others are sampled.
     """
 
     levels: tf.Tensor
@@ -31,10 +32,14 @@ class Given(NamedTuple):
 
 
 def image_words(network: PixelCNN, seed, rows, height: int, width: int):
-    """uint32 [rows, height, width, words], the random words of every pixel of every image.
+    """Return the random words of every pixel of every image, uint32 [rows, height, width, words].
 
     Args:
-      seed, rows: as for `noise.bits`: image `rows[n]` of a seed is the same in any batch.
+      network: the PixelCNN.
+      seed: as for `noise.bits`: image `rows[n]` of a seed is the same in any batch.
+      rows: see `seed`.
+      height: of the images, in pixels.
+      width: of the images, in pixels.
     """
     count = network.output.noise_words
     words = noise.words(seed, rows, 0, height * width, count)
@@ -50,15 +55,16 @@ def sample(
     prediction=None,
     guidance=None,
 ):
-    """Returns images int32 [batch, height, width, channels] from the cached sampler.
+    """Return images int32 [batch, height, width, channels] from the cached sampler.
 
     Args:
+      network: the PixelCNN.
       words: uint32 [batch, height, width, noise words], its height and width known in Python.
       condition: vector [batch, channels], map [batch, height, width, channels].
       given: pixels to keep.
       temperature: of every draw, 1 for the model's own distribution.
       prediction: float32 [batch, height, width, channels], added to the network's own.
-      guidance: weight away from the null condition, for a batch as `outputs.sample_guided` has it.
+      guidance: weight away from the null condition, for a batch as in `outputs.sample_guided`.
     """
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     draw = _Draw(network, words, given, temperature, guidance)
@@ -76,7 +82,7 @@ class _Draw(NamedTuple):
     guidance: float | tf.Tensor | None
 
     def pixel(self, y, x, hidden: Hidden):
-        """Returns the pixels [batch, channels] at (y, x): the given ones, else sampled ones."""
+        """Return the pixels [batch, channels] at (y, x): the given ones, else sampled ones."""
         words = self.words[:, y, x]
         sampled = self.network.output.sample(hidden, words, self.temperature, self.guidance)
         if self.given is None:
@@ -93,7 +99,7 @@ def sample_naively(
     temperature=1.0,
     guidance=None,
 ):
-    """Returns the images of `sample`, by one whole network pass for every pixel."""
+    """Return the images of `sample`, by one whole network pass per pixel."""
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     shape = [batch, height, width, network.output_config.channels]
     start = tf.zeros(shape, tf.int32)

@@ -1,4 +1,4 @@
-"""What comes with the package: images, and trained models with their cards."""
+"""Models and images that come with the package, with their cards."""
 
 import importlib.resources
 from pathlib import Path
@@ -14,22 +14,22 @@ FOLDERS = {
 
 
 def folder(name: str) -> Path:
-    """The folder of a shipped model: a model folder, see `pixelcnn.model.load`."""
+    """Return the folder of a shipped model: a model folder, see `pixelcnn.model.load`."""
     return _here() / FOLDERS[name]
 
 
 def dev_images(name: str) -> Path:
-    """Returns the npz file of the dev images that a shipped model is evaluated on."""
+    """Return the npz file of the dev images that a shipped model is evaluated on."""
     return _here() / f"{_corpus(name)}_dev.npz"
 
 
 def classifiers() -> tuple[Path, ...]:
-    """The files of the classifiers that samples of shipped models are evaluated with."""
+    """Return the files of the classifiers that evaluate samples of shipped models."""
     return tuple(sorted(_here().glob("*_classifier.npz")))
 
 
 def classifier(name: str) -> Path | None:
-    """The classifier's file of a shipped model, None for one that has none."""
+    """Return the classifier's file of a shipped model, None for one that has none."""
     file = _here() / f"{_corpus(name)}_classifier.npz"
     return file if name in FOLDERS and file.exists() else None
 

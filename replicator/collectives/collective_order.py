@@ -1,6 +1,6 @@
-"""The order of collectives: every replica calls the same ones, in one order, with equal shapes.
+"""Checks that every replica calls the same collectives in the same order with equal shapes.
 
-A collective that one replica calls and another does not would wait for ever. The calls of each
+A collective that one replica calls and another does not would wait forever. The calls of each
 replica are therefore recorded while its step is traced, and compared before anything runs.
 """
 
@@ -21,11 +21,11 @@ _OTHER_SHAPES = (
 
 
 class CollectiveOrderError(UserError):
-    """Replicas, or workers, call different collectives."""
+    """An error of replicas, or workers, that call different collectives."""
 
 
 def call_text(primitive: str, tensors) -> str:
-    """A call with the types and shapes of its tensors, e.g. `all_sum(float32[2,3])`."""
+    """Return a call with the types and shapes of its tensors, e.g. `all_sum(float32[2,3])`."""
     return f"{primitive}({', '.join(_spec(tensor) for tensor in tensors)})"
 
 
@@ -45,42 +45,50 @@ class CollectiveRecord:
         self._lock = threading.Lock()
 
     def begin(self, replica: int) -> None:
-        """Starts the record of a replica."""
+        """Start the record of a replica."""
         with self._lock:
             self._calls[replica] = []
 
     def note(self, replica: int, call: str) -> None:
-        """Adds a call, or raises CollectiveOrderError where another replica made another one."""
+        """Append a call to a replica's record.
+
+        Raises:
+          CollectiveOrderError: another replica made a different call at this index.
+        """
         with self._lock:
             calls = self._calls[replica]
             calls.append(call)
             for other in self._calls:
-                theirs = self._calls[other]
-                ended = other in self._done and len(theirs) < len(calls)
-                if ended or (len(theirs) >= len(calls) and theirs[len(calls) - 1] != call):
+                recorded = self._calls[other]
+                ended = other in self._done and len(recorded) < len(calls)
+                if ended or (len(recorded) >= len(calls) and recorded[len(calls) - 1] != call):
                     raise CollectiveOrderError(
-                        _difference(f"replica {other}", theirs, f"replica {replica}", calls)
+                        _difference(f"replica {other}", recorded, f"replica {replica}", calls)
                     )
 
     def end(self, replica: int) -> None:
-        """Ends the record of a replica, or raises CollectiveOrderError where another made more."""
+        """Complete the record of a replica.
+
+        Raises:
+          CollectiveOrderError: another replica made more calls.
+        """
         with self._lock:
             calls = self._calls[replica]
             self._done.add(replica)
             for other in self._calls:
-                theirs = self._calls[other]
-                if len(theirs) > len(calls):
+                recorded = self._calls[other]
+                if len(recorded) > len(calls):
                     raise CollectiveOrderError(
-                        _difference(f"replica {other}", theirs, f"replica {replica}", calls)
+                        _difference(f"replica {other}", recorded, f"replica {replica}", calls)
                     )
 
     def calls(self) -> list[str]:
-        """The calls of a replica; all have the same."""
+        """Return the calls of a replica, which are the same for all."""
         return next(iter(self._calls.values()), [])
 
 
 def digest(calls: list[str]) -> tf.Tensor:
-    """int32 [8], the SHA-256 of a list of calls."""
+    """Return the SHA-256 of a list of calls as int32 [8]."""
     return tf.constant(
         [
             int.from_bytes(part, "little", signed=True)
@@ -95,7 +103,11 @@ def _parts(data: bytes) -> list[bytes]:
 
 
 def compare_workers(texts: list[str]) -> None:
-    """Raises CollectiveOrderError unless all workers have the same calls, a line for each."""
+    """Raise CollectiveOrderError unless all workers made the same calls.
+
+    Args:
+      texts: the calls of each worker, one per line.
+    """
     for worker, text in enumerate(texts):
         if text != texts[0]:
             raise CollectiveOrderError(
@@ -104,7 +116,7 @@ def compare_workers(texts: list[str]) -> None:
 
 
 def shape_mismatch_error(error: Exception) -> CollectiveOrderError | None:
-    """The CollectiveOrderError for a step that failed because dynamic shapes differ, else None."""
+    """Return a CollectiveOrderError if a step failed because dynamic shapes differ, else None."""
     for pattern in _OTHER_SHAPES:
         if found := re.search(pattern, str(error)):
             return CollectiveOrderError(
@@ -119,22 +131,22 @@ def _lines(text: str) -> list[str]:
 
 
 def _difference(who: str, calls: list[str], whom: str, others: list[str]) -> str:
-    place = next(
+    index = next(
         (k for k, pair in enumerate(zip(calls, others, strict=False)) if pair[0] != pair[1]),
         min(len(calls), len(others)),
     )
     return (
         f"Replicas must call the same primitives in the same order with the same shapes; call "
-        f"{place + 1} of the step is {_at(calls, place)} on {who} and {_at(others, place)} on "
-        f"{whom}. Order on {who}: {_around(calls, place)}; on {whom}: {_around(others, place)}."
+        f"{index + 1} of the step is {_at(calls, index)} on {who} and {_at(others, index)} on "
+        f"{whom}. Order on {who}: {_around(calls, index)}; on {whom}: {_around(others, index)}."
     )
 
 
-def _at(calls: list[str], place: int) -> str:
-    return f"`{calls[place]}`" if place < len(calls) else "missing"
+def _at(calls: list[str], index: int) -> str:
+    return f"`{calls[index]}`" if index < len(calls) else "missing"
 
 
-def _around(calls: list[str], place: int) -> str:
-    first, last = max(place - _NEIGHBOURS, 0), place + _NEIGHBOURS + 1
+def _around(calls: list[str], index: int) -> str:
+    first, last = max(index - _NEIGHBOURS, 0), index + _NEIGHBOURS + 1
     shown = ["..."] * (first > 0) + calls[first:last] + ["..."] * (last < len(calls))
     return ", ".join(shown) or "none"

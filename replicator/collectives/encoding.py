@@ -1,8 +1,8 @@
-"""Tensors of any dtype encoded as float32, float64 or int64, the dtypes that are summed.
+"""Encodings of tensors of any dtype as float32, float64 or int64, the dtypes that are summed.
 
 There are two encodings: as numbers, for sums, and as bits, for values that must arrive unchanged.
-int32 is not used: TensorFlow keeps it on the host, and mirrored strategies cannot reduce several of
-them at once. A TPU, which sums int32 and no int64, is given the 64 bits in four limbs.
+int32 is not used because TensorFlow keeps it on the host, and mirrored strategies cannot reduce
+several of them at once. A TPU, which sums int32 but not int64, sums the 64 bits in four limbs.
 """
 
 import tensorflow as tf
@@ -21,24 +21,28 @@ _SAME_BITS = {
     tf.complex64: tf.int64,
     tf.complex128: tf.int64,
 }
-# Byte b is number b + 1, so that 0 is the end of a string.
+# Byte b is encoded as b + 1; 0 marks the end of a string.
 _CHARACTERS = [b"", *(bytes([byte]) for byte in range(256))]
 
 
 def is_number(dtype: tf.DType) -> bool:
-    """Whether values of the dtype can be summed."""
+    """Return whether values of the dtype can be summed."""
     return dtype != tf.bool and (dtype in _SUMMABLE or dtype in _WIDENED or dtype in _SAME_BITS)
 
 
 def is_ordered(dtype: tf.DType) -> bool:
-    """Whether values of the dtype have an order, and so a minimum and a maximum."""
+    """Return whether values of the dtype are ordered and so have a minimum and a maximum."""
     return is_number(dtype) and not dtype.is_complex
 
 
 def sum_as_numbers(tensors: list, sum_over_replicas) -> list:
-    """`sum_over_replicas` (list to list) of tensors of any numeric dtype.
+    """Return the sums of tensors of any numeric dtype.
 
     Half precision is summed in float32 and rounded once; integers wrap around.
+
+    Args:
+      tensors: of this replica.
+      sum_over_replicas: returns the sums of a list of float32, float64 or int64 tensors.
     """
     sums = sum_over_replicas([_to_numbers(tensor) for tensor in tensors])
     return [_from_numbers(s, t.dtype) for s, t in zip(sums, tensors, strict=True)]
@@ -59,10 +63,10 @@ def _from_numbers(tensor, dtype: tf.DType):
 
 
 def to_bits(tensor):
-    """The bits of the tensor as int64, which a sum with zeros leaves unchanged.
+    """Return the bits of the tensor as int64, which a sum with zeros leaves unchanged.
 
     Raises:
-      ValueError: the dtype has no such encoding (strings: `to_bytes` first).
+      ValueError: the dtype has no such encoding (for strings, call `to_bytes` first).
     """
     if tensor.dtype in _SAME_BITS:
         tensor = tf.bitcast(tensor, _SAME_BITS[tensor.dtype])
@@ -74,35 +78,35 @@ def to_bits(tensor):
 
 
 def from_bits(tensor, dtype: tf.DType):
-    """The inverse of `to_bits`."""
+    """Return the tensor of `to_bits`."""
     if dtype not in _SAME_BITS:
         return tf.cast(tensor, dtype)
     return tf.bitcast(tf.cast(tensor, _SAME_BITS[dtype]), dtype)
 
 
 def to_limbs(tensor):
-    """int64 [...] as int32 [..., 4] of 16 bits each, which 32,768 replicas sum without a wrap."""
+    """Return int64 [...] as int32 [..., 4] of 16 bits each; 32,768 of them sum without a wrap."""
     return tf.cast(tf.bitcast(tensor, tf.uint16), tf.int32)
 
 
 def from_limbs(limbs):
-    """The int64 [...] of sums of limbs, modulo 2^64."""
+    """Return the int64 [...] of summed limbs, modulo 2^64."""
     shifts = tf.constant([0, 16, 32, 48], tf.int64)
     return tf.reduce_sum(tf.bitwise.left_shift(tf.cast(limbs, tf.int64), shifts), -1)
 
 
 def longest(tensor):
-    """int32 [], the bytes of the longest string, 1 at least."""
+    """Return the length in bytes of the longest string, at least 1, as int32 []."""
     return tf.maximum(tf.reduce_max(tf.strings.length(tensor)), 1)
 
 
 def to_bytes(tensor, width):
-    """The strings [...] as int32 [..., width], 0 after the last byte."""
+    """Return strings [...] as int32 [..., width]: each byte plus 1, then zeros after the last."""
     data = tf.cast(tf.io.decode_raw(tensor, tf.uint8, fixed_length=width), tf.int32)
     inside = tf.range(width) < tf.strings.length(tensor)[..., tf.newaxis]
     return tf.where(inside, data + 1, 0)
 
 
 def from_bytes(numbers):
-    """The inverse of `to_bytes`."""
+    """Return the strings of `to_bytes`."""
     return tf.strings.reduce_join(tf.gather(tf.constant(_CHARACTERS), numbers), axis=-1)

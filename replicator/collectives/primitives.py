@@ -10,7 +10,11 @@ from replicator.collectives import encoding
 
 
 def reducer(name: str):
-    """The function of a reducer: sum, mean, min or max; ValueError for another name."""
+    """Return the function of a reducer: sum, mean, min or max.
+
+    Raises:
+      ValueError: another name.
+    """
     functions = {"sum": total, "mean": mean, "min": smallest, "max": largest}
     if name not in functions:
         raise ValueError(f"`reducer` must be sum, mean, min or max, got {name!r}.")
@@ -18,7 +22,7 @@ def reducer(name: str):
 
 
 def total(replicator, tensors: list) -> list:
-    """sum_r x_r."""
+    """Return sum_r x_r for each tensor."""
     for tensor in tensors:
         if not encoding.is_number(tensor.dtype):
             raise ValueError(f"A sum needs numbers, got {tensor.dtype.name}.")
@@ -41,7 +45,7 @@ def _total(replicator, tensors: list) -> list:
 
 
 def mean(replicator, tensors: list) -> list:
-    """sum_r x_r / R."""
+    """Return sum_r x_r / R for each tensor."""
     for tensor in tensors:
         if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
             raise ValueError(f"A mean needs floating values, got {tensor.dtype.name}.")
@@ -52,12 +56,12 @@ def mean(replicator, tensors: list) -> list:
 
 
 def smallest(replicator, tensors: list) -> list:
-    """min_r x_r."""
+    """Return min_r x_r for each tensor."""
     return _extreme(replicator, tensors, tf.reduce_min)
 
 
 def largest(replicator, tensors: list) -> list:
-    """max_r x_r."""
+    """Return max_r x_r for each tensor."""
     return _extreme(replicator, tensors, tf.reduce_max)
 
 
@@ -69,7 +73,7 @@ def _extreme(replicator, tensors: list, reduce) -> list:
 
 
 def gather(replicator, tensors: list) -> list:
-    """[num_replicas, ...], whose row r is x_r."""
+    """Return [num_replicas, ...] for each tensor, whose row r is x_r."""
     if replicator.num_replicas == 1:
         return [tensor[tf.newaxis] for tensor in tensors]
 
@@ -84,7 +88,7 @@ def gather(replicator, tensors: list) -> list:
 
 
 def broadcast_from(source: int):
-    """A function that returns x_source on every replica."""
+    """Return a function that returns x_source on every replica."""
 
     def broadcast(replicator, tensors: list) -> list:
         if replicator.num_replicas == 1:
@@ -104,7 +108,7 @@ def broadcast_from(source: int):
 
 
 def _bits_summed(replicator, tensors: list, prepare) -> list:
-    """Tensors exchanged as integers of the same bits: exact for every dtype, -0.0 and NaN too."""
+    """Sum tensors as integers of the same bits, exactly for every dtype, including -0.0 and NaN."""
     strings = [tensor.dtype == tf.string for tensor in tensors]
     if any(strings):
         width = _longest(replicator, [t for t in tensors if t.dtype == tf.string])
@@ -126,7 +130,7 @@ def _own_row(tensor, replica_id, num_replicas: int):
 
 
 def _with_gradient(tensors: list, forward, backward) -> list:
-    """`forward` of the tensors, with `backward` for its gradient."""
+    """Return `forward` of the tensors, with `backward` as its gradient."""
 
     @tf.custom_gradient
     def exchanged(*some):
@@ -136,7 +140,7 @@ def _with_gradient(tensors: list, forward, backward) -> list:
 
 
 def _by_kind(tensors: list, function) -> list:
-    """`function` of the tensors that have gradients and, in another call, of those without."""
+    """Call `function` once for the tensors that have gradients and once for the others."""
     kinds = [t.dtype.is_floating or t.dtype.is_complex for t in tensors]
     results = {}
     for kind in (True, False):

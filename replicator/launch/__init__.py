@@ -1,1 +1,1 @@
-"""The processes of a cluster: what TF_CONFIG says of them, and how they are started and ended."""
+"""The processes of a cluster: TF_CONFIG, start and end."""

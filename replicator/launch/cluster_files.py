@@ -12,8 +12,8 @@ from replicator.launch.cluster_shape import Shape
 from replicator.launch.yaml_text import yaml_text
 from replicator.runs.errors import UserError
 
-PORT = 2222  # in a pod, which has an address of its own
-FIRST_PORT, PORTS = 20_000, 10_000  # of a Slurm job, by its number
+PORT = 2222  # in a pod, which has its own address
+FIRST_PORT, PORTS = 20_000, 10_000  # range for Slurm jobs, by job id
 RETRIES = 100  # of pods, without --restarts
 NAME = r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?"
 IDENTITY = {
@@ -26,14 +26,18 @@ else type=ps index=$((number - {workers} - 1)); fi""",
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is started on every machine, and with which resources.
+    """The command of every machine and its resources.
 
-    name: of the job and its service.
-    gpus: of each process.
-    grace_seconds: between SIGTERM and SIGKILL.
-    restarts: 0 for the default.
-    image, volume: the container, and CLAIM:/FOLDER, what is stored where in it (Kubernetes).
-    hours: time limit (Slurm).
+    Attributes:
+      shape: of the cluster.
+      command: its words.
+      name: of the job and its service.
+      gpus: of each process.
+      grace_seconds: between SIGTERM and SIGKILL.
+      restarts: 0 for the default.
+      image: the container (Kubernetes).
+      volume: CLAIM:/FOLDER, a persistent volume claim and its mount point (Kubernetes).
+      hours: time limit (Slurm).
     """
 
     shape: Shape
@@ -47,7 +51,7 @@ class Job:
     hours: float = 24.0
 
     def __post_init__(self):
-        """Raises UserError for what the schedulers would refuse."""
+        """Raise UserError for values that the schedulers would reject."""
         if not re.fullmatch(NAME, self.name):
             raise UserError(
                 "`--name` must be lower-case letters, digits and hyphens, a letter first and at "
@@ -69,7 +73,7 @@ class Job:
 
 
 def commands(shape: Shape, command: Sequence[str], addresses: Sequence[str]) -> str:
-    """The line to type on each of the machines, HOST:PORT."""
+    """Return the command line for each of the machines, HOST:PORT."""
     lines = []
     for task in shape.tasks(addresses):
         words = shlex.join(command)
@@ -79,7 +83,7 @@ def commands(shape: Shape, command: Sequence[str], addresses: Sequence[str]) -> 
 
 
 def task_shell(shape: Shape, number: str, cluster: str) -> str:
-    """Shell lines that set TF_CONFIG of one task, for sh.
+    """Return sh lines that set TF_CONFIG of one task.
 
     Args:
       shape: of the cluster.
@@ -97,7 +101,7 @@ def task_shell(shape: Shape, number: str, cluster: str) -> str:
 
 
 def kubernetes(job: Job) -> str:
-    """A headless Service and an indexed Job, YAML for `kubectl apply -f`."""
+    """Return a headless Service and an indexed Job as YAML for `kubectl apply -f`."""
     service = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -115,7 +119,7 @@ def kubernetes(job: Job) -> str:
         "parallelism": job.shape.size,
         "backoffLimit": job.restarts * job.shape.size or RETRIES,
     }
-    if job.shape.servers:  # the others serve until they are ended; needs Kubernetes 1.31 or newer
+    if job.shape.servers:  # the other tasks serve until ended; requires Kubernetes 1.31 or newer
         spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
     spec["template"] = {"metadata": {"labels": {"app": job.name}}, "spec": _pod(job)}
     indexed = {
@@ -152,7 +156,7 @@ def _pod(job: Job) -> dict[str, Any]:
 
 
 def slurm(job: Job) -> str:
-    """A file for `sbatch`: one process a node."""
+    """Return a file for `sbatch` with one process per node."""
     shape, minutes = job.shape, math.ceil(60 * job.hours)
     number = "$SLURM_PROCID" if not shape.servers else "$((SLURM_PROCID + FIRST))"
     shell = task_shell(shape, number, "$CLUSTER")
@@ -175,21 +179,21 @@ def slurm(job: Job) -> str:
 
 
 def _unexpanded(text: str) -> str:
-    """The text with `$(` escaped, which Kubernetes would expand before the shell sees it."""
+    """Return the text with `$(` escaped, which Kubernetes would expand before the shell does."""
     return text.replace("$(", "$$(")
 
 
 KUBERNETES = """\
 # kubectl apply -f FILE; kubectl logs -f --prefix -l app={name}; kubectl delete -f FILE
-# A pod that is preempted is made again, the others start again beside it, and all resume from the
-# newest checkpoint: data and run directory belong in the volume, which every pod must see.
+# A preempted pod is replaced, the other pods restart, and all resume from the newest checkpoint:
+# data and run directory must be in the volume, which every pod must mount.
 """
 
 SLURM = """\
 #!/bin/bash
-# sbatch FILE. SIGUSR1 comes {warning} s before the time limit: the tasks save, then the job queues
-# again and goes on from the newest checkpoint, as it does when preempted or when a node fails.
-# A job that is cancelled (SIGTERM) saves and stays away.
+# sbatch FILE. SIGUSR1 arrives {warning} s before the time limit: the tasks save, then the job is
+# requeued and resumes from the newest checkpoint, as it does when preempted or when a node fails.
+# A cancelled job (SIGTERM) saves and is not requeued.
 #SBATCH --job-name={name}
 #SBATCH --output={name}-%j.log
 #SBATCH --open-mode=append
@@ -215,16 +219,16 @@ task={shell}
 command=({command})
 
 {steps}
-queue_again=
+requeue=
 trap 'kill -TERM "$step"' TERM
-trap 'queue_again=1; kill -TERM "$step"' USR1
+trap 'requeue=1; kill -TERM "$step"' USR1
 wait "$step"
 status=$?
-while kill -0 "$step" 2>/dev/null; do  # the signal has ended the wait, not the step
+while kill -0 "$step" 2>/dev/null; do  # the signal interrupted the wait, not the step
     wait "$step"
     status=$?
 done
-if [ "$status" -eq 143 ] && [ -n "$queue_again" ]; then  # saved because its time is up
+if [ "$status" -eq 143 ] && [ -n "$requeue" ]; then  # saved because of the time limit
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status\""""

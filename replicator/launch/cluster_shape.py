@@ -1,4 +1,4 @@
-"""The shape of a cluster: how many processes of which kind, with which strategy and which GPUs."""
+"""The shape of a cluster: processes of each kind, their strategy and their GPUs."""
 
 import dataclasses
 import itertools
@@ -15,9 +15,9 @@ OWN_PROGRAMS, TRAINING_VERBS = ("onepass",), ("train", "distill")
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """How many processes a cluster has.
+    """The number of processes of each kind in a cluster.
 
-    Without servers all workers make every step together, and worker 0 writes to disk. With servers
+    Without servers all workers run every step together, and worker 0 writes to disk. With servers
     a chief schedules steps on the workers, and the servers store the variables.
     """
 
@@ -25,7 +25,7 @@ class Shape:
     servers: int = 0
 
     def __post_init__(self):
-        """Raises UserError for a number out of range."""
+        """Raise UserError for a number out of range."""
         if self.workers < 1:
             raise UserError(f"`--workers` must be at least 1, got {self.workers}.")
         if self.servers < 0:
@@ -33,32 +33,32 @@ class Shape:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many tasks of each kind, in the order in which they are numbered."""
+        """Number of tasks of each kind, in the order in which they are numbered."""
         if not self.servers:
             return {"worker": self.workers}
         return {"chief": 1, "worker": self.workers, "ps": self.servers}
 
     @property
     def size(self) -> int:
-        """How many processes."""
+        """Number of processes."""
         return sum(self.counts.values())
 
     @property
     def strategy(self) -> str:
-        """The word for `--strategy`."""
+        """Value of `--strategy`."""
         return "parameter_server" if self.servers else "multi_worker"
 
     def tasks(self, addresses: Sequence[str]) -> list[Task]:
-        """The tasks at these addresses, HOST:PORT each, the one that writes to disk first."""
+        """Return the tasks at these addresses, HOST:PORT, the one that writes to disk first."""
         return tasks_at(self.counts, addresses)
 
     def local_tasks(self) -> list[Task]:
-        """The tasks on free ports of this machine."""
+        """Return the tasks on free ports of this machine."""
         return local_tasks(**self.counts)
 
 
 def with_strategy(command: Sequence[str], shape: Shape) -> list[str]:
-    """The command, with `--strategy` added if it is an onepass training that names none."""
+    """Return the command, with `--strategy` added if it is an onepass training without one."""
     words = list(command)
     named = any(word == "--strategy" or word.startswith("--strategy=") for word in words)
     pairs = itertools.pairwise(words[:4])  # `python -m onepass train` as well
@@ -69,10 +69,10 @@ def with_strategy(command: Sequence[str], shape: Shape) -> list[str]:
 
 
 def gpu_shares(tasks: Sequence[Task]) -> list[dict[str, str]]:
-    """For each task the environment variables that assign it some of this machine's GPUs.
+    """Return, for each task, the environment variables that assign it some of this machine's GPUs.
 
-    Workers get equally many; where there are fewer GPUs than workers, none gets any. Empty on a
-    machine without GPUs.
+    Workers get equal numbers; if there are fewer GPUs than workers, none gets any. The dicts are
+    empty on a machine without GPUs.
     """
     gpus = visible_gpus()
     if not gpus:
@@ -91,7 +91,7 @@ def gpu_shares(tasks: Sequence[Task]) -> list[dict[str, str]]:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that a new program could use, by their names in CUDA_VISIBLE_DEVICES."""
+    """Return the GPUs that a new program could use, by their names in CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]

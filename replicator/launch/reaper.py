@@ -1,13 +1,13 @@
-"""Runs a command, and ends every process that it leaves behind or that outlives its launcher.
+"""Run a command, and end every process that it leaves behind or that outlives its launcher.
 
     python reaper.py GRACE_SECONDS COMMAND ...    a program: the standard library only
 
-Standard input is a pipe whose other end only the launcher has. A byte in it kills every process
-that the command has started. Its end, which comes when the launcher ends, even by SIGKILL, sends
-them SIGTERM and, GRACE_SECONDS later, SIGKILL. Other signals are forwarded to the command's process
-group. Processes that the command leaves running are ended in the same way: as a subreaper
-(prctl(2), PR_SET_CHILD_SUBREAPER) this process adopts them. The exit status is the command's; where
-a signal ended the command, the same signal ends this process.
+Standard input is a pipe whose other end is held only by the launcher. A byte in it kills every
+process that the command has started. End of file, which follows the end of the launcher, even by
+SIGKILL, sends them SIGTERM and, GRACE_SECONDS later, SIGKILL. Other signals are forwarded to the
+command's process group. Processes that the command leaves running are ended in the same way: as a
+subreaper (prctl(2), PR_SET_CHILD_SUBREAPER) this process adopts them. The exit status is the
+command's; if a signal ended the command, the same signal ends this process.
 """
 
 import contextlib
@@ -53,7 +53,11 @@ class Reaper:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ALL_SIGNALS)
 
     def wait(self) -> int:
-        """The command's exit status, minus N for signal N, once no process of it is left."""
+        """Wait until the command and its processes have ended, and return the exit status.
+
+        Returns:
+          The command's exit status, -N for signal N.
+        """
         launcher: list[int] = [sys.stdin.fileno()]
         while self._reap() is None or descendants():
             self._kill_in_time()
@@ -78,7 +82,7 @@ class Reaper:
             self._terminate()
 
     def _terminate(self) -> None:
-        """Sends SIGTERM, unless a signal was forwarded, and sets the time of SIGKILL."""
+        """Send SIGTERM, unless a signal was forwarded, and set the time of SIGKILL."""
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._grace_seconds
         if not self._was_signalled:
@@ -94,7 +98,7 @@ class Reaper:
                 _send(process, signal.SIGKILL)
 
     def _reap(self) -> int | None:
-        """The wait status of the command, once it has ended; reaps adopted orphans, too."""
+        """Return the wait status of the command once it has ended; also reap adopted orphans."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 process, status = os.waitpid(-1, os.WNOHANG)
@@ -106,7 +110,7 @@ class Reaper:
 
 
 def descendants() -> list[int]:
-    """The ids of the processes that descend from this one and still run."""
+    """Return the ids of running processes that descend from this one."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -120,10 +124,10 @@ def descendants() -> list[int]:
 
 
 def _started(command: list[str], restored: list[signal.Signals]) -> int:
-    """The id of the command's process, in a group of its own, with default signal handlers."""
+    """Start the command in its own process group with default signal handlers; return its id."""
     reaper, process = os.getpid(), os.fork()
     if process:
-        with contextlib.suppress(OSError):  # the child has done so already
+        with contextlib.suppress(OSError):  # the child may have done so already
             os.setpgid(process, process)
         return process
     try:
@@ -148,14 +152,14 @@ def _send(process: int, number: int) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Calls prctl(2); does nothing on systems without it."""
+    """Call prctl(2); do nothing on systems without it."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _end_as(status: int) -> NoReturn:
     if status < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its own core dump
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command wrote its own core dump
         with contextlib.suppress(OSError, ValueError):
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)

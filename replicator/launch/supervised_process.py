@@ -10,18 +10,18 @@ from pathlib import Path
 from replicator.launch import reaper as reaper
 from replicator.launch.cluster_shape import Task
 
-MAX_LINE_BYTES = 1 << 20  # bytes, of a program that writes no line breaks
+MAX_LINE_BYTES = 1 << 20  # of a program that writes no line breaks
 
 
 class SupervisedProcess:
     """The running command of a task.
 
     Args:
-      task: which process of the cluster.
+      task: of the cluster.
       command: its words.
-      environment: variables beside TF_CONFIG.
+      environment: variables in addition to TF_CONFIG.
       grace_seconds: between SIGTERM and SIGKILL, once this process has ended.
-      log_folder: in which a file gets its output too, appended; None: no file.
+      log_folder: its output is also appended to a file there; None: no file.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class SupervisedProcess:
         log_folder: Path | None,
     ):
         self.task = task
-        # Once it has ended: 0 to 255, or minus the number of the signal that ended it.
+        # After the end: 0 to 255, or minus the number of the signal that ended it.
         self.status: int | None = None
         self._unfinished = b""
         self._settings = (command, environment, grace_seconds, log_folder)
@@ -53,39 +53,40 @@ class SupervisedProcess:
         os.set_blocking(self.fileno(), False)
 
     def restarted(self) -> "SupervisedProcess":
-        """A new process of the same task."""
+        """Return a new process of the same task."""
         return SupervisedProcess(self.task, *self._settings)
 
     def fileno(self) -> int:
-        """The file descriptor of its output, for `select`."""
+        """Return the file descriptor of its output, for `select`."""
         return self._reaper.stdout.fileno()  # type: ignore[union-attr]
 
     @property
     def is_running(self) -> bool:
-        """Whether it had not ended at the last `has_ended`."""
+        """True until `has_ended` finds that the process has ended."""
         return self.status is None
 
     def has_ended(self) -> bool:
-        """Whether it has ended since the last call; `status` says how."""
+        """Return whether it has ended since the last call, and set `status`."""
         if self.is_running and self._reaper.poll() is not None:
             self.status = self._reaper.returncode
             return True
         return False
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal to the command's process group."""
+        """Send a signal to the command's process group."""
         if self.is_running:
             self._reaper.send_signal(number)
 
     def kill(self) -> None:
-        """Kills the command and every process that it has started."""
+        """Kill the command and every process that it has started."""
         with contextlib.suppress(OSError):
             os.write(self._reaper.stdin.fileno(), b"k")  # type: ignore[union-attr]
 
     def lines(self, is_last: bool = False) -> list[bytes]:
-        """The lines that it has written since the last call, prefixed with the task's name.
+        """Return the lines written since the last call, prefixed with the task's name.
 
-        is_last: read to the end, and return an unfinished line too.
+        Args:
+          is_last: read to the end, and return an unfinished line too.
         """
         data = self._unfinished
         with contextlib.suppress(BlockingIOError):
@@ -102,7 +103,7 @@ class SupervisedProcess:
         return [prefix + line.rstrip(b"\r") + b"\n" for line in lines]
 
     def close(self) -> None:
-        """Kills it if it runs, and closes its files."""
+        """Kill the process if it runs, and close its files."""
         self.kill()
         self._reaper.wait()
         for pipe in (self._reaper.stdin, self._reaper.stdout):

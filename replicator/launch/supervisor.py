@@ -1,4 +1,4 @@
-"""Runs the tasks of a cluster on this machine, with one output and one exit status."""
+"""A cluster's tasks on this machine, with one output and one exit status."""
 
 import contextlib
 import dataclasses
@@ -22,13 +22,13 @@ SHELL_SIGNAL = 128  # a shell's exit status for signal N is 128 + N
 
 @dataclasses.dataclass(frozen=True)
 class LaunchSettings:
-    """What every task runs, and how failures are treated.
+    """The command of every task and the treatment of failures.
 
     Attributes:
       command: its words.
       grace_seconds: between SIGTERM and SIGKILL.
-      restarts: how often tasks that a signal has ended are started again.
-      log_folder: in which each task's output is also written; None: none.
+      restarts: number of times that tasks ended by a signal are restarted.
+      log_folder: each task's output is also written there; None: nowhere.
     """
 
     command: Sequence[str]
@@ -37,7 +37,7 @@ class LaunchSettings:
     log_folder: Path | None = None
 
     def __post_init__(self):
-        """Raises UserError for a number out of range."""
+        """Raise UserError for a number out of range."""
         if not self.grace_seconds > 0:
             raise UserError(f"`--grace-seconds` must be above 0, got {self.grace_seconds:g}.")
         if self.restarts < 0:
@@ -49,10 +49,12 @@ class _ClusterRun:
     """The state of one start of the cluster.
 
     Attributes:
+      processes: one per task.
       failed: the first task that ended unexpectedly.
       killed: tasks that did not end in time and were killed.
       signal_name: of the signal that was sent to this process.
-      term_at, kill_at: on the monotonic clock, when the other tasks get SIGTERM and SIGKILL.
+      term_at, kill_at: times on the monotonic clock at which the other tasks get SIGTERM and
+        SIGKILL.
       is_ending_servers: whether servers have been sent SIGTERM, because nothing needs them.
     """
 
@@ -66,26 +68,26 @@ class _ClusterRun:
 
     @property
     def is_done(self) -> bool:
-        """Whether all tasks that end by themselves have ended well."""
+        """True if all tasks that end by themselves have succeeded."""
         return all(p.status == 0 for p in self.processes if not p.task.serves)
 
     @property
     def running(self) -> list[SupervisedProcess]:
-        """The tasks that still run and end by themselves."""
+        """Running tasks that end by themselves."""
         return [p for p in self.processes if p.is_running and not p.task.serves]
 
     @property
     def serving(self) -> list[SupervisedProcess]:
-        """The tasks that still run and serve until they are ended."""
+        """Running tasks that serve until they are ended."""
         return [p for p in self.processes if p.is_running and p.task.serves]
 
 
 class Supervisor:
-    """Runs a cluster, with restarts, until it is done.
+    """A cluster that is run, with restarts, until it is done.
 
     Args:
       make_tasks: returns the tasks of the cluster, the chief first; called for every start.
-      settings: what to run.
+      settings: of the tasks.
     """
 
     def __init__(self, make_tasks: Callable[[], list[Task]], settings: LaunchSettings):
@@ -94,9 +96,12 @@ class Supervisor:
         self._is_output_open = True
 
     def run(self) -> int:
-        """The exit status: 0, that of the first task that failed, or 128 + a signal.
+        """Run the cluster to its end and return the exit status.
 
         SIGINT, SIGTERM and SIGHUP are forwarded once; a second one kills all.
+
+        Returns:
+          0, the status of the first task that failed, or 128 + a signal.
         """
         with StopRequest() as stop:
             while True:
@@ -121,7 +126,7 @@ class Supervisor:
             )
 
     def _poll(self, run: _ClusterRun, stop: StopRequest) -> None:
-        """Prints new output, and reacts to tasks that have ended and signals that have arrived."""
+        """Print new output, and react to tasks that have ended and signals that have arrived."""
         ready, _, _ = select.select(
             [p for p in run.processes if p.is_running], [], [], POLL_SECONDS
         )
@@ -139,7 +144,7 @@ class Supervisor:
         self._end_in_time(run)
 
     def _note(self, run: _ClusterRun, process: SupervisedProcess) -> None:
-        """Reacts to the end of a task: it is expected, restarted, or the cluster has failed."""
+        """Handle the end of a task: it is expected, restarted, or fails the cluster."""
         task, status = process.task, process.status or 0
         expected = status == 0
         if task.serves:
@@ -148,12 +153,12 @@ class Supervisor:
         if expected or was_signalled or run.failed is not None or process in run.killed:
             return
         if task.serves and task.kind == "worker" and self._may_restart(run):
-            self._say(f"{describe_exit(process)}; it starts again ({self._count()}).")
+            self._say(f"{describe_exit(process)}; it restarts ({self._count()}).")
             process.close()
             run.processes[run.processes.index(process)] = process.restarted()
             return
         run.failed = process
-        rest = f"; the others end within {self._settings.grace_seconds:g} s"
+        rest = f"; the others are ended within {self._settings.grace_seconds:g} s"
         self._say(f"{describe_exit(process)}{rest if run.running or run.serving else ''}.")
         if run.signal_name is None:
             grace_seconds = self._settings.grace_seconds
@@ -161,12 +166,12 @@ class Supervisor:
             run.kill_at = time.monotonic() + grace_seconds
 
     def _forward(self, run: _ClusterRun, signal_name: str) -> None:
-        """Forwards a signal, but not to servers: the chief must save the variables they store."""
+        """Forward a signal, but not to servers: the chief must save the variables they store."""
         run.signal_name = signal_name
         run.kill_at = time.monotonic() + self._settings.grace_seconds
         self._say(
-            f"{signal_name} is forwarded; what runs after {self._settings.grace_seconds:g} s is "
-            "killed, after a second Ctrl-C at once."
+            f"{signal_name} forwarded; tasks that still run after "
+            f"{self._settings.grace_seconds:g} s, or after a second Ctrl-C, are killed."
         )
         _send(run.running, signal.Signals[signal_name])
 
@@ -186,8 +191,8 @@ class Supervisor:
             for process in run.running:
                 run.killed.append(process)
                 self._say(
-                    f"{process.task.name} still ran after {self._settings.grace_seconds:g} s and "
-                    "was killed."
+                    f"{process.task.name} did not end within {self._settings.grace_seconds:g} s "
+                    "and was killed."
                 )
             for process in [*run.running, *run.serving]:
                 process.kill()
@@ -196,11 +201,11 @@ class Supervisor:
         return run.signal_name is None and self._restarts < self._settings.restarts
 
     def _shall_restart(self, run: _ClusterRun) -> bool:
-        """Whether a task was ended by a signal, or killed, and a restart of all is left."""
+        """Return whether a task was ended by a signal, or killed, and a restart is left."""
         by_signal = run.failed is not None and signal_of(run.failed.status or 0) is not None
         if not (by_signal or run.killed) or not self._may_restart(run):
             return False
-        self._say(f"all start again ({self._count()}).")
+        self._say(f"all tasks restart ({self._count()}).")
         return True
 
     def _count(self) -> str:
@@ -208,7 +213,7 @@ class Supervisor:
         return f"restart {self._restarts} of {self._settings.restarts}"
 
     def _write(self, lines: Iterable[bytes]) -> None:
-        """Writes to standard output; once nobody reads it, `_poll` ends all tasks."""
+        """Write to standard output; once it is closed, `_poll` ends all tasks."""
         data = b"".join(lines)
         try:
             while data and self._is_output_open:
@@ -222,26 +227,26 @@ class Supervisor:
 
 
 def signal_of(status: int) -> signal.Signals | None:
-    """The signal that ended a process or its shell, or whose status it exited with; or None."""
+    """Return the signal that ended a process or its shell, or None."""
     number = -status if status < 0 else status - SHELL_SIGNAL
     return signal.Signals(number) if number in {s.value for s in signal.Signals} else None
 
 
 def shell_status(status: int) -> int:
-    """The exit status that a shell reports for the process."""
+    """Return the exit status that a shell reports for the process."""
     return status if status >= 0 else SHELL_SIGNAL - status
 
 
 def describe_exit(process: SupervisedProcess) -> str:
-    """How a task has ended, as a phrase."""
+    """Return a phrase for the end of a task."""
     status = process.status or 0
     number = signal_of(status)
-    how = f"was ended by {number.name} (status {shell_status(status)})" if number else ""
-    return f"{process.task.name} {how or f'left with status {status}'}"
+    cause = f"was ended by {number.name} (status {shell_status(status)})" if number else ""
+    return f"{process.task.name} {cause or f'exited with status {status}'}"
 
 
 def _causes_first(process: SupervisedProcess) -> tuple[bool, bool]:
-    """A sort key for tasks found ended at the same time: a signal is a cause, servers effects."""
+    """Return a sort key for simultaneous ends: signals before statuses, servers last."""
     return (process.status or 0) >= 0, process.task.serves
 
 
@@ -252,7 +257,7 @@ def _send(processes: Iterable[SupervisedProcess], number: signal.Signals) -> Non
 
 def _exit_status(run: _ClusterRun) -> int:
     if run.failed is not None:
-        return shell_status(run.failed.status or 1)  # 0: a server ended although it should not
+        return shell_status(run.failed.status or 1)  # 0: a server ended unexpectedly
     if run.killed:
         return SHELL_SIGNAL + signal.SIGKILL
     statuses = [p.status for p in run.processes if not p.task.serves]

@@ -1,4 +1,4 @@
-"""TF_CONFIG: the tasks of a cluster, their addresses, and which of them a process is.
+"""TF_CONFIG: the tasks of a cluster, their addresses, and this process's task.
 
 Nothing here imports TensorFlow, so that programs that only start processes need not wait for it.
 """
@@ -32,51 +32,51 @@ class Task:
 
     @property
     def name(self) -> str:
-        """Its name in messages, such as `worker 1`."""
+        """Name in messages, such as `worker 1`."""
         return "chief" if self.kind == "chief" else f"{self.kind} {self.index}"
 
     @property
     def address(self) -> str:
-        """The address at which it listens, HOST:PORT."""
+        """Address at which it listens, HOST:PORT."""
         return self.cluster[self.kind][self.index]
 
     @property
     def tf_config(self) -> str:
-        """The value of TF_CONFIG in its environment."""
+        """Value of TF_CONFIG in its environment."""
         task = {"type": self.kind, "index": self.index}
         return json.dumps({"cluster": self.cluster, "task": task})
 
     @property
     def serves(self) -> bool:
-        """Whether it works for a chief until it is ended."""
+        """True if it works for a chief until it is ended."""
         return self.kind == "ps" or (self.kind == "worker" and "ps" in self.cluster)
 
     @property
     def num_workers(self) -> int:
-        """How many tasks train: the chief and the workers."""
+        """Number of tasks that train: the chief and the workers."""
         return len(self.cluster.get("chief", [])) + len(self.cluster.get("worker", []))
 
     @property
     def worker_index(self) -> int:
-        """Its number among the tasks that train; the chief is the first."""
+        """Index among the tasks that train, of which the chief is the first."""
         return self.index + (len(self.cluster.get("chief", [])) if self.kind == "worker" else 0)
 
 
 def tasks_at(counts: Mapping[str, int], addresses: Sequence[str]) -> list[Task]:
-    """The tasks of a cluster at these addresses, HOST:PORT, in the order of `counts`."""
+    """Return the tasks of a cluster at these addresses, HOST:PORT, in the order of `counts`."""
     remaining = iter(addresses)
     cluster = {kind: [next(remaining) for _ in range(count)] for kind, count in counts.items()}
     return [Task(kind, index, cluster) for kind, n in counts.items() for index in range(n)]
 
 
 def local_tasks(**counts: int) -> list[Task]:
-    """The tasks of a cluster on free ports of this machine; for example `worker=2`."""
+    """Return the tasks of a cluster on free ports of this machine; for example `worker=2`."""
     ports = free_ports(sum(counts.values()))
     return tasks_at(counts, [f"localhost:{port}" for port in ports])
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine on which nothing listened a moment ago."""
+    """Return free ports of this machine, which other programs may take at any time."""
     listeners = [socket.socket() for _ in range(count)]
     try:
         for listener in listeners:
@@ -88,10 +88,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def read_tf_config() -> Task | None:
-    """The task that TF_CONFIG says this process is; None where it is not set.
+    """Return this process's task according to TF_CONFIG, or None if it is not set.
 
     Raises:
-      UserError: it is not what TensorFlow reads.
+      UserError: TF_CONFIG is invalid.
     """
     text = os.environ.get("TF_CONFIG", "")
     if not text.strip():
@@ -112,7 +112,7 @@ def read_tf_config() -> Task | None:
 
 def _addresses(tasks) -> list[str]:
     if not isinstance(tasks, list) or not all(isinstance(task, str) for task in tasks):
-        raise TypeError("addresses must be a list of words")
+        raise TypeError("addresses must be a list of strings")
     return tasks
 
 
@@ -127,13 +127,13 @@ def _check(task: Task) -> None:
     repeated = [address for address, count in counts.items() if count > 1]
     if repeated:
         raise UserError(
-            f"Every address in TF_CONFIG must be of one task, got {repeated[0]!r} twice."
+            f"Every address in TF_CONFIG must belong to one task, got {repeated[0]!r} twice."
         )
     count = len(task.cluster.get(task.kind, []))
     if not 0 <= task.index < count:
         raise UserError(
-            f"The task in TF_CONFIG must be one of its cluster, got {task.kind} {task.index} "
-            f"where there are {count}."
+            f"The task in TF_CONFIG must be in its cluster, got {task.kind} {task.index} "
+            f"of {count}."
         )
 
 

@@ -1,4 +1,4 @@
-"""What a layout costs a device: memory and bytes sent as compiled, time as simulated."""
+"""Cost of a layout per device: memory and bytes sent as compiled, time as simulated."""
 
 import collections
 import dataclasses
@@ -9,8 +9,8 @@ from .partition import Estimate
 from .program import Operation, combined, read_program
 from .simulation import simulate
 
-# Floating-point operations and bytes of memory a second of a device; Gbit/s and seconds before a
-# message arrives between two. Round figures: a measurement would choose another layout each time.
+# Floating-point operations and bytes of memory per second of a device; bandwidth in Gbit/s and
+# latency in seconds between two. The figures are round because measured ones would vary the choice.
 RATES = {
     "cpu": (5e10, 1e10, 10.0, 5e-5),
     "gpu": (1e14, 1e12, 800.0, 1e-5),
@@ -20,7 +20,7 @@ RATES = {
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """A device, its memory (None: any) and the network between two of them."""
+    """A device, its memory (None: unlimited) and the network between two of them."""
 
     flops_per_second: float
     bytes_per_second: float
@@ -29,7 +29,13 @@ class Machine:
 
     @classmethod
     def of(cls, platform: str, memory_bytes: float | None, link_gbps: float | None) -> "Machine":
-        """One of a platform: cpu, gpu or tpu."""
+        """Return a device of a platform: cpu, gpu or tpu.
+
+        Args:
+          platform: other names get the figures of a GPU.
+          memory_bytes: of the device; None: unlimited.
+          link_gbps: bandwidth between two devices in Gbit/s; None: the platform's.
+        """
         flops, moved, link, latency = RATES.get(platform, RATES["gpu"])
         network = Network(latency, (link_gbps or link) / 8e-9)
         return cls(flops, moved, network, memory_bytes)
@@ -37,7 +43,7 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Of a step: its time, a device's memory and what it sends, and its collectives in order."""
+    """Time of a step, memory and bytes sent per device, and the collectives in order."""
 
     seconds: float
     memory_bytes: float
@@ -45,13 +51,16 @@ class Cost:
     collectives: tuple[str, ...]
 
     def key(self, machine: Machine) -> tuple[float, ...]:
-        """Less is better: what does not fit, then time to three digits, bytes sent, memory."""
+        """Return a sort key, smaller being better.
+
+        The order is memory in excess of the machine's, time to three digits, bytes sent, memory.
+        """
         limit = self.memory_bytes if machine.memory_bytes is None else machine.memory_bytes
         excess = max(self.memory_bytes - limit, 0.0)
         return excess, float(f"{self.seconds:.3g}"), self.sent_bytes, self.memory_bytes
 
     def described(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the cost as JSON values."""
         return {
             "seconds": float(f"{self.seconds:.3g}"),
             "memory_bytes": int(self.memory_bytes),
@@ -62,14 +71,14 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """What the compiler makes of an estimate's computations and temporaries, as factors."""
+    """Factors from an estimate's computation time and temporaries to those of the compiled step."""
 
     seconds: float = 1.0
     temporaries: float = 1.0
 
 
 def compiled_cost(compiled: Any, machine: Machine, devices: int) -> Cost:
-    """Of a step that XLA has compiled; computations share its time by their bytes."""
+    """Return the cost of a compiled step; its time is divided among computations by their bytes."""
     program = combined(read_program(compiled.as_text() or "", devices))
     computed = _compiled_seconds(compiled, machine)
     moved = sum(each.size_bytes for each in program if not each.is_collective)
@@ -81,14 +90,14 @@ def compiled_cost(compiled: Any, machine: Machine, devices: int) -> Cost:
 
 
 def compiled_bytes(compiled: Any) -> int:
-    """Memory of a device: arguments, results that take no argument's place, temporaries."""
+    """Return the memory of a device: arguments, results that alias none of them, temporaries."""
     found = compiled.memory_analysis()
     made = found.output_size_in_bytes - found.alias_size_in_bytes
     return found.argument_size_in_bytes + made + found.temp_size_in_bytes
 
 
 def estimated_cost(estimate: Estimate, machine: Machine, scale: Scale) -> Cost:
-    """Of a step that is only partitioned; collectives that need not wait are combined."""
+    """Return the cost of a partitioned step, with independent collectives combined."""
     timed = [
         dataclasses.replace(each, seconds=scale.seconds * seconds)
         for each, seconds in zip(estimate.program, _seconds(estimate, machine), strict=True)
@@ -98,7 +107,7 @@ def estimated_cost(estimate: Estimate, machine: Machine, scale: Scale) -> Cost:
 
 
 def scale_of(estimate: Estimate, compiled: Any, machine: Machine) -> Scale:
-    """The factors with which an estimate becomes what was compiled."""
+    """Return the factors between an estimate and the compiled step."""
     computed = [
         seconds
         for each, seconds in zip(estimate.program, _seconds(estimate, machine), strict=True)
@@ -112,7 +121,7 @@ def scale_of(estimate: Estimate, compiled: Any, machine: Machine) -> Scale:
 
 
 def _compiled_seconds(compiled: Any, machine: Machine) -> float:
-    """Of all computations of a device."""
+    """Return the time of all computations of a device."""
     found = compiled.cost_analysis() or {}
     flops, moved = found.get("flops", 0.0), found.get("bytes accessed", 0.0)
     return max(flops, 0.0) / machine.flops_per_second + moved / machine.bytes_per_second
@@ -132,16 +141,17 @@ def _simulated(program: list[Operation], machine: Machine, memory_bytes: float) 
 
 
 def _in_rounds(program: list[Operation]) -> list[Operation]:
-    """The program with collectives that do not wait for each other side by side, under one name.
+    """Return the program with independent collectives next to each other, under one name.
 
-    XLA combines them so: what is exchanged after the same number of collectives goes together.
+    XLA combines them the same way: collectives that follow the same number of earlier collectives
+    are exchanged together.
     """
     rounds: list[int] = []
     for each in program:
         after = (rounds[i] + program[i].is_collective for i in each.inputs)
         rounds.append(max(after, default=0))
 
-    def place(i: int) -> tuple:
+    def sort_key(i: int) -> tuple:
         each = program[i]
         return (
             rounds[i],
@@ -149,12 +159,12 @@ def _in_rounds(program: list[Operation]) -> list[Operation]:
             *((each.kind, each.name) if each.is_collective else ()),
         )
 
-    order = sorted(range(len(program)), key=place)
+    order = sorted(range(len(program)), key=sort_key)
     now = {old: new for new, old in enumerate(order)}
     return [
         dataclasses.replace(
             program[i],
-            name=str(place(i)) if program[i].is_collective else program[i].name,
+            name=str(sort_key(i)) if program[i].is_collective else program[i].name,
             inputs=tuple(sorted(now[j] for j in program[i].inputs)),
         )
         for i in order

@@ -1,4 +1,4 @@
-"""The devices of a mesh, the part of every array that each has, and the choice of a layout."""
+"""The devices of a mesh, each one's part of every array, and the choice of a layout."""
 
 import argparse
 import functools
@@ -20,37 +20,37 @@ AUTO, FILE = "auto", "layout.json"
 
 
 class Devices:
-    """The devices that train, and where each argument of the step lies among them.
+    """The devices that train, with the sharding of each argument of the step.
 
     The step is a program for the whole batch. XLA partitions it, so that every sum over the batch,
-    every statistic and every random number is that of one device.
+    every statistic and every random number equals that of a single device.
     """
 
     def __init__(self, step: Step, layout: Layout):
         self.layout, self.used = layout, _used(layout.num_devices)
         sizes = tuple(layout.mesh.values())
         self._mesh = Mesh(np.array(self.used).reshape(sizes), tuple(layout.mesh))
-        self.everywhere = self._place(())
+        self.everywhere = self._sharding(())
         batch, captured = layout.split(step)
         self._batch = self._shapes(step.batch, batch)
         self._captured = self._shapes(step.captured, captured)
         self._slots = step.slots
 
     def put(self, state: dict, frozen: dict) -> tuple[dict, Any, dict]:
-        """The state, a true `alive` and the frozen variables, each device with its part."""
+        """Return the state, a true `alive` and the frozen variables, distributed."""
         placed = _placed(state | frozen, self._captured)
         alive = jax.make_array_from_process_local_data(self.everywhere, np.array(True))
         return {n: placed[n] for n in state}, alive, {n: placed[n] for n in frozen}
 
     def shard(self, batch: dict[str, np.ndarray]) -> dict:
-        """The inputs of the step from a batch or `own_rows` of it, each device with its rows."""
+        """Return the inputs of the step, distributed, from a batch or its `own_rows`."""
         return _placed({name: batch[name] for name in self._batch}, self._batch)
 
     def own_rows(self, make: Callable[..., dict]) -> Callable[[int], dict]:
-        """`make`, which maps a step to its batch, for rows alone that this process needs.
+        """Return `make`, which maps a step to its batch, restricted to the rows this process needs.
 
-        All rows where it has no arguments `shard_index` and `num_shards`, or where what is needed
-        is no shard.
+        It returns all rows if it has no arguments `shard_index` and `num_shards`, or if the rows
+        needed are not a shard.
         """
         index, count = self._shard()
         if count == 1 or "num_shards" not in inspect.signature(make).parameters:
@@ -58,7 +58,7 @@ class Devices:
         return functools.partial(make, shard_index=index, num_shards=count)
 
     def _shard(self) -> tuple[int, int]:
-        """Which of how many equal parts of every batch the devices of this process need."""
+        """Return index and count of the equal part of every batch that this process needs."""
         spans = set()
         for shape in (each for each in self._batch.values() if each.shape):
             slices = shape.sharding.addressable_devices_indices_map(shape.shape).values()
@@ -69,31 +69,36 @@ class Devices:
         return (first // (last - first), total // (last - first)) if is_shard else (0, 1)
 
     def jit(self, advance: Callable) -> Any:
-        """From (state, alive, frozen, batch) to (state, alive, metrics), over the mesh."""
+        """Return a function (state, alive, frozen, batch) to (state, alive, metrics)."""
         state = {name: self._captured[name].sharding for name in self._slots}
-        places = state, self.everywhere, self.everywhere
-        return jax.jit(advance, donate_argnums=(0, 1), out_shardings=places)
+        shardings = state, self.everywhere, self.everywhere
+        return jax.jit(advance, donate_argnums=(0, 1), out_shardings=shardings)
 
     def arguments(self) -> tuple[dict, Any, dict, dict]:
-        """Their shapes and places: state, alive, frozen, batch."""
+        """Return shapes and shardings of the arguments: state, alive, frozen, batch."""
         alive = jax.ShapeDtypeStruct((), np.bool_, sharding=self.everywhere)
         state = {n: shape for n, shape in self._captured.items() if n in self._slots}
         frozen = {n: shape for n, shape in self._captured.items() if n not in self._slots}
         return state, alive, frozen, self._batch
 
     def compiled(self, advance: Callable, options: dict[str, Any] | None = None) -> Any:
-        """The function of `jit`, compiled; options: of XLA, by name."""
+        """Compile the function of `jit`.
+
+        Args:
+          advance: see `jit`.
+          options: of XLA, by name.
+        """
         return self.jit(advance).lower(*self.arguments()).compile(compiler_options=options)
 
     def _shapes(self, tensors: list[Tensor], cuts: tuple[Cut, ...]) -> dict[str, Any]:
         return {
             tensor.name: jax.ShapeDtypeStruct(
-                tensor.shape, np.dtype(tensor.dtype), sharding=self._place(cut)
+                tensor.shape, np.dtype(tensor.dtype), sharding=self._sharding(cut)
             )
             for tensor, cut in zip(tensors, cuts, strict=True)
         }
 
-    def _place(self, cut: Cut) -> NamedSharding:
+    def _sharding(self, cut: Cut) -> NamedSharding:
         return NamedSharding(self._mesh, PartitionSpec(*(axes or None for axes in cut)))
 
     def __str__(self) -> str:
@@ -104,13 +109,13 @@ class Devices:
 
 
 def _placed(arrays: dict[str, np.ndarray], shapes: dict[str, Any]) -> dict[str, jax.Array]:
-    """The arrays among the devices; of those that are cut, its own rows are enough in a process."""
+    """Distribute arrays over the devices; a process may give only its own rows of a sharded one."""
     put = jax.make_array_from_process_local_data
     return {n: put(shapes[n].sharding, array, shapes[n].shape) for n, array in arrays.items()}
 
 
 def _used(count: int) -> list[jax.Device]:
-    """So many devices, as many of each process."""
+    """Return `count` devices, the same number from each process."""
     found, processes = jax.devices(), jax.process_count()
     if count % processes:
         raise LayoutError(f"{count} devices cannot be divided among {processes} processes.")
@@ -125,14 +130,17 @@ def chosen(
     advance: Callable,
     say: Callable[[str], None],
 ) -> tuple[Devices, Any]:
-    """The devices of a layout, and the step as a function over them.
+    """Return the devices of a layout, and the step as a function over them.
 
     Args:
-      folder: exported; a layout that is searched is written there.
+      folder: an exported folder; a layout found by the search is written there.
       options: with devices, mesh, layout, memory and link, as run.py has them.
-      text: of the program. advance: see `Devices.jit`.
+      text: returns the text of the program.
+      advance: see `Devices.jit`.
+      say: called with progress messages.
 
-    Raises LayoutError for devices, a mesh or a layout that cannot be.
+    Raises:
+      LayoutError: the devices, the mesh or the layout are impossible.
     """
     step = Step.read(folder)
     if options.mesh is None and options.layout is None:
@@ -140,7 +148,7 @@ def chosen(
         return devices, devices.jit(advance)
     if options.devices is not None:
         raise LayoutError(
-            "--devices is for batches divided by rows alone: give --mesh or --layout."
+            "--devices divides batches by rows only; give either it or --mesh or --layout."
         )
     if options.layout in (None, AUTO):
         mesh = mesh_of(step, options.mesh)
@@ -148,7 +156,7 @@ def chosen(
     layout = Layout.read(options.layout, step)
     _check_number(layout)
     if options.mesh is not None and mesh_of(step, options.mesh) != layout.mesh:
-        raise LayoutError(f"The layout {options.layout} is of the mesh {layout.mesh}.")
+        raise LayoutError(f"The layout {options.layout} is for the mesh {layout.mesh}.")
     devices = Devices(step, layout)
     if memory_bytes(options.memory) is None:
         return devices, devices.jit(advance)
@@ -156,28 +164,40 @@ def chosen(
 
 
 def by_rows(step: Step, wanted: int | None = None) -> Layout:
-    """The rows of every batch divided among so many devices, or as many as divide them."""
+    """Return a layout that divides the rows of every batch over devices.
+
+    Args:
+      step: as exported.
+      wanted: number of devices; None: as many as divide the rows.
+
+    Raises:
+      LayoutError: no such number of devices divides the rows.
+    """
     rows = sorted({tensor.shape[0] for tensor in step.batch if tensor.shape})
     found, processes = len(jax.devices()), jax.process_count()
     counts = range(processes, found + 1, processes)
     fitting = [n for n in counts if all(row % n == 0 for row in rows)]
     if not fitting:
         raise LayoutError(
-            f"{processes} processes cannot share batches of {', '.join(map(str, rows))} rows."
+            f"{processes} processes cannot divide batches of {', '.join(map(str, rows))} rows."
         )
     if wanted is not None and wanted not in fitting:
         raise LayoutError(
-            f"--devices must be one of {fitting}, got {wanted}: there are {found}, and "
+            f"--devices must be one of {fitting}, got {wanted}: there are {found} devices and "
             f"batches of {', '.join(map(str, rows))} rows."
         )
     cuts = list(whole(step))
-    for place, tensor in enumerate(step.batch):
-        cuts[place] = tuple((ROWS,) if i == 0 else () for i in range(len(tensor.shape)))
+    for i, tensor in enumerate(step.batch):
+        cuts[i] = tuple((ROWS,) if axis == 0 else () for axis in range(len(tensor.shape)))
     return Layout({ROWS: wanted or fitting[-1]}, tuple(cuts))
 
 
 def mesh_of(step: Step, text: str | None) -> dict[str, int]:
-    """The sizes of `4x2` or `4,2`: rows x model; without it, as many rows as divide a batch."""
+    """Return the sizes of `4x2` or `4,2`: rows x model; for None, as many rows as divide a batch.
+
+    Raises:
+      LayoutError: the text is no mesh, or a size divides nothing.
+    """
     if text is None:
         return by_rows(step).mesh | {MODEL: 1}
     found = re.fullmatch(r"([1-9]\d*)[x,]([1-9]\d*)", text)
@@ -195,7 +215,7 @@ def mesh_of(step: Step, text: str | None) -> dict[str, int]:
 
 
 def memory_bytes(given_gib: float | None) -> float | None:
-    """Of a device: as given, or as it says itself; None where nobody does."""
+    """Return the memory of a device: as given, or as it reports; None if it reports none."""
     if given_gib is not None:
         return given_gib * GIB
     return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
@@ -210,7 +230,7 @@ def _searched(
     advance: Callable,
     say: Callable[[str], None],
 ) -> tuple[Devices, Any]:
-    from .cost import Machine  # what searches needs parts of JAX that only a recent one has
+    from .cost import Machine  # the search needs a recent JAX
     from .search import Search
 
     machine = Machine.of(jax.default_backend(), memory_bytes(options.memory), options.link)
@@ -231,7 +251,7 @@ def _fitting(compiled: Any, options: argparse.Namespace) -> Any:
     needed, limit = compiled_bytes(compiled), memory_bytes(options.memory)
     if limit is not None and needed > limit:
         raise LayoutError(
-            f"The layout {options.layout} needs {needed / GIB:.3g} GiB a device, "
+            f"The layout {options.layout} needs {needed / GIB:.3g} GiB per device, "
             f"more than {limit / GIB:.3g}."
         )
     return compiled
@@ -241,4 +261,4 @@ def _check_number(layout: Layout) -> None:
     found = len(jax.devices())
     if layout.num_devices > found:
         sizes = "x".join(map(str, layout.mesh.values()))
-        raise LayoutError(f"A mesh {sizes} is of {layout.num_devices} devices, there are {found}.")
+        raise LayoutError(f"A mesh {sizes} needs {layout.num_devices} devices, there are {found}.")

@@ -1,11 +1,11 @@
-"""Which dimension of which tensor is cut along which axis of a mesh: a file to read and to edit.
+"""Layout files: the mesh axis along which each dimension of each tensor is cut, to be edited.
 
     {"program": "0b9d...", "mesh": {"rows": 2, "model": 2},
      "batch": {"x": ["rows", null]},
      "state": {"weights/up": [null, "model"], "weights/down": ["model", null]}}
 
-Each list has an entry for each dimension: an axis, several as "rows+model", or null for one that
-every device has whole. A tensor that is not named is whole.
+Each list has an entry per dimension: an axis, several as "rows+model", or null for one that is
+whole on every device. A tensor that is not named is whole.
 """
 
 import dataclasses
@@ -17,16 +17,16 @@ from typing import Any
 
 ROWS, MODEL = "rows", "model"
 GIB = 2**30
-Cut = tuple[tuple[str, ...], ...]  # for each dimension the axes along which it is cut
+Cut = tuple[tuple[str, ...], ...]  # per dimension, the axes along which it is cut
 
 
 class LayoutError(Exception):
-    """A mistake that its message explains in one line."""
+    """A user's mistake, which the message explains in one line."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """An argument of the step, or a result of it."""
+    """An argument or a result of the step."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,8 +38,9 @@ class Step:
     """An exported training step.
 
     Attributes:
-      digest: 16 hexadecimal digits that tell its program from every other.
-      batch, captured, outputs: in call order. slots: names of captured tensors that it updates.
+      digest: 16 hexadecimal digits that identify its program.
+      batch, captured, outputs: in call order.
+      slots: names of the captured tensors that it updates.
     """
 
     digest: str
@@ -50,7 +51,7 @@ class Step:
 
     @classmethod
     def read(cls, folder: Path) -> "Step":
-        """From the manifest of an exported folder."""
+        """Read the step of an exported folder from its manifest."""
         manifest = json.loads((Path(folder) / "manifest.json").read_text(encoding="utf-8"))
         training = manifest["training"]
         described = manifest["functions"][training["step"]]
@@ -65,7 +66,7 @@ class Step:
 
     @property
     def arguments(self) -> list[Tensor]:
-        """Of the program, in call order: the batch, then what it captured."""
+        """Arguments of the program in call order: the batch, then the captured tensors."""
         return self.batch + self.captured
 
 
@@ -78,15 +79,15 @@ class Layout:
 
     @property
     def num_devices(self) -> int:
-        """Of the mesh."""
+        """Number of devices in the mesh."""
         return math.prod(self.mesh.values())
 
     def split(self, step: Step) -> tuple[tuple[Cut, ...], tuple[Cut, ...]]:
-        """The cuts of the batch, and of what the step captured."""
+        """Return the cuts of the batch and those of the captured tensors."""
         return self.cuts[: len(step.batch)], self.cuts[len(step.batch) :]
 
     def write(self, path: Path, step: Step, cost: dict[str, Any]) -> None:
-        """Writes the file, a line for each tensor; `cost` is for the reader alone."""
+        """Write the layout file, one line per tensor; `cost` is only informative."""
         named = {
             kind: {
                 tensor.name: ["+".join(axes) or None for axes in cut]
@@ -105,10 +106,10 @@ class Layout:
 
     @classmethod
     def read(cls, path: Path, step: Step) -> "Layout":
-        """From a file.
+        """Read a layout file.
 
         Raises:
-          LayoutError: it cannot be read, is of another program, or cuts what it cannot.
+          LayoutError: it cannot be read, is of another program, or has an impossible cut.
         """
         try:
             stored = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -118,7 +119,7 @@ class Layout:
             raise LayoutError(f"The layout {path} cannot be read: {error!r}.") from error
         if stored.get("program") != step.digest:
             raise LayoutError(
-                f"The layout {path} is of program {stored.get('program')}, this is {step.digest}."
+                f"The layout {path} is for program {stored.get('program')}, got {step.digest}."
             )
         cuts = [
             _cut(path, mesh, tensor, named[kind].pop(tensor.name, []))
@@ -127,22 +128,22 @@ class Layout:
         ]
         unknown = [*named["batch"], *named["state"]]
         if unknown:
-            raise LayoutError(f"The layout {path} names `{unknown[0]}`, which the program has not.")
+            raise LayoutError(f"The layout {path} names `{unknown[0]}`, unknown to the program.")
         return cls(mesh, tuple(cuts))
 
 
 def whole(step: Step) -> tuple[Cut, ...]:
-    """Cuts that leave every argument whole."""
+    """Return cuts that leave every argument whole."""
     return tuple(((),) * len(tensor.shape) for tensor in step.arguments)
 
 
 def parts(axes: tuple[str, ...], mesh: dict[str, int]) -> int:
-    """Into how many a dimension is cut along some axes."""
+    """Return the number of parts into which the axes cut a dimension."""
     return math.prod(mesh[axis] for axis in axes)
 
 
 def is_possible(shape: tuple[int, ...], cut: Cut, mesh: dict[str, int]) -> bool:
-    """Whether the axes divide the dimensions, and none is used twice."""
+    """Return whether the axes divide the dimensions and none is used twice."""
     used = [axis for axes in cut for axis in axes]
     return len(used) == len(set(used)) and all(
         size % parts(axes, mesh) == 0 for size, axes in zip(shape, cut, strict=True)
@@ -158,7 +159,7 @@ def _cut(path: Path, mesh: dict[str, int], tensor: Tensor, written: Any) -> Cut:
     cut += ((),) * (len(tensor.shape) - len(cut))
     unknown = {axis for axes in cut for axis in axes} - set(mesh)
     if unknown:
-        raise LayoutError(f"{where}: the mesh has {', '.join(mesh)}.")
+        raise LayoutError(f"{where}: the axes of the mesh are {', '.join(mesh)}.")
     if len(cut) != len(tensor.shape) or not is_possible(tensor.shape, cut, mesh):
-        raise LayoutError(f"{where}: the mesh {json.dumps(mesh)} does not divide it so.")
+        raise LayoutError(f"{where}: the mesh {json.dumps(mesh)} does not divide it.")
     return cut

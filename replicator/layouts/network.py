@@ -1,4 +1,4 @@
-"""What devices exchange, in bytes and seconds: rings of a latency and a bandwidth.
+"""Bytes and seconds of collectives in a ring with a latency and a bandwidth.
 
 Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations": R
 devices in a ring reduce n bytes by 2 (R - 1) messages one after another, each of n / R bytes:
@@ -9,25 +9,31 @@ devices in a ring reduce n bytes by 2 (R - 1) messages one after another, each o
 import dataclasses
 from collections.abc import Mapping
 
-# What a fit cannot tell from nothing: it would divide by it.
+# Lower bounds of a fit, which would otherwise divide by zero.
 LEAST_LATENCY_SECONDS, LEAST_SECONDS_A_BYTE = 1e-9, 1e-14
 
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """Between two neighbours of a ring: seconds before a message arrives, and bytes a second."""
+    """Latency in seconds and bandwidth in bytes per second between two neighbours of a ring."""
 
     latency_seconds: float
     bytes_per_second: float
 
     def seconds(self, kind: str, size_bytes: float, devices: int) -> float:
-        """Of a collective to which each of so many devices gives so many bytes."""
+        """Return the time of a collective.
+
+        Args:
+          kind: of the collective, as in XLA's programs.
+          size_bytes: input of each device.
+          devices: that take part.
+        """
         sent = sent_bytes(kind, size_bytes, devices)
         return messages(kind, devices) * self.latency_seconds + sent / self.bytes_per_second
 
 
 def messages(kind: str, devices: int) -> int:
-    """That a collective sends one after another."""
+    """Return the number of messages that a collective sends one after another."""
     if devices == 1:
         return 0
     if kind.startswith("collective-"):
@@ -36,7 +42,7 @@ def messages(kind: str, devices: int) -> int:
 
 
 def sent_bytes(kind: str, size_bytes: float, devices: int) -> float:
-    """Bytes that a device sends, and as many that it receives, of `size_bytes` that it gives.
+    """Return the bytes that a device sends, and receives, for an input of `size_bytes`.
 
     all-reduce: 2 (R - 1) / R n. all-gather: (R - 1) n, as n is a shard. reduce-scatter, all-to-all:
     (R - 1) / R n. collective-permute: n. One device sends nothing.
@@ -50,9 +56,13 @@ def sent_bytes(kind: str, size_bytes: float, devices: int) -> float:
 
 
 def fitted(seconds: Mapping[int, float], devices: int = 2) -> Network:
-    """The network whose all-reduces take most nearly the seconds measured, by bytes reduced.
+    """Return the network that fits measured all-reduces best.
 
-    The sum of squared relative errors is the least there is with nothing below 0.
+    It minimises the sum of squared relative errors over non-negative latencies and bandwidths.
+
+    Args:
+      seconds: measured times, by bytes reduced.
+      devices: that took part.
     """
     import numpy as np
     from scipy.optimize import nnls
@@ -60,7 +70,7 @@ def fitted(seconds: Mapping[int, float], devices: int = 2) -> Network:
     sizes, times = np.array(list(seconds)), np.array(list(seconds.values()))
     waits = np.full(len(sizes), float(messages("all-reduce", devices)))
     moved = np.array([sent_bytes("all-reduce", size, devices) for size in sizes])
-    # Columns of like size, or the solver takes the bytes for all there is.
+    # Columns of similar scale; otherwise the solver ignores the latency.
     scales = np.array([np.max(waits / times), np.max(moved / times)])
     columns = np.stack([waits / times, moved / times], 1) / scales
     latency, each = nnls(columns, np.ones(len(sizes)))[0] / scales

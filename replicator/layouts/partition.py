@@ -1,7 +1,7 @@
-"""A step partitioned by Shardy, XLA's own partitioner, without compiling it: in milliseconds.
+"""Partitioning of a step by Shardy, XLA's own partitioner, in milliseconds, without compiling it.
 
-What a decision about one tensor implies for others (automap's propagation) and what devices would
-exchange come from the passes that XLA runs; `estimated` reads operations off their result.
+The consequences of a decision for other tensors (automap's propagation) and the exchanges between
+devices come from the passes that XLA runs; `estimated` reads the operations of their result.
 """
 
 import dataclasses
@@ -30,20 +30,25 @@ _COLLECTIVES = {
     "sdy.all_to_all": "all-to-all",
     "sdy.collective_permute": "collective-permute",
 }
-# They make no array of their own once they are fused.
+# Once fused, these allocate no array.
 _FREE = {
     *("stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota", "stablehlo.reshape"),
     *("stablehlo.convert", "sdy.all_slice", "func.return", "sdy.sharding_constraint"),
 }
-_AXES = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')  # "x", or of it "x":(before)parts
+_AXES = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')  # "x", or a part of it: "x":(before)parts
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
     """A partitioned step: operations of a device, with floating-point operations by index.
 
-    Collectives have the axes along which they join devices as names.
-    arguments_bytes, temporaries_bytes: of a device; nothing is fused or reused in place.
+    The name of a collective is the axes along which it joins devices.
+
+    Attributes:
+      program: operations in order.
+      flops: floating-point operations of each.
+      arguments_bytes: of a device.
+      temporaries_bytes: peak of a device if nothing is fused or reused in place.
     """
 
     program: list[Operation]
@@ -53,10 +58,12 @@ class Estimate:
 
 
 class Partitioner:
-    """Cuts of a step's arguments, propagated and estimated.
+    """Propagation and estimation of cuts of a step's arguments.
 
     Args:
-      step: as exported. text: its StableHLO. mesh: sizes of the axes by name.
+      step: as exported.
+      text: its StableHLO.
+      mesh: sizes of the axes by name.
     """
 
     def __init__(self, step: Step, text: str, mesh: dict[str, int]):
@@ -66,13 +73,13 @@ class Partitioner:
             self._module = ir.Module.parse(text)
             _run(self._module.operation, "inline,canonicalize,cse")
         self._seen: dict[Any, str] = {}
-        places = {f"slot/{tensor.name}": i for i, tensor in enumerate(step.arguments)
+        indices = {f"slot/{tensor.name}": i for i, tensor in enumerate(step.arguments)
                   if tensor.name in step.slots}  # fmt: skip
-        # Of each result, the argument whose next value it is.
-        self._next = [places.get(tensor.name) for tensor in step.outputs]
+        # For each result, the argument whose next value it is.
+        self._next = [indices.get(tensor.name) for tensor in step.outputs]
 
     def propagated(self, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
-        """The cuts and those of other arguments that follow from them."""
+        """Return the cuts, completed by those of other arguments that follow from them."""
         with self._context, ir.Location.unknown():
             passed = self._passed(cuts, False, _PROPAGATE)
             found = [_sharding(attributes) for attributes in _main(passed).arg_attrs]
@@ -84,19 +91,25 @@ class Partitioner:
         )
 
     def estimated(self, cuts: tuple[Cut, ...]) -> Estimate:
-        """What a device does and holds where each argument is cut just so."""
+        """Return operations and memory of a device for exactly these cuts."""
         with self._context, ir.Location.unknown():
             passed = self._passed(cuts, True, f"{_PROPAGATE},{_EXCHANGE}")
             return _Reader(_main(passed), self._mesh).estimate()
 
-    def uses(self, place: int, depth: int) -> str:
-        """In what operations an argument's values end up, at most so many of them away."""
-        argument = _main(self._module).arguments[place]
+    def uses(self, index: int, depth: int) -> str:
+        """Return a digest of the operations that use an argument, up to `depth` operations away."""
+        argument = _main(self._module).arguments[index]
         with self._context:
             return _uses(argument, depth, self._seen)
 
     def _passed(self, cuts: tuple[Cut, ...], closed: bool, passes: str) -> Any:
-        """The module, partitioned; it owns what is read from it. Open cuts may be added to."""
+        """Return the partitioned module, which owns what is read from it.
+
+        Args:
+          cuts: of the arguments.
+          closed: forbid the passes to cut more dimensions.
+          passes: to run.
+        """
         module = self._module.operation.clone()
         axes = [sdy.MeshAxisAttr.get(name, size) for name, size in self._mesh.items()]
         block = module.regions[0].blocks[0]
@@ -105,8 +118,8 @@ class Partitioner:
         main = _main(module)
         main.arg_attrs = [_attributes(cut, closed) for cut in cuts]
         results = [
-            _attributes(((),) * len(tensor.shape) if place is None else cuts[place], closed)
-            for tensor, place in zip(self._step.outputs, self._next, strict=True)
+            _attributes(((),) * len(tensor.shape) if index is None else cuts[index], closed)
+            for tensor, index in zip(self._step.outputs, self._next, strict=True)
         ]
         main.attributes["res_attrs"] = ir.ArrayAttr.get(results)
         _run(module, passes)
@@ -114,17 +127,17 @@ class Partitioner:
 
 
 class _Reader:
-    """Operations of a partitioned function."""
+    """A reader of the operations of a partitioned function."""
 
     def __init__(self, main: Any, mesh: dict[str, int]):
         self._main, self._mesh = main, mesh
-        self._cuts: dict[Any, str] = {}  # of each value, its sharding
-        self._made: dict[Any, int] = {}  # by value, its operation in the program
+        self._cuts: dict[Any, str] = {}  # sharding of each value
+        self._made: dict[Any, int] = {}  # index of the operation that makes each value
         self._program: list[Operation] = []
         self._flops: list[float] = []
 
     def estimate(self) -> Estimate:
-        """See Estimate."""
+        """Return the estimate of the function."""
         attributes = self._main.arg_attrs
         for argument, given in zip(self._main.arguments, attributes, strict=True):
             self._cuts[argument] = str(_sharding(given) or "")
@@ -160,12 +173,12 @@ class _Reader:
         self._made.update(dict.fromkeys(operation.results, len(self._program) - 1))
 
     def _axes(self, operation: Any) -> str:
-        """Along which a collective joins devices."""
+        """Return the axes along which a collective joins devices."""
         given = operation.attributes
         return " ".join(str(given[name]) for name in given if name != "out_sharding")
 
     def _size(self, text: str) -> int:
-        """Of all axes, or parts of axes, that are named in shardings; each counts once."""
+        """Return the product of all axes, or parts of axes, in shardings; each counts once."""
         named = {
             (axis, int(before or 1), int(parts or self._mesh[axis]))
             for axis, before, parts in _AXES.findall(text)
@@ -181,7 +194,7 @@ class _Reader:
         return _elements(value) * _width(value) // self._size(self._cuts.get(value, ""))
 
     def _work(self, operation: Any) -> float:
-        """Floating-point operations of one device."""
+        """Return the floating-point operations of one device."""
         if operation.name not in ("stablehlo.dot_general", "stablehlo.convolution"):
             return 0.0
         left, right = operation.operands
@@ -192,12 +205,12 @@ class _Reader:
         else:
             numbers = stablehlo.ConvDimensionNumbers(operation.attributes["dimension_numbers"])
             summed = _elements(right) // _shape(right)[numbers.kernel_output_feature_dimension]
-        # Whatever dimension an axis cuts, in two of the three values or, a batch's, in all of them.
+        # An axis cuts a dimension of two of the three values or, for a batch, of all three.
         parts = self._size(" ".join(self._cuts.get(v, "") for v in (left, right, out)))
         return 2.0 * _elements(out) * summed / parts
 
     def _peak(self, operations: list[Any]) -> int:
-        """The most bytes of values that are still to be read."""
+        """Return the peak of the bytes of values that are still to be read."""
         last = {value: i for i, each in enumerate(operations) for value in each.operands}
         ends: dict[int, int] = {}
         held = peak = 0
@@ -237,7 +250,7 @@ def _sharding(attributes: Any) -> Any:
 
 
 def _cut(sharding: Any) -> Cut | None:
-    """The axes of each dimension; None where there is no sharding, or a part of an axis is used."""
+    """Return the axes of each dimension; None without a sharding or if part of an axis is used."""
     if sharding is None or ":(" in str(sharding):
         return None
     dimensions = sdy.TensorShardingAttr(sharding).dimension_shardings
@@ -248,7 +261,7 @@ def _cut(sharding: Any) -> Cut | None:
 
 
 def _each(attribute: Any) -> list[str]:
-    """The shardings of an operation's results."""
+    """Return the shardings of an operation's results."""
     return [str(each) for each in sdy.TensorShardingPerValueAttr(attribute).shardings]
 
 
@@ -267,7 +280,7 @@ def _bits(name: str) -> int:
 
 
 def _width(value: Any) -> int:
-    """Bytes of an element."""
+    """Return the bytes of an element."""
     return _bits(str(ir.RankedTensorType(value.type).element_type)) // 8
 
 

@@ -1,7 +1,7 @@
-"""Several processes that train together: how they meet, what they agree on, and how they end.
+"""Several processes that train together: connection, agreement and shutdown.
 
-`jax.distributed` connects them, with addresses as given or as Slurm, Open MPI and others say. Where
-one has gone, or never came, JAX's native code prints a trace and aborts; here it is one line.
+`jax.distributed` connects them, at the given addresses or those of Slurm, Open MPI and others. If
+one is lost or never starts, JAX's native code prints a trace and aborts; here it is one line.
 """
 
 import argparse
@@ -28,24 +28,27 @@ from .layout import LayoutError
 
 AUTO = "auto"
 STATUS = 2
-GONE = "another process of this training is gone; start all again to resume"
+GONE = "another process of this training was lost; restart all of them to resume"
 NATIVE_END = b"JAX distributed service detected fatal errors"
 LOST_PEER = re.compile("gloo|nccl|coordination|peer|socket", re.IGNORECASE)
 
 
 @contextlib.contextmanager
 def together(options: argparse.Namespace) -> Iterator[None]:
-    """Within it this process and the others that the options speak of train together.
+    """Connect this process to the others named in the options for the duration of the block.
 
-    options: with coordinator, processes, process and wait_seconds, as run.py has them.
+    Args:
+      options: with coordinator, processes, process and wait_seconds, as run.py has them.
 
-    Raises what is raised within, where the process is alone; else it ends, as `Ending` says.
+    Raises:
+      Exception: that of the block, if this process is alone; otherwise an error ends the process,
+        see `Ending`.
     """
     given = (options.coordinator, options.processes, options.process)
     if given == (None, None, None):
         yield
         return
-    ending = Ending(f"not all processes have come within {options.wait_seconds} s")
+    ending = Ending(f"not all processes connected within {options.wait_seconds} s")
     try:
         _join(*given, options.wait_seconds)
         ending.line = GONE
@@ -63,14 +66,18 @@ def together(options: argparse.Namespace) -> Iterator[None]:
 
 
 def _join(coordinator: str | None, count: int | None, index: int | None, seconds: int) -> None:
-    """Connects the processes; raises LayoutError for what cannot be connected."""
+    """Connect the processes.
+
+    Raises:
+      LayoutError: they cannot be connected.
+    """
     address = None if coordinator == AUTO else coordinator
     if address and not re.fullmatch(r".+:\d+", address):
         raise LayoutError(f"--coordinator must be HOST:PORT or {AUTO}, got {address}.")
     if address and index == 0:
         with socket.create_server(("", int(address.rpartition(":")[2]))):
-            pass  # a port that is in use is an OSError here, and a fault of JAX's native code there
-    jax.config.update("jax_enable_preemption_service", False)  # it would catch SIGTERM
+            pass  # a port in use raises OSError here, but crashes JAX's native code
+    jax.config.update("jax_enable_preemption_service", False)  # it would intercept SIGTERM
     try:
         jax.distributed.initialize(address, count, index, initialization_timeout=seconds)
         devices, local = len(jax.devices()), jax.local_device_count()
@@ -78,16 +85,17 @@ def _join(coordinator: str | None, count: int | None, index: int | None, seconds
         reason = str(error).partition("\n")[0]
         raise LayoutError(f"The processes cannot be connected: {reason}") from error
     if devices != jax.process_count() * local:
-        raise LayoutError("Every process must have as many devices as the others.")
+        raise LayoutError("Every process must have the same number of devices.")
 
 
 class Ending:
-    """How a process ends that needs others: with a line on stderr and status 2, at once.
+    """Immediate end of a process that needs others: a line on stderr and status 2.
 
-    What native code prints goes to a temporary file, and from there to stderr only where it aborts
-    for a reason of its own. An exit by way of JAX would wait for processes that do not come.
+    Output of native code goes to a temporary file, and from there to stderr only if it aborts for
+    another reason. A regular exit of JAX would wait for the missing processes.
 
-    line: why it ends, where native code finds a process missing.
+    Args:
+      line: message for when native code finds a process missing.
     """
 
     def __init__(self, line: str):
@@ -98,21 +106,21 @@ class Ending:
         os.dup2(self._native, 2)
         sys.stderr = os.fdopen(self._stderr, "w", buffering=1)
         self._handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._aborting)
-        # A handler of Python's would wait for a main thread that may never come back.
+        # A Python handler would wait for a main thread that may never return.
         ctypes.CDLL(None).signal(int(signal.SIGABRT), self._handler)
 
     def now(self, line: str) -> NoReturn:
-        """Ends the process."""
+        """End the process with a message."""
         os.write(self._stderr, f"error: {line}\n".encode())
         os._exit(STATUS)
 
     def unexpected(self) -> NoReturn:
-        """Ends the process with the traceback of the error that is being handled."""
+        """End the process with the traceback of the error that is being handled."""
         traceback.print_exc()
         os._exit(1)
 
     def close(self) -> None:
-        """Undoes what the process no longer needs."""
+        """Restore stderr and the handler of SIGABRT."""
         ctypes.CDLL(None).signal(int(signal.SIGABRT), None)
         os.dup2(self._stderr, 2)
         os.close(self._native)
@@ -127,12 +135,17 @@ class Ending:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes."""
+    """Return whether this process is the one that writes files."""
     return jax.process_index() == 0
 
 
 def of_first(arrays: Callable[[], dict[str, np.ndarray]], slots: Sequence[dict]) -> dict:
-    """What the first process reads, in all; described by names, shapes and dtypes."""
+    """Return the arrays of the first process in all processes.
+
+    Args:
+      arrays: reads the arrays; called only in the first process.
+      slots: names, shapes and dtypes of the arrays.
+    """
     if jax.process_count() == 1:
         return arrays()
     if is_first():
@@ -142,14 +155,14 @@ def of_first(arrays: Callable[[], dict[str, np.ndarray]], slots: Sequence[dict])
 
 
 def whole(array: jax.Array) -> np.ndarray:
-    """A copy of an array that lies among the devices of all processes, which all ask for it."""
+    """Return a copy of a distributed array; every process must call this."""
     if not (array.is_fully_addressable or array.is_fully_replicated):
         return np.array(multihost_utils.process_allgather(array, tiled=True))
     return np.array(array)
 
 
 def check_equal(*things: Any) -> None:
-    """Raises LayoutError where another process has others, by their repr."""
+    """Raise LayoutError if the things differ between processes, compared by their repr."""
     if jax.process_count() == 1:
         return
     digest = hashlib.sha256(repr(things).encode()).digest()
@@ -159,17 +172,19 @@ def check_equal(*things: Any) -> None:
     if different:
         raise LayoutError(
             f"Process {different[0]} has another program, layout or --steps than process 0: give "
-            "all the same folder and options."
+            "all of them the same folder and options."
         )
 
 
 class Agreement:
-    """What all processes do next, which each of them asks after every step.
+    """An agreement of all processes on the next action, requested by each after every step.
 
-    Answers are those of the step before where there are several processes, so that none waits for
-    its devices.
+    With several processes, an answer is that of the previous step, so that none waits for its
+    devices.
 
-    requests: the first is to go on; of the others the last that any process has is done by all.
+    Args:
+      requests: the first means to continue; of the others, the last one that any process requests
+        is done by all.
     """
 
     def __init__(self, requests: Sequence[str]):
@@ -177,7 +192,7 @@ class Agreement:
         self._asked: deque = deque()
 
     def __call__(self, request: str) -> str:
-        """What is to be done, as this process requests or another does."""
+        """Return the agreed action, given this process's request."""
         if jax.process_count() == 1:
             return request
         self._asked.append(_largest(np.int32(self._requests.index(request))))
@@ -185,12 +200,12 @@ class Agreement:
             return self._requests[0]
         agreed = self._requests[int(self._asked.popleft())]
         if agreed != self._requests[0]:
-            self._asked.clear()  # asked before this was done
+            self._asked.clear()  # these requests precede the action
         return agreed
 
 
 def _largest(number: np.int32) -> jax.Array:
-    """Of all processes; it need not be there yet."""
+    """Return the maximum over all processes, possibly not computed yet."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()), "all")
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("all"))
     own = np.full(jax.local_device_count(), number)

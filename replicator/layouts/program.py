@@ -1,7 +1,7 @@
-"""The operations of a compiled program and what each waits for, read from XLA's text.
+"""The operations of a compiled program and their dependencies, read from XLA's text.
 
-A program that XLA has partitioned is that of one device: shapes are those of its shard, and what
-devices exchange are operations of their own. The text is in the order that XLA has scheduled.
+A program that XLA has partitioned is that of one device: shapes are those of its shard, and
+exchanges between devices are separate operations. The text is in scheduled order.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ COLLECTIVES = (
     *("all-reduce", "all-gather", "reduce-scatter", "all-to-all"),
     *("collective-permute", "collective-broadcast"),
 )
-# They name values and take no time.
+# These only name values and take no time.
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota"),
     *("partition-id", "replica-id", "after-all", "opt-barrier"),
@@ -31,16 +31,16 @@ COMPUTE, LINK = "compute", "link"
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """What a resource does at a time, once what it waits for is done.
+    """One operation on a resource, which starts when its inputs are done.
 
     Attributes:
       name: in the program; the pieces of a combined collective have the name of the whole.
-      kind: of a collective, which; of anything else what it computes, without its shapes.
-      size_bytes: read and written; of a collective, what a device gives.
+      kind: of a collective, its name; otherwise a digest of the computation, without its shapes.
+      size_bytes: read and written; for a collective, the input of a device.
       inputs: indices of earlier operations that it waits for.
-      devices: that take part in a collective.
-      resource: what it keeps busy.
-      seconds: for how long; of a collective the network says so.
+      devices: number that take part in a collective.
+      resource: the resource it occupies.
+      seconds: duration; that of a collective is computed from the network.
     """
 
     name: str
@@ -53,22 +53,22 @@ class Operation:
 
     @property
     def is_collective(self) -> bool:
-        """Whether devices exchange something."""
+        """True if devices exchange data."""
         return self.kind in COLLECTIVES
 
 
 def read_program(text: str, num_devices: int) -> list[Operation]:
-    """The operations of the entry computation, in order; those that take no time are left out.
+    """Return the operations of the entry computation in order, without those that take no time.
 
     Args:
       text: of a compiled module.
-      num_devices: that run it, for collectives among all of them.
+      num_devices: that run it, for collectives over all of them.
     """
     called = dict(_computations(text))
     entry = called.pop("ENTRY", [])
     digests: dict[str, str] = {}
     program: list[Operation] = []
-    given: dict[str, tuple[int, ...]] = {}  # by name, the operations that make the value
+    given: dict[str, tuple[int, ...]] = {}  # operations that make each value, by name
     pieces: dict[str, list[tuple[int, ...]]] = {}  # of a combined collective, by element
     sizes: dict[str, int] = {}
     for line in entry:
@@ -100,15 +100,15 @@ def read_program(text: str, num_devices: int) -> list[Operation]:
 
 
 def combined(program: list[Operation], most_bytes: float = math.inf) -> list[Operation]:
-    """The program whose combined collectives are cut into buckets of at most so many bytes.
+    """Return the program with combined collectives cut into buckets of at most `most_bytes`.
 
-    The pieces of a collective are exchanged in buckets in their order, each as soon as what is in
-    it is there. Endless buckets are the collectives as compiled.
+    The pieces of a collective are exchanged in buckets in their order, each as soon as its content
+    is ready. Infinite buckets are the collectives as compiled.
     """
     made: list[Operation] = []
-    place: list[int] = []  # of each operation, where it is now
+    moved_to: list[int] = []  # new index of each operation
     for operation in program:
-        inputs = tuple(sorted({place[index] for index in operation.inputs}))
+        inputs = tuple(sorted({moved_to[index] for index in operation.inputs}))
         last = made[-1] if made else None
         joins = (
             operation.is_collective
@@ -122,12 +122,12 @@ def combined(program: list[Operation], most_bytes: float = math.inf) -> list[Ope
             made[-1] = dataclasses.replace(last, size_bytes=size, inputs=waits)
         else:
             made.append(dataclasses.replace(operation, inputs=inputs))
-        place.append(len(made) - 1)
+        moved_to.append(len(made) - 1)
     return made
 
 
 def _computations(text: str) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """The lines of every computation, taken apart, by its name; the entry's is ENTRY."""
+    """Yield each computation's name, ENTRY for the entry, and its parsed lines."""
     lines: list[tuple[str, ...]] = []
     for line in text.splitlines():
         header = _HEADER.match(line)
@@ -139,7 +139,7 @@ def _computations(text: str) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
 
 
 def _bytes(shape: str) -> int:
-    """Bytes of a shape, or of all in a tuple."""
+    """Return the bytes of a shape, or of all shapes in a tuple."""
     total = 0
     for letters, bits, sizes in _SHAPE.findall(shape):
         width = 8 if letters in ("pred", "s", "u", "f", "bf", "c") and not bits else int(bits or 0)
@@ -148,7 +148,7 @@ def _bytes(shape: str) -> int:
 
 
 def _group(rest: str, num_devices: int) -> int:
-    """How many devices a collective joins."""
+    """Return the number of devices that a collective joins."""
     found = _GROUPS.search(rest)
     if found is None:
         return num_devices
@@ -161,7 +161,7 @@ def _group(rest: str, num_devices: int) -> int:
 
 
 def _kind(opcode: str, rest: str, called: dict[str, list], digests: dict[str, str]) -> str:
-    """The opcode, and a digest of what the computations that it calls do, shapes left out."""
+    """Return the opcode and a digest of the computations that it calls, without shapes."""
     names = _CALLED.findall(rest)
     return "-".join([opcode, *(_digest(name, called, digests) for name in names)])
 

@@ -1,7 +1,7 @@
-"""The search for a layout: inductive tactics first, then one decision after another from them.
+"""The search for a layout: inductive tactics first, then decisions one by one from the best.
 
-After automap (Schaarschmidt et al. 2021, arXiv 2112.02958): decisions are about arguments alone,
-tied tensors and repeated layers are decided together, and what follows for other arguments is
+After automap (Schaarschmidt et al. 2021, arXiv 2112.02958): decisions are about arguments only,
+tied tensors and repeated layers are decided together, and consequences for other arguments are
 propagated, so that one decision about a block's hidden layer cuts its first matrix in columns, its
 second in rows, and all moments. Nothing is random. Layouts are compared as partitioned; the best
 few are compiled, and the compiled program decides.
@@ -18,17 +18,17 @@ from .layout import GIB, MODEL, Cut, Layout, LayoutError, Step, is_possible, who
 from .partition import Partitioner
 
 Cuts = tuple[Cut, ...]
-SHORTLIST = 5  # layouts that are compiled, beside the first
-STARTS = 3  # layouts from which is searched, group by group
+SHORTLIST = 5  # layouts that are compiled after the first
+STARTS = 3  # layouts from which the search descends, group by group
 WIDTH = 4  # of the beam of propagated decisions
 MOST_ESTIMATES = 500
-NEAR = 1.03  # times the least time: simulated times tell no less apart
-LEAST_SHARE = 0.01  # of the state, of a group that is decided on its own; smaller ones follow
+NEAR = 1.03  # times the least time; simulated times are no more precise
+LEAST_SHARE = 0.01  # of the state, for a group to be decided on its own; smaller ones follow
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A layout, its step as compiled and what that costs, and how many layouts were compared."""
+    """A layout, its compiled step and cost, and the number of layouts compared and compiled."""
 
     layout: Layout
     compiled: Any
@@ -39,20 +39,22 @@ class Found:
     def __str__(self) -> str:
         cost = self.cost
         return (
-            f"of {self.compared} layouts compared and {self.compilations} compiled, this needs "
-            f"{cost.memory_bytes / GIB:.3g} GiB a device, sends {cost.sent_bytes / 1e6:.3g} MB in "
-            f"{len(cost.collectives)} collectives and takes {1e3 * cost.seconds:.3g} ms, simulated."
+            f"of {self.compared} layouts compared and {self.compilations} compiled, the best needs "
+            f"{cost.memory_bytes / GIB:.3g} GiB per device, sends {cost.sent_bytes / 1e6:.3g} MB "
+            f"in {len(cost.collectives)} collectives and takes {1e3 * cost.seconds:.3g} ms, "
+            "simulated."
         )
 
 
 class Search:
-    """The best layout of a step over a mesh.
+    """The search for the best layout of a step over a mesh.
 
     Args:
-      step, text: as exported, and its StableHLO.
+      step: as exported.
+      text: its StableHLO.
       mesh: sizes of the axes by name.
-      machine: for which to choose.
-      compile_step: the step compiled for the cuts of its arguments.
+      machine: to optimise for.
+      compile_step: returns the step compiled for the cuts of its arguments.
     """
 
     def __init__(
@@ -78,15 +80,15 @@ class Search:
         self._whole = whole(step)
 
     def best(self) -> Found:
-        """The layout with the least cost.
+        """Return the layout with the least cost.
 
         Raises:
           LayoutError: no layout that was found fits in the memory.
         """
         batches = self._batches()
-        self._compiled(batches[-1])  # estimates are scaled by what the compiler makes of this one
+        self._compiled(batches[-1])  # sets the scale of estimates
         tactics = {each: None for start in batches for each in self._tactics(start)}
-        # The best of every stage: estimates of layouts that cut much at once may be far too low.
+        # The best of every stage, as estimates of layouts with many cuts may be far too low.
         stages = [min([*batches, *tactics], key=self._estimated), *self._widen(batches)]
         for start in sorted(self._estimates, key=self._estimated)[:STARTS]:
             stages.append(self._descend(start))
@@ -101,7 +103,7 @@ class Search:
         return Found(Layout(self._mesh, cuts), self._programs[cuts], self._costs[cuts], *counts)
 
     def _chosen(self) -> Cuts:
-        """Of the layouts compiled that fit and are about as fast as any, that which sends least."""
+        """Return the compiled layout that sends least among fitting ones near the fastest."""
         fitting = {cuts: cost for cuts, cost in self._costs.items() if self._fits(cost)}
         if not fitting:
             raise LayoutError(self._too_large())
@@ -110,12 +112,12 @@ class Search:
         return min(near, key=lambda cuts: (fitting[cuts].sent_bytes, fitting[cuts].seconds))
 
     def _batches(self) -> list[Cuts]:
-        """The rows of the batch along every choice of axes that divides them, all axes last."""
+        """Return the batch's rows cut along every possible choice of axes, all axes last."""
         every = (self._with(self._whole, self._batch, 0, axes) for axes in self._choices())
         return [cuts for cuts in every if cuts is not None]
 
     def _tactics(self, cuts: Cuts) -> Iterator[Cuts]:
-        """The state in shards along every choice of axes; output channels along the model's."""
+        """Yield the state in shards along every choice of axes, and output channels along MODEL."""
         for axes in self._choices()[1:]:
             yield self._sharded(cuts, axes, lambda group: group.dimensions)
         if MODEL in self._axes:
@@ -128,7 +130,7 @@ class Search:
     def _sharded(
         self, cuts: Cuts, axes: tuple[str, ...], choose: Callable[[Group], tuple[int, ...]]
     ) -> Cuts:
-        """Every group cut along its largest dimension of those chosen that the axes divide."""
+        """Cut every group along the largest chosen dimension that the axes divide."""
         for group in self._groups:
             by_size = sorted(choose(group), key=lambda d: -group.shape[d])
             made = (self._with(cuts, group, d, axes) for d in by_size)
@@ -136,9 +138,10 @@ class Search:
         return cuts
 
     def _widen(self, beam: list[Cuts]) -> list[Cuts]:
-        """The best layout of one propagated decision, of two and so on; a few of each are kept.
+        """Return the best layouts of one propagated decision, of two and so on, by beam search.
 
-        The first that pays most, often a cut of every layer's width, need not be one of the best.
+        A first decision that pays most in the end, often a cut of every layer's width, need not be
+        one of the best at first.
         """
         decisions = {
             (self._implications(group, dimension, axis), axis): None
@@ -155,9 +158,9 @@ class Search:
         return found
 
     def _descend(self, cuts: Cuts) -> Cuts:
-        """The cuts after the best decision about one group after another, until none improves."""
+        """Take the best decision for one group after another until none improves the cuts."""
         decided = [self._batch, *self._large()]
-        since = 0  # groups that were looked at without a change
+        since = 0  # groups considered since the last change
         while since < len(decided):
             group = decided.pop(0)
             decided.append(group)
@@ -174,7 +177,7 @@ class Search:
         return [group for group in self._groups if group.num_elements >= LEAST_SHARE * total]
 
     def _moves(self, cuts: Cuts, group: Group) -> Iterator[Cuts]:
-        """Other cuts of a group, and decisions about it taken or taken back with what follows."""
+        """Yield other cuts of a group, and its decisions taken or undone with consequences."""
         every: list[Cuts | None] = []
         for choice in itertools.product([None, *group.dimensions], repeat=len(self._axes)):
             made: Cuts | None = self._with(cuts, group, None, tuple(self._axes))
@@ -188,40 +191,40 @@ class Search:
         yield from (each for each in every if each is not None and each != cuts)
 
     def _implications(self, group: Group, dimension: int, axis: str) -> Cuts:
-        """Every argument's cut if only this decision is taken, and propagated."""
-        key = group.places, dimension, axis
+        """Return every argument's cut if only this decision is taken and propagated."""
+        key = group.indices, dimension, axis
         if key not in self._implied:
             start = self._with(self._whole, group, dimension, (axis,))
             self._implied[key] = self._whole if start is None else self._alike(start)
         return self._implied[key]
 
     def _alike(self, start: Cuts) -> Cuts:
-        """The cuts propagated, where tied tensors agree; a batch is cut along rows alone."""
+        """Return the propagated cuts on which tied tensors agree; a batch is cut along rows."""
         found = self._partitioner.propagated(start)
         cuts = list(start)
         for group in self._groups:
-            agreed = {found[place] for place in group.places if any(found[place])}
+            agreed = {found[index] for index in group.indices if any(found[index])}
             if len(agreed) == 1:
                 (cut,) = agreed
-                for place in group.places:
-                    cuts[place] = cut
+                for index in group.indices:
+                    cuts[index] = cut
         return tuple(cuts)
 
     def _with(
         self, cuts: Cuts, group: Group, dimension: int | None, axes: tuple[str, ...]
     ) -> Cuts | None:
-        """The cuts with some axes along a dimension of a group only; None if impossible."""
+        """Return the cuts with some axes along only this dimension of a group, or None."""
         made = list(cuts)
-        for place in group.places:
-            made[place] = self._placed(cuts[place], dimension, axes)
-        return tuple(made) if self._is_possible(made, group.places) else None
+        for index in group.indices:
+            made[index] = self._placed(cuts[index], dimension, axes)
+        return tuple(made) if self._is_possible(made, group.indices) else None
 
-    def _is_possible(self, cuts: Sequence[Cut], places: Iterable[int]) -> bool:
-        shapes = {place: self._step.arguments[place].shape for place in places}
+    def _is_possible(self, cuts: Sequence[Cut], indices: Iterable[int]) -> bool:
+        shapes = {index: self._step.arguments[index].shape for index in indices}
         return all(is_possible(shape, cuts[i], self._mesh) for i, shape in shapes.items())
 
     def _placed(self, cut: Cut, dimension: int | None, axes: tuple[str, ...]) -> Cut:
-        """The cut with some axes along one dimension and no other, in the mesh's order."""
+        """Return the cut with some axes along one dimension and no other, in the mesh's order."""
         kept = [{*each} - {*axes} for each in cut]
         if dimension is not None:
             kept[dimension] |= {*axes}
@@ -249,7 +252,7 @@ class Search:
         return *self._estimates[cuts].key(self._machine), count, named
 
     def _compiled(self, cuts: Cuts) -> None:
-        """Compiles a layout for its cost; the first one says how estimates are to be scaled."""
+        """Compile a layout and store its cost; the first one sets the scale of estimates."""
         if cuts in self._costs:
             return
         compiled, machine = self._compile(cuts), self._machine
@@ -268,5 +271,5 @@ class Search:
         mesh = "x".join(map(str, self._mesh.values()))
         return (
             f"No layout over {mesh} devices fits in {(self._machine.memory_bytes or 0) / GIB:.3g} "
-            f"GiB: the smallest needs {least / GIB:.3g} GiB a device."
+            f"GiB: the smallest needs {least / GIB:.3g} GiB per device."
         )

@@ -1,9 +1,9 @@
-"""A dataflow in time: operations on resources, each in its order, and what they wait for.
+"""Simulation of a dataflow: operations on resources, each in order, with dependencies.
 
-Every resource (a device's compute, a link, a worker, a server) makes its operations one after
-another in the order of the program; an operation begins when its resource is free and what it waits
-for has ended. Orders are fixed, so that an end is a maximum of sums of seconds: nothing that gets
-faster can make anything later (other than in list scheduling, Graham 1969).
+Every resource (a device's compute, a link, a worker, a server) runs its operations one after
+another in the order of the program; an operation starts when its resource is free and its inputs
+are done. Orders are fixed, so that an end is a maximum of sums of seconds: making an operation
+faster never delays another (unlike list scheduling, Graham 1969).
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ DEVICE, SERVERS = "device", "servers"
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """What a resource did, from when and for how long."""
+    """One operation on a resource, with its start and duration."""
 
     name: str
     kind: str
@@ -27,7 +27,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """A simulated step of one device; all others make the same.
+    """A simulated step of one device; all devices have the same.
 
     Attributes:
       events: in the order of the program.
@@ -39,21 +39,21 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """When the last event has ended."""
+        """End of the last event."""
         return max((event.start_seconds + event.seconds for event in self.events), default=0.0)
 
     def busy_seconds(self, resource: str) -> float:
-        """For which a resource is not idle."""
+        """Return the time for which a resource is not idle."""
         return sum(event.seconds for event in self.events if event.resource == resource)
 
 
 def simulate(program: list[Operation], network: Network, compute_scale: float = 1.0) -> Timeline:
-    """The timeline of a program.
+    """Return the timeline of a program.
 
     Args:
       program: computations with their seconds; collectives with their bytes and devices.
-      network: what collectives take.
-      compute_scale: how many times as long a computation takes, see `sharing_scale`.
+      network: gives the time of collectives.
+      compute_scale: factor on the time of computations, see `sharing_scale`.
     """
     free: dict[str, float] = {}
     ends: list[float] = []
@@ -74,24 +74,28 @@ def simulate(program: list[Operation], network: Network, compute_scale: float = 
 
 
 def sharing_scale(
-    replicas: int, busy_share: float = 1.0, beside_scale: float | None = None
+    replicas: int, busy_share: float = 1.0, paired_scale: float | None = None
 ) -> float:
-    """How many times as long each of `replicas` takes that share the cores which one had alone.
+    """Return the slowdown of each of `replicas` that share the cores which one had alone.
 
     Args:
-      busy_share: of the cores, that one kept busy; what it left idle, others can use.
-      beside_scale: how many times as long one takes beside one other, measured. What these two
-        take longer than their busy shares say (caches, bandwidth), more replicas do too.
+      replicas: number that run at once.
+      busy_share: of the cores that one kept busy; others can use the idle rest.
+      paired_scale: measured slowdown of one next to another. The part that busy shares do not
+        explain (caches, bandwidth) is assumed for more replicas too.
     """
-    if replicas == 1 or beside_scale is None:
+    if replicas == 1 or paired_scale is None:
         return max(1.0, replicas * busy_share)
-    return beside_scale * sharing_scale(replicas, busy_share) / sharing_scale(2, busy_share)
+    return paired_scale * sharing_scale(replicas, busy_share) / sharing_scale(2, busy_share)
 
 
 def synchronous(seconds: float, reduced_bytes: list[float], devices: int) -> list[Operation]:
-    """The step of a replica that computes, then reduces, with no overlap: those of TensorFlow.
+    """Return the step of a replica that computes, then reduces without overlap, as TensorFlow does.
 
-    reduced_bytes: what it gives, a collective each.
+    Args:
+      seconds: of the computation.
+      reduced_bytes: input of each collective.
+      devices: that take part.
     """
     step = Operation("step", "step", 0.0, seconds=seconds)
     return [
@@ -109,17 +113,22 @@ def asynchronous_rate(
     handling_seconds: float = 0.0,
     updates: int = 32,
 ) -> tuple[float, Timeline]:
-    """Updates a second of workers around parameter servers, and the timeline of `updates` of each.
+    """Return the updates per second of workers and parameter servers, and a timeline.
 
-    A worker reads all variables, computes, and adds what changed (Dean et al. 2012): a worker's
-    own link carries all bytes each way, the link of a server its part of every worker's.
+    A worker reads all variables, computes, and adds its changes (Dean et al. 2012): a worker's link
+    carries all bytes each way, a server's link its share of every worker's.
 
     Args:
-      seconds: of a worker's computation. size_bytes: of all variables.
-      handling_seconds: of the processor at either end, for the messages of all variables one way.
+      seconds: of a worker's computation.
+      size_bytes: of all variables.
+      workers: number of workers.
+      servers: number of parameter servers.
+      network: between two machines.
+      handling_seconds: processor time at either end for the messages of all variables one way.
+      updates: of each worker in the timeline.
     """
     transfer = network.latency_seconds + size_bytes / network.bytes_per_second
-    # What is spread over several servers comes from all at once, as fast as the worker's link.
+    # Variables on several servers arrive from all at once, limited by the worker's link.
     held = transfer / servers
     served = held + handling_seconds / servers
     program: list[Operation] = []

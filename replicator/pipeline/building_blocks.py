@@ -1,15 +1,17 @@
 """Schedules from building blocks: the passes of one microbatch, repeated at an interval.
 
-A block says when each stage makes F, B and W of microbatch 0; microbatch j does the same j
-intervals later. Repeated without a collision it is a schedule, which is squeezed (Qi et al. 2024,
-arXiv 2405.15362, sections 2 and 3). What lives of one microbatch for l slots is held l / T times,
-T being the interval, so that offsets between the stages decide the memory. With d devices:
+A block gives the slots of F, B and W of microbatch 0 on each stage; microbatch j runs j intervals
+later. Repeated without a collision it is a schedule, which is squeezed (Qi et al. 2024, arXiv
+2405.15362, sections 2 and 3). An activation of one microbatch that lives for l slots is held l / T
+times, T being the interval, so that offsets between the stages determine the memory. With d
+devices:
 
-    1f1b         one stage a device; F 1 slot after F of the stage before, fused backward 2 after
-    interleaved  stages s, s + d, ... on device s; groups of d microbatches go through in turn
-    v-*          stages s and 2d - 1 - s on device s, T = 6: lives of the two add up to the same on
-                 every device, and d s / 6 microbatches of a device's share live at once, where s,
-                 offset of F + offset of B, is 2 (v-min), 3 (v-half) or 6 (v-zb)
+    1f1b         one stage per device; F 1 slot after F of the previous stage, fused backward 2
+    after
+    interleaved  stages s, s + d, ... on device s; groups of d microbatches take turns
+    v-*          stages s and 2d - 1 - s on device s, T = 6: the lifetimes of the two have the same
+                 sum on every device, and d s / 6 microbatches of a device's share are live at once,
+                 where s, offset of F + offset of B, is 2 (v-min), 3 (v-half) or 6 (v-zb)
 """
 
 import itertools
@@ -24,10 +26,15 @@ V_INTERVAL = 6  # F, B and W of two stages
 
 
 class Block(NamedTuple):
-    """The passes of one microbatch and how they repeat.
+    """The passes of one microbatch and their repetition.
 
-    devices: of each stage. times: the slot of (kind, stage). interval: slots from a microbatch to
-    the next of its group, `group` of them, `period` from a group to the next. fused: see Schedule.
+    Attributes:
+      devices: the device of each stage.
+      times: the slot of (kind, stage).
+      interval: slots from a microbatch to the next of its group.
+      group: microbatches per group.
+      period: slots from a group to the next.
+      fused: see Schedule.
     """
 
     devices: tuple[int, ...]
@@ -39,7 +46,7 @@ class Block(NamedTuple):
 
 
 def one_forward_one_backward(devices: int) -> Block:
-    """1F1B: one stage a device; of d devices, the first holds d microbatches.
+    """Return the block of 1F1B: one stage per device; the first of d devices holds d microbatches.
 
     Harlap et al. 2018, PipeDream (arXiv 1806.03377).
     """
@@ -49,10 +56,14 @@ def one_forward_one_backward(devices: int) -> Block:
 
 
 def interleaved(devices: int, chunks: int = 2) -> Block:
-    """Interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473): `chunks` stages a device.
+    """Return the block of interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473).
 
-    Each stage follows the one before by an interval, so that d microbatches fill the time until the
-    first of them is back at device 0 for its next stage; then the next d.
+    Each stage follows the previous one by an interval, so that d microbatches fill the time until
+    the first of them returns to device 0 for its next stage; then the next d follow.
+
+    Args:
+      devices: number of devices.
+      chunks: stages per device.
     """
     stages = devices * chunks
     times: Times = {("F", stage): 3 * stage for stage in range(stages)}
@@ -66,13 +77,13 @@ def _fused(devices: tuple[int, ...], times: Times, group: int = 1, period: int =
 
 
 def v_shape(devices: int, offsets: tuple[int, int, int, int]) -> Block:
-    """Two stages a device, down the devices and back up.
+    """Return a block of two stages per device, down the devices and back up.
 
-    Of all waits where a microbatch changes direction, and of both orders of W, those which repeat
-    without a collision and hold least; of these the shortest.
+    The waits at the turning points and the order of W are chosen so that the block repeats without
+    a collision, holds the fewest activations and, among those, is shortest.
 
     Args:
-      devices: how many.
+      devices: number of devices.
       offsets: slots from stage to stage of F on the way down, F on the way up, B on the way down, B
         on the way up (section 3.2 of the paper).
     """
@@ -86,12 +97,12 @@ def v_shape(devices: int, offsets: tuple[int, int, int, int]) -> Block:
         held = _add_weights(times, devices)
         if held is not None:
             found.append((held, max(times.values()), len(found), times))
-    places = (*range(devices), *reversed(range(devices)))
-    return Block(places, min(found)[-1], V_INTERVAL, period=V_INTERVAL)
+    holders = (*range(devices), *reversed(range(devices)))
+    return Block(holders, min(found)[-1], V_INTERVAL, period=V_INTERVAL)
 
 
 def _add_weights(times: Times, devices: int) -> int | None:
-    """Puts W into the slots that are left; the most activations alive, or None for a collision."""
+    """Add W in the free slots; return the peak of live activations, or None for a collision."""
     most = 0
     for device in range(devices):
         stages = device, 2 * devices - 1 - device
@@ -107,12 +118,12 @@ def _add_weights(times: Times, devices: int) -> int | None:
 
 
 def _ends(times: Times, stages: tuple[int, ...], phases: tuple[int, ...]) -> tuple[int, ...]:
-    """How many activations live at once if W of each stage has its phase, and the slots of W."""
+    """Return the peak of live activations for the phases of W, and the slots of W."""
     T, lives = V_INTERVAL, []
     for stage, phase in zip(stages, phases, strict=True):
         backward = times["B", stage]
         lives.append((times["F", stage], backward + 1 + (phase - backward - 1) % T))
-    # Of microbatches that start at F + jT and end at W + jT, (t - F) // T + (W - t) // T + 1 live.
+    # Microbatches live from F + jT to W + jT: at slot t, (t - F) // T + (W - t) // T + 1 of them.
     held = max(sum((t - f) // T + (w - t) // T + 1 for f, w in lives) for t in range(T))
     return held, *(end for _, end in lives)
 
@@ -127,9 +138,10 @@ BLOCKS: dict[str, Callable[[int], Block]] = {
 
 
 def schedule(name: str, devices: int, microbatches: int) -> Schedule:
-    """The schedule of that name for so many devices and microbatches, squeezed.
+    """Return the named schedule for a number of devices and microbatches, squeezed.
 
-    Raises UserError for a name that is not in BLOCKS, or for less than one of either.
+    Raises:
+      UserError: the name is not in BLOCKS, or a number is below one.
     """
     if name not in BLOCKS:
         raise UserError(f"`schedule` must be one of {', '.join(BLOCKS)}, got {name}.")
@@ -141,7 +153,7 @@ def schedule(name: str, devices: int, microbatches: int) -> Schedule:
 
 
 def repeat(name: str, block: Block, microbatches: int) -> Schedule:
-    """The block's passes of so many microbatches, neither squeezed nor filled."""
+    """Return the block's passes of all microbatches, neither squeezed nor filled."""
     starts = [
         number % block.group * block.interval + number // block.group * block.period
         for number in range(microbatches)

@@ -1,4 +1,4 @@
-"""`onepass pipeline`: what each kind of schedule takes and holds, before there is a pipeline."""
+"""`onepass pipeline`: time and memory of each kind of schedule, before a pipeline exists."""
 
 import dataclasses
 import importlib
@@ -10,7 +10,7 @@ from replicator.pipeline.simulation import Durations, Simulation, compare
 from replicator.runs.errors import UserError
 
 DESCRIPTION = """Compare pipeline schedules of one network: 1F1B, interleaved 1F1B, V-Half, V-Min,
-V-ZB. Time is in the unit of the durations; activations are in those of a device's share of the
+V-ZB. Time is in the unit of the durations; the unit of activations is a device's share of the
 network for one microbatch.
 
   onepass pipeline --devices 8 --microbatches 32 --plot schedules.png"""
@@ -18,12 +18,12 @@ network for one microbatch.
 
 @dataclasses.dataclass(frozen=True)
 class PipelineArguments:
-    """The pipeline, and what its passes take."""
+    """The size of the pipeline and the durations of its passes."""
 
     devices: int
-    """Devices that the network is cut over."""
+    """Number of devices that hold the network."""
     microbatches: int
-    """Parts of a batch, one after another."""
+    """Number of parts of a batch."""
     forward: float = 1.0
     """Duration of the forward pass of a device's share of the network, any unit."""
     backward: float = 1.0
@@ -41,7 +41,12 @@ class PipelineArguments:
 
 
 def run(arguments: list[str], parse) -> int:
-    """The exit status of `onepass pipeline ARGUMENTS`; `parse` reads a dataclass from words."""
+    """Run `onepass pipeline ARGUMENTS` and return the exit status.
+
+    Args:
+      arguments: words of the command line.
+      parse: reads a dataclass from words.
+    """
     given = parse(PipelineArguments, arguments, "onepass pipeline", description=DESCRIPTION)
     if given.plot and given.plot.suffix not in (".png", ".svg", ".pdf"):
         raise UserError(f"`--plot` must end in .png, .svg or .pdf, got {given.plot}.")
@@ -59,7 +64,7 @@ def run(arguments: list[str], parse) -> int:
 
 
 def table(simulations: Sequence[Simulation]) -> str:
-    """Text in columns, throughput and memory as ratios over the first simulation."""
+    """Return a table, with throughput and memory as ratios to the first simulation."""
     head = (
         f"{'schedule':13s}{'time':>9s}{'bubble':>9s}{'throughput':>12s}{'peak':>7s}{'memory':>8s}"
     )
@@ -74,7 +79,7 @@ def table(simulations: Sequence[Simulation]) -> str:
 
 
 def to_json(simulations: Sequence[Simulation]) -> dict:
-    """The table as one object."""
+    """Return the table as one JSON object."""
     schedule = simulations[0].schedule
     return {
         "devices": schedule.num_devices,

@@ -1,4 +1,4 @@
-"""Simulated schedules as an image and as a trace for a viewer of Chrome traces."""
+"""Simulated schedules as an image and as a Chrome trace."""
 
 import json
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from replicator.pipeline.simulation import Simulation
 from replicator.runs.atomic_files import replacing, write_text
 
 COLOURS = {"F": ("#9ecae1", "#3182bd"), "B": ("#a1d99b", "#31a354"), "W": ("#fdd0a2", "#e6550d")}
-MICROSECONDS = 1000  # in a trace for each unit of time
+MICROSECONDS = 1000  # in a trace per unit of time
 
 
 def write_plot(path: Path, simulations: Sequence[Simulation]) -> None:
-    """Writes an image: for every simulation a row a device, and the activations that live there."""
+    """Write an image: for every simulation one row per device, and its peak activations."""
     height = sum(1.0 + 0.22 * each.schedule.num_devices for each in simulations)
     figure = Figure(figsize=(14.0, height), layout="constrained")
     FigureCanvasAgg(figure)
@@ -30,7 +30,7 @@ def write_plot(path: Path, simulations: Sequence[Simulation]) -> None:
         peak_axes.barh(range(len(each.peaks)), each.peaks, color="tab:grey")
         peak_axes.set_xlim(0, 1.05 * most)
         peak_axes.invert_yaxis()
-    grid[-1][0].set_xlabel("time; blue forward, green backward to the input, orange to the weights")
+    grid[-1][0].set_xlabel("time; blue forward, green input gradients, orange weight gradients")
     grid[-1][1].set_xlabel("peak activations")
     with replacing(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:] or "png", dpi=110)
@@ -59,9 +59,9 @@ def _draw_passes(axes, simulation: Simulation, latest: float) -> None:
 
 
 def write_trace(path: Path, simulations: Sequence[Simulation]) -> None:
-    """Writes a Chrome trace: a process a simulation, a thread a device, an event a pass.
+    """Write a Chrome trace: one process per simulation, thread per device, event per pass.
 
-    Perfetto and chrome://tracing show it, with the activations that live as counters.
+    Perfetto and chrome://tracing show it, with live activations as counters.
     """
     events = [event for each in enumerate(simulations) for event in _events(*each)]
     write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}) + "\n")
@@ -75,11 +75,11 @@ def _events(process: int, simulation: Simulation) -> list[dict]:
     live = [0] * schedule.num_devices
     for device, _, each in schedule.rows():
         start, end = (MICROSECONDS * time for time in simulation.spans[each])
-        place = {"pid": process, "tid": device}
+        row = {"pid": process, "tid": device}
         name = f"{each.kind}{each.microbatch}"
         about = {"stage": each.stage, "microbatch": each.microbatch}
         event = {"ph": "X", "name": name, "cat": each.kind, "ts": start, "dur": end - start}
-        events.append({**event, **place, "args": about})
+        events.append({**event, **row, "args": about})
         if each.kind != "B":
             live[device] += 1 if each.kind == "F" else -1
             counter = {"ph": "C", "name": f"live on {device}", "pid": process}

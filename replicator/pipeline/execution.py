@@ -1,7 +1,7 @@
-"""The exported stages of a network on the devices of JAX, run by a schedule.
+"""Execution of a network's exported stages on the devices of JAX, by a schedule.
 
-JAX dispatches without waiting: the passes are asked for in the order of their slots, and each runs
-when its device is free and what it needs has arrived.
+JAX dispatches asynchronously: the passes are dispatched in the order of their slots, and each runs
+when its device is free and its inputs have arrived.
 """
 
 from collections.abc import Mapping
@@ -27,15 +27,17 @@ Arrays = dict[str, jax.Array]
 
 
 class Pipeline:
-    """Stages that `export.export_stages` wrote, each on the device that a schedule gives it.
+    """Stages written by `export.export_stages`, each on the device that a schedule assigns.
 
-    peaks: of each device, the most activations that were alive at once in the last step, 1 being
-    those of a device's share of the stages for one microbatch. peak_bytes: the most bytes that were
-    kept from pass to pass, what B keeps for W included.
+    Attributes:
+      peaks: per device, the most activations that were live at once in the last step; 1 is a
+        device's share of the stages for one microbatch.
+      peak_bytes: per device, the most bytes kept between passes, including those that B keeps for
+        W.
 
     Args:
       folder: of the export.
-      schedule: of as many stages.
+      schedule: with the same number of stages.
       devices: of JAX, one for each device of the schedule; by default the first ones.
     """
 
@@ -60,10 +62,13 @@ class Pipeline:
         }
 
     def gradients(self, batch: Mapping[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
-        """The loss of a batch and its gradient by variable: means over the microbatches.
+        """Return the loss of a batch and its gradients by variable, as means over the microbatches.
 
-        batch: its rows are cut into the schedule's microbatches. Raises UserError unless they
-        divide evenly.
+        Args:
+          batch: its rows are divided into the schedule's microbatches.
+
+        Raises:
+          UserError: the rows do not divide evenly.
         """
         step = _Step(self, self._microbatches(batch))
         for _, _, each in self.schedule.rows():
@@ -75,11 +80,11 @@ class Pipeline:
         return loss, {name.removeprefix(GRADIENT): v for name, v in found.items()}
 
     def call(self, each: Pass, given: Mapping) -> Arrays:
-        """What a pass returns; its inputs, by name, may come from anywhere."""
+        """Return the outputs of a pass, by name; inputs on other devices are transferred."""
         return self._passes[each.kind, each.stage](given)
 
     def keeps(self, each: Pass, given: Mapping) -> Arrays:
-        """Those of some arrays that the pass will take."""
+        """Return the arrays that are inputs of the pass."""
         return {name: given[name] for name in self._passes[each.kind, each.stage].inputs}
 
     def _microbatches(self, batch: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -109,7 +114,7 @@ class _Compiled:
 
 
 class _Step:
-    """What is alive while the microbatches of a batch go through."""
+    """The live arrays while the microbatches of a batch pass through the pipeline."""
 
     def __init__(self, pipeline: Pipeline, microbatches: list[dict[str, np.ndarray]]):
         self._pipeline, self._microbatches = pipeline, microbatches
@@ -118,11 +123,11 @@ class _Step:
         self.peak_bytes = [0] * self._schedule.num_devices
         self.losses: list[jax.Array] = []
         self.found: dict[int, Arrays] = {}  # gradients of each stage's variables so far
-        self._arrived: dict[Pass, dict] = {}  # from another stage, for the pass that takes them
-        self._kept: dict[tuple[int, int], Arrays] = {}  # of a stage and a microbatch, F to W
+        self._arrived: dict[Pass, dict] = {}  # from another stage, by the pass that reads them
+        self._kept: dict[tuple[int, int], Arrays] = {}  # by stage and microbatch, from F to W
 
     def make(self, each: Pass) -> None:
-        """Makes a pass, and counts what is alive."""
+        """Run a pass, and update the peaks."""
         {"F": self._forward, "B": self._backward, "W": self._weights}[each.kind](each)
         device, devices = self._schedule.devices[each.stage], self._schedule.devices
         alive = [arrays for (stage, _), arrays in self._kept.items() if devices[stage] == device]

@@ -1,4 +1,4 @@
-"""The stages of a pipeline as StableHLO: of each one its passes F, B and W, to be run by JAX."""
+"""Export of a pipeline's stages as StableHLO: passes F, B and W of each, to be run by JAX."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,9 +18,12 @@ from replicator.runs.folders import make_folder
 class Stage(NamedTuple):
     """Consecutive layers of a network.
 
-    run: from a dict of what the stage before returned, and of the batch's entries, to a dict of
-    tensors of floats; the last stage returns the `loss` [] only. batch: names of those entries.
-    variables: that are trained, by name, at least one. frozen: others that it reads.
+    Attributes:
+      run: from a dict of the previous stage's outputs and of the batch's entries to a dict of float
+        tensors; the last stage returns only the `loss` [].
+      batch: names of the entries of the batch.
+      variables: trained variables by name, at least one.
+      frozen: other variables that it reads.
     """
 
     run: PureFn
@@ -32,15 +35,19 @@ class Stage(NamedTuple):
 def export_stages(
     folder: Path, stages: Sequence[Stage], batch_spec: Mapping[str, tf.TensorSpec]
 ) -> Path:
-    """The folder, with the passes of every stage and the weights, for `execution.Pipeline`.
+    """Write the passes of every stage and the weights for `execution.Pipeline`.
 
     Args:
-      folder: made if missing.
+      folder: created if missing.
       stages: first to last.
       batch_spec: static shape and dtype of every entry of a microbatch.
 
-    Raises ValueError if the last stage returns something else than `loss`, or for what
-    `export_function` refuses.
+    Returns:
+      The folder.
+
+    Raises:
+      ValueError: the last stage returns something other than `loss`, or `export_function` rejects a
+        stage.
     """
     folder = make_folder(folder)
     arriving: dict[str, tf.TensorSpec] = {}

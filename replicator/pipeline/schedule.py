@@ -1,13 +1,13 @@
-"""A pipeline's schedule as data: the device and the time slot of every pass of every microbatch.
+"""Schedules of pipelines: the device and the time slot of every pass of every microbatch.
 
-A network is cut into S stages; stage s lies on one device. Of every microbatch a stage makes
+A network is cut into S stages, each on one device. For every microbatch a stage runs
 
     F  the forward pass,               after F of stage s - 1
     B  the gradient of its input,      after F of stage s and B of stage s + 1
     W  the gradient of its weights,    after B of stage s
 
 (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", arXiv 2405.15362). The activations
-of a stage's microbatch live from the start of F to the end of W. Where the backward pass is not
+of a stage's microbatch are live from the start of F to the end of W. If the backward pass is not
 split, W follows B at once and stage s - 1 waits for both.
 """
 
@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 KINDS = ("F", "B", "W")
-# What exported stages are called: what a pass keeps for another one, gradients, and files.
+# Names in exported stages: tensors kept for another pass, gradients, the loss, and the file.
 KEPT, GRADIENT, LOSS, WEIGHTS = "kept/", "gradient/", "loss", "weights.npz"
 
 
 class Pass(NamedTuple):
-    """What a device does in one slot: `kind` is F, B or W."""
+    """One pass, F, B or W, of a stage and a microbatch, which takes one slot."""
 
     kind: str
     stage: int
@@ -31,10 +31,13 @@ class Pass(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """When every pass runs.
+    """The slots of all passes.
 
-    devices: of each stage, the number of the device that holds it. slots: the time slot of each
-    pass, a slot being as long as any pass. fused: whether B and W are one backward pass.
+    Attributes:
+      name: of the kind of schedule.
+      devices: the device of each stage.
+      slots: the time slot of each pass; every pass takes one slot.
+      fused: whether B and W are one backward pass.
     """
 
     name: str
@@ -44,21 +47,21 @@ class Schedule:
 
     @property
     def num_devices(self) -> int:
-        """How many devices hold stages."""
+        """Number of devices that hold stages."""
         return max(self.devices) + 1
 
     @property
     def num_chunks(self) -> int:
-        """Stages on each device."""
+        """Stages per device."""
         return len(self.devices) // self.num_devices
 
     @property
     def num_microbatches(self) -> int:
-        """Microbatches in a step."""
+        """Microbatches per step."""
         return 1 + max(each.microbatch for each in self.slots)
 
     def needs(self, each: Pass) -> Iterator[Pass]:
-        """Yields the passes that must end before this one starts."""
+        """Yield the passes that must end before this one starts."""
         kind, stage, microbatch = each
         if kind == "W":
             yield Pass("B", stage, microbatch)
@@ -70,17 +73,18 @@ class Schedule:
             yield Pass("F", stage - 1, microbatch)
 
     def in_order(self) -> list[Pass]:
-        """All passes by slot; those of one slot by device."""
+        """Return all passes by slot, and within a slot by device."""
         return sorted(self.slots, key=lambda each: (self.slots[each], self.devices[each.stage]))
 
     def rows(self) -> list[tuple[int, int, Pass]]:
-        """(device, slot, pass) of every pass, in order."""
+        """Return (device, slot, pass) of every pass, in order."""
         return [(self.devices[p.stage], self.slots[p], p) for p in self.in_order()]
 
     def peaks(self, shares: Sequence[float] | None = None) -> list[float]:
-        """The most activations that live at once on each device.
+        """Return the most activations that are live at once on each device.
 
-        shares: what those of a stage's microbatch count for; by default 1.
+        Args:
+          shares: weight of the activations of each stage's microbatch; by default 1.
         """
         live, peaks = [0.0] * self.num_devices, [0.0] * self.num_devices
         for device, _, (kind, stage, _) in self.rows():
@@ -91,7 +95,7 @@ class Schedule:
         return peaks
 
     def check(self) -> None:
-        """Raises ValueError unless every pass runs once, alone on its device, after its needs."""
+        """Raise ValueError unless every pass runs once, alone on its device, after its needs."""
         counts = range(len(self.devices)), range(self.num_microbatches)
         missing = set(itertools.starmap(Pass, itertools.product(KINDS, *counts))) ^ set(self.slots)
         if missing:
@@ -107,7 +111,7 @@ class Schedule:
 
 
 def squeeze(schedule: Schedule) -> Schedule:
-    """Every pass as early as its needs and the order of passes on its device allow."""
+    """Return the schedule with every pass as early as its needs and its device's order allow."""
     slots: dict[Pass, int] = {}
     idle = [0] * schedule.num_devices
     for each in schedule.in_order():
@@ -118,10 +122,11 @@ def squeeze(schedule: Schedule) -> Schedule:
 
 
 def fill(schedule: Schedule) -> Schedule:
-    """Passes moved into the idle slots at both ends, then squeezed; the peak stays as it is.
+    """Move passes into the idle slots at both ends, then squeeze; the peak is unchanged.
 
-    Warm-up takes passes from later slots. Cool-down is its mirror image: with time reversed, W
-    begins what F ends. There a W that waits leaves its slot to a B on which other devices wait.
+    Warm-up takes passes from later slots. Cool-down is its mirror image: with time reversed,
+    lifetimes start with W and end with F. There, a W that waits leaves its slot to a B that other
+    devices need.
     """
     limit, last = max(schedule.peaks()), max(schedule.slots.values())
     needs = {each: list(schedule.needs(each)) for each in schedule.slots}
@@ -143,9 +148,14 @@ def _earlier(
     ends: tuple[str, str],
     limit: float,
 ) -> dict[Pass, int]:
-    """Every pass in the first idle slot after its needs where at most `limit` activations live.
+    """Return each pass in the first idle slot after its needs, within the limit of activations.
 
-    ends: the kinds of pass with which activations begin and end to live.
+    Args:
+      schedule: gives the devices.
+      slots: of the passes.
+      needs: passes that must precede each pass.
+      ends: the kinds of pass that start and end the lifetime of activations.
+      limit: of live activations per device.
     """
     begin, end = ends
     live = _live(schedule, slots, begin, end)
@@ -169,7 +179,7 @@ def _earlier(
 
 
 def _live(schedule: Schedule, slots: Mapping[Pass, int], begin: str, end: str) -> list[list[int]]:
-    """How many stages' microbatches live on a device in a slot, the ends of lives included."""
+    """Return the live activations per device and slot, including both ends of lifetimes."""
     changes = [[0] * (max(slots.values()) + 2) for _ in range(schedule.num_devices)]
     for each, slot in slots.items():
         changes[schedule.devices[each.stage]][slot] += each.kind == begin
@@ -178,5 +188,5 @@ def _live(schedule: Schedule, slots: Mapping[Pass, int], begin: str, end: str) -
 
 
 def function_name(stage: int, kind: str) -> str:
-    """The name of a pass among the functions of an exported folder."""
+    """Return the name of a pass among the functions of an exported folder."""
     return f"stage_{stage}_{kind}"

@@ -1,10 +1,10 @@
-"""How long a schedule takes and what it holds, given what each pass takes.
+"""Time and memory of a schedule, given the durations of its passes.
 
     start(p) = max(end of the pass before p on its device,
                    end(q) + communication(q, p) for every q that p needs)
     bubble   = 1 - work of all devices / (devices * makespan)
 
-Communication takes time between two devices and none within one; it runs beside the passes.
+Communication takes time between two devices and none within one; it overlaps with the passes.
 """
 
 import dataclasses
@@ -19,9 +19,11 @@ from replicator.runs.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Durations:
-    """Of a device's mean share of the network and one microbatch, in any one unit of time.
+    """Durations for a device's mean share of the network and one microbatch, in any unit of time.
 
-    communication: from one device to another, of what a stage passes on.
+    Attributes:
+      forward, backward, weights: of the passes F, B and W.
+      communication: of a stage's output from one device to another.
     """
 
     forward: float = 1.0
@@ -30,24 +32,28 @@ class Durations:
     communication: float = 0.0
 
     def __post_init__(self):
-        """Raises UserError for a duration that is no time."""
+        """Raise UserError for a duration that is not a positive, finite time."""
         for name, value in dataclasses.asdict(self).items():
             if not (0 <= value < math.inf and (value or name == "communication")):
                 least = "0 or more" if name == "communication" else "above 0"
                 raise UserError(f"`{name}` must be {least} and finite, got {value}.")
 
     def of(self, kind: str) -> float:
-        """The duration of a pass F, B or W."""
+        """Return the duration of a pass F, B or W."""
         return {"F": self.forward, "B": self.backward, "W": self.weights}[kind]
 
 
 @dataclasses.dataclass(frozen=True)
 class Simulation:
-    """What a schedule comes to.
+    """The result of simulating a schedule.
 
-    spans: start and end of every pass. peaks: of each device, the most activations that live at
-    once, 1 being those of a device's mean share of the network and one microbatch. bubble: the
-    share of the devices' time in which they wait.
+    Attributes:
+      schedule: that was simulated.
+      spans: start and end of every pass.
+      peaks: per device, the most activations that are live at once, 1 being those of a device's
+        mean share of the network and one microbatch.
+      makespan: end of the last pass.
+      bubble: the share of the devices' time in which they wait.
     """
 
     schedule: Schedule
@@ -62,13 +68,13 @@ def simulate(
     durations: Durations = Durations(),
     shares: Sequence[float] | None = None,
 ) -> Simulation:
-    """The simulation of a schedule, every device in the schedule's order.
+    """Return the simulation of a schedule, with every device in the schedule's order.
 
     Args:
       schedule: from `building_blocks.schedule`.
       durations: of the passes.
       shares: work and activations of each stage, 1 being a device's mean share of the network;
-        by default all stages are alike.
+        by default all stages are equal.
     """
     shares = shares or [1.0 / schedule.num_chunks] * len(schedule.devices)
     if len(shares) != len(schedule.devices):
@@ -93,9 +99,10 @@ def compare(
     microbatches: int,
     durations: Durations = Durations(),
 ) -> list[Simulation]:
-    """Simulations of every kind of schedule of one network, 1F1B first.
+    """Return simulations of every kind of schedule of one network, 1F1B first.
 
-    Raises UserError for less than one device or microbatch.
+    Raises:
+      UserError: fewer than one device or microbatch.
     """
     names = list(BLOCKS)
     return [simulate(schedule_of(name, devices, microbatches), durations) for name in names]

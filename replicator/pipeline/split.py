@@ -1,13 +1,13 @@
-"""A stage's forward pass and the two halves of its backward pass, as functions of their own.
+"""A stage's forward pass and the two halves of its backward pass as separate functions.
 
 The stage and its gradient are traced into one graph, which is then cut:
 
-    F  what the outputs need
-    B  what the gradients of the inputs need beyond that
-    W  what the gradients of the variables need beyond both
+    F  operations that the outputs need
+    B  further operations that the gradients of the inputs need
+    W  further operations that the gradients of the variables need
 
 A tensor that crosses a cut is kept from one function to the next, unless it depends on no input:
-variables are read, and constants made, on either side of it. Shapes are static, so constants too.
+variables are read, and constants computed, on both sides. Shapes are static and therefore constant.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -24,7 +24,7 @@ OF_SHAPES = ("Shape", "ShapeN")  # operations that read no values
 
 
 class Part(NamedTuple):
-    """A function from a dict to a dict of tensors, with what it takes and gives, in order."""
+    """A function from a dict to a dict of tensors, with its input and output specs in order."""
 
     run: PureFn
     inputs: Specs
@@ -34,15 +34,15 @@ class Part(NamedTuple):
 def split(
     run: PureFn, inputs: Mapping[str, tf.TensorSpec], variables: Mapping[str, tf.Variable]
 ) -> dict[str, Part]:
-    """The passes of a stage by kind: F, B and W.
+    """Return the passes of a stage by kind: F, B and W.
 
-    F goes from the inputs to the outputs, B from `gradient/OUTPUT` to `gradient/INPUT`, for inputs
-    of floats, W to `gradient/VARIABLE`; between them go tensors `kept/NUMBER`.
+    F maps the inputs to the outputs, B maps `gradient/OUTPUT` to `gradient/INPUT` for float inputs,
+    W returns `gradient/VARIABLE`; tensors `kept/NUMBER` are passed between them.
 
     Args:
-      run: the stage, differentiable, from a dict to a dict of tensors of floats.
-      inputs: their shapes and dtypes, static.
-      variables: that get a gradient; others that it reads are frozen.
+      run: the stage, differentiable, from a dict to a dict of float tensors.
+      inputs: static shapes and dtypes of its inputs.
+      variables: those that get a gradient; others that it reads are frozen.
     """
     graph, known = _traced(run, inputs, variables)
     given, returned = known["inputs"], known["outputs"]
@@ -73,7 +73,7 @@ def split(
 
 
 def _part(graph, takes: Tensors, gives: Tensors) -> Part:
-    """The part of a traced graph that leads from some tensors to others."""
+    """Return the part of a traced graph from some tensors to others."""
     reading = [operation for operation in graph.get_operations() if operation.type in OF_SHAPES]
     shapes = {
         output.name: (source.shape.as_list(), output.dtype)
@@ -105,7 +105,7 @@ def _part(graph, takes: Tensors, gives: Tensors) -> Part:
 
 
 def _graph_def(graph, operations: set[tf.Operation]):
-    """Some operations of a graph, without the order among them that no tensor asks for."""
+    """Return some operations of a graph without control dependencies."""
     whole, names = graph.as_graph_def(), {operation.name for operation in operations}
     part = tf.compat.v1.GraphDef(library=whole.library, versions=whole.versions)
     for node in whole.node:
@@ -117,7 +117,7 @@ def _graph_def(graph, operations: set[tf.Operation]):
 
 
 def _traced(run: PureFn, inputs: Mapping[str, tf.TensorSpec], variables: Mapping[str, tf.Variable]):
-    """The graph of a stage with its gradient, and the tensors at the ends of both."""
+    """Return the graph of a stage with its gradient, and the tensors at the ends of both."""
     known: dict[str, Tensors] = {}
 
     @tf.function(autograph=False, input_signature=list(inputs.values()))
@@ -143,7 +143,7 @@ def _gradients(tensors: Tensors) -> Tensors:
 
 
 def _ancestors(tensors: Iterable[tf.Tensor], known: Collection = ()) -> set[tf.Operation]:
-    """The operations that tensors need, beyond those that are known by reference."""
+    """Return the operations that tensors need, beyond tensors known by reference."""
     found: set[tf.Operation] = set()
     waiting = [tensor for tensor in tensors if tensor.ref() not in known]
     while waiting:
@@ -155,7 +155,7 @@ def _ancestors(tensors: Iterable[tf.Tensor], known: Collection = ()) -> set[tf.O
 
 
 def _reached_from(tensors: Iterable[tf.Tensor]) -> set:
-    """References to all tensors that depend on some."""
+    """Return references to all tensors that depend on some of these."""
     found, waiting = set(), list(tensors)
     while waiting:
         tensor = waiting.pop()
@@ -167,7 +167,7 @@ def _reached_from(tensors: Iterable[tf.Tensor]) -> set:
 
 
 def _crossing(ends: Iterable[tf.Tensor], operations: set[tf.Operation], varying: set) -> list:
-    """References to the varying tensors that the operations, or the ends, take from elsewhere."""
+    """Return references to the varying tensors that the operations or ends take from elsewhere."""
     taken = [*ends, *(t for operation in operations for t in operation.inputs)]
     found = [t.ref() for t in taken if t.op not in operations and t.ref() in varying]
     return sorted(set(found), key=lambda reference: reference.deref().name)

@@ -1,1 +1,1 @@
-"""What a training step will cost on several devices, from what it costs on one."""
+"""Predicted cost of a training step on several devices, from its cost on one."""

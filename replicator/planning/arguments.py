@@ -1,4 +1,4 @@
-"""What `onepass plan` is given, and what it refuses before it measures anything."""
+"""Arguments of `onepass plan` and their checks."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ PORTABLE, SERVERS = "portable", "parameter_server"
 
 
 def profiles_folder() -> Path:
-    """Where profiles are kept: a folder of the user's cache."""
+    """Return the default folder of profiles, in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "onepass" / "profiles"
 
@@ -31,47 +31,47 @@ class PlanArguments:
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|PRESET")]
     """A run directory, a preset of `onepass train`, or a folder of its `--portable`."""
     devices: int
-    """Devices, at most."""
+    """Maximum number of devices."""
     mesh: str | None = None
-    """AxB: rows of the batch over A devices, the state cut over B; A times B are the devices.
-    Without it, meshes that cut the state are tried only where nothing else fits."""
+    """AxB: rows of the batch over A devices, the state cut over B; A times B must equal --devices.
+    Without it, meshes that cut the state are tried only if nothing else fits."""
     strategy: Literal["portable", "replicas", "parameter_server"] = "portable"
-    """Who trains: run.py of the exported step (portable), `--strategy local` or multi_worker
+    """How to train: run.py of the exported step (portable), `--strategy local` or multi_worker
     (replicas), or asynchronous workers, as many as devices (parameter_server)."""
     servers: int = 1
     """Parameter servers."""
     batch: int | None = None
     """Rows of the global batch; default: as configured."""
     memory: float | None = None
-    """GiB of a device; what needs more is no choice."""
+    """Memory of a device in GiB; configurations that need more are not chosen."""
     link: float = 10.0
-    """Gbit/s between two devices."""
+    """Bandwidth between two devices in Gbit/s."""
     latency_us: float = 50.0
-    """Microseconds before a message arrives."""
+    """Latency of a message in microseconds."""
     message_us: float = 60.0
-    """Microseconds of the processor at either end for each variable that a worker reads or adds
+    """Processor time in microseconds at either end for each variable that a worker reads or adds
     (parameter_server)."""
     bucket_mib: float | None = None
-    """Exchange gradients in buckets of at most so many MiB, each as soon as it is there; default:
-    as compiled here, or 30 where an accelerator was profiled."""
+    """Exchange gradients in buckets of at most this many MiB, each as soon as it is ready; default:
+    as compiled here, or 30 if an accelerator was profiled."""
     shared_cores: Literal["auto", "yes", "no"] = "auto"
-    """Whether the devices share this machine's cores; auto: yes where a processor was profiled."""
+    """Whether the devices share this machine's cores; auto: yes if a processor was profiled."""
     profiles: Path = dataclasses.field(default_factory=profiles_folder)
-    """Folder of profiles, kept by digest of the program."""
+    """Folder of profiles, stored by digest of the program."""
     fresh: bool = False
-    """Profile again."""
+    """Repeat stored profiles."""
     seconds: float = 1.0
-    """For which a profile times steps, at least."""
+    """Minimum time for which a profile times steps."""
     json: Path | None = None
     """File for the configurations as JSON."""
     trace: Path | None = None
-    """File for the simulated step of the configuration with all devices, for chrome://tracing."""
+    """File for a Chrome trace of the simulated step on all devices."""
     plot: Path | None = None
-    """File for a plot of steps a second and memory against devices (.png, .pdf or .svg)."""
+    """File for a plot of rows per second and memory against devices (.png, .pdf or .svg)."""
 
     @property
     def meshes(self) -> list[tuple[int, int]]:
-        """Those to be simulated: that of `mesh`, or 1, 2, 4, ... and all devices with rows only."""
+        """Meshes to simulate: that of `mesh`, or 1, 2, 4, ... and all devices with rows only."""
         if self.mesh is not None:
             rows, model = map(int, self.mesh.split("x"))
             return [(1, 1), (rows, model)] if self.devices > 1 else [(1, 1)]
@@ -80,7 +80,7 @@ class PlanArguments:
 
 
 def check(given: PlanArguments) -> None:
-    """Returns nothing; raises UserError for what cannot be planned."""
+    """Raise UserError for arguments that cannot be planned."""
     for name in ("devices", "servers", "batch"):
         _check_number(given, name, 1)
     for name in ("latency_us", "message_us"):
@@ -93,16 +93,16 @@ def check(given: PlanArguments) -> None:
             raise UserError(f"`--mesh` needs two sizes, rows x model, as in 4x2; got {given.mesh}.")
         if math.prod(map(int, sizes)) != given.devices:
             raise UserError(
-                f"`--mesh` {given.mesh} is of {math.prod(map(int, sizes))} devices, `--devices` "
-                f"says {given.devices}."
+                f"`--mesh` {given.mesh} has {math.prod(map(int, sizes))} devices, but `--devices` "
+                f"is {given.devices}."
             )
         if given.strategy != PORTABLE:
-            raise UserError("`--mesh` is for `--strategy portable` only.")
+            raise UserError("`--mesh` requires `--strategy portable`.")
     if given.plot and given.plot.suffix not in PLOTS:
         raise UserError(f"`--plot` must end in .png, .pdf or .svg, got {given.plot}.")
     for path in (given.json, given.trace, given.plot):
         if path and not path.parent.is_dir():
-            raise UserError(f"there is no folder {path.parent} to write {path.name} to.")
+            raise UserError(f"The folder {path.parent} for {path.name} does not exist.")
 
 
 def _check_number(given: PlanArguments, name: str, least: float, above: bool = False) -> None:

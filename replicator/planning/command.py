@@ -1,4 +1,4 @@
-"""`onepass plan`: predicts, prints what to choose, and writes the files that were asked for."""
+"""`onepass plan`: predictions, the choice, and the requested files."""
 
 import json
 
@@ -10,11 +10,16 @@ from replicator.planning.report import lines, to_json, write_plot, write_trace
 from replicator.runs.atomic_files import write_text
 from replicator.runs.progress import Progress
 
-ENOUGH_FREE = 0.9  # of the processor time, so that a profile is one of a quiet machine
+ENOUGH_FREE = 0.9  # share of the processor time that a reliable profile needs
 
 
 def run(given: PlanArguments, programs: Programs) -> int:
-    """Plans a model's step as the arguments, which are checked, say; the exit status."""
+    """Plan a model's step and return the exit status.
+
+    Args:
+      given: checked arguments.
+      programs: of the model.
+    """
     with Progress(len(given.meshes), "planning", "configuration") as progress:
         store = Store(given.profiles, given.fresh, seconds=given.seconds, say=progress.say)
         planner = Planner(given, programs, store)
@@ -24,7 +29,7 @@ def run(given: PlanArguments, programs: Programs) -> int:
     if planner.free_share < ENOUGH_FREE:
         print(
             f"\nOther processes left {100 * planner.free_share:.0f}% of the processor time to a "
-            "profile: its times are too long. `--fresh` profiles again, on a quiet machine."
+            "profile, so its times are too long. Repeat it with `--fresh` on a quiet machine."
         )
     if given.json:
         write_text(given.json, json.dumps(to_json(predictions, fitting), indent=1) + "\n")
@@ -36,10 +41,10 @@ def run(given: PlanArguments, programs: Programs) -> int:
 
 
 def _assumptions(given: PlanArguments, programs: Programs) -> list[str]:
-    cores = {"yes": "devices share the cores", "no": "devices have cores of their own"}
+    cores = {"yes": "devices share the cores", "no": "each device has its own cores"}
     shared = cores.get(given.shared_cores, "processors share their cores")
     return [
-        f"simulated: {given.strategy}, {programs.batch} rows a step, {given.link:g} Gbit/s and "
+        f"simulated: {given.strategy}, {programs.batch} rows per step, {given.link:g} Gbit/s and "
         f"{given.latency_us:g} us between devices; {shared}"
     ]
 

@@ -1,8 +1,8 @@
-"""A process of JAX that compiles an exported step for a mesh of devices and, if asked, runs it.
+"""A process of JAX that compiles an exported step for a mesh of devices and may run it.
 
     python -m replicator.planning.device_program REQUEST.json
 
-The request names the folder, the mesh, how many rounds of how many seconds to run, whether to trace
+The request gives the folder, the mesh, the number and seconds of rounds to run, whether to trace
 operations, and the file for the answer. TensorFlow is not imported.
 """
 
@@ -22,15 +22,15 @@ from replicator.layouts.program import read_program
 from replicator.planning.process_use import beside_seconds, needed_bytes, timed
 from replicator.portable import run
 
-TRACED_STEPS = 3  # of a short step
+TRACED_STEPS = 3  # if a step is short
 
 
 class Compiled:
     """The step of an exported folder, compiled for a mesh: rows of the batch x cuts of the state.
 
-    Batches are divided among `rows`. With `model` above 1 every array of the state is cut along its
-    last axis that `model` divides. One that does not run is compiled sooner: neither its operations
-    nor its memory depend on the quality of a processor's machine code.
+    Batches are divided along `rows`. With `model` above 1 every array of the state is cut along its
+    last axis that `model` divides. A step that does not run is compiled with less optimisation:
+    neither its operations nor its memory depend on the quality of a processor's machine code.
     """
 
     def __init__(self, folder: str, rows: int, model: int, runs: bool):
@@ -45,7 +45,7 @@ class Compiled:
         self.compiled = devices.compiled(advance, options)
 
     def memory_bytes(self) -> dict[str, int]:
-        """Of one device, as the compiler has planned it."""
+        """Return the memory of one device by use, as the compiler planned it."""
         found: Any = self.compiled.memory_analysis()
         return {
             "arguments": found.argument_size_in_bytes,
@@ -54,7 +54,7 @@ class Compiled:
         }
 
     def values(self) -> list:
-        """Arguments of the step, on the devices."""
+        """Return arguments of the step on the devices."""
 
         def value(shape):
             fill = 0.01 if np.issubdtype(shape.dtype, np.floating) else shape.dtype == np.bool_
@@ -65,17 +65,17 @@ class Compiled:
 
 def _cut_last(step: Step, rows: int, model: int) -> Layout:
     cuts: list[list[tuple[str, ...]]] = [[()] * len(tensor.shape) for tensor in step.arguments]
-    for place, tensor in enumerate(step.arguments):
-        if place < len(step.batch) and tensor.shape and rows > 1:
-            cuts[place][0] = (ROWS,)
+    for index, tensor in enumerate(step.arguments):
+        if index < len(step.batch) and tensor.shape and rows > 1:
+            cuts[index][0] = (ROWS,)
         dividing = [i for i, size in enumerate(tensor.shape) if model > 1 and size % model == 0]
-        if tensor.name in step.slots and place >= len(step.batch) and dividing:
-            cuts[place][dividing[-1]] = (MODEL,)
+        if tensor.name in step.slots and index >= len(step.batch) and dividing:
+            cuts[index][dividing[-1]] = (MODEL,)
     return Layout({ROWS: rows, MODEL: model}, tuple(map(tuple, cuts)))
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """What the compiler says of the program, and what running it has shown."""
+    """Return the compiler's figures of the program, and those of running it."""
     step = Compiled(request["folder"], request["rows"], request["model"], bool(request["rounds"]))
     text, devices = step.compiled.as_text() or "", request["rows"] * request["model"]
     program = [(o.name, o.kind, o.size_bytes, o.inputs, o.devices, o.resource)
@@ -88,26 +88,26 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 class Running:
-    """A compiled step on its devices, made again and again; the first time here."""
+    """A compiled step on its devices that can be run repeatedly; the constructor runs it once."""
 
     def __init__(self, step: Compiled, devices: int):
         self._step, self._devices, self._values = step, devices, step.values()
-        self._beside: Running | None = None
+        self._twin: Running | None = None
         self.advance()
 
     def advance(self) -> None:
-        """One step, to its end."""
+        """Run one step to its end."""
         values = self._values
         values[0], values[1], metrics = self._step.compiled(*values)
         jax.block_until_ready((values[0], metrics))
 
     def profile(self, rounds: int, seconds: float, trace: bool = False) -> dict[str, Any]:
-        """The fields of a `Run`; seconds of operations if `trace`."""
+        """Return the fields of a `Run`, with seconds of operations if `trace`."""
         found = timed(self.advance, rounds, seconds)
         memory_bytes = self._needed_bytes()
         if jax.default_backend() == "cpu" and self._devices == 1:
-            self._beside = self._beside or Running(self._step, 1)
-            steps = (self.advance, self._beside.advance)
+            self._twin = self._twin or Running(self._step, 1)
+            steps = (self.advance, self._twin.advance)
             found["beside_seconds"] = beside_seconds(steps, seconds)
         traced_steps = TRACED_STEPS if min(found["seconds"]) < seconds else 1
         return {
@@ -118,7 +118,7 @@ class Running:
         }
 
     def _needed_bytes(self) -> float | None:
-        """Of a device: the accelerator's own peak, or a share of this process."""
+        """Return the memory of a device: the accelerator's peak, or a share of this process."""
         counted = jax.devices()[0].memory_stats()
         if counted and "peak_bytes_in_use" in counted:
             return counted["peak_bytes_in_use"]
@@ -130,7 +130,7 @@ class Running:
 
 
 def _traced(advance, steps: int) -> dict[str, float]:
-    """Seconds of each operation in a step, from the profiler."""
+    """Return the seconds of each operation in a step, from the profiler."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     seconds: dict[str, float] = collections.defaultdict(float)

@@ -1,4 +1,4 @@
-"""What compiling and running a step has shown, kept on disk by digest of program and machine."""
+"""Measurements of compiled and executed steps, stored by digest of program and machine."""
 
 import contextlib
 import dataclasses
@@ -26,16 +26,16 @@ LIMIT_SECONDS = 3600.0
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A step that was made.
+    """Timings and memory of a step that was executed.
 
     Attributes:
       seconds: the median of each round.
       busy_share: of the cores, from 0 to 1.
-      memory_bytes: of a device; None where the system cannot say.
-      operations: seconds of each, by name; they need not add up, as some run side by side.
-      device: what ran it.
-      free_share: of the processor time, that other processes left over meanwhile.
-      beside_seconds: while another step like it was made on the same cores; None: not measured.
+      memory_bytes: of a device; None if the system cannot measure it.
+      operations: seconds of each, by name; the sum may exceed the step, as some run concurrently.
+      device: kind of device that ran it.
+      free_share: share of the processor time that other processes left free.
+      beside_seconds: step time with an identical step on the same cores; None: not measured.
     """
 
     seconds: list[float]
@@ -48,18 +48,18 @@ class Run:
 
     @property
     def step_seconds(self) -> float:
-        """The median of the rounds."""
+        """Median of the rounds."""
         return statistics.median(self.seconds)
 
     def sharing_scale(self, replicas: int) -> float:
-        """How many times as long each of `replicas` takes that share the cores of this one."""
-        beside = self.beside_seconds and self.beside_seconds / self.step_seconds
-        return sharing_scale(replicas, self.busy_share, beside)
+        """Return the slowdown of each of `replicas` that share this one's cores."""
+        paired = self.beside_seconds and self.beside_seconds / self.step_seconds
+        return sharing_scale(replicas, self.busy_share, paired)
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """A program of one device: its operations, its memory in bytes by use, and, if it ran, how."""
+    """A program of one device: its operations, its memory in bytes by use, and its run, if any."""
 
     program: list[Operation]
     memory: dict[str, int]
@@ -67,12 +67,12 @@ class Measurement:
 
     @property
     def memory_bytes(self) -> int:
-        """Of a device: arguments, new results and temporaries."""
+        """Memory of a device: arguments, new results and temporaries."""
         return sum(self.memory.values())
 
     @classmethod
     def read(cls, stored: dict[str, Any]) -> "Measurement":
-        """From an answer of device_program.py."""
+        """Return the measurement in an answer of device_program.py."""
         program = [
             Operation(name, kind, size, tuple(inputs), devices, resource)
             for name, kind, size, inputs, devices, resource in stored["program"]
@@ -81,13 +81,14 @@ class Measurement:
 
 
 class Store:
-    """Measurements in a folder, a file each.
+    """Measurements in a folder, one file each.
 
     Args:
-      folder: made if missing.
-      fresh: measure again what is there.
-      rounds, seconds: how often, and for how long at least each time, a step is timed.
-      say: called with what is measured, as that may take minutes.
+      folder: created if missing.
+      fresh: repeat measurements that are stored.
+      rounds: number of times a step is timed.
+      seconds: minimum duration of each round.
+      say: called with progress messages, as a measurement may take minutes.
     """
 
     def __init__(
@@ -105,19 +106,19 @@ class Store:
         self._made: set[str] = set()
 
     def compiled(self, folder: Path, rows: int = 1, model: int = 1) -> Measurement:
-        """The step of an exported folder, partitioned for a mesh; it need not run."""
+        """Return the step of an exported folder, partitioned for a mesh; it need not run."""
         return self._of(folder, rows, model, 0)
 
     def profiled(self, folder: Path) -> Measurement:
-        """The step of an exported folder on one device, run, with seconds of its operations."""
+        """Return the step of an exported folder, run on one device with traced operations."""
         return self._of(folder, 1, 1, self.rounds)
 
     def executed(self, folder: Path, rows: int, model: int = 1) -> Measurement:
-        """As `compiled`, and run on that many devices; their operations are not traced."""
+        """Return the step as `compiled`, also run on that many devices without tracing."""
         return self._of(folder, rows, model, self.rounds)
 
     def kept(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What was stored under a key, or what `measure` gives.
+        """Return the stored measurement of a key, or store what `measure` returns.
 
         Raises:
           UserError: it was measured on another machine, or cannot be read.
@@ -138,10 +139,10 @@ class Store:
         request = {"rows": rows, "model": model, "rounds": rounds, "trace": rows * model == 1}
         key = f"{program_digest(folder)}-{rows}x{model}-{'run' if rounds else 'compiled'}"
         asked = {"folder": str(Path(folder).absolute()), "seconds": self.seconds, **request}
-        what = "is profiled" if rounds else "is compiled"
+        action = "profiling" if rounds else "compiling"
 
         def measure() -> dict[str, Any]:
-            self._say(f"planning: the step {what}, devices: {rows * model}")
+            self._say(f"planning: {action} the step, devices: {rows * model}")
             return ask(asked)
 
         return Measurement.read(self.kept(key, measure))
@@ -149,23 +150,27 @@ class Store:
 
 @contextlib.contextmanager
 def _naming_the_option() -> Iterator[None]:
-    """A context in which an error says how the folder of profiles is chosen."""
+    """Add the option for the folder of profiles to a UserError of the block."""
     try:
         yield
     except UserError as error:
-        raise UserError(f"{error} `--profiles` names another folder for profiles.") from error
+        raise UserError(f"{error} Choose another folder with `--profiles`.") from error
 
 
 def step_of(folder: Path) -> dict[str, Any]:
-    """What the manifest of an exported folder says of its training step; UserError without one."""
+    """Return the description of the training step in an exported folder's manifest.
+
+    Raises:
+      UserError: the folder has no training step.
+    """
     manifest = read_manifest(folder)
     if "training" not in manifest:
-        raise UserError(f"{folder} holds no training step.")
+        raise UserError(f"{folder} has no training step.")
     return manifest["functions"][manifest["training"]["step"]]
 
 
 def program_digest(folder: Path) -> str:
-    """16 hexadecimal digits that tell the step of an exported folder from every other."""
+    """Return 16 hexadecimal digits that identify the step of an exported folder."""
     artifact = Path(folder) / step_of(folder)["artifact"]
     return hashlib.sha256(artifact.read_bytes()).hexdigest()[:16]
 
@@ -174,7 +179,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of a process of device_program.py.
 
     Raises:
-      UserError: with its last words if it fails, or it takes more than LIMIT_SECONDS.
+      UserError: it fails, with the last line of its stderr, or takes more than LIMIT_SECONDS.
     """
     devices = request["rows"] * request["model"]
     several = device_environment(devices)
@@ -199,29 +204,29 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
             ) from error
         if done.returncode:
             said = [line for line in done.stderr.splitlines() if line.strip()] or [
-                "it said nothing"
+                "it printed nothing"
             ]
             raise UserError(f"JAX cannot compile or run the step on {devices} devices: {said[-1]}")
         return json.loads(answer.read_text())
 
 
 def device_environment(devices: int) -> dict[str, str]:
-    """What a process of JAX has in its environment to have so many devices."""
+    """Return the environment variables that give a process of JAX so many devices."""
     flags = os.environ.get("XLA_FLAGS", "")
     found = {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip()}
-    if devices > 1:  # other devices than processors are not made up
+    if devices > 1:  # only processors can be simulated
         found["JAX_PLATFORMS"] = "cpu"
     return found
 
 
 def costed(program: list[Operation], profile: Measurement) -> list[Operation]:
-    """The program with seconds for each computation, as the profile of one device has them.
+    """Return the program with seconds for each computation, from the profile of one device.
 
-    An operation takes what those of its kind took: between two sizes on the line through them,
-    below the smallest in proportion to its bytes. Beyond the largest, what is more takes no longer
-    than bytes took on average in operations of its name, as small ones take all their time to
-    begin. Of a kind that was not seen it takes what the profile's bytes took on average. All are
-    scaled so that the profiled program takes its step.
+    An operation takes the time of those of its kind: between two sizes by linear interpolation,
+    below the smallest in proportion to its bytes. Beyond the largest, the excess takes at most the
+    average time per byte of operations of its name, as the time of small operations is mostly
+    overhead. A kind that was not seen takes the average time per byte of the profile. All times are
+    scaled so that the profiled program takes the measured step time.
     """
     times = _Times(profile)
     scale = times.scale
@@ -252,16 +257,16 @@ class _Times:
         self._rates = _rates(profile.program, profile.run.operations)
         total = sum(profile.run.operations.get(o.name, 0.0) for o in profile.program)
         moved = sum(operation.size_bytes for operation in profile.program)
-        # Where nothing was traced, the bytes share out the step.
-        self._seconds_a_byte = (total or profile.run.step_seconds) / max(moved, 1.0)
+        # If nothing was traced, the step time is divided by bytes.
+        self._seconds_per_byte = (total or profile.run.step_seconds) / max(moved, 1.0)
         self._is_traced = total > 0
         self.scale = profile.run.step_seconds / total if total else 1.0
 
     def seconds(self, operation: Operation) -> float:
-        """Before scaling."""
+        """Return the seconds of an operation before scaling."""
         size, points = operation.size_bytes, self._kinds.get(operation.kind, [])
         if not points or not self._is_traced:
-            return self._seconds_a_byte * size
+            return self._seconds_per_byte * size
         below = max((p for p in points if p[0] <= size), default=None)
         above = min((p for p in points if p[0] >= size), default=None)
         if below is None:
@@ -274,7 +279,7 @@ class _Times:
 
 
 def _rates(program: list[Operation], seconds: dict[str, float]) -> dict[str, float]:
-    """Seconds of a byte in operations of the same name, all kinds and sizes together."""
+    """Return seconds per byte by operation name, over all kinds and sizes."""
     taken: dict[str, float] = {}
     moved: dict[str, float] = {}
     for operation in program:
@@ -285,7 +290,7 @@ def _rates(program: list[Operation], seconds: dict[str, float]) -> dict[str, flo
 
 
 def _name(kind: str) -> str:
-    """`fusion` of `fusion-61f33963`."""
+    """Return `fusion` for `fusion-61f33963`."""
     return kind.partition("-")[0]
 
 
@@ -295,18 +300,18 @@ def _read(path: Path) -> dict[str, Any]:
         return stored if "found" in stored else {}
     except (OSError, ValueError, TypeError) as error:
         raise UserError(
-            f"The profile {path} cannot be read: {error}. `--fresh` makes it anew."
+            f"The profile {path} cannot be read: {error}. `--fresh` replaces it."
         ) from error
 
 
 def _another_machine(path: Path, stored: Any, here: dict[str, Any]) -> str:
     stored = stored if isinstance(stored, dict) else {}
     differ = [
-        f"{name} {stored.get(name)}, here {here[name]}"
+        f"{name} {stored.get(name)}, this one {here[name]}"
         for name in here
         if stored.get(name) != here[name]
     ]
     return (
-        f"The profile {path} is of another machine ({'; '.join(differ)}): give another "
-        "`--profiles`, or `--fresh` to measure on this one."
+        f"The profile {path} is from another machine ({'; '.join(differ)}): choose another folder "
+        "with `--profiles`, or measure on this machine with `--fresh`."
     )

@@ -1,8 +1,8 @@
-"""A network's stages on devices: which schedule, what a step takes, what a device holds.
+"""A network's stages on devices: schedule, step time and memory per device.
 
-Of a step that takes T seconds on one device, in m microbatches, a device's mean share of the d
-devices takes T / (d m) a microbatch, a third each for F, B and W; stages differ by their work. What
-lives between the passes is the compiled step's temporaries, divided in the same way.
+For a step that takes T seconds on one device, in m microbatches, a device's mean share among d
+devices takes T / (d m) per microbatch, a third each for F, B and W; stages differ by their work.
+Memory between the passes is that of the compiled step's temporaries, divided in the same way.
 """
 
 import dataclasses
@@ -18,23 +18,25 @@ from replicator.pipeline.building_blocks import schedule as schedule_of
 from replicator.pipeline.schedule import Schedule
 from replicator.pipeline.simulation import Durations, Simulation, simulate
 
-LIVING = "temporaries"  # what the compiler calls memory that lives within a step
+LIVING = "temporaries"  # the compiler's term for memory that lives within a step
 
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
     """The natural stages of a network, as a manifest's "pipeline" has them.
 
-    work: of each, in any one unit. passed_bytes: from a stage to the next, for one row.
+    Attributes:
+      work: of each stage, in any unit.
+      passed_bytes: from a stage to the next, per row.
     """
 
     work: tuple[float, ...]
     passed_bytes: float
 
     def joined(self, count: int) -> list[float]:
-        """Join the stages into `count` runs of consecutive ones, the largest as small as can be.
+        """Join the stages into `count` runs of consecutive ones, the largest as small as possible.
 
-        Among equally good ones, the earlier runs are the shorter ones. The dynamic programme over
+        Among equally good solutions, the earlier runs are shorter. The dynamic programme over
         suffixes takes count x stages^2 steps.
 
         Returns:
@@ -63,7 +65,7 @@ class Stages:
 
 
 def _runs(ends: list[float], largest: list[list[float]], count: int) -> list[float]:
-    """Return the work of the runs that attain the optimum, the first ones as short as they may."""
+    """Return the work of the runs that attain the optimum, the first ones as short as possible."""
     bound, first, work = largest[count - 1][0], 0, []
     for left in range(count - 1, 0, -1):
         last = next(
@@ -78,7 +80,7 @@ def _runs(ends: list[float], largest: list[list[float]], count: int) -> list[flo
 
 @dataclasses.dataclass(frozen=True)
 class PipelineStep:
-    """What a schedule comes to: seconds of a step, bytes of the device that holds or sends most."""
+    """A simulated schedule: seconds of a step and bytes of the device that holds or sends most."""
 
     schedule: str
     microbatches: int
@@ -95,10 +97,11 @@ def pipeline_steps(
     memory: dict[str, int],
     network: Network,
 ) -> Iterator[PipelineStep]:
-    """Yields every schedule that the stages are enough for, with each number of microbatches.
+    """Yield every schedule with enough stages, for each number of microbatches.
 
     Args:
-      stages: of the network. devices: to put them on, at least 2.
+      stages: of the network.
+      devices: number of devices, at least 2.
       rows: of the batch, which microbatches divide.
       seconds: of a step on one device.
       memory: bytes of that step, by use.
@@ -137,7 +140,7 @@ def _step(
 
 
 def _timeline(found: Simulation, passed_bytes: float) -> Timeline:
-    """The passes as events, a resource a device."""
+    """Return the passes as events, with one resource per device."""
     events = [
         Event(f"{each.kind}{each.stage}.{each.microbatch}", each.kind, f"{COMPUTE} {device}",
               found.spans[each][0], found.spans[each][1] - found.spans[each][0])
@@ -147,7 +150,7 @@ def _timeline(found: Simulation, passed_bytes: float) -> Timeline:
 
 
 def _messages(schedule: Schedule) -> int:
-    """The most that a device sends in a step: forwards and backwards to its neighbours."""
+    """Return the most messages a device sends per step to its neighbours."""
     sent = [0] * schedule.num_devices
     for here, there in itertools.pairwise(schedule.devices):
         if here != there:

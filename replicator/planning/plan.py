@@ -1,4 +1,4 @@
-"""Configurations of devices, what each will take, and which to choose."""
+"""Configurations of devices, their predicted costs, and the choice among them."""
 
 import dataclasses
 import itertools
@@ -24,17 +24,18 @@ ACCELERATOR_BUCKET_MIB = 30.0  # up to which XLA combines all-reduces on a GPU
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What a step on so many devices will take.
+    """The predicted step of a configuration.
 
     Attributes:
-      rows, model: the mesh. microbatches: of a device's rows, one after another.
-      step_seconds: of a step; asynchronous: seconds an update, all workers together.
-      batch_rows: of all devices in a step.
-      memory_bytes, sent_bytes: of a device.
-      efficiency: rows a second and device, over those of one device alone.
+      rows, model: sizes of the mesh.
+      microbatches: number into which a device's rows are divided.
+      step_seconds: of a step; asynchronous: seconds per update, over all workers.
+      batch_rows: rows of a step, over all devices.
+      memory_bytes, sent_bytes: per device.
+      efficiency: rows per second and device, relative to a single device.
       timeline: of a device; of a pipeline, of all of them.
-      schedule: of a pipeline, whose devices have stages of the network and not rows.
-      bubble: the share of its devices' time in which they wait.
+      schedule: of a pipeline, whose devices hold stages of the network instead of rows.
+      bubble: the share of a pipeline's device time spent waiting.
     """
 
     rows: int
@@ -51,17 +52,17 @@ class Prediction:
 
     @property
     def devices(self) -> int:
-        """All of the mesh."""
+        """Number of devices in the mesh."""
         return self.rows * self.model
 
     @property
     def rows_per_second(self) -> float:
-        """Of the batch, all devices together."""
+        """Rows of the batch per second, over all devices."""
         return self.batch_rows / self.step_seconds
 
     @property
     def network_share(self) -> float:
-        """The share of the step in which a device waits for the network alone."""
+        """Share of the step in which a device only waits for the network."""
         links = {event.resource for event in self.timeline.events if LINK in event.resource}
         busy = sum(map(self.timeline.busy_seconds, links))
         waits = self.timeline.seconds - self.timeline.busy_seconds(COMPUTE)
@@ -69,17 +70,21 @@ class Prediction:
 
     @property
     def device_seconds(self) -> float:
-        """What a row costs, in seconds of one device."""
+        """Cost of a row in device-seconds."""
         return self.devices / self.rows_per_second
 
 
 class Planner:
-    """Predictions for a model, from measurements that are made when they are first needed.
+    """Predictions for a model, from measurements that are taken on first use.
 
-    network: between two devices; None: that of the arguments.
+    Args:
+      given: arguments of the command.
+      programs: of the model.
+      store: of measurements.
+      network: between two devices; None: that of the arguments.
 
     Attributes:
-      free_share: of the processor time, what other processes left over for profiles, at the least.
+      free_share: least share of the processor time that other processes left to a profile.
     """
 
     def __init__(
@@ -90,13 +95,15 @@ class Planner:
         self.free_share = 1.0
 
     def predictions(self, advance: Callable[[], object] = lambda: None) -> list[Prediction]:
-        """Of every mesh asked for, and of pipelines; of more microbatches and cuts of the state
-        where none fits.
+        """Return predictions of all meshes and pipelines.
 
-        advance: called after every mesh.
+        If none of them fits in memory, more microbatches and cuts of the state are tried.
+
+        Args:
+          advance: called after every mesh.
 
         Raises:
-          UserError: a mesh does not divide the batch, or no configuration fits the memory.
+          UserError: a mesh does not divide the batch, or no configuration fits in memory.
         """
         for rows, _ in self._given.meshes:
             self._check_rows(rows)
@@ -115,16 +122,17 @@ class Planner:
         least = min(found, key=lambda prediction: prediction.memory_bytes)
         raise UserError(
             f"No configuration of {self._given.devices} devices fits in {self._given.memory:g} GiB:"
-            f" the smallest needs {least.memory_bytes / GIB:.3g} GiB a device ({described(least)})."
+            f" the smallest needs {least.memory_bytes / GIB:.3g} GiB per device "
+            f"({described(least)})."
         )
 
     def fits(self, prediction: Prediction) -> bool:
-        """Whether the memory of a device is enough."""
+        """Return whether the memory of a device is sufficient."""
         given = self._given.memory
         return given is None or prediction.memory_bytes <= given * GIB
 
     def predicted(self, rows: int, model: int, microbatches: int) -> Prediction:
-        """One configuration, see `Prediction`."""
+        """Return the prediction of one configuration, see `Prediction`."""
         if self._given.strategy == SERVERS:
             return self._asynchronous(rows)
         if self._given.strategy == PORTABLE:
@@ -134,7 +142,7 @@ class Planner:
     def _portable(self, rows: int, model: int, microbatches: int) -> Prediction:
         programs, store = self._programs, self._store
         whole = programs.folder(programs.batch, microbatches)
-        # Of a program of fixed size only the whole batch can be profiled.
+        # A program of fixed size can only be profiled with the whole batch.
         share = (
             whole if programs.is_fixed else programs.folder(programs.batch // rows, microbatches)
         )
@@ -151,7 +159,7 @@ class Planner:
         )  # fmt: skip
 
     def _pipelines(self) -> Iterator[Prediction]:
-        """The best number of microbatches of every schedule on every number of devices."""
+        """Yield the best number of microbatches of every schedule on every number of devices."""
         given, programs = self._given, self._programs
         if programs.stages is None or given.strategy != PORTABLE or given.mesh is not None:
             return
@@ -216,7 +224,7 @@ class Planner:
         return float("inf") if _is_processor(run) else ACCELERATOR_BUCKET_MIB * MIB
 
     def _smaller(self) -> Iterator[tuple[int, int, int]]:
-        """Configurations of all devices that need less memory: microbatches, then cut states."""
+        """Yield configurations of all devices with less memory: microbatches, then cut states."""
         given, programs = self._given, self._programs
         if given.strategy != PORTABLE:
             return
@@ -229,35 +237,35 @@ class Planner:
             yield from ((given.devices // n, n, programs.microbatches) for n in cuts)
 
     def _check_rows(self, rows: int) -> None:
-        """Raises UserError where so many devices cannot divide the batch."""
+        """Raise UserError if so many devices cannot divide the batch."""
         each = rows * self._programs.microbatches
         if self._given.strategy != SERVERS and self._programs.batch % each:
             raise UserError(
                 f"A batch of {self._programs.batch} rows cannot be divided by {rows} devices with "
-                f"{self._programs.microbatches} microbatches each: choose `--devices`, `--mesh` or "
-                "`--batch` so that it can."
+                f"{self._programs.microbatches} microbatches each: change `--devices`, `--mesh` or "
+                "`--batch`."
             )
 
 
 def exchanged_bytes(reduced_bytes: float) -> float:
-    """What a process holds beside a step to reduce so many bytes: those it gives, and the sums."""
+    """Return the memory for reducing so many bytes in addition to a step: inputs and sums."""
     return 2 * reduced_bytes
 
 
 def cheapest(predictions: list[Prediction]) -> Prediction:
-    """That with the fewest seconds of a device for a row."""
+    """Return the prediction with the fewest device-seconds per row."""
     return min(predictions, key=lambda prediction: (prediction.device_seconds, prediction.devices))
 
 
 def fastest(predictions: list[Prediction]) -> Prediction:
-    """That with the most rows a second."""
+    """Return the prediction with the most rows per second."""
     return max(
         predictions, key=lambda prediction: (prediction.rows_per_second, -prediction.devices)
     )
 
 
 def described(prediction: Prediction) -> str:
-    """A configuration in words, `4 devices, mesh 4x1`."""
+    """Return a configuration as text: `4 devices, mesh 4x1`."""
     plural = "s" if prediction.devices > 1 else ""
     text = f"{prediction.devices} device{plural}, {layout(prediction)}"
     many = prediction.microbatches > 1
@@ -265,7 +273,7 @@ def described(prediction: Prediction) -> str:
 
 
 def layout(prediction: Prediction) -> str:
-    """`mesh 4x1`, or `pipeline v-half`."""
+    """Return `mesh 4x1`, or `pipeline v-half`."""
     if prediction.schedule:
         return f"pipeline {prediction.schedule}"
     return f"mesh {prediction.rows}x{prediction.model}"

@@ -1,4 +1,4 @@
-"""What a process takes of its machine: the cores that it keeps busy, the memory that it needs."""
+"""Use of the machine by this process: busy cores and memory."""
 
 import contextlib
 import ctypes
@@ -26,7 +26,7 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def this_machine() -> dict[str, Any]:
-    """What a profile is of: processor, cores, accelerators and the compiler's version."""
+    """Return the identity of a profile's machine: processor, cores, accelerators and compilers."""
     gpus = [path.read_text() for path in sorted(_GPUS.glob("*/information"))]
     models = [line.split(":")[1].strip() for text in gpus for line in text.splitlines()[:1]]
     return {
@@ -49,16 +49,23 @@ def _version(package: str) -> str:
 def timed(
     step: Callable[[], object], rounds: int, least_seconds: float, steps: int = 1
 ) -> dict[str, Any]:
-    """Seconds of a step, the median of each round, and the share of cores that it keeps busy.
+    """Time a step in rounds, and measure the share of the cores that it keeps busy.
 
-    A round takes a step, and more until `least_seconds` are over; `rounds` times those are enough,
-    so that of a long step there are fewer rounds.
+    A round runs steps until `least_seconds` have passed. Rounds end early once `rounds` times
+    `least_seconds` have passed, so that a long step has fewer rounds.
 
-    steps: of a round, at least. Processes that make a step together must all make as many: with
-    `least_seconds` 0 there is one round, of so many.
+    Args:
+      step: runs one step.
+      rounds: maximum number of rounds.
+      least_seconds: minimum duration of a round.
+      steps: minimum per round. Processes that run a step together must all run the same number:
+        with `least_seconds` 0 there is one round of `steps`.
 
-    busy_share: of the processor time that other processes leave over, from 0 to 1; 1 where the
-    system does not count. free_share: what they left over, of all.
+    Returns:
+      seconds: median step time of each round.
+      busy_share: of the processor time that other processes leave free, from 0 to 1; 1 if the
+        system does not count it.
+      free_share: share of all processor time that other processes left free.
     """
     own, idle, start = time.process_time(), _idle_seconds(), time.perf_counter()
     seconds = [_median(step, least_seconds, steps)]
@@ -87,10 +94,12 @@ def _median(step: Callable[[], object], least_seconds: float, steps: int) -> flo
 def beside_seconds(
     calls: Sequence[Callable[[], object]], least_seconds: float, steps: int = 1
 ) -> float:
-    """Seconds of a step while others are made, the mean of their medians.
+    """Return the mean of the median step times of steps that run at the same time.
 
-    Each call, a step, has a thread of its own, in which it is made until `least_seconds` are over,
-    and so many times at least. They begin together.
+    Args:
+      calls: each runs one step, and is repeated in a thread of its own; all threads start together.
+      least_seconds: minimum duration of each thread.
+      steps: minimum number of steps in each thread.
     """
     together = threading.Barrier(len(calls))
 
@@ -103,7 +112,7 @@ def beside_seconds(
 
 
 def _idle_seconds() -> float:
-    """Of all cores together, since the machine started; 0 where the system does not count."""
+    """Return the idle time of all cores since the machine started, or 0 if it is not counted."""
     try:
         fields = _STAT.read_text().split("\n", 1)[0].split()
     except OSError:
@@ -112,14 +121,16 @@ def _idle_seconds() -> float:
 
 
 def needed_bytes(step: Callable[[], object], held_bytes: float) -> float | None:
-    """Memory of a step that runs in the memory of this process; None where the system cannot say.
+    """Return the memory of a step that runs in this process; None if it cannot be measured.
 
-    held_bytes: of the arguments that are there already.
+    Args:
+      step: runs one step.
+      held_bytes: of arguments that are allocated already.
     """
     try:
         with _fresh_allocations():
             before = _status_bytes("VmRSS")
-            _CLEAR.write_text("5")  # the peak begins anew
+            _CLEAR.write_text("5")  # resets the peak
             step()
             return held_bytes + _status_bytes("VmHWM") - before
     except (OSError, AttributeError, StopIteration):
@@ -128,13 +139,13 @@ def needed_bytes(step: Callable[[], object], held_bytes: float) -> float | None:
 
 @contextlib.contextmanager
 def _fresh_allocations() -> Iterator[None]:
-    """A context in which glibc takes all but small memory from the system, none that was freed."""
+    """Make glibc allocate all but small blocks from the system during the block."""
     libc = ctypes.CDLL(None)
-    libc.malloc_trim(0)  # what was freed is given back
+    libc.malloc_trim(0)  # returns freed memory to the system
     libc.mallopt(_MMAP_THRESHOLD, _SMALL_BYTES)
     try:
         yield
-    finally:  # what glibc itself comes to where much is allocated and freed
+    finally:  # the thresholds that glibc adapts to when large blocks are allocated and freed
         libc.mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
         libc.mallopt(_TRIM_THRESHOLD, 2 * _LARGE_BYTES)
 

@@ -1,4 +1,4 @@
-"""The training steps that a plan compares: of one model, for batches of several sizes."""
+"""The training steps that a plan compares: those of one model, for batches of several sizes."""
 
 import dataclasses
 from pathlib import Path
@@ -18,8 +18,8 @@ class Programs(Protocol):
 
     Attributes:
       batch, microbatches: as configured.
-      is_fixed: whether there are no others.
-      stages: that a pipeline can have on its devices; None: it is not to be cut.
+      is_fixed: whether the batch size cannot be changed.
+      stages: stages that a pipeline can put on devices; None: the network cannot be cut.
     """
 
     batch: int
@@ -28,23 +28,23 @@ class Programs(Protocol):
     stages: Stages | None
 
     def folder(self, rows: int, microbatches: int) -> Path:
-        """A folder with the exported step."""
+        """Return a folder with the exported step."""
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
-        """The step as TensorFlow makes it on one device; by XLA if configured and `compiles`."""
+        """Time the step in TensorFlow on one device; by XLA if configured and `compiles`."""
 
     def state_bytes(self) -> list[int]:
-        """Of the gradients, and of all that a step updates."""
+        """Return the bytes of the gradients, and of all variables that a step updates."""
 
     def num_variables(self) -> int:
-        """That a step updates."""
+        """Return the number of variables that a step updates."""
 
 
 class ModelPrograms:
-    """Programs of a model that can be made for any batch.
+    """Programs of a model that can be exported for any batch.
 
     Args:
-      model: of any batch.
+      model: for any batch.
       batch, microbatches: as configured.
       scratch: a folder for exports.
     """
@@ -57,14 +57,14 @@ class ModelPrograms:
         self._scratch = Path(scratch)
 
     def folder(self, rows: int, microbatches: int) -> Path:
-        """See Programs."""
+        """Return a folder with the exported step, see Programs."""
         folder = self._scratch / f"{rows}x{microbatches}"
         if not folder.exists():
             self._model.resized(rows, microbatches).export(folder)
         return folder
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
-        """See Programs."""
+        """Time the step in TensorFlow, see Programs."""
         digest = program_digest(self.folder(rows, self.microbatches))
         model = self._model.resized(rows, self.microbatches)
         model = dataclasses.replace(model, jit_compile=model.jit_compile and compiles)
@@ -73,16 +73,16 @@ class ModelPrograms:
         return Run(**found)
 
     def state_bytes(self) -> list[int]:
-        """See Programs."""
+        """Return the bytes of gradients and state, see Programs."""
         return [self._model.reduced_bytes, self._model.state_bytes]
 
     def num_variables(self) -> int:
-        """See Programs."""
+        """Return the number of updated variables, see Programs."""
         return self._model.num_variables
 
 
 class FolderPrograms:
-    """The one program of an exported folder."""
+    """The single program of an exported folder."""
 
     is_fixed, microbatches = True, 1
 
@@ -93,20 +93,20 @@ class FolderPrograms:
         self.stages = found and Stages(tuple(found["work"]), found["passed_bytes"])
 
     def folder(self, rows: int, microbatches: int) -> Path:
-        """See Programs."""
+        """Return the exported folder."""
         return self._folder
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
-        """Raises UserError: TensorFlow is not asked about an exported step."""
+        """Raise UserError, as TensorFlow cannot time an exported step."""
         raise self._not_portable()
 
     def state_bytes(self) -> list[int]:
-        """Raises UserError, as `run`."""
+        """Raise UserError, as `run` does."""
         raise self._not_portable()
 
     def num_variables(self) -> int:
-        """Raises UserError, as `run`."""
+        """Raise UserError, as `run` does."""
         raise self._not_portable()
 
     def _not_portable(self) -> UserError:
-        return UserError(f"{self._folder} is exported: `--strategy` must be portable.")
+        return UserError(f"{self._folder} is an exported step: `--strategy` must be portable.")

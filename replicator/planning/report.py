@@ -1,4 +1,4 @@
-"""Predictions as a table, as JSON, as a trace for Chrome and as a plot."""
+"""Predictions as a table, as JSON, as a Chrome trace and as a plot."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ HEADER = (
 
 
 def lines(predictions: list[Prediction], fitting: list[Prediction]) -> list[str]:
-    """The table, and which to choose; those that do not fit have a star."""
+    """Return the table and the choice; configurations that do not fit have a star."""
     table = [f"{_line(each)}{'' if each in fitting else ' *'}" for each in predictions]
     starred = [] if len(fitting) == len(predictions) else ["* does not fit in --memory"]
     best, quickest = cheapest(fitting), fastest(fitting)
@@ -42,11 +42,11 @@ def _line(each: Prediction) -> str:
 
 
 def _choice(each: Prediction) -> str:
-    return f"{each.rows_per_second:.4g} rows/s, {each.device_seconds:.3g} device-seconds a row"
+    return f"{each.rows_per_second:.4g} rows/s, {each.device_seconds:.3g} device-seconds per row"
 
 
 def to_json(predictions: list[Prediction], fitting: list[Prediction]) -> dict[str, Any]:
-    """The machine, the configurations, and the places of the cheapest and of the fastest."""
+    """Return the machine, the configurations, and the indices of the cheapest and the fastest."""
     names = ("rows", "model", "microbatches", "step_seconds", "batch_rows", "memory_bytes",
              "sent_bytes", "efficiency", "devices", "rows_per_second", "network_share",
              "device_seconds", "schedule", "bubble")  # fmt: skip
@@ -62,7 +62,7 @@ def to_json(predictions: list[Prediction], fitting: list[Prediction]) -> dict[st
 
 
 def write_trace(path: Path, timeline: Timeline) -> None:
-    """Writes a step as Chrome's trace events: a row for each resource, in microseconds."""
+    """Write a step as Chrome trace events in microseconds, with one row per resource."""
     threads = list(dict.fromkeys(event.resource for event in timeline.events))
     named: list[dict[str, Any]] = [
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": name}}
@@ -84,7 +84,7 @@ def write_trace(path: Path, timeline: Timeline) -> None:
 
 
 def write_plot(path: Path, predictions: list[Prediction], memory_gib: float | None) -> None:
-    """Draws rows a second and memory of a device against devices."""
+    """Plot rows per second and memory per device against devices."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -95,13 +95,13 @@ def write_plot(path: Path, predictions: list[Prediction], memory_gib: float | No
     devices = [each.devices for each in ordered]
     rate.plot(devices, [each.rows_per_second for each in ordered], "o-", label="simulated")
     one = ordered[0].rows_per_second / ordered[0].devices
-    rate.plot(devices, [one * n for n in devices], ":", color="grey", label="in proportion")
+    rate.plot(devices, [one * n for n in devices], ":", color="grey", label="linear scaling")
     memory.plot(devices, [each.memory_bytes / GIB for each in ordered], "o-")
     if memory_gib is not None:
-        memory.axhline(memory_gib, color="C3", linestyle="--", label="a device has")
+        memory.axhline(memory_gib, color="C3", linestyle="--", label="memory of a device")
         memory.legend()
-    rate.set(xlabel="devices", ylabel="rows a second", xscale="log", yscale="log")
-    memory.set(xlabel="devices", ylabel="GiB a device", xscale="log")
+    rate.set(xlabel="devices", ylabel="rows per second", xscale="log", yscale="log")
+    memory.set(xlabel="devices", ylabel="GiB per device", xscale="log")
     for axes in (rate, memory):
         axes.set_xticks(devices, [str(n) for n in devices], minor=False)
         axes.minorticks_off()

@@ -1,4 +1,4 @@
-"""A training step to be planned: exported for JAX, or timed as TensorFlow runs it."""
+"""A training step to plan: exported for JAX, or timed as TensorFlow runs it."""
 
 import copy
 import dataclasses
@@ -21,10 +21,11 @@ class Trainable:
     """A model with its optimiser, on a batch of fixed size.
 
     Attributes:
-      state, loss: what a step updates, and of what.
+      state: variables that a step updates.
+      loss: function that a step minimises.
       batch_spec: static shape and dtype of every entry of a batch.
-      jit_compile: whether TensorFlow compiles the step.
-      make: makes the same once more, with a state of its own; None: it cannot be.
+      jit_compile: whether XLA compiles the step in TensorFlow.
+      make: returns an identical one with separate state; None: not possible.
     """
 
     state: TrainState
@@ -34,7 +35,7 @@ class Trainable:
     make: Callable[[], "Trainable"] | None = None
 
     def resized(self, rows: int, microbatches: int) -> "Trainable":
-        """The same model on batches of so many rows, accumulated from so many microbatches."""
+        """Return the same model on batches of `rows`, accumulated from `microbatches`."""
         state = copy.copy(self.state)
         state.optimizer = dataclasses.replace(state.optimizer, accumulate=microbatches)
         spec = {
@@ -45,33 +46,33 @@ class Trainable:
 
     @property
     def state_bytes(self) -> int:
-        """Of all that a step updates."""
+        """Bytes of all variables that a step updates."""
         return sum(_bytes(variable) for variable in self.state.slots().values())
 
     @property
     def num_variables(self) -> int:
-        """That a step updates."""
+        """Number of variables that a step updates."""
         return len(self.state.slots())
 
     @property
     def reduced_bytes(self) -> int:
-        """Of the gradients."""
+        """Bytes of the gradients."""
         return sum(_bytes(weight) for weight in self.state.weights)
 
     @property
     def batch_bytes(self) -> int:
-        """Of a batch."""
+        """Bytes of a batch."""
         return sum(_bytes(spec) for spec in self.batch_spec.values())
 
     def batch(self) -> Batch:
-        """Constant numbers; what a step takes does not depend on which."""
+        """Return a constant batch; the time of a step does not depend on the values."""
         return {
             name: tf.fill(spec.shape, tf.cast(0.01 if spec.dtype.is_floating else 0, spec.dtype))
             for name, spec in self.batch_spec.items()
         }
 
     def export(self, folder: Path) -> None:
-        """Writes the step, without a checkpoint or data, as device_program.py reads it."""
+        """Write the step, without a checkpoint or data, for device_program.py."""
         slots = self.state.slots()
         step = training_step(self.state, self.loss)
         export_function(step, self.batch_spec, folder, STEP, variables={}, state=slots)
@@ -79,7 +80,7 @@ class Trainable:
         write_manifest(folder, manifest_of(folder) | {"training": training})
 
     def run(self, rounds: int, least_seconds: float) -> dict[str, Any]:
-        """What TensorFlow takes for a step on one device: the fields of a `Run`."""
+        """Time a step in TensorFlow on one device, and return the fields of a `Run`."""
         step, device = self._made(), "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
         held = self.state_bytes + self.batch_bytes
         found = timed(step, rounds, least_seconds)
@@ -90,7 +91,7 @@ class Trainable:
         return found
 
     def another(self) -> "Trainable | None":
-        """The same step of another state; None where there is no `make`."""
+        """Return the same step with separate state, or None if there is no `make`."""
         if self.make is None:
             return None
         rows = next(iter(self.batch_spec.values())).shape[0]
@@ -98,7 +99,7 @@ class Trainable:
         return dataclasses.replace(model, jit_compile=self.jit_compile)
 
     def _made(self) -> Callable[[], float]:
-        """The step, which was made once."""
+        """Return the step after running it once."""
         compiled, batch = compile_step(self.state, self.loss, self.jit_compile), self.batch()
 
         def step() -> float:

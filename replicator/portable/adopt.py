@@ -1,4 +1,4 @@
-"""Brings what run.py has trained back into a run directory."""
+"""Import of checkpoints trained by run.py into a run directory."""
 
 import json
 from pathlib import Path
@@ -12,21 +12,22 @@ from replicator.runs.run_directory import RunDirectory
 
 
 def adopt(folder: Path, workdir: Path) -> int:
-    """Copies the newest checkpoint of an exported run into a run directory; returns its step.
+    """Copy the newest checkpoint of an exported run into a run directory, and return its step.
 
-    The run directory is made, with the exported configuration, if it is missing. Newer lines of
-    metrics are copied too.
+    A missing run directory is created with the exported configuration. Newer lines of metrics are
+    copied too.
 
     Args:
       folder: where run.py trained.
       workdir: the run directory.
 
-    Raises UserError if the checkpoint is damaged or does not fit, if the run has another
-    configuration, has the same step or a later one, or is in use.
+    Raises:
+      UserError: the checkpoint is damaged or does not fit, or the run has another configuration,
+        has the same step or a later one, or is in use.
     """
     manifest = read_manifest(folder)
     if "training" not in manifest:
-        raise UserError(f"{folder} holds no training step.")
+        raise UserError(f"{folder} has no training step.")
     checkpoints = Path(folder) / "checkpoints"
     arrays = Checkpoints(checkpoints).newest()[0] if checkpoints.is_dir() else None
     if arrays is None:
@@ -43,7 +44,7 @@ def _copy_checkpoint(arrays: Arrays, folder: Path, run: RunDirectory) -> int:
     step, checkpoints = int(arrays["step"]), run.checkpoints()
     newest = max(checkpoints.steps(), default=-1)
     if newest >= step:
-        raise UserError(f"{run.path} is at step {newest} already; {folder} has step {step}.")
+        raise UserError(f"{run.path} is already at step {newest}; {folder} has step {step}.")
     checkpoints.save(step, arrays)
     newer = _metrics(folder, newest, step)
     text = _metrics(run.path, -1, newest) + newer
@@ -52,7 +53,7 @@ def _copy_checkpoint(arrays: Arrays, folder: Path, run: RunDirectory) -> int:
 
 
 def _run_for(manifest: dict, workdir: Path) -> RunDirectory:
-    """The run directory, locked."""
+    """Return the run directory, locked."""
     if not (Path(workdir) / "config.json").exists():
         return RunDirectory.create(workdir, manifest["config"])
     run = RunDirectory.open(workdir)
@@ -72,6 +73,6 @@ def _check_arrays(arrays: Arrays, slots: list[dict]) -> None:
 
 
 def _metrics(folder: Path, after: int, until: int) -> str:
-    """The lines of a folder's metrics.jsonl with after < step <= until."""
+    """Return the lines of a folder's metrics.jsonl with after < step <= until."""
     records = [r for r in read_metrics(folder) if after < r["step"] <= until]
     return "".join(f"{json.dumps(record)}\n" for record in records)

@@ -1,10 +1,10 @@
 """Training steps and samplers as StableHLO with a manifest, for machines without TensorFlow.
 
 An exported folder contains `manifest.json` and, for every function, a portable artifact and a file
-of weights. Where there is a training step, it also contains `run.py`, which trains with JAX and
-NumPy only and writes checkpoints that adopt.py brings back into a run directory, the package
-`layouts`, with which it divides its arrays among devices, and `batches.py`, a copy of the module
-with which the trainer samples its batches.
+of weights. With a training step it also contains `run.py`, which trains with JAX and NumPy only
+and writes checkpoints that adopt.py copies into a run directory, the package `layouts`, which
+distributes its arrays over devices, and `batches.py`, a copy of the module with which the trainer
+samples its batches.
 """
 
 import contextlib
@@ -43,20 +43,21 @@ def export_function(
     state: Mapping[str, tf.Variable] = MappingProxyType({}),
     tensor_float_32: bool = True,
 ) -> None:
-    """Writes FOLDER/NAME.stablehlo, NAME.npz with the weights, and their entry in the manifest.
+    """Write FOLDER/NAME.stablehlo, NAME.npz with the weights, and their entry in the manifest.
 
     Args:
-      fn: from a dict of tensors to a dict of tensors; it may read variables and assigns none.
-      inputs: the shape and dtype of each input, static, in call order.
-      folder: made if missing; other functions in its manifest stay.
+      fn: from a dict of tensors to a dict of tensors; it may read variables but assigns none.
+      inputs: static shape and dtype of each input, in call order.
+      folder: created if missing; other functions in its manifest are kept.
       name: of the function.
       variables: that `fn` may read, by their names in the weights file.
       state: variables that `fn` may read and that are not written; the caller passes their values.
-      tensor_float_32: whether an accelerator may multiply float32 in TensorFloat32; False asks
-        for all 24 bits.
+      tensor_float_32: whether an accelerator may multiply float32 in TensorFloat32; False requires
+        full float32 precision.
 
-    Raises ValueError if `fn` has 64-bit inputs or outputs, operations without a portable form, or
-    reads a variable that was not given.
+    Raises:
+      ValueError: `fn` has 64-bit inputs or outputs, operations without a portable form, or reads a
+        variable that was not given.
     """
     _check_specs(inputs)
     folder = make_folder(folder)
@@ -91,23 +92,25 @@ def export_training(
     frozen: Mapping[str, tf.Variable] = MappingProxyType({}),
     tensor_float_32: bool = True,
 ) -> Path:
-    """The folder, now with a training step, run.py, batches.py and a checkpoint of the state.
+    """Write a training step, run.py, batches.py and a checkpoint to a folder, and return it.
 
     Args:
-      folder: without checkpoints; made if missing.
+      folder: without checkpoints; created if missing.
       state: that the step updates; run.py trains for its `num_steps`.
       loss_fn: of a batch.
       batch_spec: static shape and dtype of every entry of a batch.
       batch_module: the module that becomes batches.py. It imports NumPy only, and its
-        `open_batches(folder, settings)` returns a function from a step to its batch; of several
-        processes each draws its own rows where it takes `shard_index` and `num_shards`.
-      batches: those settings, as JSON values.
+        `open_batches(folder, settings)` returns a function from a step to its batch; with arguments
+        `shard_index` and `num_shards` each of several processes draws only its own rows.
+      batches: these settings, as JSON values.
       config: of the run; `adopt` compares it with that of the run directory.
       changeable: top-level keys of `config` in which the two may differ.
       frozen: by name, the variables that the loss reads and training does not update.
       tensor_float_32: see `export_function`.
 
-    Raises UserError if the folder has checkpoints, ValueError as `export_function`.
+    Raises:
+      UserError: the folder has checkpoints.
+      ValueError: as for `export_function`.
     """
     folder = new_folder(folder)
     slots = state.slots()
@@ -138,7 +141,7 @@ def export_training(
 
 
 def _copy_trainer(folder: Path) -> None:
-    """Writes run.py and the package `layouts`; read, not imported: JAX need not be here."""
+    """Write run.py and the package `layouts`, as text, because importing them needs JAX."""
     source = importlib.resources.files("replicator")
     write_text(folder / "run.py", source.joinpath("portable", "run.py").read_text("utf-8"))
     package = make_folder(folder / "layouts")
@@ -148,11 +151,15 @@ def _copy_trainer(folder: Path) -> None:
 
 
 def new_folder(folder: Path) -> Path:
-    """The folder, made if missing; UserError if it has checkpoints of an exported run."""
+    """Return the folder, created if missing.
+
+    Raises:
+      UserError: it has checkpoints of an exported run.
+    """
     folder = make_folder(folder)
     if Checkpoints(folder / "checkpoints").steps():
         raise UserError(
-            f"{folder} already holds checkpoints of an exported run; bring them back "
+            f"{folder} already has checkpoints of an exported run; import them with --adopt "
             "or choose another folder."
         )
     return folder
@@ -165,10 +172,17 @@ def restore(
     changeable: Iterable[str],
     defaults: Mapping[str, Any],
 ) -> None:
-    """Sets the state from the newest checkpoint of a run; does nothing where there is none.
+    """Restore the state from the newest checkpoint of a run, if there is one.
 
-    Raises UserError if it is a run of another configuration; arguments as for `export_training`
-    and `RunDirectory.check`.
+    Args:
+      state: to restore.
+      workdir: the run directory; None: do nothing.
+      config: of the run, see `export_training`.
+      changeable: see `export_training`.
+      defaults: see `RunDirectory.check`.
+
+    Raises:
+      UserError: the run has another configuration.
     """
     if workdir is None or not (Path(workdir) / "config.json").exists():
         return
@@ -180,27 +194,28 @@ def restore(
 
 
 def next_command(folder: Path, state: TrainState) -> str:
-    """A line that says what to do next with an exported folder."""
+    """Return a line with the next command for an exported folder."""
     return (
-        f"{folder} is ready from step {int(state.step.numpy())}: carry it to a machine with JAX, "
-        f"then `python {Path(folder).name}/run.py`."
+        f"{folder} is ready from step {int(state.step.numpy())}: copy it to a machine with JAX, "
+        f"then run `python {Path(folder).name}/run.py`."
     )
 
 
 def named_weights(network: tf.Module) -> dict[str, tf.Variable]:
-    """Every trainable variable, by its name in checkpoints without `weights/`."""
+    """Return every trainable variable by its name in checkpoints without `weights/`."""
     return dict(zip(variable_names(network), network.trainable_variables, strict=True))
 
 
 def specs_of(batch: Arrays) -> dict[str, tf.TensorSpec]:
-    """The shape and dtype of every array."""
+    """Return the shape and dtype of every array."""
     return {name: tf.TensorSpec(array.shape, array.dtype) for name, array in batch.items()}
 
 
 def training_step(state: TrainState, loss_fn: LossFn) -> PureFn:
-    """A pure function from a batch to the metrics and, as `slot/NAME`, the new value of each slot.
+    """Return a pure function from a batch to the metrics and new values of all slots.
 
-    Where the loss or the gradient is not finite, the new values are the present ones.
+    The new value of each slot is the output `slot/NAME`. If the loss or the gradient is not finite,
+    the new values are the current ones.
     """
 
     def step(batch):
@@ -213,7 +228,7 @@ def training_step(state: TrainState, loss_fn: LossFn) -> PureFn:
 
 
 def _named_captures(captures: list[tf.Tensor], variables: Mapping[str, tf.Variable]) -> dict:
-    """The variables and constants that are the captured inputs, by name, in order."""
+    """Return the captured variables and constants by name, in order."""
     names = {id(variable.handle): name for name, variable in variables.items()}
     found: dict[str, Any] = {}
     for capture in captures:
@@ -230,7 +245,7 @@ def _named_captures(captures: list[tf.Tensor], variables: Mapping[str, tf.Variab
 
 
 def described(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Name, shape and dtype of each, for a manifest."""
+    """Return name, shape and dtype of each tensor, for a manifest."""
     return [
         {"name": name, "shape": list(t.shape), "dtype": tf.as_dtype(t.dtype).name}
         for name, t in tensors.items()
@@ -244,7 +259,7 @@ def _check_specs(inputs: Mapping[str, tf.TensorSpec]) -> None:
 
 
 def storable(array: np.ndarray) -> np.ndarray:
-    """The array in a dtype that npz can store: bfloat16 as the uint16 of its bits."""
+    """Return the array in a dtype that npz can store: bfloat16 as the uint16 of its bits."""
     return array.view(np.uint16) if array.dtype == tf.bfloat16.as_numpy_dtype else array
 
 

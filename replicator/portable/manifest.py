@@ -1,4 +1,4 @@
-"""The manifest of an exported folder: what its functions take and return, and how it trains."""
+"""The manifest of an exported folder: signatures of its functions and settings for training."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,11 @@ MANIFEST = "manifest.json"
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The content of FOLDER/manifest.json; UserError that names it where it cannot be read."""
+    """Return the content of FOLDER/manifest.json.
+
+    Raises:
+      UserError: the file is missing, cannot be read or has another format.
+    """
     path = Path(folder) / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -23,15 +27,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise UserError(f"{path} is not of format {FORMAT}, which this version reads.")
+        raise UserError(f"{path} must have format {FORMAT}, the only one that this version reads.")
     return manifest
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
-    """The manifest of a folder; a new one, without functions, where it has none."""
+    """Return the manifest of a folder, or a new one without functions if it has none."""
     if (folder / MANIFEST).exists():
         return read_manifest(folder)
-    import tensorflow as tf  # reading a manifest need not wait for it
+    import tensorflow as tf  # not needed to read a manifest
 
     return {
         "format": FORMAT,
@@ -41,5 +45,5 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Writes FOLDER/manifest.json."""
+    """Write FOLDER/manifest.json."""
     write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")

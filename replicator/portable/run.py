@@ -1,12 +1,10 @@
-"""Trains the exported step of this folder with JAX and NumPy only; no TensorFlow is needed.
+"""Train the exported step of this folder with JAX and NumPy only, without TensorFlow.
 
     python run.py --minutes 55
 
-A copy of it lies beside an exported `manifest.json` and `batches.py`. It resumes from the newest
-checkpoint, samples the batches that the exported run would have sampled, divides their rows among
-all devices of all processes (or what `--mesh` and `--layout` say, with the folder `layouts` beside
-it), and writes checkpoints that `--adopt` copies back into the run directory. In Python,
-`load(folder, name)` returns any exported function, a sampler for example.
+It resumes from the newest checkpoint, samples the batches of the exported run, divides their rows
+among all devices of all processes (or follows `--mesh` and `--layout`), and writes checkpoints that
+`--adopt` copies into the run directory. In Python, `load(folder, name)` returns any function.
 """
 
 import argparse
@@ -33,21 +31,22 @@ import numpy as np
 LAYOUTS = "replicator.layouts" if __package__ else "layouts"
 layouts = importlib.import_module(f"{LAYOUTS}.devices")
 processes = importlib.import_module(f"{LAYOUTS}.processes")
-UserError = layouts.LayoutError  # a mistake that its message explains in one line
+UserError = layouts.LayoutError  # a user's mistake, which the message explains in one line
 FORMAT = 1
 SLOT, AVERAGE = "slot/", "average/"
-STEPS_AHEAD, BATCHES_AHEAD = 8, 4  # steps: dispatched before the metrics of the first are read
+STEPS_AHEAD, BATCHES_AHEAD = 8, 4  # steps dispatched before the metrics of the first are read
 LINE_SECONDS = 10.0
-GO_ON, SAVE, TIME = "", "save", "time"
-REQUESTS = (GO_ON, SAVE, TIME, "SIGINT", "SIGTERM")
+CONTINUE, SAVE, TIME = "", "save", "time"
+REQUESTS = (CONTINUE, SAVE, TIME, "SIGINT", "SIGTERM")
 
 
 def load(folder, name: str, weights: dict | None = None):
-    """The exported function NAME, which takes inputs by keyword and returns a dict of outputs.
+    """Return the exported function NAME, from inputs by keyword to a dict of outputs.
 
     Args:
-      folder, name: where manifest.json is, and which of its functions.
-      weights: arrays in place of variables that were exported with it, `averages` for example.
+      folder: with manifest.json.
+      name: of the function.
+      weights: arrays that replace exported variables, `averages` for example.
     """
     described = read_manifest(folder)["functions"][name]
     weights = read_weights(folder, described) | (weights or {})
@@ -64,7 +63,7 @@ def load(folder, name: str, weights: dict | None = None):
 
 
 def exported(folder, described: dict) -> jax.export.Exported:
-    """The exported function; `call`, for use inside `jax.jit`, takes inputs and captured values."""
+    """Return the exported function; `call`, for use inside `jax.jit`, takes inputs and captures."""
 
     def stub(*_):
         return [jax.numpy.zeros(spec["shape"], spec["dtype"]) for spec in described["outputs"]]
@@ -79,14 +78,14 @@ def exported(folder, described: dict) -> jax.export.Exported:
 
 
 def read_weights(folder, described: dict) -> dict[str, np.ndarray]:
-    """The variables that were exported with a function."""
+    """Return the variables that were exported with a function."""
     arrays = read_npz(Path(folder) / described["weights"])
     dtypes = {variable["name"]: variable["dtype"] for variable in described["captured"]}
     return {name: array.view(dtypes[name]) for name, array in arrays.items()}  # bfloat16 as uint16
 
 
 def on_device(arrays):
-    """The arrays, committed to the first device as results are, so that jit compiles once."""
+    """Return the arrays committed to the first device, like results, so that jit compiles once."""
     return jax.device_put(arrays, jax.devices()[0])
 
 
@@ -95,16 +94,16 @@ def _shape(spec: dict) -> jax.ShapeDtypeStruct:
 
 
 def read_manifest(folder) -> dict:
-    """The content of manifest.json."""
+    """Return the content of manifest.json."""
     path = Path(folder) / "manifest.json"
     manifest = json.loads(path.read_text(encoding="utf-8"))
     if manifest.get("format") != FORMAT:
-        raise UserError(f"{path} is not of format {FORMAT}.")
+        raise UserError(f"{path} must have format {FORMAT}.")
     return manifest
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file."""
+    """Return the arrays of an npz file."""
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -113,23 +112,23 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def averages(folder) -> dict[str, np.ndarray]:
-    """The averaged weights of the newest checkpoint, by name, as `load` takes them."""
+    """Return the averaged weights of the newest checkpoint, by name, for `load`."""
     arrays = Checkpoints(Path(folder) / "checkpoints").newest()
     return {n.removeprefix(AVERAGE): v for n, v in arrays.items() if n.startswith(AVERAGE)}
 
 
 def open_batches(folder, settings: dict):
-    """The function from a step to its batch that batches.py makes of the settings."""
+    """Return the function from a step to its batch that batches.py creates from the settings."""
     module, path = types.ModuleType("batches"), Path(folder) / "batches.py"
     try:
         importlib.machinery.SourceFileLoader("batches", str(path)).exec_module(module)
         return module.open_batches(Path(folder), settings)
     except (OSError, zipfile.BadZipFile, ValueError, EOFError, KeyError) as error:
-        raise UserError(f"The batches of {folder} cannot be drawn: {error}.") from error
+        raise UserError(f"The batches of {folder} cannot be sampled: {error}.") from error
 
 
 class Checkpoints:
-    """A folder of `step_00001000.npz` files: the newest ones, and the one best.json names."""
+    """A folder of `step_00001000.npz` files: the newest ones, and the one named in best.json."""
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)
@@ -142,17 +141,17 @@ class Checkpoints:
         return self.folder / f"step_{step:08d}.npz"
 
     def newest(self) -> dict[str, np.ndarray]:
-        """The newest arrays that read whole; damaged files are set aside."""
+        """Return the newest readable arrays, and rename damaged files."""
         for step in reversed(self._steps()):
             try:
                 return read_npz(self._path(step))
             except UserError as error:
-                say(f"{error} It is set aside (.damaged).")
+                say(f"{error} It is renamed (.damaged).")
                 self._path(step).rename(self._path(step).with_suffix(".damaged"))
-        raise UserError(f"There is no whole checkpoint in {self.folder}.")
+        raise UserError(f"There is no readable checkpoint in {self.folder}.")
 
     def save(self, step: int, arrays: dict[str, np.ndarray], keep: int) -> None:
-        """Writes a file whole or not at all, then deletes older ones but the best."""
+        """Write a checkpoint atomically, then delete older ones except the best."""
         temporary = self.folder / f".{self._path(step).name}.{os.getpid()}.tmp"
         try:
             with open(temporary, "wb") as file:
@@ -188,21 +187,21 @@ class Training:
         self.state, self.alive, self._frozen = self.devices.put(start, frozen)
 
     def advance(self, batch: dict[str, np.ndarray]) -> dict:
-        """Dispatches one more step; returns its metrics, still on the device.
+        """Dispatch one more step, and return its metrics on the device.
 
-        After a loss or gradient that is not finite no further step changes the state.
+        After a loss or gradient that is not finite, no further step changes the state.
         """
         arguments = self.state, self.alive, self._frozen, self.devices.shard(batch)
         self.state, self.alive, metrics = self._advance(*arguments)
         return metrics
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """A copy of the state; waits for the device, and for other processes."""
+        """Return a copy of the state; this waits for the device and for other processes."""
         names = (slot["name"] for slot in self.settings["slots"])
         return {name: processes.whole(self.state[name]) for name in names}
 
     def save(self, keep: int) -> int:
-        """The step whose checkpoint is now on disk."""
+        """Write a checkpoint, and return its step."""
         arrays = self.arrays()
         if processes.is_first():
             self.checkpoints.save(int(arrays["step"]), arrays, keep)
@@ -217,7 +216,7 @@ class Training:
 
 
 def advance_function(call, described: dict):
-    """The step, from (state, alive, frozen, batch) to (state, alive, metrics)."""
+    """Return the step, from (state, alive, frozen, batch) to (state, alive, metrics)."""
     kinds = ("inputs", "captured", "outputs")
     read, captured, names = ([spec["name"] for spec in described[kind]] for kind in kinds)
 
@@ -226,7 +225,7 @@ def advance_function(call, described: dict):
         given = [*(batch[name] for name in read), *(values[name] for name in captured)]
         results = dict(zip(names, call(*given), strict=True))
         new_slots = {name: results.pop(SLOT + name) for name in state}
-        # A step that is not finite ends the run; steps dispatched after it must change nothing.
+        # A step that is not finite ends the run; steps dispatched after it change nothing.
         alive = alive & (new_slots["step"] != state["step"])
         state = {name: jax.numpy.where(alive, new_slots[name], state[name]) for name in state}
         return state, alive, {**results, "alive": alive}
@@ -235,7 +234,7 @@ def advance_function(call, described: dict):
 
 
 class Report:
-    """Writes metrics.jsonl, and lines of progress to stderr."""
+    """Metrics in metrics.jsonl and progress on stderr."""
 
     def __init__(self, path: Path, first_step: int, num_steps: int, every_steps: int):
         self.path, self.num_steps, self.every_steps = path, num_steps, every_steps
@@ -244,7 +243,7 @@ class Report:
         path.write_text("".join(f"{line}\n" for line in lines if _step_of(line) <= first_step))
 
     def step(self, step: int, metrics: dict) -> None:
-        """Reports the metrics of a step that the device has made."""
+        """Report the metrics of a step that the device has completed."""
         now, last = time.monotonic(), step == self.num_steps
         if step % self.every_steps == 0 or last:
             figures = {name: float(value) for name, value in metrics.items() if name != "alive"}
@@ -263,26 +262,27 @@ class Report:
 
 
 def _rate(before: tuple[int, float], now: tuple[int, float]) -> float:
-    """Steps a second between two pairs of step and seconds."""
+    """Return steps per second between two pairs of step and seconds."""
     return (now[0] - before[0]) / max(now[1] - before[1], 1e-9)
 
 
 def _step_of(line: str) -> float:
-    """The step of a record; infinite for the half line of a process that was killed."""
+    """Return the step of a record, or infinity for the incomplete line of a killed process."""
     with contextlib.suppress(ValueError, KeyError):
         return json.loads(line)["step"]
     return np.inf
 
 
 def train(folder: Path, options: argparse.Namespace, stop_signals: Sequence[str] = ()) -> str:
-    """Trains and saves; returns why it ended: done, time or the first of `stop_signals`.
+    """Train and save, and return the reason for the end: done, time or a stop signal.
 
-    Raises UserError after a loss or gradient that is not finite, with the state before it saved.
+    Raises:
+      UserError: a loss or gradient was not finite; the state before it is saved.
     """
     training = Training(folder, options)
     first = int(training.state["step"])
     total = training.settings["num_steps"] if options.steps is None else options.steps
-    say(f"{training.devices}: from step {first} to {total}; the first one compiles.")
+    say(f"{training.devices}: training from step {first} to {total}; the first step compiles.")
     path = Path(folder) / "metrics.jsonl" if processes.is_first() else Path(os.devnull)
     report = Report(path, first, total, options.report_steps)
     reason = _steps(training, first, report, options, stop_signals)
@@ -296,19 +296,19 @@ def train(folder: Path, options: argparse.Namespace, stop_signals: Sequence[str]
 def _steps(training: Training, first: int, report: Report, options, stop_signals) -> str:
     pending: deque = deque()
     start = saved = time.monotonic()
-    request, agreed = GO_ON, processes.Agreement(REQUESTS)
+    request, agreed = CONTINUE, processes.Agreement(REQUESTS)
     for step, batch in ahead(training.batch, first, report.num_steps):
         pending.append((step + 1, training.advance(batch)))
         if len(pending) >= STEPS_AHEAD and not _report_oldest(pending, report):
             return "diverged"
         now = time.monotonic()
-        own = SAVE if now - saved > 60 * options.save_minutes else GO_ON
+        own = SAVE if now - saved > 60 * options.save_minutes else CONTINUE
         own = TIME if 0 < 60 * options.minutes < now - start else own
         request = agreed(stop_signals[0] if stop_signals else own)
         if request == SAVE:
             training.save(options.keep)
             saved = time.monotonic()
-        elif request != GO_ON:
+        elif request != CONTINUE:
             break
     if not all(_report_oldest(pending, report) for _ in range(len(pending))):
         return "diverged"
@@ -317,7 +317,7 @@ def _steps(training: Training, first: int, report: Report, options, stop_signals
 
 
 def _report_oldest(pending: deque, report: Report) -> bool:
-    """Waits for the oldest step and reports it; returns whether its update was made."""
+    """Wait for the oldest step, report it, and return whether it updated the state."""
     step, metrics = pending.popleft()
     if metrics["alive"]:
         report.step(step, metrics)
@@ -325,7 +325,7 @@ def _report_oldest(pending: deque, report: Report) -> bool:
 
 
 def ahead(make, first: int, last: int):
-    """Yields (step, make(step)) for first <= step < last; makes later batches in a thread."""
+    """Yield (step, make(step)) for first <= step < last; later batches are made in a thread."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         pending: deque = deque()
         for step in range(first, last):
@@ -335,7 +335,7 @@ def ahead(make, first: int, last: int):
 
 
 def catch_stop_signals() -> list[str]:
-    """A list to which the first SIGINT and SIGTERM append their names; a second one ends."""
+    """Return a list to which the first SIGINT or SIGTERM appends its name; a second one ends."""
     caught: list[str] = []
 
     def catch(number, _):
@@ -348,32 +348,32 @@ def catch_stop_signals() -> list[str]:
 
 
 def say(text: str) -> None:
-    """Prints a line to stderr, in the first process."""
+    """Print a line to stderr in the first process."""
     if processes.is_first():
         print(text, file=sys.stderr, flush=True)
 
 
 OPTIONS = (
-    ("--steps", int, None, "updates in all, earlier ones counted; default: as exported"),
+    ("--steps", int, None, "total updates, including earlier ones; default: as exported"),
     ("--minutes", float, 0.0, "minutes after which to save and stop; 0: no limit"),
     ("--save-minutes", float, 5.0, "minutes between two checkpoints"),
     ("--devices", int, None, "devices that share a batch; default: as many as divide its rows"),
-    ("--mesh", str, None, "ROWSxMODEL devices over which a layout is searched, as in 4x2"),
-    ("--layout", str, None, "auto: search one and write layout.json; or such a file"),
-    ("--memory", float, None, "GiB of a device; default: as it says"),
+    ("--mesh", str, None, "ROWSxMODEL devices for which to search a layout, as in 4x2"),
+    ("--layout", str, None, "auto: search a layout and write layout.json; or a layout file"),
+    ("--memory", float, None, "GiB per device; default: as the device reports"),
     ("--link", float, None, "Gbit/s between devices, for --layout auto; default: by their kind"),
-    ("--coordinator", str, None, "HOST:PORT of process 0; auto: as Slurm or Open MPI say"),
-    ("--processes", int, None, "that train together; default: one, or as the environment says"),
-    ("--process", int, None, "which of them this is, from 0"),
-    ("--wait-seconds", int, 300, "in which all processes must come"),
-    ("--keep", int, 2, "newest checkpoints kept"),
+    ("--coordinator", str, None, "HOST:PORT of process 0; auto: from Slurm or Open MPI"),
+    ("--processes", int, None, "processes that train; default: one, or from the environment"),
+    ("--process", int, None, "index of this process, from 0"),
+    ("--wait-seconds", int, 300, "seconds within which all processes must connect"),
+    ("--keep", int, 2, "number of newest checkpoints to keep"),
     ("--report-steps", int, 20, "steps between two lines of metrics.jsonl"),
-    ("--folder", Path, Path(__file__).resolve().parent, "where manifest.json is"),
+    ("--folder", Path, Path(__file__).resolve().parent, "folder of manifest.json"),
 )
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    """The options of a command line."""
+    """Return the options of a command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     for name, kind, default, meaning in OPTIONS:
         shown = "" if default is None else " (default: %(default)s)"
@@ -385,7 +385,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit status: 0, 2 after a mistake that was explained in one line, 1 for a full disk."""
+    """Train, and return 0, 2 after a user's mistake, or 1 after another error of the system."""
     options = parsed(arguments)
     try:
         with processes.together(options):

@@ -1,4 +1,4 @@
-"""A TensorFlow function as a portable StableHLO artifact."""
+"""TensorFlow functions as portable StableHLO artifacts."""
 
 import dataclasses
 import re
@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.compiler.mlir.stablehlo import stablehlo
 from tensorflow.compiler.tf2xla.python import xla
 
-# Balanced to the depth that locations reach; strings may hold any parenthesis.
+# Balanced to the depth of locations; strings may contain any parenthesis.
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _LOCATION = re.compile(
     r" ?\bloc\((?:[^()\"]|" + _STRING + r"|\((?:[^()\"]|" + _STRING + r"|\([^()]*\))*\))*\)"
@@ -38,8 +38,10 @@ _DTYPES = {
 class Lowered:
     """A function as StableHLO.
 
-    artifact: the portable bytes of a module whose `main` takes the inputs and then the captures.
-    captures: resources and constants that the function reads, in order. outputs: by name, in order.
+    Attributes:
+      artifact: portable bytes of a module whose `main` takes the inputs and then the captures.
+      captures: resources and constants that the function reads, in order.
+      outputs: by name, in order.
     """
 
     artifact: bytes
@@ -50,9 +52,14 @@ class Lowered:
 def lower(
     fn: Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]], inputs: dict[str, tf.TensorSpec]
 ) -> Lowered:
-    """`fn`, a function from a dict to a dict of tensors that assigns no variable, as StableHLO.
+    """Return `fn` as StableHLO.
 
-    Raises ValueError if an input or output has no portable dtype, or an operation no portable form.
+    Args:
+      fn: from a dict of tensors to a dict of tensors; it assigns no variable.
+      inputs: static shape and dtype of each input, in call order.
+
+    Raises:
+      ValueError: an input or output has no portable dtype, or an operation no portable form.
     """
     names: list[str] = []
 
@@ -72,8 +79,8 @@ def lower(
     captures = list(concrete.captured_inputs)
     if len(takes) != len(inputs) + len(captures):
         raise ValueError(
-            f"`fn` must keep all its {len(inputs) + len(captures)} inputs and "
-            f"captures, {len(takes)} are left."
+            f"`fn` must use all its {len(inputs) + len(captures)} inputs and "
+            f"captures, got {len(takes)} in its StableHLO."
         )
     _check_same("input", inputs, takes[: len(inputs)])
     _check_same("output", outputs, gives)
@@ -81,14 +88,18 @@ def lower(
 
 
 def as_stablehlo(program: Callable, variables: Iterable[tf.Variable]) -> Callable:
-    """A function that gives what a compiled one gives, to the same bit, by a call of its StableHLO.
+    """Return a function that calls the StableHLO of a compiled one, with bit-identical results.
 
-    Whoever loads it has XLA compile it, without TensorFlow's way to XLA, which takes longer. It
-    raises ValueError as `lower` does.
+    A program that loads it compiles it directly with XLA, which is faster than TensorFlow's
+    compilation of the original.
 
     Args:
-      program: a `tf.function` that assigns no variable, of tensors of known shapes, nested, or None
-        in their place. variables: that it may read.
+      program: a `tf.function` that assigns no variable, of nested tensors with static shapes, or
+        None in place of some.
+      variables: that it may read.
+
+    Raises:
+      ValueError: as for `lower`, when the function is called.
     """
     by_handle = {id(variable.handle): variable for variable in variables}
     calls: dict[Any, tuple[Callable, Any]] = {}
@@ -107,7 +118,7 @@ def as_stablehlo(program: Callable, variables: Iterable[tf.Variable]) -> Callabl
 
 
 def _module_call(program: Callable, specs: Any, by_handle: Mapping[int, tf.Variable]) -> tuple:
-    """A compiled function of the tensors among some specs, and how what it gives is nested."""
+    """Return a compiled function of the tensors among the specs, and its result's structure."""
     flat = tf.nest.flatten(specs)
     made: list[Any] = []
     inputs = {str(i): spec for i, spec in enumerate(flat) if spec is not None}
@@ -137,9 +148,10 @@ def _module_call(program: Callable, specs: Any, by_handle: Mapping[int, tf.Varia
 
 
 def portable_text(text: str) -> str:
-    """The StableHLO text without source locations (they hold paths) and compiler hints.
+    """Return the StableHLO text without source locations, which hold paths, and compiler hints.
 
-    Raises ValueError, naming them, for operations that only one compiler knows.
+    Raises:
+      ValueError: the text has operations that only one compiler supports; the message names them.
     """
     text = "\n".join(line for line in text.splitlines() if not line.startswith("#loc"))
     text = _LOCATION.sub("", text)
@@ -159,7 +171,7 @@ def portable_text(text: str) -> str:
 
 
 def signature(text: str) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
-    """The inputs and the outputs of `main`, in order."""
+    """Return the inputs and the outputs of `main`, in order."""
     main = _MAIN.search(text)
     if main is None:
         raise ValueError("`text` must hold a function @main.")
@@ -167,7 +179,7 @@ def signature(text: str) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
 
 
 def serialized(text: str) -> bytes:
-    """The portable artifact of a StableHLO text, of the oldest version that readers still take."""
+    """Return the portable artifact of a StableHLO text, in the oldest supported version."""
     return stablehlo.serialize_portable_artifact_str(text, stablehlo.get_minimum_version())
 
 

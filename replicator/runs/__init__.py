@@ -1,1 +1,1 @@
-"""What a run leaves on disk and says to the person watching."""
+"""Run directories, checkpoints, model folders, metrics and progress."""

@@ -1,4 +1,4 @@
-"""Files that are written atomically: a reader sees the old file or the whole new one."""
+"""Atomic file writes: a reader sees the old file or the whole new one."""
 
 import contextlib
 import io
@@ -13,14 +13,15 @@ import numpy as np
 from replicator.runs.errors import UserError
 
 Arrays = dict[str, np.ndarray]
-MAX_EXPANSION = 20  # unpacked over packed: arrays are stored as they are, noise shrinks by little
+MAX_EXPANSION = 20  # unpacked over packed size: arrays are stored without compression
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside `path`, which is renamed to `path` when the block ends.
+    """Yield a temporary path next to `path` and rename it to `path` when the block ends.
 
-    A block that raises leaves `path` as it was and no temporary file behind. The folder must exist.
+    If the block raises, `path` is unchanged and the temporary file is removed. The folder must
+    exist.
 
     Raises:
       OSError: the folder cannot be written, or the disk is full.
@@ -35,9 +36,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def read_npz(path: Path) -> Arrays:
-    """The arrays of a file, or a UserError that names it when it is missing or damaged.
+    """Return the arrays of an npz file by name.
 
-    The archive's own table says what it unpacks to, before any of it is: zipfile reads no more.
+    The sizes in the archive's directory are checked before anything is unpacked; zipfile never
+    reads more than they declare.
+
+    Raises:
+      UserError: the file is missing or damaged, or its contents unpack to over MAX_EXPANSION times
+        its size.
     """
     try:
         with zipfile.ZipFile(path) as file:
@@ -52,7 +58,7 @@ def read_npz(path: Path) -> Arrays:
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
-    """Writes arrays to an npz file atomically, and waits until it is on disk."""
+    """Write arrays to an npz file atomically and flush it to disk."""
     with _whole(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
         file.flush()
@@ -60,7 +66,7 @@ def write_npz(path: Path, arrays: Arrays) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file atomically."""
+    """Write a text file atomically."""
     with _whole(path) as temporary:
         temporary.write_text(text)
 
@@ -69,7 +75,8 @@ def _check_expansion(file: zipfile.ZipFile, packed_bytes: int) -> None:
     unpacked_bytes = sum(member.file_size for member in file.infolist())
     if unpacked_bytes > MAX_EXPANSION * packed_bytes:
         raise ValueError(
-            f"its {packed_bytes:,} bytes unpack to {unpacked_bytes:,}, over {MAX_EXPANSION} times."
+            f"its {packed_bytes:,} bytes unpack to {unpacked_bytes:,}, over {MAX_EXPANSION} times "
+            "as many."
         )
 
 
@@ -86,5 +93,5 @@ def _whole(path: Path) -> Iterator[Path]:
             yield temporary
     except OSError as error:
         raise UserError(
-            f"Cannot write {path}: {error.strerror or error}. What was saved before is kept."
+            f"Cannot write {path}: {error.strerror or error}. Earlier files are unchanged."
         ) from error

@@ -1,4 +1,4 @@
-"""The model card of an exported run: where a model is from, and what was measured of it."""
+"""Model cards of exported runs: provenance and measurements."""
 
 import dataclasses
 import json
@@ -19,32 +19,34 @@ from replicator.runs.provenance import git_revision, machine_name
 
 @dataclasses.dataclass(frozen=True)
 class ExportArguments:
-    """What to write a model folder from: model.json, weights.npz (average weights) and card.md."""
+    """Options for writing a model folder: model.json, weights.npz (average weights) and card.md."""
 
     run: Path
     """Run directory."""
     out: Path
-    """Folder to write; made if missing."""
+    """Folder to write; created if missing."""
     parts_from: tuple[Path, ...] = ()
     """Runs, or model folders, that trained other parts of the same multiscale model."""
     data_licence: str = "unknown"
-    """Licence of the recordings or images, and whose they are, for the card."""
+    """Licence and owner of the recordings or images, for the card."""
     note: str = ""
-    """Anything else that the card shall say of the training."""
+    """Additional note on the training, for the card."""
     machine: str | None = None
-    """What it was trained on; None: this machine."""
+    """Machine that it was trained on; None: this machine."""
     temperature: float | None = None
-    """At which a model of sound speaks unless another is asked for; None: 1."""
+    """Default sampling temperature of an audio model; None: 1."""
     float16: bool = False
-    """Round the weights of a model of images to half precision, in which they are also measured."""
+    """Round the weights of an image model to half precision, and measure the rounded model."""
 
 
 def origin(given: ExportArguments, data: Path | str, network: tf.Module, command: str) -> dict:
-    """Where a model comes from, as model.json says it.
+    """Return the provenance of a model for model.json.
 
     Args:
-      given: the command line. data: what it was trained on.
-      network: its weights. command: that made the run.
+      given: options of the export command.
+      data: path or name of the training data.
+      network: the model's weights.
+      command: the command that made the run.
     """
     runs = (given.run, *given.parts_from)
     return {
@@ -60,7 +62,7 @@ def origin(given: ExportArguments, data: Path | str, network: tf.Module, command
 
 
 def _seconds(path: Path) -> float:
-    """The time that a run has trained, or that a model folder says."""
+    """Return the training time of a run directory or of a model folder."""
     if (path / SPEC_FILE).exists():
         return float(json.loads((path / SPEC_FILE).read_text())["training_seconds"])
     return training_seconds(path)
@@ -74,13 +76,13 @@ def write(
     card: Callable[[dict], str],
     dtype: DTypeLike = np.float32,
 ) -> None:
-    """Writes a model folder, see `save`, and the card of what its model.json says."""
+    """Write a model folder, see `save`, and a card of the content of model.json."""
     save(network, spec, stored, folder, dtype)
     write_text(Path(folder) / "card.md", card(spec))
 
 
 def training_lines(spec: dict) -> str:
-    """How a model was trained, and with which command, as items of a Markdown list."""
+    """Return the training time, command and revision of a model as items of a Markdown list."""
     steps = "several runs" if spec["step"] is None else f"{spec['step']:,} steps"
     return (
         f"- Training: {steps} in {duration(spec['training_seconds'])} on {spec['machine']}.\n"
@@ -92,9 +94,11 @@ def training_lines(spec: dict) -> str:
 def measure_table(
     systems: Mapping[str, Mapping[str, dict]], cell: Callable[[dict], str] = in_words
 ) -> str:
-    """The measures of systems, by their names, as rows of a Markdown table, a column for each.
+    """Return the measures of several systems as rows of a Markdown table, one column per system.
 
-    cell: a measure's text; it may hold several columns, as `in_two_columns` does.
+    Args:
+      systems: measures by name, by name of the system.
+      cell: formats a measure; the text may hold several columns, as `in_two_columns` returns.
     """
     names: Sequence[str] = list(next(iter(systems.values())))
     return "\n".join(

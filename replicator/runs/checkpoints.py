@@ -1,4 +1,4 @@
-"""Checkpoints: an npz file each, written atomically and checked when read."""
+"""Checkpoints: one npz file per step, written atomically and checked when read."""
 
 import json
 import math
@@ -16,7 +16,7 @@ LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.(npz|json)")  # temporary files of a pro
 class Checkpoints:
     """A folder of `step_00001000.npz` files: the newest `keep` and the best one on dev.
 
-    The folder is made by the first `save`.
+    The first `save` creates the folder.
     """
 
     def __init__(self, folder: Path, keep: int = 3):
@@ -25,23 +25,27 @@ class Checkpoints:
         self.folder, self.keep = Path(folder), keep
 
     def steps(self) -> list[int]:
-        """The steps that have a file, ascending."""
+        """Return the steps that have a file, in ascending order."""
         names = [STEP_FILE.fullmatch(path.name) for path in self.folder.glob("step_*.npz")]
         return sorted(int(name.group(1)) for name in names if name)
 
     def path(self, step: int) -> Path:
-        """The file of a step, there or not."""
+        """Return the path of a step's file, which need not exist."""
         return self.folder / f"step_{step:08d}.npz"
 
     def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> Path:
-        """The new file, complete on disk; older ones beyond `keep` are deleted afterwards.
+        """Write a checkpoint to disk, then delete files beyond the newest `keep` and the best.
 
         Args:
-          step: names the file.
+          step: number in the file's name.
           arrays: by name.
           keep_all: delete nothing.
 
-        Raises UserError if it cannot be written; what was there before still is.
+        Returns:
+          The path of the new file.
+
+        Raises:
+          UserError: the file cannot be written; existing files are unchanged.
         """
         path = self.path(step)
         make_folder(self.folder)
@@ -51,9 +55,9 @@ class Checkpoints:
         return path
 
     def mark_scored(self, step: int, score: float) -> bool:
-        """Records the score (lower is better) of a step; returns whether it is the best so far.
+        """Record the score of a step, lower being better, and return whether it is the best so far.
 
-        The file of the best step is not deleted.
+        The file of the best step is never deleted.
         """
         best = self._best()
         better = math.isfinite(score) and (best is None or score < best["score"])
@@ -63,27 +67,28 @@ class Checkpoints:
         return better
 
     def best_step(self) -> int | None:
-        """The step of the best checkpoint on dev, or None before the first evaluation."""
+        """Return the step of the best checkpoint on dev, or None before the first evaluation."""
         best = self._best()
         return None if best is None else best["step"]
 
     def best_score(self) -> float | None:
-        """The score of the best checkpoint, or None before the first evaluation."""
+        """Return the score of the best checkpoint, or None before the first evaluation."""
         best = self._best()
         return None if best is None else best["score"]
 
     def forget_scores(self) -> None:
-        """Forgets what evaluations gave: they were on other data. No checkpoint is deleted."""
+        """Delete all scores, measured on other data, and keep every checkpoint."""
         (self.folder / "best.json").unlink(missing_ok=True)
 
     def scored_step(self) -> int | None:
-        """The step of the last evaluation."""
+        """Return the step of the last evaluation, or None before the first."""
         return self._scores().get("scored")
 
     def newest(self) -> tuple[Arrays | None, list[Path]]:
-        """The newest arrays that can be read (None: there are none), and damaged newer files.
+        """Return the newest readable arrays, None if there are none, and the damaged newer files.
 
-        Raises UserError where there are files and all are damaged.
+        Raises:
+          UserError: there are files and all of them are damaged.
         """
         damaged: list[Path] = []
         for step in reversed(self.steps()):
@@ -99,10 +104,27 @@ class Checkpoints:
         return None, damaged
 
     def remove_leftovers(self) -> None:
-        """Deletes the half-written files of a process that was killed while it wrote."""
+        """Delete the temporary files of a process that was killed while writing."""
         for path in self.folder.glob(".*"):
             if LEFTOVER.fullmatch(path.name):
                 path.unlink(missing_ok=True)
+
+    def after_divergence(self) -> str:
+        """Return a sentence on the state before an update that was not made, and what to try."""
+        steps = ", ".join(str(step) for step in self.steps())
+        return (
+            f"{self.folder} holds the state before it and earlier ones (step {steps}). Try a lower "
+            "--optimizer.learning-rate in another --workdir."
+        )
+
+    def kept(self, step: int) -> str:
+        """Return where the state of a step is that was saved."""
+        return f"step {step} is saved in {self.folder}"
+
+    def newest_kept(self) -> str:
+        """Return which state there is where the present one could not be saved."""
+        steps = self.steps()
+        return f"the newest checkpoint is step {steps[-1]}" if steps else "nothing is saved yet"
 
     def _prune(self) -> None:
         protected = {*self.steps()[-self.keep :], self.best_step()}
@@ -111,7 +133,7 @@ class Checkpoints:
                 self.path(old).unlink(missing_ok=True)
 
     def _best(self) -> dict | None:
-        """Step and score of the best checkpoint that has its file."""
+        """Return step and score of the best checkpoint if its file exists."""
         scores = self._scores()
         if not {"step", "score"} <= scores.keys() or not self.path(scores["step"]).exists():
             return None

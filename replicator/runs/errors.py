@@ -1,12 +1,12 @@
-"""Errors that the command line answers with a single line, and the exit status that they end in."""
+"""Errors that the command line reports in one line, and exit statuses."""
 
 import contextlib
 import errno
 import sys
 from collections.abc import Iterator
 
-USAGE, FAILURE = 2, 1  # exit statuses: a mistake of the user's, and everything else that went wrong
-# Reasons of an operating system's error for which no other name or option would have been right.
+USAGE, FAILURE = 2, 1  # exit statuses: a user's mistake, and every other error
+# Operating system errors that no other path or option would have avoided.
 _FAILURES = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ENOMEM),
     *(errno.EMFILE, errno.ENFILE, errno.EPIPE),
@@ -14,15 +14,15 @@ _FAILURES = {
 
 
 class UserError(ValueError):
-    """A mistake that its message explains to the person at the keyboard, in one line."""
+    """A user's mistake, which the message explains in one line."""
 
     exit_status = USAGE
 
 
 def exit_status(error: BaseException) -> int:
-    """Return 2 for a mistake of the user's, 1 for a failure of the program or of the machine.
+    """Return 2 for a user's mistake, 1 for a failure of the program or of the machine.
 
-    A UserError that was caused by a full disk, say, or by a lost process, is such a failure.
+    A UserError caused by a full disk or by a lost process, for example, is a failure.
     """
     if not isinstance(error, UserError):
         return FAILURE
@@ -37,7 +37,7 @@ def exit_status(error: BaseException) -> int:
 
 @contextlib.contextmanager
 def in_one_line(program: str) -> Iterator[None]:
-    """A UserError within ends the process: one line on standard error and its exit status."""
+    """Print a UserError of the block as one line on standard error and exit with its status."""
     try:
         yield
     except UserError as error:
@@ -46,5 +46,5 @@ def in_one_line(program: str) -> Iterator[None]:
 
 
 def first_line(text: str) -> str:
-    """The first line of an error of TensorFlow, of 200 characters at most."""
+    """Return the first line of a TensorFlow error message, at most 200 characters."""
     return " ".join(text.split(".\n")[0].split("\n")[0].split())[:200]

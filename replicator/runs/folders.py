@@ -1,4 +1,4 @@
-"""Folders and the names of files in them: made, listed, hashed and made printable."""
+"""Folders and file names: creation, listing, hashing and printing."""
 
 import collections
 import hashlib
@@ -9,23 +9,27 @@ from pathlib import Path
 from replicator.runs.errors import UserError
 
 NAMES_SHOWN = 5
-TEXTS = ("", ".md", ".tsv")  # endings of what lies beside the data and is none
+TEXTS = ("", ".md", ".tsv")  # endings of files that accompany the data
 
 
 def make_folder(folder: Path) -> Path:
-    """The folder, made if it is missing; UserError where it cannot be."""
+    """Create a folder and its parents if missing, and return its path.
+
+    Raises:
+      UserError: it cannot be created.
+    """
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"Cannot make the folder {folder}: {error.strerror}.") from error
+        raise UserError(f"Cannot create the folder {folder}: {error.strerror}.") from error
     return Path(folder)
 
 
 def list_files(folder: Path) -> tuple[list[str], list[str]]:
-    """The paths of all files in a folder and its subfolders, and notes on unreadable ones.
+    """Return the paths of all files in a folder and its subfolders, and notes on unreadable ones.
 
     Paths are relative, with `/`, sorted within each subfolder. Hidden files and folders are left
-    out; links are followed, each real folder once.
+    out; links are followed, and each real folder is visited once.
     """
     names, notes, seen = [], [], set()
 
@@ -42,18 +46,18 @@ def list_files(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def shown(path: object) -> str:
-    """The path as one line of printable text; other characters become `?`."""
+    """Return the path as one line of printable text, with other characters replaced by `?`."""
     text = str(path).encode("utf-8", "replace").decode()
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def first_of(names: Sequence[str]) -> str:
-    """The first few names, and dots where there are more: `a, b, c, d, e, ...`."""
+    """Return the first few names, followed by dots if there are more: `a, b, c, d, e, ...`."""
     return ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
 
 
 def some(names: Sequence[str]) -> str:
-    """How many there are, and the first of them: `7: a, b, c, d, e, ...`."""
+    """Return the number of names and the first few of them: `7: a, b, c, d, e, ...`."""
     return f"{len(names)}: {first_of(names)}"
 
 
@@ -63,31 +67,31 @@ def counted(count: int, thing: str) -> str:
 
 
 def endings(names: Iterable[str]) -> str:
-    """The most frequent endings of file names, counted: `7 .txt, 1 no ending`."""
+    """Return the most frequent endings of file names with their counts: `7 .txt, 1 no ending`."""
     counts = collections.Counter(Path(name).suffix or "no ending" for name in names)
     found = ", ".join(f"{count} {ending}" for ending, count in counts.most_common(NAMES_SHOWN))
     return shown(found) or "no file at all"
 
 
 def unread(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Return a note that counts the files of unknown endings, or none where there is none.
+    """Return a note that counts the files with unknown endings, or an empty list if there are none.
 
     Args:
       names: of all files.
       known: endings that are read, in lower case.
     """
     others = [n for n in names if Path(n).suffix.lower() not in (*known, *TEXTS)]
-    return [f"not read, of no kind that is known: {endings(others)}"] if others else []
+    return [f"skipped, of an unknown kind: {endings(others)}"] if others else []
 
 
 def check_new(paths: Iterable[Path], overwrite: bool) -> None:
-    """Raise UserError if one of the files is there already and must not be written over."""
+    """Raise UserError if one of the files exists and `overwrite` is false."""
     there = [] if overwrite else [path for path in paths if path.exists()]
     if there:
-        raise UserError(f"{there[0]} is there already; --overwrite replaces it.")
+        raise UserError(f"{there[0]} already exists; --overwrite replaces it.")
 
 
 def hashed(name: str) -> float:
-    """A number in [0, 1) that is spread evenly over names, the same on every machine."""
+    """Return a number in [0, 1), spread evenly over names and the same on every machine."""
     data = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
     return int.from_bytes(data, "big") / 2.0**64

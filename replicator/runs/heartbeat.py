@@ -1,4 +1,4 @@
-"""A sign of life of a job that has said nothing for a while."""
+"""Status lines of a job that has printed nothing for a while."""
 
 import contextlib
 import sys
@@ -7,23 +7,27 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-SECONDS = 10.0  # without a line
+SECONDS = 10.0  # of silence before a status line
 
-# What tells where the job is, the innermost last; each gives a line, or None to stay silent.
+# Sources of status lines, the innermost last; each returns a line, or None to print nothing.
 _telling: list[Callable[[], str | None]] = []
 _lock = threading.Lock()
 _spoke = 0.0  # when the last line was printed, on the monotonic clock
 
 
 def spoke() -> None:
-    """Note that a line was printed just now."""
+    """Record that a line was printed just now."""
     global _spoke
     _spoke = time.monotonic()
 
 
 @contextlib.contextmanager
 def telling(line: Callable[[], str | None]) -> Iterator[None]:
-    """A context in which the function says where the job is."""
+    """Register the source of status lines for the duration of the block.
+
+    Args:
+      line: returns a status line, or None to print nothing.
+    """
     with _lock:
         _telling.append(line)
     try:
@@ -35,7 +39,7 @@ def telling(line: Callable[[], str | None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def during(what: str) -> Iterator[None]:
-    """A context of a part of a job that cannot count its progress, such as a compilation."""
+    """Report the elapsed time of the block in status lines, for work without a count."""
     start = time.monotonic()
     with telling(lambda: f"{what}: {time.monotonic() - start:.0f} s so far"):
         yield
@@ -43,12 +47,12 @@ def during(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def heartbeat(what: str, seconds: float = SECONDS, stream: TextIO | None = None) -> Iterator[None]:
-    """A context in which a line says where the job is whenever none was printed for a while.
+    """Print a status line during the block whenever nothing was printed for `seconds`.
 
     Args:
-      what: the whole job, for the time in which no part of it tells more.
-      seconds: without a line.
-      stream: to print on; None: standard error, as it is then.
+      what: name of the whole job, reported while no part of it has a source of its own.
+      seconds: silence before a status line.
+      stream: to print on; None: standard error at the time of printing.
     """
     ended = threading.Event()
 
@@ -73,5 +77,5 @@ def _speak(stream: TextIO | None) -> None:
     with _lock:
         line = _telling[-1]()
     if line is not None:
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+        with contextlib.suppress(OSError, ValueError):  # the stream was closed
             print(line, file=sys.stderr if stream is None else stream, flush=True)

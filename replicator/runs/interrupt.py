@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal as a request that a loop checks after each step."""
+"""Ctrl-C, SIGTERM and SIGHUP as a request that a loop checks after each step."""
 
 import signal
 import threading
@@ -10,7 +10,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class StopRequest:
     """A context in which the first of SIGNALS sets `signal_name` instead of ending the process.
 
-    A second one has its usual effect. Under nohup, SIGHUP stays ignored.
+    A second signal has its usual effect. Under nohup, SIGHUP stays ignored.
     """
 
     def __init__(self):
@@ -18,7 +18,7 @@ class StopRequest:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
-        """Installs the handlers; only the main thread can."""
+        """Install the handlers if this is the main thread."""
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
@@ -26,7 +26,7 @@ class StopRequest:
         return self
 
     def __exit__(self, *exception) -> None:
-        """Restores the handlers."""
+        """Restore the handlers."""
         self._restore_handlers()
 
     def _handle(self, number, frame) -> None:

@@ -1,4 +1,4 @@
-"""Means and shares with 95% confidence intervals, and how they are written."""
+"""Means and proportions with 95% confidence intervals, and their text."""
 
 import dataclasses
 import math
@@ -9,19 +9,19 @@ import numpy as np
 from scipy import special
 
 CONFIDENCE = 0.95
-FEW = 10  # values below which an interval rests on its assumption of a normal distribution
-EXPLAINED = "95% intervals: Student's t for means, Wilson's for shares"
+FEW = 10  # values below which an interval depends on the assumption of a normal distribution
+EXPLAINED = "95% intervals: Student's t for means, Wilson's for proportions"
 
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """A mean or a share, its 95% interval and what it was computed from.
+    """A mean or a proportion with its 95% interval and the number of values.
 
     Attributes:
       mean: NaN if there is no value.
-      low, high: the interval; None where the values do not determine one.
-      n: values that were counted.
-      undefined: values that were NaN or infinite and were left out.
+      low, high: the interval; None if the values do not determine one.
+      n: number of values.
+      undefined: NaN and infinite values, which were left out.
     """
 
     mean: float
@@ -88,11 +88,11 @@ def share_of(found: np.ndarray) -> Measure:
 
 
 def interval_in_words(measured: Mapping[str, Any], scale: float = 1.0, digits: int = 3) -> str:
-    """Return a stored measure's interval and what it is of, as "0.1 to 0.3, n 12".
+    """Return the interval of a stored measure and its count, as "0.1 to 0.3, n 12".
 
     Args:
       measured: a `Measure` as a dict; folders of version 0.2 store no n.
-      scale: multiplies the numbers, 100 for per cent.
+      scale: multiplies the numbers; 100 for per cent.
       digits: after the point.
     """
     low, high, n = measured["low"], measured["high"], measured.get("n")
@@ -112,9 +112,13 @@ def interval_in_words(measured: Mapping[str, Any], scale: float = 1.0, digits: i
 def in_words(
     measured: Mapping[str, Any], scale: float = 1.0, digits: int = 3, unit: str = ""
 ) -> str:
-    """Return a stored measure as "0.2 (95%: 0.1 to 0.3, n 12)"; arguments as above.
+    """Return a stored measure as "0.2 (95%: 0.1 to 0.3, n 12)".
 
-    unit: written after the mean.
+    Args:
+      measured: a `Measure` as a dict.
+      scale: multiplies the numbers; 100 for per cent.
+      digits: after the point.
+      unit: written after the mean.
     """
     before = "" if measured["low"] is None else "95%: "
     mean = f"{scale * measured['mean']:.{digits}f}{unit}"

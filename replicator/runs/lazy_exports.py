@@ -1,7 +1,7 @@
-"""Public names of a package that are imported when they are first asked for (PEP 562).
+"""Public names of a package that are imported on first access (PEP 562).
 
-Most modules need TensorFlow, which takes seconds to import. A package that imported them all to
-offer their names would make every help text wait for it.
+Most modules need TensorFlow, which takes seconds to import. A package that imported all of them
+would make every help text wait for it.
 """
 
 import importlib
@@ -10,22 +10,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def lazy_exports(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """Returns the `__getattr__` of a package that offers names of its modules, and sets `__dir__`.
+def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a `__getattr__` that imports public names on first access, and set `__dir__`.
 
     Args:
       package: its `__name__`.
-      places: from each public name to the module that defines it, relative to the package.
+      modules: from each public name to the module that defines it, relative to the package.
     """
-
     module = sys.modules[package]
 
     def find(name: str) -> Any:
-        if name not in places:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{places[name]}"), name)
-        setattr(module, name, value)  # asked for once
+        value = getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+        setattr(module, name, value)  # the next access does not call `find`
         return value
 
-    setattr(module, "__dir__", lambda: sorted({*vars(module), *places}))  # noqa: B010, for mypy
+    setattr(module, "__dir__", lambda: sorted({*vars(module), *modules}))  # noqa: B010, for mypy
     return find

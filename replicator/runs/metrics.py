@@ -1,4 +1,4 @@
-"""Metrics of a run: a line of JSON per report, and TensorBoard events beside it."""
+"""Metrics of a run: one line of JSON per report, and TensorBoard events."""
 
 import contextlib
 import json
@@ -13,14 +13,14 @@ import tensorflow as tf
 from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
 
-LONGEST_STEP_SECONDS = 600.0  # between two reports; longer means that the run was stopped
+LONGEST_STEP_SECONDS = 600.0  # between two reports; a longer gap means that the run was stopped
 
 
 class MetricsLog:
-    """Appends to RUN/metrics.jsonl and RUN/events; records after `first_step` are removed.
+    """Writer of RUN/metrics.jsonl and RUN/events; records after `first_step` are removed.
 
-    Every method raises UserError, naming the file, where it cannot be written; but TensorFlow drops
-    events without an error where the disk is full.
+    Every method raises UserError, naming the file, if it cannot be written. TensorFlow, however,
+    drops events without an error when the disk is full.
     """
 
     def __init__(self, folder: Path, first_step: int = 0):
@@ -30,7 +30,7 @@ class MetricsLog:
             self._writer = tf.summary.create_file_writer(str(self._events))
 
     def scalars(self, step: int, figures: dict[str, float]) -> None:
-        """Writes a record of `step`, `time` (seconds since the epoch) and the figures."""
+        """Append a record of `step`, `time` (seconds since the epoch) and the figures."""
         record = {
             "step": step,
             "time": round(time.time(), 3),
@@ -43,17 +43,17 @@ class MetricsLog:
                 tf.summary.scalar(name, value)
 
     def audio(self, step: int, name: str, waveform: np.ndarray, sample_rate_hz: int) -> None:
-        """Writes a sound, float [samples], to TensorBoard."""
+        """Write a waveform, float [samples], to TensorBoard."""
         with self._event(step):
             tf.summary.audio(name, waveform[None, :, None].astype(np.float32), sample_rate_hz)
 
     def image(self, step: int, name: str, pixels: np.ndarray) -> None:
-        """Writes an image, uint8 [height, width, 3], to TensorBoard."""
+        """Write an image, uint8 [height, width, 3], to TensorBoard."""
         with self._event(step):
             tf.summary.image(name, pixels[None])
 
     def close(self) -> None:
-        """Flushes the events."""
+        """Flush and close the events file."""
         with _naming(self._events):
             self._writer.close()
 
@@ -66,7 +66,7 @@ class MetricsLog:
 
 
 def read_metrics(folder: Path) -> list[dict]:
-    """The records of RUN/metrics.jsonl, oldest first, without an incomplete last line."""
+    """Return the records of RUN/metrics.jsonl, oldest first, without an incomplete last line."""
     path = Path(folder) / "metrics.jsonl"
     if not path.exists():
         return []
@@ -75,14 +75,14 @@ def read_metrics(folder: Path) -> list[dict]:
 
 
 def training_seconds(run: Path) -> float:
-    """The time that a run has trained, from the times in its metrics, without pauses."""
+    """Return the training time of a run from the times in its metrics, excluding pauses."""
     times = np.array([record["time"] for record in read_metrics(run)])
     steps = np.diff(times)
     return float(steps[(steps > 0) & (steps < LONGEST_STEP_SECONDS)].sum())
 
 
 def _record(line: str) -> dict | None:
-    """The record in a line; None for the incomplete line of a process that was killed."""
+    """Return the record in a line, or None for the incomplete line of a killed process."""
     try:
         record = json.loads(line)
     except ValueError:
@@ -96,7 +96,7 @@ def _plain(value) -> float | None:
 
 
 def _drop_after(path: Path, last_step: int) -> None:
-    """Removes the records after the checkpoint that a run resumes from."""
+    """Remove the records after the checkpoint that a run resumes from."""
     if not path.exists():
         return
     with _naming(path):

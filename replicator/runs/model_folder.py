@@ -1,4 +1,4 @@
-"""A model folder: model.json describes the model, weights.npz has its weights by name."""
+"""Model folders: model.json describes the model, weights.npz holds its weights by name."""
 
 import json
 import sys
@@ -19,13 +19,13 @@ from replicator.runs.run_directory import RunDirectory
 def save(
     network: tf.Module, spec: dict, stored: dict, folder: Path, dtype: DTypeLike = np.float32
 ) -> None:
-    """Writes a model folder: model.json and weights.npz.
+    """Write a model folder: model.json and weights.npz.
 
     Args:
-      network: whose weights to write.
+      network: whose trainable variables are written.
       spec: the content of model.json, without the configuration.
       stored: the run's config.json.
-      folder: made if missing.
+      folder: created if missing.
       dtype: of the stored weights; `assign_weights` converts them to the network's.
     """
     folder = Path(folder)
@@ -40,10 +40,13 @@ def save(
 
 
 def best_or_newest(run: RunDirectory) -> Arrays:
-    """The arrays of a run's best checkpoint on dev, or of its newest one.
+    """Return the arrays of a run's best checkpoint on dev, or of its newest one.
 
-    A line on standard error names each that is damaged and therefore passed over, and a newer one
-    that was never evaluated.
+    Standard error names each damaged checkpoint that is skipped, and a newer one that was never
+    evaluated.
+
+    Raises:
+      UserError: the run has no readable checkpoint.
     """
     checkpoints = run.checkpoints()
     best, damaged = checkpoints.best_step(), []
@@ -55,15 +58,13 @@ def best_or_newest(run: RunDirectory) -> Arrays:
         else:
             newest = checkpoints.steps()[-1]
             if newest > (checkpoints.scored_step() or 0):
-                _say(
-                    f"{run.path}: step {best} is used; step {newest} was not evaluated on dev yet."
-                )
+                _say(f"{run.path}: using step {best}; step {newest} is not evaluated on dev yet.")
             return found
     arrays, newer = checkpoints.newest()
     if arrays is None:
-        raise UserError(f"{run.path} has no checkpoint yet; training makes one.")
+        raise UserError(f"{run.path} has no checkpoint yet; training writes one.")
     for path in dict.fromkeys([*damaged, *newer]):
-        _say(f"{path} is damaged; step {int(arrays['step'])} is used instead.")
+        _say(f"{path} is damaged; using step {int(arrays['step'])} instead.")
     return arrays
 
 
@@ -72,13 +73,17 @@ def _say(line: str) -> None:
 
 
 def averages(arrays: Arrays) -> Arrays:
-    """The Polyak averages in a checkpoint, by the names of the network's variables."""
+    """Return the Polyak averages in a checkpoint by the names of the network's variables."""
     slot = "average/"
     return {name.removeprefix(slot): v for name, v in arrays.items() if name.startswith(slot)}
 
 
 def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """The content of a folder's model.json, with the key `config`, and its weights."""
+    """Return the content of a folder's model.json, with the key `config`, and its weights.
+
+    Raises:
+      UserError: one of the files is missing or damaged.
+    """
     file = path / SPEC_FILE
     try:
         spec = json.loads(file.read_text())
@@ -93,10 +98,10 @@ def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
 def stored_model(
     path: Path, spec_of: Callable[[dict, Path], dict[str, Any]]
 ) -> tuple[dict, Arrays, dict[str, Any]]:
-    """The configuration, weights and model.json of a model folder or a run directory.
+    """Return the configuration, weights and model.json of a model folder or a run directory.
 
-    The weights of a run are the averages of its best checkpoint; its model.json is made by
-    `spec_of` from its config.json, with the checkpoint's step.
+    The weights of a run are the averages of its best checkpoint; its model.json is what `spec_of`
+    returns for its config.json, with the checkpoint's step.
     """
     if (path / SPEC_FILE).exists():
         spec, weights = read_folder(path)
@@ -109,9 +114,10 @@ def stored_model(
 
 
 def stored_weights(path: Path) -> Arrays:
-    """The weights of a model folder, or the averages of a run's best checkpoint, by name.
+    """Return the weights of a model folder, or the averages of a run's best checkpoint, by name.
 
-    Raises UserError if there is neither.
+    Raises:
+      UserError: the path is neither.
     """
     if (path / SPEC_FILE).exists():
         return read_npz(path / WEIGHTS_FILE)
@@ -119,7 +125,11 @@ def stored_weights(path: Path) -> Arrays:
 
 
 def assign_weights(network: tf.Module, weights: Arrays, path: Path) -> None:
-    """Sets a network's variables by name; UserError that names `path` where one does not fit."""
+    """Assign a network's variables by name.
+
+    Raises:
+      UserError: a variable has no weights of its shape; the message names `path`.
+    """
     for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
         if name not in weights or weights[name].shape != tuple(variable.shape):
             raise UserError(
@@ -129,7 +139,7 @@ def assign_weights(network: tf.Module, weights: Arrays, path: Path) -> None:
 
 
 def variable_names(network: tf.Module) -> list[str]:
-    """A unique path for each trainable variable, e.g. `stack/layers/3/gate_kernel`."""
+    """Return a unique path for each trainable variable, e.g. `stack/layers/3/gate_kernel`."""
     paths: dict[object, str] = {}
     for path, value in network._flatten(  # tf.Module's own traversal, the only one with paths
         predicate=lambda v: isinstance(v, tf.Variable), with_path=True, expand_composites=False

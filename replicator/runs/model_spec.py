@@ -1,4 +1,4 @@
-"""What the files of a model folder say of it, read without TensorFlow."""
+"""File names and kind of a model folder, read without TensorFlow."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
 
 
 def kind_of(path: Path) -> str | None:
-    """The kind of model that a run directory or model folder says it holds; None for no such."""
+    """Return the kind of model in a run directory or model folder, or None if it is neither."""
     for name in (SPEC_FILE, "config.json"):
         try:
             stored = json.loads((Path(path) / name).read_text())

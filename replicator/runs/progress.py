@@ -19,12 +19,16 @@ class Progress:
     """The progress of a long job; `with Progress(total, "training", "step") as progress`.
 
     Without a terminal it prints a line every `line_seconds`, so none for a shorter job; within a
-    `heartbeat` also where no unit is done for so long.
+    `heartbeat` it also prints one when no unit was completed for that long.
 
     Args:
-      total, done: units in all, and those done before. title, unit: in words.
-      line_seconds: see above. stream: to write to; None: standard error.
-      until: when the job ends at the latest, on the monotonic clock; None: never.
+      total: number of units.
+      title: what is being done.
+      unit: singular name of a unit.
+      done: units completed before.
+      line_seconds: seconds between lines without a terminal.
+      stream: to write to; None: standard error.
+      until: latest end of the job on the monotonic clock; None: unlimited.
     """
 
     def __init__(
@@ -41,7 +45,7 @@ class Progress:
         self.total, self.title, self.unit, self.done = total, title, unit, done
         self._line_seconds, self._next_line = line_seconds, time.monotonic() + line_seconds
         self._until, self._start = until, time.monotonic()
-        # Units and time of the first count: what went before it, a compilation, is no measure.
+        # Units and time of the first count; the compilation before it is left out of the rate.
         self._first: tuple[int, float] | None = None
         self._figures: dict[str, float] = {}
         self._stack = contextlib.ExitStack()
@@ -64,18 +68,18 @@ class Progress:
         return bar
 
     def __enter__(self) -> "Progress":
-        """Itself."""
+        """Start answering the heartbeat, and return this object."""
         self._stack.enter_context(telling(self._sign_of_life))
         return self
 
     def __exit__(self, *exception) -> None:
-        """Closes the bar."""
+        """Close the bar."""
         self._stack.close()
         if self._bar is not None:
             self._bar.close()
 
     def advance(self, count: int = 1, **figures: float) -> None:
-        """Counts `count` more units, and shows the figures beside the count."""
+        """Add `count` completed units, and show the figures next to the count."""
         self.done += count
         self._figures = figures
         if self._bar is not None and self._first is None:
@@ -91,7 +95,7 @@ class Progress:
             spoke()
 
     def say(self, text: str) -> None:
-        """Prints a line, above the bar where there is one."""
+        """Print a line, above the bar if there is one."""
         if self._bar is not None:
             self._bar.write(text, file=self.stream)
         else:
@@ -100,7 +104,7 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Units a second since the first count; 0 before there is another."""
+        """Units per second since the first count; 0 before the second one."""
         if self._first is None:
             return 0.0
         done, start = self._first
@@ -108,14 +112,14 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds to the end, at this rate or at the latest; infinite where nothing tells."""
+        """Seconds to the end at the current rate, or to `until`; infinite if neither is known."""
         rate = self.rate
         left = (self.total - self.done) / rate if rate else math.inf
         at_most = math.inf if self._until is None else self._until - time.monotonic()
         return max(0.0, min(left, at_most))
 
     def _sign_of_life(self) -> str | None:
-        """A line for the heartbeat; None where a bar is seen, or nobody reads the stream."""
+        """Return a line for the heartbeat; None if a bar is shown or the stream is not stderr."""
         if self._bar is not None:
             self._bar.refresh()
         if self._bar is not None or self.stream is not sys.stderr:
@@ -133,19 +137,19 @@ class Progress:
 
 
 class _Bar(tqdm):
-    """A bar with the time left that its progress knows."""
+    """A bar that shows the remaining time of its `Progress`."""
 
     progress: Progress | None = None
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        """What tqdm puts into the bar."""
+        """Values of the bar's format."""
         left = math.inf if self.progress is None else self.progress.seconds_left
         return {**super().format_dict, "left": duration(left)}
 
 
 def duration(seconds: float) -> str:
-    """Seconds as `1 h 02 min`, `3 min 20 s` or `12 s`."""
+    """Return seconds as `1 h 02 min`, `3 min 20 s` or `12 s`."""
     if seconds == float("inf"):
         return "unknown time"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""Where figures and models come from: git revision and machine."""
+"""Provenance of figures and models: git revision and machine."""
 
 import os
 import platform
@@ -9,9 +9,9 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def git_revision() -> str:
-    """Return the git revision of this checkout; `unknown` where it is none, or there is no git.
+    """Return the git revision of this checkout, or `unknown` if this is none or git is missing.
 
-    The repository of a folder that this package was merely installed below is another one's.
+    A repository that merely contains the folder of an installed package does not count.
     """
     try:
         done = subprocess.run(
@@ -29,7 +29,7 @@ def git_revision() -> str:
 
 
 def processor() -> str:
-    """The processor's name."""
+    """Return the processor's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -39,5 +39,5 @@ def processor() -> str:
 
 
 def machine_name() -> str:
-    """A phrase such as `2 cores of AMD EPYC`."""
+    """Return a phrase such as `2 cores of AMD EPYC`."""
     return f"{os.cpu_count()} cores of {processor()}"

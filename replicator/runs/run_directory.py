@@ -1,4 +1,4 @@
-"""A run directory: config.json, checkpoints/, metrics.jsonl, TensorBoard events, samples/."""
+"""Run directories: config.json, checkpoints/, metrics.jsonl, TensorBoard events, samples/."""
 
 import contextlib
 import errno
@@ -8,13 +8,16 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from replicator.runs.atomic_files import write_text
 from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.errors import UserError
 from replicator.runs.folders import make_folder
 from replicator.runs.stored_config import completed, differences
+
+if TYPE_CHECKING:
+    from replicator.runs.metrics import MetricsLog
 
 Keys = tuple[str, ...]
 NO_DEFAULTS: Mapping = MappingProxyType({})
@@ -26,7 +29,7 @@ class RunDirectory:
 
     Attributes:
       identity: the configuration given to `claim`, without the keys that may change.
-      notes: lines of `claim` for the person watching.
+      notes: messages of `claim` for the user.
     """
 
     def __init__(self, path: Path):
@@ -45,7 +48,7 @@ class RunDirectory:
         is_chief: bool = True,
         defaults: Mapping = NO_DEFAULTS,
     ) -> "RunDirectory":
-        """The directory, new or resumed, locked for this process: `locked`, then `claim`."""
+        """Return a new or resumed directory, locked for this process: `locked`, then `claim`."""
         run = cls.locked(path, is_chief)
         try:
             run.claim(config, changeable, defaults)
@@ -56,31 +59,36 @@ class RunDirectory:
 
     @classmethod
     def locked(cls, path: Path, is_chief: bool = True) -> "RunDirectory":
-        """The directory, made if missing, locked for this process until `unlock`.
+        """Return the directory, created if missing and locked for this process until `unlock`.
 
         Args:
-          path: its place.
-          is_chief: False for a process of a run whose chief is another one: it neither makes,
+          path: of the directory.
+          is_chief: False for a process whose run has its chief in another one: it neither creates,
             locks nor writes the directory.
 
-        Raises UserError if it is in use or cannot be written.
+        Raises:
+          UserError: the directory is in use or cannot be written.
         """
         run = cls(path)
         run._is_chief = is_chief
         if not is_chief:
             return run
         if run.path.exists() and not run.path.is_dir():
-            raise UserError(f"The run directory {path} must be a folder, it is a file.")
+            raise UserError(f"The run directory {path} must be a folder, but it is a file.")
         try:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"Cannot make the run directory {path}: {error.strerror}.") from error
+            raise UserError(f"Cannot create the run directory {path}: {error.strerror}.") from error
         run.lock()
         return run
 
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
-        """An existing run directory, for reading."""
+        """Return an existing run directory, for reading.
+
+        Raises:
+          UserError: there is none, or its config.json cannot be read.
+        """
         run = cls(path)
         if not run.path.is_dir():
             raise UserError(f"There is no run directory {path}.")
@@ -88,7 +96,11 @@ class RunDirectory:
         return run
 
     def config(self) -> dict:
-        """The content of config.json; UserError that names it where it cannot be read."""
+        """Return the content of config.json.
+
+        Raises:
+          UserError: the file is missing or is not a JSON object.
+        """
         file = self.path / "config.json"
         try:
             stored = json.loads(file.read_text())
@@ -97,19 +109,29 @@ class RunDirectory:
         except (OSError, ValueError) as error:
             raise UserError(f"{file} cannot be read: {error}.") from error
         if not isinstance(stored, dict):
-            raise UserError(f"{file} must hold one JSON object, it holds a {_kind(stored)}.")
+            raise UserError(f"{file} must hold one JSON object, got a {_kind(stored)}.")
         return stored
 
     def checkpoints(self, keep: int = 3) -> Checkpoints:
-        """The run's checkpoints."""
+        """Return the run's checkpoints."""
         return Checkpoints(self.path / "checkpoints", keep)
 
+    def metrics_log(self, first_step: int = 0) -> "MetricsLog":
+        """Return the log of the run's metrics, without records after `first_step`."""
+        from replicator.runs.metrics import MetricsLog  # which imports TensorFlow
+
+        return MetricsLog(self.path, first_step)
+
     def folder(self, name: str) -> Path:
-        """A folder inside the run, made if missing."""
+        """Return a folder inside the run, created if missing."""
         return make_folder(self.path / name)
 
     def lock(self) -> None:
-        """Locks the run for this process; the operating system unlocks it when the process ends."""
+        """Lock the run for this process; the operating system unlocks it when the process ends.
+
+        Raises:
+          UserError: another process holds the lock, or the lock file cannot be written.
+        """
         try:
             file = open(self.path / "lock", "a+")  # noqa: SIM115 (held open on purpose)
         except OSError as error:
@@ -130,20 +152,20 @@ class RunDirectory:
         self._lock = file
 
     def unlock(self) -> None:
-        """Unlocks the run."""
+        """Unlock the run."""
         if self._lock is not None:
             with contextlib.suppress(OSError):
                 self._lock.close()
             self._lock = None
 
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Raises UserError if config.json differs from a part of the configuration.
+        """Raise UserError if config.json differs from some keys of the configuration.
 
         Args:
           config: some keys of the configuration, as JSON values.
           changeable: top-level keys that may differ.
-          defaults: of its settings, see `stored_config.defaults`: what a run of an earlier version
-            is taken to have where it does not know a setting.
+          defaults: default settings, see `stored_config.defaults`, for settings that a run of an
+            earlier version does not store.
         """
         if (self.path / "config.json").exists():
             stored = completed(self.config(), dict(defaults))
@@ -153,18 +175,19 @@ class RunDirectory:
             raise UserError(f"{self.path} holds checkpoints but no config.json.")
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Writes config.json; for a resumed run, after checking that it is the same.
+        """Write config.json; for a resumed run, check first that the configuration is the same.
 
-        A run that goes on on other data forgets the score of its best checkpoint, which was
-        measured on the data before.
+        A run that is resumed on other data drops the score of its best checkpoint, which was
+        measured on the previous data.
 
         Args:
-          config: the configuration, as JSON values. "data_folder" says where its data lie, and
-            "dev_digest" names those it is evaluated on.
+          config: the configuration, as JSON values. "data_folder" is the location of the data, and
+            "dev_digest" identifies the data that the run is evaluated on.
           changeable: top-level keys that may differ when resuming; the new values are written.
           defaults: as for `check`; these are written too.
 
-        Raises UserError if the run has another configuration, or cannot be written.
+        Raises:
+          UserError: the run has another configuration, or cannot be written.
         """
         self.identity = {k: v for k, v in config.items() if k not in changeable}
         if not self._is_chief:
@@ -181,12 +204,12 @@ class RunDirectory:
 
     def _leave_data(self, before: str, now: str) -> None:
         kept = self.checkpoints()
-        where = f"{before} before and is on {now} now" if before != now else f"{now}, which changed"
-        note = f"{self.path} was trained on {where}"
+        change = f"{before}, and is now on {now}" if before != now else f"{now}, which has changed"
+        note = f"{self.path} was trained on {change}"
         if kept.best_step() is not None:
             note += (
                 f"; the score of its best checkpoint, {kept.best_score():.4g} at step "
-                f"{kept.best_step()}, was of other data and is forgotten"
+                f"{kept.best_step()}, was measured on the earlier data and is dropped"
             )
         kept.forget_scores()
         self.notes.append(note)
@@ -211,8 +234,7 @@ class RunDirectory:
 
 
 def _on_other_data(stored: dict, given: dict) -> bool:
-    """Whether a run is evaluated on other data than before; by their place where nothing else is
-    known of them."""
+    """Return whether the evaluation data changed, judged by location if there is no digest."""
     for key in ("dev_digest", "data_folder"):
         if key in stored and key in given:
             return stored[key] != given[key]
@@ -231,5 +253,5 @@ def _lock_error_text(path: Path, lock: IO[str], error: OSError) -> str:
 
 
 def _kind(value) -> str:
-    names = {list: "list", str: "text", int: "number", float: "number", bool: "truth value"}
+    names = {list: "list", str: "string", int: "number", float: "number", bool: "boolean"}
     return names.get(type(value), "null")

@@ -1,4 +1,4 @@
-"""Configurations as JSON values and as flags: written, compared, read back as dataclasses."""
+"""Configurations as JSON values and as flags: writing, comparing and reading dataclasses."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ Config = TypeVar("Config")
 
 
 def differences(stored, given, path: str) -> list[str]:
-    """A phrase for each leaf in which two nested JSON values differ."""
+    """Return a phrase for each leaf in which two nested JSON values differ."""
     if isinstance(stored, dict) and isinstance(given, dict):
         return [
             phrase
@@ -24,12 +24,12 @@ def differences(stored, given, path: str) -> list[str]:
 
 
 def to_json(config) -> dict:
-    """A dataclass as nested JSON-able values."""
+    """Return a dataclass as nested JSON values."""
     return json.loads(json.dumps(dataclasses.asdict(config), default=str))
 
 
 def defaults(config) -> dict:
-    """The default of every setting that has one, nested as `to_json` nests the settings."""
+    """Return the default of every setting that has one, nested as in `to_json`."""
     found = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -41,7 +41,7 @@ def defaults(config) -> dict:
 
 
 def completed(stored, given_defaults):
-    """Stored settings, with the defaults of those that an earlier version did not have yet."""
+    """Return stored settings with defaults for those that an earlier version did not have."""
     if not (isinstance(stored, dict) and isinstance(given_defaults, dict)):
         return stored
     known = {key: completed(value, given_defaults.get(key)) for key, value in stored.items()}
@@ -49,10 +49,13 @@ def completed(stored, given_defaults):
 
 
 def stored_config(kind, stored: dict):
-    """A dataclass `kind`, with dataclasses in it, from the content of a config.json.
+    """Return a dataclass `kind`, with nested dataclasses, from the content of a config.json.
 
-    A setting with a default that is not there yet, written by an earlier version, takes it; a
-    section made by a factory must be there. Raises UserError that says what is wrong in it.
+    A missing setting, in a file of an earlier version, takes its default; a section with a factory
+    must be present.
+
+    Raises:
+      UserError: a required setting is missing, or a value is invalid.
     """
     fields = dataclasses.fields(kind)
     try:
@@ -61,7 +64,7 @@ def stored_config(kind, stored: dict):
     except KeyError as error:
         raise UserError(f"The stored configuration has no {error}.") from error
     except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"The stored configuration is not one of this version: {error}") from error
+        raise UserError(f"The stored configuration does not fit this version: {error}") from error
 
 
 def checked_config(
@@ -71,18 +74,22 @@ def checked_config(
     needed: set[str],
     read: Callable[[dict], Config],
 ) -> Config:
-    """What `read` makes of the config.json of a run or model, once it is known to be one.
+    """Check the config.json of a run or model, and return what `read` makes of it.
 
     Args:
-      stored: its content. path: of the run directory or model folder.
-      kinds: of models, one of which it must be of. needed: keys that must be there.
+      stored: content of config.json.
+      path: of the run directory or model folder.
+      kinds: accepted kinds of models.
+      needed: required keys.
+      read: returns a configuration.
 
-    Raises UserError, naming the path, for another kind, a missing key, or what `read` refuses.
+    Raises:
+      UserError: another kind, a missing key, or an error of `read`; the message names the path.
     """
     if not isinstance(stored, dict):
         raise UserError(f"The configuration in {path} must be a JSON object.")
     if stored.get("kind") not in kinds:
-        raise UserError(f"{path} holds a {stored.get('kind')}, not a {' or a '.join(kinds)}.")
+        raise UserError(f"{path} holds a {stored.get('kind')}, expected a {' or a '.join(kinds)}.")
     missing = needed - stored.keys()
     if missing:
         raise UserError(f"The configuration in {path} has no '{min(missing)}'.")
@@ -93,7 +100,12 @@ def checked_config(
 
 
 def dataclass_from(kind, values: dict):
-    """A dataclass of JSON values, lists as tuples; TypeError or ValueError for others."""
+    """Return a dataclass of JSON values, with lists as tuples.
+
+    Raises:
+      TypeError: a setting is unknown or missing.
+      ValueError: a value is invalid.
+    """
     kinds = {field.name: field.type for field in dataclasses.fields(kind)}
     return kind(**{name: _from_json(kinds.get(name), value) for name, value in values.items()})
 
@@ -105,12 +117,14 @@ def _from_json(kind, value):
 
 
 def changed_flags(preset, given) -> str:
-    """`--section.field value` for every setting in which a configuration differs from a preset's.
+    """Return `--section.field value` for every setting that differs from a preset's.
 
     Args:
-      preset, given: dataclasses of one kind, with dataclasses in them.
+      preset: a dataclass, with nested dataclasses.
+      given: another one of the same kind.
 
-    Returns "" for the preset itself, else the flags with a space before each.
+    Returns:
+      "" if they are equal, else the flags, each preceded by a space.
     """
     return "".join(f" --{name} {value}" for name, value in _changes(preset, given, ""))
 

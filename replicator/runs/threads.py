@@ -1,4 +1,4 @@
-"""A function of many items in threads, with progress."""
+"""A function applied to many items in threads, with progress."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -18,9 +18,16 @@ def in_threads(
     unit: str,
     workers: int | None = None,
 ) -> list[Result]:
-    """[function(item) for item in items], computed in `workers` threads; None: one for each core.
+    """Return [function(item) for item in items], computed in threads.
 
-    The first error is raised; items that no thread has begun by then are skipped.
+    The first error is raised, and items that no thread has started by then are skipped.
+
+    Args:
+      function: called once per item.
+      items: its arguments.
+      what: title of the progress.
+      unit: singular name of an item.
+      workers: number of threads; None: one per core.
     """
     pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
     try:

@@ -1,4 +1,4 @@
-"""Where a step runs: one device, those of a machine, workers, parameter servers, a mesh, a TPU."""
+"""Strategies of running a step: one device, several, workers, parameter servers, a mesh, a TPU."""
 
 from replicator.strategies.base import Replicator
 from replicator.strategies.factory import (

@@ -1,12 +1,12 @@
 """Asynchronous updates: workers compute, parameter servers hold the variables.
 
 One process, the chief, schedules whole batches on whichever worker is free. A worker reads the
-variables, computes their new values, and adds the difference to the values that they have by then,
-so that no update is lost. Dean et al. 2012, "Large Scale Distributed Deep Networks" (downpour SGD).
+variables, computes their new values, and adds the difference to the values at that time, so that no
+update is lost. Dean et al. 2012, "Large Scale Distributed Deep Networks" (downpour SGD).
 
-An update whose worker is killed is made by another worker, or by the same one once it is back, and
-may then be made twice. Killed workers take part again once all of them are back. A parameter server
-that is killed takes its variables with it: every call ends in a UserError.
+An update whose worker is killed is computed by another worker, or by the same one after its
+restart, and may then be applied twice. Killed workers take part again once all of them have
+restarted. A parameter server that is killed loses its variables: every call raises a UserError.
 """
 
 import atexit
@@ -40,19 +40,19 @@ from replicator.strategies.server_processes import (
 )
 from replicator.strategies.snapshots import Snapshots
 
-# After these a run ends in an error: a worker does not answer and no update is finished, ...
+# Times after which a run fails: a worker does not answer and no update has finished, ...
 WORKER_SILENCE_SECONDS = 120.0
-SERVER_SILENCE_SECONDS = 30.0  # ... or a parameter server does not answer while one is awaited.
-EXIT_SECONDS = 10  # for which TensorFlow's threads may delay the exit once a process has ended
-STUCK_SECONDS = 60.0  # for which a server may be silent before this process is ended by force
+SERVER_SILENCE_SECONDS = 30.0  # ... or a parameter server does not answer during an update.
+EXIT_SECONDS = 10  # for which TensorFlow's threads may delay the exit after a process has ended
+STUCK_SECONDS = 60.0  # for which a server may be silent before this process is forced to end
 _POLL_SECONDS = 1.0
 
 
 class ParameterServerReplicator(Replicator):
-    """What `parameter_server` returns: a step has one replica, the worker that makes it.
+    """The replicator of `parameter_server`: a step has one replica, the worker that runs it.
 
     Attributes:
-      num_updates_at_once: how many updates may be pending; one for each worker.
+      num_updates_at_once: number of updates that may be pending; one per worker.
     """
 
     def __init__(self):
@@ -60,7 +60,7 @@ class ParameterServerReplicator(Replicator):
         task = _checked(read_tf_config())
         if task.kind != "chief":
             serve_until_chief_ends(task)
-        # Without it a call to a process that has ended waits instead of failing.
+        # Without this a call to a process that has ended waits instead of failing.
         os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
         self.task = _without_absent_workers(task)
         self.num_updates_at_once = len(self.task.cluster["worker"])
@@ -75,9 +75,9 @@ class ParameterServerReplicator(Replicator):
 
     @contextlib.contextmanager
     def explaining_server_errors(self) -> Iterator[None]:
-        """A context in which TensorFlow's errors about a lost parameter server are UserErrors.
+        """Raise TensorFlow's errors about a lost parameter server as UserError.
 
-        Compiled steps do it themselves; other code that reads or sets variables needs it.
+        Compiled steps use it themselves; other code that reads or sets variables needs it.
         """
         try:
             yield
@@ -90,17 +90,17 @@ class ParameterServerReplicator(Replicator):
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """A context whose variables are stored on the parameter servers."""
+        """Create variables of the block on the parameter servers."""
         with tf.variable_creator_scope(self._snapshots.create), self._strategy.scope():
             yield
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> "AsynchronousStep":
-        """Steps that workers make; see `AsynchronousStep`."""
+        """Return steps that workers run; see `AsynchronousStep`."""
         check_steps_per_call(steps_per_call)
         return AsynchronousStep(self, step_fn, steps_per_call)
 
     def run(self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1):
-        """See Replicator; no update is pending at its end."""
+        """Run steps, see Replicator; no update is pending at the end."""
         check_num_steps(num_steps, steps_per_call)
         call, iterator = self.compile(step_fn, steps_per_call), iter(self.dataset(input_fn))
         for made in range(0, num_steps, steps_per_call):
@@ -108,7 +108,7 @@ class ParameterServerReplicator(Replicator):
         return outputs
 
     def update(self, variables, values) -> None:
-        """Adds to each variable, atomically, the difference of its value to the one read."""
+        """Add to each variable, atomically, the difference between its new and its read value."""
         for variable, value in zip(variables, values, strict=True):
             value = tf.convert_to_tensor(value, variable.dtype)
             if variable.dtype.is_floating or variable.dtype.is_integer:
@@ -139,19 +139,19 @@ class AsynchronousStep:
         self.num_pending = 0
 
     def __call__(self, iterator, max_pending: int | None = None):
-        """The outputs of an update that has finished.
+        """Return the outputs of an update that has finished.
 
-        Where its worker was killed between the update and the return of its outputs, they are
-        those of the update before.
+        If its worker was killed between the update and the return of its outputs, they are those of
+        the previous update.
 
         Args:
           iterator: over `batches` or `dataset`.
-          max_pending: updates that may be pending, the returned one included; None: one for each
+          max_pending: updates that may be pending, including the returned one; None: one per
             worker. No more are scheduled, so that a run can end at its last step.
 
         Raises:
           tf.errors.OutOfRangeError: there is no batch left and no update pending.
-          UserError: a parameter server has ended, or processes have been silent for too long.
+          UserError: a parameter server has ended, or processes have not answered for too long.
         """
         for made in range(self._steps_per_call):
             left = None if max_pending is None else max_pending - made
@@ -159,7 +159,7 @@ class AsynchronousStep:
         return outputs
 
     def join(self) -> list:
-        """The outputs of all pending updates, once they have finished."""
+        """Wait for all pending updates and return their outputs."""
         return [self._next_outputs() for _ in range(self.num_pending)]
 
     def _one_update(self, iterator, max_pending: int | None):
@@ -185,7 +185,7 @@ class AsynchronousStep:
     def _fetch(self, remote) -> None:
         try:
             self._finished.put((remote.fetch(), None))
-        except Exception as error:  # raised by the thread that asks for outputs
+        except Exception as error:  # raised again by `_next_outputs`
             self._finished.put((None, error))
 
     def _next_outputs(self):
@@ -217,7 +217,7 @@ class AsynchronousStep:
                     raise error
             self._last_outputs = outputs
         except tf.errors.UnavailableError:
-            # The coordinator schedules unfinished updates again, so this one is finished and its
+            # The coordinator reschedules unfinished updates, so this one has finished and its
             # outputs are lost.
             if self._last_outputs is None:
                 raise
@@ -239,18 +239,18 @@ class AsynchronousStep:
 
 
 class _ClusterHealth:
-    """Checks, while an update is awaited, that the processes of a cluster answer."""
+    """Checks, during the wait for an update, that the processes of a cluster answer."""
 
     def __init__(self, task: Task):
         self._servers, self._workers = task.cluster["ps"], task.cluster["worker"]
         self.begin()
 
     def begin(self) -> None:
-        """Starts a wait: all silences count from now."""
+        """Start a wait; silence is measured from now."""
         self._last_answers = dict.fromkeys([*self._servers, *self._workers], time.monotonic())
 
     def check(self) -> None:
-        """Raises UserError for a server that has ended or a process that is silent for too long."""
+        """Raise UserError for a server that has ended or a process that is silent for too long."""
         for index, address in enumerate(self._servers):
             if not accepts_connections(address):
                 raise UserError(_server_gone(index, address))
@@ -260,7 +260,7 @@ class _ClusterHealth:
             if self._silent_seconds(address) > WORKER_SILENCE_SECONDS:
                 raise UserError(
                     f"Worker {index} ({address}) has not answered for {WORKER_SILENCE_SECONDS:.0f} "
-                    "seconds, nor has an update been finished."
+                    "seconds, and no update has finished."
                 )
 
     def _silent_seconds(self, address: str) -> float:
@@ -270,10 +270,10 @@ class _ClusterHealth:
 
 
 def _end_if_stuck(task: Task) -> None:
-    """Ends this process where TensorFlow could make it wait for ever; runs in a thread.
+    """End this process, from a thread, if TensorFlow would wait forever.
 
-    It could in a read from a server that is suspended, and at the exit, where Python joins
-    TensorFlow's threads that wait for a process that has ended.
+    This happens in a read from a suspended server, and at exit, when Python joins threads of
+    TensorFlow that wait for a process that has ended.
     """
     last_answers = dict.fromkeys(task.cluster["ps"], time.monotonic())
     exiting_since = None
@@ -285,7 +285,7 @@ def _end_if_stuck(task: Task) -> None:
             if is_late and not _all_answer(task):
                 os._exit(2)
         for index, address in enumerate(last_answers):
-            # One that has ended is no cause to wait: reading from it fails at once.
+            # Reading from a server that has ended fails at once.
             if responds(address) or not accepts_connections(address):
                 last_answers[address] = time.monotonic()
             elif time.monotonic() - last_answers[address] > STUCK_SECONDS:
@@ -294,9 +294,9 @@ def _end_if_stuck(task: Task) -> None:
 
 
 def _exit_in_time(task: Task) -> None:
-    """Sets an alarm that ends this process should TensorFlow wait for one that has ended.
+    """Set an alarm that ends this process if TensorFlow waits for one that has ended.
 
-    At that time of the exit Python's threads have ended; only a signal still works.
+    At this stage of the exit Python's threads have ended; only a signal still works.
     """
     if not _all_answer(task):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -308,7 +308,7 @@ def _all_answer(task: Task) -> bool:
 
 
 def _server_gone(index: int, address: str) -> str:
-    return f"Parameter server {index} ({address}) is gone, and with it the variables it held."
+    return f"Parameter server {index} ({address}) is gone, and its variables are lost."
 
 
 def _server_silent(index: int, address: str, seconds: float) -> str:
@@ -317,22 +317,24 @@ def _server_silent(index: int, address: str, seconds: float) -> str:
 
 def _checked(task: Task | None) -> Task:
     if task is None:
-        raise UserError("The strategy parameter_server needs TF_CONFIG; `onepass launch` sets it.")
+        raise UserError(
+            "The strategy parameter_server requires TF_CONFIG; `onepass launch` sets it."
+        )
     for kind in ("chief", "ps", "worker"):
         if not task.cluster.get(kind):
             raise UserError(
-                f"The strategy parameter_server needs a {kind} in TF_CONFIG, there is none."
+                f"The strategy parameter_server requires a {kind} in TF_CONFIG, got none."
             )
     if len(task.cluster["chief"]) > 1:
-        raise UserError("The strategy parameter_server needs one chief in TF_CONFIG, not several.")
+        raise UserError("The strategy parameter_server requires one chief in TF_CONFIG.")
     return task
 
 
 def _without_absent_workers(task: Task) -> Task:
-    """The cluster without the workers that have not started."""
+    """Return the task in a cluster without the workers that have not started."""
     workers, available = task.cluster["worker"], available_workers(task)
     absent = [address for index, address in enumerate(workers) if index not in available]
     if absent:
-        print(f"Going on without workers {', '.join(absent)}.", file=sys.stderr, flush=True)
+        print(f"Continuing without workers {', '.join(absent)}.", file=sys.stderr, flush=True)
     remaining = [workers[index] for index in available]
     return Task(task.kind, task.index, {**task.cluster, "worker": remaining})

@@ -1,8 +1,8 @@
 """The Replicator: one step function on one device, many devices or many machines.
 
-A user writes `step_fn(batch)` and `input_fn(context)` once, for one replica, and says with
-collective primitives what replicas exchange. Buchlovsky et al. 2019, "TF-Replicator: Distributed
-Machine Learning for Researchers", arXiv 1902.00465.
+A user writes `step_fn(batch)` and `input_fn(context)` once, for one replica, and expresses
+exchanges between replicas with collective primitives. Buchlovsky et al. 2019, "TF-Replicator:
+Distributed Machine Learning for Researchers", arXiv 1902.00465.
 """
 
 import abc
@@ -25,7 +25,7 @@ StepFn = Callable[[Any], Any]
 InputFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 ShardFn = Callable[[int, int], tf.data.Dataset]
 Call = Callable[[Any], Any]
-_PREFETCHED_BATCHES = 2  # made before they are asked for
+_PREFETCHED_BATCHES = 2
 
 
 @dataclasses.dataclass
@@ -38,19 +38,20 @@ class _Replica:
 
 
 class Replicator(abc.ABC):
-    """Runs a step function on replicas; the base class of all strategies.
+    """Base class of all strategies, which run a step function on replicas.
 
-    The functions of factory.py make them. A subclass defines `scope`, `compile` and `_replica_id`
-    and, where it has more than one replica, `dataset`, `batches` and `_sum`. Its `compile` runs
-    the step function within `_step(index, record)`, where the primitives may be called.
+    The functions of factory.py create them. A subclass defines `scope`, `compile` and `_replica_id`
+    and, if it has more than one replica, `dataset`, `batches` and `_sum`. Its `compile` runs the
+    step function within `_step(index, record)`, where the primitives may be called.
 
     Attributes:
-      name: of the strategy, as `--strategy` has it.
+      name: of the strategy, as in `--strategy`.
       num_replicas: of all workers together.
-      num_workers, worker_index: processes that run the same loop, and which of them this one is.
-      is_chief: whether this process is the one that writes to disk.
+      num_workers: number of processes that run the same loop.
+      worker_index: index of this process among them.
+      is_chief: whether this process writes to disk.
       is_async: whether replicas update without waiting for each other.
-      num_logical_devices: devices that one replica is spread over.
+      num_logical_devices: number of devices per replica.
     """
 
     def __init__(
@@ -71,64 +72,64 @@ class Replicator(abc.ABC):
 
     @abc.abstractmethod
     def scope(self) -> contextlib.AbstractContextManager:
-        """A context in which to make variables, and optimisers, before the first step."""
+        """Return a context for creating variables and optimisers before the first step."""
 
     @property
     def num_devices(self) -> int:
-        """The number of devices that a trainer's batch is divided among."""
+        """Number of devices that a trainer's batch is divided among."""
         return self.num_replicas
 
     def gathered_variables(self) -> contextlib.AbstractContextManager:
-        """A context, outside steps, in which every variable can be read and set as a whole."""
+        """Return a context, outside steps, in which variables are read and set as a whole."""
         return contextlib.nullcontext()
 
     def dataset(self, input_fn: InputFn):
-        """An iterable of all replicas' input; `iter` of it is what a compiled step takes.
+        """Return an iterable of all replicas' input; a compiled step takes an iterator over it.
 
         Args:
-          input_fn: from a tf.distribute.InputContext (which of how many input pipelines this is) to
-            a tf.data.Dataset of per-replica batches.
+          input_fn: from a tf.distribute.InputContext (index and number of input pipelines) to a
+            tf.data.Dataset of per-replica batches.
         """
         return input_fn(tf.distribute.InputContext()).prefetch(_PREFETCHED_BATCHES)
 
     def batches(self, dataset: tf.data.Dataset | ShardFn):
-        """An iterable that gives every replica its rows of global batches.
+        """Return an iterable that gives every replica its rows of global batches.
 
         Replica r of R takes rows [r * n / R, (r + 1) * n / R) of a batch of n rows.
 
         Args:
           dataset: of nests of tensors [rows, ...], the same in every process; or a function from i
             and k to a dataset of part i of k equal parts of their rows, so that each of several
-            processes makes no others.
+            processes computes only its own.
 
         Raises:
-          UserError: `num_replicas` does not divide the rows; where their number is not static, the
+          UserError: `num_replicas` does not divide the rows; if their number is not static, the
             step raises it.
         """
         return whole(dataset).prefetch(_PREFETCHED_BATCHES)
 
     @abc.abstractmethod
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
-        """A function from an iterator over `dataset` or `batches` to the outputs of a step.
+        """Return a function from an iterator over `dataset` or `batches` to the outputs of a step.
 
-        It makes `steps_per_call` steps and returns the outputs of the last. The step function is
+        It runs `steps_per_call` steps and returns the outputs of the last. The step function is
         traced as a graph, without autograph. Floating outputs are averaged over the replicas;
         others are those of replica 0. At the end of the data it raises tf.errors.OutOfRangeError.
 
         Args:
           step_fn: from the batch of a replica to a nest of tensors (or None).
-          steps_per_call: steps that one call makes.
+          steps_per_call: number of steps per call.
         """
 
     def compile_training(
         self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence, reads: Sequence = ()
     ) -> Call:
-        """`compile` of an update of variables from gradients, which are averaged over the replicas.
+        """Return a compiled update of variables from gradients averaged over the replicas.
 
         Args:
           gradients_fn: from the batch of a replica to (metrics, gradients), means over its rows.
           update_fn: from their averages to (new values of the variables, outputs of the step).
-          variables: that a step sets.
+          variables: set by a step.
           reads: other variables that `gradients_fn` reads.
         """
         return self.compile(self._training_step(gradients_fn, update_fn, variables))
@@ -145,10 +146,10 @@ class Replicator(abc.ABC):
 
     @abc.abstractmethod
     def _replica_id(self):
-        """An int or int32 [], the number of the replica that runs the step."""
+        """Return the number of the replica that runs the step, an int or int32 []."""
 
     def run(self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1):
-        """The outputs of the last of `num_steps` steps, which it makes; see `compile`."""
+        """Run `num_steps` steps, and return the outputs of the last; see `compile`."""
         check_num_steps(num_steps, steps_per_call)
         call, iterator = self.compile(step_fn, steps_per_call), iter(self.dataset(input_fn))
         for _ in range(num_steps // steps_per_call):
@@ -157,16 +158,16 @@ class Replicator(abc.ABC):
 
     @property
     def replica_id(self) -> tf.Tensor:
-        """int32 [], the number of the replica that runs the step."""
+        """Number of the replica that runs the step, int32 []."""
         self._current_replica("replica_id")
         return tf.cast(self._replica_id(), tf.int32)
 
     @contextlib.contextmanager
     def logical_device(self, index: int) -> Iterator[None]:
-        """A context, in a step or the scope, in which ops and variables are on a replica's device.
+        """Place ops and variables of the block, in a step or the scope, on a replica's device.
 
         Raises:
-          ValueError: the replicas do not have so many devices.
+          ValueError: the replicas have fewer devices.
         """
         if not 0 <= index < self.num_logical_devices:
             raise ValueError(
@@ -180,29 +181,30 @@ class Replicator(abc.ABC):
         return contextlib.nullcontext()
 
     def all_sum(self, value):
-        """The sum over replicas of each tensor of a nest; `all_reduce(value, "sum")`."""
+        """Return the sum over replicas of each tensor of a nest, as `all_reduce(value, "sum")`."""
         return self._collective("all_sum", primitives.reducer("sum"), value)
 
     def all_reduce(self, value, reducer: str):
-        """Each tensor of a nest reduced over replicas, the same on all of them.
+        """Return each tensor of a nest reduced over replicas, the same on all of them.
 
         Gradients are those of the sum of all replicas' losses.
 
         Args:
           value: a nest of tensors; None stays None.
-          reducer: sum, mean (floating only), min or max (their gradient is shared among equals).
+          reducer: sum, mean (floating only), min or max (their gradient is divided among equal
+            values).
         """
         function = primitives.reducer(reducer)
         return self._collective(f"all_reduce[{reducer}]", function, value)
 
     def all_gather(self, value):
-        """Each tensor of a nest from all replicas: [...] becomes [num_replicas, ...]."""
+        """Return each tensor of a nest from all replicas: [...] becomes [num_replicas, ...]."""
         return self._collective("all_gather", primitives.gather, value)
 
     def broadcast(self, value, source: int = 0):
-        """Each tensor of a nest, of any dtype, as replica `source` has it, bit for bit.
+        """Return each tensor of a nest, of any dtype, from replica `source`, bit for bit.
 
-        The gradient is that replica's; the others have zeros.
+        The gradient goes to that replica; the others get zeros.
         """
         if not 0 <= source < self.num_replicas:
             raise ValueError(f"`source` must be in [0, {self.num_replicas}), got {source}.")
@@ -210,17 +212,17 @@ class Replicator(abc.ABC):
         return self._collective(f"broadcast[{source}]", function, value)
 
     def map_gather(self, fn: Callable, value):
-        """`all_gather(fn(value))`: each replica maps its own value."""
+        """Return `all_gather(fn(value))`: each replica maps its own value."""
         self._current_replica("map_gather")
         return self.all_gather(fn(value))
 
     def map_reduce(self, fn: Callable, value, reducer: str):
-        """`all_reduce(fn(value), reducer)`: each replica maps its own value."""
+        """Return `all_reduce(fn(value), reducer)`: each replica maps its own value."""
         self._current_replica("map_reduce")
         return self.all_reduce(fn(value), reducer)
 
     def wrap_optimizer(self, optimizer):
-        """An optimiser whose `apply_gradients` applies the mean of the gradients over replicas.
+        """Return an optimiser that applies the mean of the gradients over replicas.
 
         Args:
           optimizer: of Keras 3 or tf_keras, or any object with `apply_gradients(pairs)` that
@@ -231,17 +233,17 @@ class Replicator(abc.ABC):
         return WrappedOptimizer(self, optimizer)
 
     def update(self, variables, values) -> None:
-        """Sets variables, in a step; asynchronous strategies add the difference instead."""
+        """Set variables, in a step; asynchronous strategies add the difference instead."""
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
 
     def _sum(self, tensors: list) -> list:
-        """The sums over replicas of tensors of the dtypes that collectives/encoding.py names."""
+        """Return the sums over replicas of tensors with the dtypes of collectives/encoding.py."""
         return tensors
 
     @contextlib.contextmanager
     def _step(self, index: int, record: CollectiveRecord) -> Iterator[None]:
-        """A context in which this thread traces a step as replica `index`."""
+        """Let this thread trace a step as replica `index` during the block."""
         record.begin(index)
         self._thread.replica = _Replica(index, _graph(), record)
         try:
@@ -257,7 +259,7 @@ class Replicator(abc.ABC):
         return replica
 
     def _collective(self, primitive: str, function, value):
-        """The nest with `function` applied to its tensors, None left alone; records the call."""
+        """Apply `function` to the tensors of a nest, leaving None alone, and record the call."""
         self._current_replica(primitive)
         leaves = tf.nest.flatten(value)
         tensors = [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
@@ -271,25 +273,25 @@ class Replicator(abc.ABC):
         replica = self._current_replica(primitive)
         if _graph() is not replica.graph:
             raise CollectiveOrderError(
-                f"`{primitive}` is called within {_graph_kind(_graph())}, where replicas could "
-                f"disagree on whether to call it; call it in the step itself."
+                f"`{primitive}` is called within {_graph_kind(_graph())}, where some replicas "
+                "might not call it; call it directly in the step."
             )
         replica.record.note(replica.index, call_text(primitive, tensors))
 
 
 def whole(batches):
-    """The batches, or, of a function that makes parts of them, all of their rows."""
+    """Return the batches, or all rows if `batches` is a function of their parts."""
     return batches(0, 1) if callable(batches) else batches
 
 
 def check_steps_per_call(steps_per_call: int) -> None:
-    """Raises ValueError unless it is positive."""
+    """Raise ValueError unless the number is positive."""
     if steps_per_call < 1:
         raise ValueError(f"`steps_per_call` must be at least 1, got {steps_per_call}.")
 
 
 def check_num_steps(num_steps: int, steps_per_call: int) -> None:
-    """Raises ValueError unless `num_steps` is a positive multiple of `steps_per_call`."""
+    """Raise ValueError unless `num_steps` is a positive multiple of `steps_per_call`."""
     if num_steps < 1 or num_steps % steps_per_call:
         raise ValueError(
             f"`num_steps` must be a positive multiple of `steps_per_call` ({steps_per_call}), "
@@ -298,7 +300,7 @@ def check_num_steps(num_steps: int, steps_per_call: int) -> None:
 
 
 def _graph():
-    """The graph that is being traced; None outside of one."""
+    """Return the graph that is being traced, or None outside of one."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 

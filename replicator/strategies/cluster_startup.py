@@ -1,4 +1,4 @@
-"""Waits until every task of a cluster has started, before TensorFlow connects.
+"""Waiting for all tasks of a cluster to start, before TensorFlow connects.
 
 TensorFlow's own wait for a missing task has no useful time limit and cannot be interrupted.
 """
@@ -17,16 +17,16 @@ from replicator.runs.heartbeat import spoke, telling
 
 _CONNECT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.2
-SAY_SECONDS = 3.0  # after which a task says what it waits for
+SAY_SECONDS = 3.0  # after which a task prints what it waits for
 
 
 def wait_for_all(task: Task, join_seconds: float) -> None:
-    """Returns once every other task has accepted a connection at its address.
+    """Wait until every other task has accepted a connection at its address.
 
-    Until then this process listens at its own, where TensorFlow's server will listen next.
+    Until then this process listens at its own address, where TensorFlow's server will listen next.
 
     Raises:
-      UserError: the port of this task is taken, or another has not started in `join_seconds`.
+      UserError: the port of this task is in use, or another task has not started in `join_seconds`.
     """
     own = task.cluster[task.kind][task.index]
     missing = {
@@ -36,20 +36,20 @@ def wait_for_all(task: Task, join_seconds: float) -> None:
         if (kind, index) != (task.kind, task.index)
     }
     deadline = time.monotonic() + join_seconds
-    with contextlib.closing(_listener(own)), saying_what_is_awaited(task) as say:
+    with contextlib.closing(_listener(own)), reporting_wait(task) as say:
         while missing := {n: a for n, a in missing.items() if refusal(a)}:
             say(", ".join(missing))
             if time.monotonic() > deadline:
                 raise UserError(
                     f"{task.kind} {task.index} waited {join_seconds:g} s for the other tasks "
-                    f"of TF_CONFIG; not there: {', '.join(missing)}."
+                    f"of TF_CONFIG; missing: {', '.join(missing)}."
                 )
             time.sleep(_PAUSE_SECONDS)
 
 
 @contextlib.contextmanager
-def saying_what_is_awaited(task: Task) -> Iterator[Callable[[str], None]]:
-    """A context with a function of what a task waits for now, which is said after some seconds."""
+def reporting_wait(task: Task) -> Iterator[Callable[[str], None]]:
+    """Yield a function that sets what a task waits for, which is printed after some seconds."""
     start, awaited, is_said = time.monotonic(), "", False
 
     def line() -> str:
@@ -64,16 +64,16 @@ def saying_what_is_awaited(task: Task) -> Iterator[Callable[[str], None]]:
             spoke()
             is_said = True
 
-    with telling(line):  # and again whenever nothing was said for a while
+    with telling(line):  # repeated whenever nothing was printed for a while
         yield say
 
 
 @contextlib.contextmanager
-def heeding_signals() -> Iterator[None]:
-    """A context around the start of TensorFlow's part of a cluster; only the main thread needs it.
+def interruptible_startup() -> Iterator[None]:
+    """Let signals end the process while TensorFlow starts its part of a cluster.
 
-    It lets no Python run meanwhile, so that Ctrl-C has to end the process by itself; and it takes
-    SIGTERM, which has its usual effect again afterwards.
+    TensorFlow runs no Python code meanwhile, so Ctrl-C must end the process directly; and it
+    replaces the handler of SIGTERM, which is restored afterwards. Only the main thread needs this.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -96,17 +96,21 @@ def _listener(address: str) -> socket.socket:
     try:
         return socket.create_server(("", port), family=family, dualstack_ipv6=dual, backlog=1024)
     except (OSError, OverflowError) as error:
-        raise UserError(f"Cannot listen at {address}, this task's own: {error}.") from None
+        raise UserError(f"Cannot listen at this task's address {address}: {error}.") from None
 
 
 def connected(address: str, seconds: float) -> socket.socket:
-    """A connection to HOST:PORT; OSError where none is accepted in so many seconds."""
+    """Return a connection to HOST:PORT.
+
+    Raises:
+      OSError: none is accepted within so many seconds.
+    """
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=seconds)
 
 
 def refusal(address: str, seconds: float = _CONNECT_SECONDS) -> Exception | None:
-    """Why no connection to HOST:PORT is accepted; None where one is."""
+    """Return the error of connecting to HOST:PORT, or None on success."""
     try:
         connected(address, seconds).close()
     except (OSError, OverflowError, ValueError) as error:

@@ -25,10 +25,10 @@ _barrier_numbers = itertools.count()
 
 
 def barrier(replicator: Replicator) -> None:
-    """Returns once every process of the run has called it, however long that takes.
+    """Wait until every process of the run has called this, for any length of time.
 
-    A collective fails after its time limit; a barrier only where a peer has ended or hangs, so that
-    the chief may evaluate or save for as long as it takes.
+    A collective fails after its time limit; a barrier fails only if a peer has ended or hangs, so
+    that the chief may evaluate or save for as long as it takes.
 
     Raises:
       PeerLostError: within about 20 seconds after a peer has ended or hung.
@@ -50,9 +50,9 @@ def barrier(replicator: Replicator) -> None:
 
 @contextlib.contextmanager
 def chief_first(replicator: Replicator) -> Iterator[None]:
-    """A context that the chief runs through first, then the others; all leave it together.
+    """Run the block in the chief first, then in the others; all leave it together.
 
-    Files that the chief prepares in it are there for the others, where they share the disk.
+    Files that the chief writes in it exist for the others, if they share the disk.
     """
     if not replicator.is_chief:
         barrier(replicator)
@@ -64,27 +64,29 @@ def chief_first(replicator: Replicator) -> Iterator[None]:
 
 @contextlib.contextmanager
 def variable_scope(replicator: Replicator) -> Iterator[None]:
-    """The replicator's scope, in which a lost peer is a PeerLostError."""
+    """Enter the replicator's scope, raising PeerLostError for a lost peer."""
     with explaining_peer_errors(replicator), replicator.scope():
         yield
 
 
 def chief_only(replicator: Replicator, say: Callable[[str], None]) -> Callable[[str], None]:
-    """`say` in the chief; in other processes a function that prints nothing."""
+    """Return `say` in the chief, and in other processes a function that prints nothing."""
     return say if replicator.is_chief else lambda line: None
 
 
 def broadcast_initial_state(
     replicator: Replicator, variables: Mapping[str, tf.Variable], identity: dict
 ) -> None:
-    """Sets the variables of every process to the values that they have in the chief.
+    """Set the variables of every process to their values in the chief.
 
     Args:
-      variables: made in the scope of `replicator`.
-      identity: JSON values that must be the same in every process, such as the configuration.
+      replicator: of the run.
+      variables: created in the scope of `replicator`.
+      identity: JSON values that must be equal in every process, such as the configuration.
 
     Raises:
-      UserError: the identities differ; PeerLostError: a process has ended.
+      UserError: the identities differ.
+      PeerLostError: a process has ended.
     """
     barrier(replicator)
     if not runs_in_lockstep(replicator):
@@ -104,24 +106,25 @@ def broadcast_initial_state(
     if others:
         raise UserError(
             f"Worker {others[0]} was started with another configuration or other data than worker "
-            "0; all processes of a run need the same options."
+            "0; all processes of a run must have the same options."
         )
 
 
 class SharedStopRequest:
-    """A request of any process to stop, after which all stop behind the same step.
+    """A request of any process to stop, after which all stop after the same step.
 
     The request is a float variable of each process. Its mean over replicas is computed with the
-    metrics of the next step, in the same collective, so that it costs no message of its own.
+    metrics of the next step, in the same collective, so that it needs no message of its own.
 
-    Attributes:
-      metric_variables: to be averaged with the metrics; empty where one process runs alone.
-
-    A reason may also ask for something that all processes do before they go on, such as to wait
+    A reason may also request something that all processes do before they continue, such as waiting
     while the chief saves.
 
+    Attributes:
+      metric_variables: to be averaged with the metrics; empty if one process runs alone.
+
     Args:
-      reasons: the possible requests, least urgent first; of several the last is taken.
+      reasons: the possible requests, least urgent first; the last of several is taken.
+      replicator: of the run.
     """
 
     def __init__(self, reasons: Sequence[str], replicator: Replicator):
@@ -135,13 +138,13 @@ class SharedStopRequest:
                 self.metric_variables[_STOP] = tf.Variable(zeros, trainable=False, name=_STOP)
 
     def request(self, reason: str | None) -> None:
-        """Asks for it with the next step; None: for nothing."""
+        """Send a reason with the next step; None: no request."""
         if self.metric_variables and reason != self._requested:
             self._requested = reason
             self.metric_variables[_STOP].assign([float(each == reason) for each in self._reasons])
 
     def take_from(self, metrics: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """The metrics of a step without the stop requests in them, which are kept."""
+        """Return the metrics of a step without the stop requests, which are stored."""
         if self.metric_variables:
             mean = metrics[_STOP].numpy()
             requested = [r for r, share in zip(self._reasons, mean, strict=True) if share > 0]
@@ -149,19 +152,19 @@ class SharedStopRequest:
         return {name: value for name, value in metrics.items() if name not in self.metric_variables}
 
     def decided(self, own: str | None) -> str | None:
-        """The request that all processes have received; `own` where one process runs alone."""
+        """Return the request received by all processes, or `own` if one process runs alone."""
         return self._decision if self.metric_variables else own
 
 
 def _wait(name: str, errors: list[BaseException]) -> None:
     try:
         tf_context.context().wait_at_barrier(name, int(BARRIER_SECONDS * 1000))
-    except Exception as error:  # raised by the thread that waits for this one
+    except Exception as error:  # raised again by the waiting thread
         errors.append(error)
 
 
 def _check_peers() -> None:
-    """Raises one of PEER_ERRORS for a peer that does not answer."""
+    """Raise one of PEER_ERRORS for a peer that does not answer."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     cluster, own = resolver.cluster_spec(), (resolver.task_type, resolver.task_id)
     for job in cluster.jobs:

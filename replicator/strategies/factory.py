@@ -20,10 +20,10 @@ WORDS = (
 
 
 def parameter_server() -> Replicator:
-    """A replicator of asynchronous workers around the variables of parameter servers.
+    """Return a replicator of asynchronous workers around the variables of parameter servers.
 
-    The cluster is that of TF_CONFIG. Returns in the coordinator (task `chief`) only; in a `ps` or
-    `worker` process it serves until the chief has ended, and ends the process.
+    The cluster is that of TF_CONFIG. This returns only in the coordinator (task `chief`); a `ps` or
+    `worker` process serves until the chief has ended, and then exits.
 
     Raises:
       UserError: TF_CONFIG is missing or lacks a kind of task.
@@ -32,7 +32,7 @@ def parameter_server() -> Replicator:
 
 
 def sharded(mesh: Mapping[str, int], layouts: Mapping[str, Sequence]) -> Replicator:
-    """A replicator of one global step over a mesh of devices, variables and batches in shards.
+    """Return a replicator of one global step over a mesh, with variables and batches in shards.
 
     Args:
       mesh: size of each named dimension, e.g. {"batch": 2, "model": 2}.
@@ -47,15 +47,14 @@ def sharded(mesh: Mapping[str, int], layouts: Mapping[str, Sequence]) -> Replica
 
 
 def from_environment(strategy: str = "auto") -> Replicator:
-    """The replicator of a strategy's name; `auto` chooses by TF_CONFIG and the devices.
+    """Return the replicator of a strategy's name; `auto` chooses by TF_CONFIG and the devices.
 
     Args:
-      strategy: auto, single, local, local:N, multi_worker, multi_worker:SECONDS (how long a
-        collective waits for the other workers), parameter_server, sharded:2x2 (batch x model), tpu
-        or tpu:ADDRESS.
+      strategy: auto, single, local, local:N, multi_worker, multi_worker:SECONDS (time limit of a
+        collective), parameter_server, sharded:2x2 (batch x model), tpu or tpu:ADDRESS.
 
     Raises:
-      UserError: no such word, or this machine cannot do it.
+      UserError: the name is unknown, or this machine cannot run the strategy.
     """
     word, _, argument = strategy.partition(":")
     if strategy == "auto":
@@ -89,13 +88,13 @@ def _fitting() -> str:
 
 def _count(argument: str, strategy: str) -> int:
     if not argument.isdecimal() or int(argument) < 1:
-        raise UserError(f"`--strategy local:N` needs a number of devices, got {strategy!r}.")
+        raise UserError(f"`--strategy local:N` requires a number of devices, got {strategy!r}.")
     return int(argument)
 
 
 def _seconds(argument: str, strategy: str) -> float:
     if not argument.isdecimal() or int(argument) < 1:
-        raise UserError(f"`--strategy multi_worker:SECONDS` needs a number, got {strategy!r}.")
+        raise UserError(f"`--strategy multi_worker:SECONDS` requires a number, got {strategy!r}.")
     return float(argument)
 
 
@@ -103,6 +102,6 @@ def _mesh(argument: str, strategy: str) -> dict[str, int]:
     sizes = argument.split("x")
     if len(sizes) != 2 or not all(size.isdecimal() and int(size) for size in sizes):
         raise UserError(
-            f"`--strategy sharded:2x2` needs two sizes, batch x model, got {strategy!r}."
+            f"`--strategy sharded:2x2` requires two sizes, batch x model, got {strategy!r}."
         )
     return {"batch": int(sizes[0]), "model": int(sizes[1])}

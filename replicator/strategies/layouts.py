@@ -1,4 +1,4 @@
-"""Layouts: which axis of a variable is sharded along which dimension of a mesh of devices."""
+"""Layouts: the mesh dimension along which each axis of a variable is sharded."""
 
 import math
 import re
@@ -15,7 +15,7 @@ Layouts = Mapping[str, Sequence[str | None]]
 
 
 def check_mesh(mesh: Mapping[str, int]) -> None:
-    """Raises UserError unless the sizes of the mesh are counts and one of them is the batch's."""
+    """Raise UserError unless the sizes of the mesh are counts and one of them is the batch's."""
     for name, size in mesh.items():
         if not isinstance(size, int) or size < 1:
             raise UserError(f"`mesh` must have sizes of at least 1, got {name}={size!r}.")
@@ -24,16 +24,16 @@ def check_mesh(mesh: Mapping[str, int]) -> None:
 
 
 class LayoutRules:
-    """The layout of a variable from its name and shape.
+    """Rules that give the layout of a variable from its name and shape.
 
     Args:
       mesh: of dtensor.
-      layouts: for each pattern (see `sharded`) a mesh dimension or None for each axis.
-        The first pattern found in a name counts. Empty: every variable is sharded wherever the mesh
-        divides it.
+      layouts: for each pattern (see `sharded`) a mesh dimension or None for each axis. The first
+        pattern found in a name is used. Empty: every variable is sharded wherever the mesh divides
+        it.
 
     Raises:
-      UserError: a pattern is no regular expression, or names no dimension of the mesh.
+      UserError: a pattern is no regular expression, or a dimension is not in the mesh.
     """
 
     def __init__(self, mesh: dtensor.Mesh, layouts: Layouts):
@@ -45,20 +45,21 @@ class LayoutRules:
             for dim in dims:
                 if dim is not None and dim not in mesh.dim_names:
                     raise UserError(
-                        f"`layouts`: {pattern.pattern!r} names {dim!r}; the mesh has "
-                        f"{', '.join(mesh.dim_names)}."
+                        f"`layouts`: {pattern.pattern!r} names {dim!r}; the dimensions of the mesh "
+                        f"are {', '.join(mesh.dim_names)}."
                     )
 
     def replicated(self, rank: int) -> dtensor.Layout:
-        """The layout of a tensor that is whole on every device."""
+        """Return the layout of a tensor that is whole on every device."""
         return dtensor.Layout.replicated(self.mesh, rank)
 
     def of(self, name: str, shape: Sequence[int], like: dtensor.Layout | None) -> dtensor.Layout:
-        """The layout of a variable.
+        """Return the layout of a variable.
 
         Args:
-          name, shape: of the variable.
-          like: that of its initial value, taken where no pattern is found in the name.
+          name: of the variable.
+          shape: of the variable.
+          like: layout of its initial value, used if no pattern is found in the name.
 
         Raises:
           UserError: the pattern found does not fit the shape.
@@ -73,31 +74,32 @@ class LayoutRules:
         return self._widest(shape) if self.is_automatic else self.replicated(len(shape))
 
     def check_all_used(self) -> None:
-        """Raises UserError where a pattern was found in no name."""
+        """Raise UserError if a pattern was found in no name."""
         for pattern, _ in self._rules:
             if pattern.pattern not in self._used:
                 names = list(dict.fromkeys(self._names))
                 more = ", ..." if len(names) > _SHOWN else ""
                 raise UserError(
-                    f"`layouts`: {pattern.pattern!r} is found in the name of no variable; there "
+                    f"`layouts`: {pattern.pattern!r} is found in the name of no variable; names "
                     f"are {', '.join(names[:_SHOWN]) or 'none'}{more}."
                 )
 
     def _checked(self, pattern: str, dims, name: str, shape) -> dtensor.Layout:
         if len(dims) != len(shape):
             raise UserError(
-                f"`layouts`: {pattern!r} is for {len(dims)} axes; `{name}` has {len(shape)}."
+                f"`layouts`: {pattern!r} must have an entry for each of the {len(shape)} axes of "
+                f"`{name}`, got {len(dims)}."
             )
         for axis, dim in enumerate(dims):
             if dim is not None and shape[axis] % self.mesh.dim_size(dim):
                 raise UserError(
                     f"`layouts`: {pattern!r} cuts axis {axis} of `{name}`, of size {shape[axis]}, "
-                    f"along {dim!r}, whose {self.mesh.dim_size(dim)} devices do not divide it."
+                    f"along {dim!r}, but its {self.mesh.dim_size(dim)} devices do not divide it."
                 )
         return self._layout(dims)
 
     def _widest(self, shape: Sequence[int]) -> dtensor.Layout:
-        """Each dimension of the mesh, the largest first, on the longest axis that it divides."""
+        """Return each mesh dimension, largest first, on the longest axis that it divides."""
         dims: list[str | None] = [None] * len(shape)
         for dim in sorted(self.mesh.dim_names, key=self.mesh.dim_size, reverse=True):
             size = self.mesh.dim_size(dim)
@@ -114,4 +116,4 @@ def _compiled(pattern: str) -> re.Pattern:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise UserError(f"`layouts`: {pattern!r} is no regular expression: {error}.") from error
+        raise UserError(f"`layouts`: {pattern!r} must be a regular expression: {error}.") from error

@@ -2,10 +2,10 @@
 
 There are two ways. A user's step function (`compile`) is one global computation, which DTensor
 partitions along the layouts of its variables and of the batch. A training step
-(`compile_training`) works with any network, because DTensor need not know its operations: variables
-and optimiser state are sharded, all weights are gathered on every device, each device computes the
-gradients of its own rows, and their mean updates the shards. Rajbhandari et al. 2020, "ZeRO" (arXiv
-1910.02054), stage 2.
+(`compile_training`) works with any network, because DTensor need not support its operations:
+variables and optimiser state are sharded, all weights are gathered on every device, each device
+computes the gradients of its own rows, and their mean updates the shards. Rajbhandari et al. 2020,
+"ZeRO" (arXiv 1910.02054), stage 2.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from replicator.strategies.synchronous import local, local_devices
 
 
 class ShardedReplicator(Replicator):
-    """What `sharded` returns.
+    """The replicator of `sharded`.
 
     A step function is traced once, for all devices: there is one replica, and the primitives return
     their argument. In the `gradients_fn` of `compile_training` every device is a replica.
@@ -44,47 +44,51 @@ class ShardedReplicator(Replicator):
 
     @property
     def num_devices(self) -> int:
-        """The number of devices of the mesh."""
+        """Number of devices in the mesh."""
         return self._mesh.size
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """A context whose variables are stored in shards."""
+        """Store variables created in the block in shards."""
         with tf.variable_creator_scope(self.store.create):
             yield
 
     def gathered_variables(self) -> contextlib.AbstractContextManager:
-        """A context, outside of steps, in which variables are plain ones on the first device.
+        """Return a context, outside of steps, in which variables are plain, on the first device.
 
         Values assigned in it are sharded at its end.
         """
         return self.store.gathered_variables()
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
-        """A DTensor function of a step; see Replicator."""
+        """Return a DTensor function of a step; see Replicator."""
         check_steps_per_call(steps_per_call)
         return _CompiledStep(self, step_fn, steps_per_call)
 
     def compile_training(
         self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence, reads: Sequence = ()
     ) -> Call:
-        """A step that gathers the weights, computes on each device and updates the shards.
+        """Return a step that gathers the weights, computes on each device and updates the shards.
 
         Args:
           gradients_fn: as for Replicator; of each device's rows, with primitives over the devices.
           update_fn: elementwise operations and sums; DTensor runs it on the shards.
-          variables: that a step sets. `gradients_fn` may read the trainable and the scalar ones.
+          variables: set by a step. `gradients_fn` may read the trainable and the scalar ones.
           reads: other variables that `gradients_fn` reads.
         """
         return _CompiledTraining(self, gradients_fn, update_fn, variables, reads)
 
     def wrap_optimizer(self, optimizer):
-        """See Replicator; UserError for an optimiser of `tf_keras.optimizers.legacy`."""
+        """Return a wrapped optimiser, see Replicator.
+
+        Raises:
+          UserError: the optimiser is one of `tf_keras.optimizers.legacy`.
+        """
         if hasattr(optimizer, "_resource_apply_dense"):
             raise UserError(
                 f"The strategy sharded cannot run `{type(optimizer).__name__}`: its fused "
-                "operations have no layouts; use an optimizer of Keras 3, or of tf_keras that is "
-                "not legacy."
+                "operations have no layouts; use an optimizer of Keras 3, or a non-legacy one of "
+                "tf_keras."
             )
         return super().wrap_optimizer(optimizer)
 
@@ -103,28 +107,28 @@ class ShardedReplicator(Replicator):
             self.num_replicas = 1
 
     def shard_for_mesh(self, batch):
-        """The batch as DTensors, its rows along the batch dimension of the mesh."""
+        """Return the batch as DTensors with rows along the batch dimension of the mesh."""
         count = self._mesh.dim_size(BATCH)
-        places = [place[BATCH] for place in self._mesh.local_device_locations()]
+        locations = [location[BATCH] for location in self._mesh.local_device_locations()]
 
         def shard(tensor):
             layout = dtensor.Layout(
                 [BATCH] + [dtensor.UNSHARDED] * (tensor.shape.rank - 1), self._mesh
             )
             pieces = _rows(tensor, count)
-            return dtensor.pack([pieces[place] for place in places], layout)
+            return dtensor.pack([pieces[location] for location in locations], layout)
 
         return tf.nest.map_structure(shard, batch)
 
     def shard_for_devices(self, batch):
-        """The batch as per-replica values, its rows divided among all devices."""
+        """Return the batch as per-replica values with rows divided among all devices."""
         pieces = [_rows(tensor, self.num_devices) for tensor in tf.nest.flatten(batch)]
         return self.per_replica(
             [tf.nest.pack_sequence_as(batch, [p[k] for p in pieces]) for k in range(len(pieces[0]))]
         )
 
     def per_replica(self, values: list):
-        """One nest of per-replica values from one nest for each device."""
+        """Return one nest of per-replica values from one nest per device."""
         strategy = self._data_parallel._strategy
         return strategy.experimental_distribute_values_from_function(
             lambda context: values[context.replica_id_in_sync_group]
@@ -140,7 +144,7 @@ class _CompiledStep:
         self._function = tf.function(self._step, autograph=False)
 
     def __call__(self, iterator):
-        """The outputs of the last of the steps."""
+        """Run the steps, and return the outputs of the last."""
         self._replicator.store.rules.check_all_used()
         for _ in range(self._steps_per_call):
             batch = self._replicator.shard_for_mesh(_next(iterator))
@@ -170,7 +174,7 @@ class _CompiledTraining:
             variable.make_copies(range(replicator.num_devices))
 
     def __call__(self, iterator):
-        """The outputs of a step."""
+        """Run a step, and return its outputs."""
         replicator, store = self._replicator, self._replicator.store
         store.rules.check_all_used()
         batch = replicator.shard_for_devices(_next(iterator))
@@ -185,7 +189,7 @@ class _CompiledTraining:
         return _replicated(self._replicator.store.rules, self._read)
 
     def _local_results(self, values, batch):
-        """Metrics and gradients of each device, as per-replica values."""
+        """Return metrics and gradients of each device as per-replica values."""
         record = CollectiveRecord()
 
         def on_device(values, batch):
@@ -200,9 +204,9 @@ class _CompiledTraining:
         return self._replicator._data_parallel._strategy.run(on_device, args=(values, batch))
 
     def _summand(self, value, index: int):
-        """What a device adds to the mean, with an axis of size 1 for each dimension of the mesh."""
+        """Return a device's term of the mean, with an axis of size 1 per dimension of the mesh."""
         value = tf.convert_to_tensor(value)
-        if not value.dtype.is_floating:  # not averaged: the first device's are the outputs
+        if not value.dtype.is_floating:  # not averaged: the outputs are those of the first device
             value = value if index == 0 else tf.zeros_like(value)
             value = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
         return tf.reshape(value, [1] * len(self._replicator._mesh.dim_names) + value.shape)
@@ -232,12 +236,12 @@ class _CompiledTraining:
 
 
 def _unpacked(values):
-    """The tensors of the first device; all devices have the same."""
+    """Return the tensors of the first device, which are the same on all devices."""
     return tf.nest.map_structure(lambda v: None if v is None else dtensor.unpack(v)[0], values)
 
 
 def _replicated(rules: LayoutRules, values):
-    """The tensors, each whole on every device."""
+    """Return the tensors, each whole on every device."""
 
     def gathered_variables(value):
         if value is None:
@@ -264,7 +268,7 @@ def _next(iterator):
 
 
 def _rows(tensor, count: int) -> list[tf.Tensor]:
-    """A tensor [rows, ...] as `count` tensors of equally many rows."""
+    """Return a tensor [rows, ...] as `count` tensors with equal numbers of rows."""
     if tensor.shape.rank == 0:
         raise UserError("A batch must have rows; a tensor of it is a scalar.")
     if tensor.shape[0] % count:

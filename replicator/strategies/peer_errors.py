@@ -1,4 +1,4 @@
-"""Errors of TensorFlow that mean a lost peer: another process of the same run has ended."""
+"""TensorFlow errors of a lost peer, another process of the same run that has ended."""
 
 import contextlib
 import re
@@ -17,7 +17,7 @@ PEER_ERRORS = (
     tf.errors.InternalError,
     tf.errors.FailedPreconditionError,
 )
-# Errors of one's own device, too, unless their message is about communication.
+# These may also come from a local device, unless their message is about communication.
 _AMBIGUOUS = (tf.errors.InternalError, tf.errors.FailedPreconditionError)
 _COMMUNICATION = re.compile(
     r"aborted by|collective|incarnation|RecvBuf|rendezvous|connect|socket|heartbeat|coordination",
@@ -26,38 +26,38 @@ _COMMUNICATION = re.compile(
 
 
 class PeerLostError(UserError):
-    """Another process of the run has ended, or did not answer in time."""
+    """An error of another process that has ended, or did not answer in time."""
 
     exit_status = FAILURE
 
 
 def runs_in_lockstep(replicator: Replicator) -> bool:
-    """Whether several processes make every step together."""
+    """Return whether several processes run every step together."""
     return replicator.num_workers > 1 and not replicator.is_async
 
 
 @contextlib.contextmanager
 def explaining_peer_errors(replicator: Replicator) -> Iterator[None]:
-    """A context in which TensorFlow's errors about a lost peer are raised as PeerLostError."""
+    """Raise TensorFlow's errors about a lost peer as PeerLostError."""
     try:
         yield
     except PEER_ERRORS as error:
         if not runs_in_lockstep(replicator) or not is_about_peers(error):
             raise
         slow = isinstance(error, tf.errors.DeadlineExceededError)
-        longer = "; --strategy multi_worker:SECONDS waits longer for a slow one" if slow else ""
+        longer = "; --strategy multi_worker:SECONDS sets the time limit" if slow else ""
         raise PeerLostError(
             f"Another process of this run is gone or does not answer ({_reason(error)}){longer}."
         ) from error
 
 
 def is_about_peers(error: tf.errors.OpError) -> bool:
-    """Whether one of PEER_ERRORS is about another process, and not about a device of this one."""
+    """Return whether one of PEER_ERRORS is about another process and not about a local device."""
     return not isinstance(error, _AMBIGUOUS) or bool(_COMMUNICATION.search(str(error.message)))
 
 
 def _reason(error: tf.errors.OpError) -> str:
-    """The first words of TensorFlow's message, without the place in the graph."""
+    """Return the start of TensorFlow's message without the location in the graph."""
     kind = type(error).__name__.removesuffix("Error")
     text = str(error.message)
     cause = re.search(r"aborted by: (.*)", text)

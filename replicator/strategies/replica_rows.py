@@ -6,11 +6,11 @@ import tensorflow as tf
 
 from replicator.runs.errors import UserError
 
-_UNEVEN = "rows that the replicas do not divide"
+_UNEVEN = "number of rows is not a multiple of the number of replicas"
 
 
 def check_divisible(element_spec, num_replicas: int) -> None:
-    """Raises UserError where the static number of rows is not a multiple of `num_replicas`."""
+    """Raise UserError if the static number of rows is not a multiple of `num_replicas`."""
     for spec in tf.nest.flatten(element_spec):
         if spec.shape.rank == 0:
             raise UserError("A global batch must have rows; a tensor of `dataset` is a scalar.")
@@ -20,7 +20,7 @@ def check_divisible(element_spec, num_replicas: int) -> None:
 
 
 def _replica_rows(element_spec, first: int, count: int, num_replicas: int) -> Callable:
-    """A function for `dataset.map` from a global batch to the rows of some of the replicas.
+    """Return a function for `dataset.map` from a global batch to the rows of some replicas.
 
     A tensor becomes [count, rows / num_replicas, ...], of replicas first, ..., first + count - 1.
     """
@@ -35,13 +35,13 @@ def _replica_rows(element_spec, first: int, count: int, num_replicas: int) -> Ca
         replica_rows = tf.reshape(replica_rows, tf.concat([[count, size], tf.shape(tensor)[1:]], 0))
         return tf.ensure_shape(replica_rows, [count, known, *tensor.shape[1:]])
 
-    if type(element_spec) is tuple:  # such a batch arrives as several arguments
+    if type(element_spec) is tuple:  # `map` passes a tuple as several arguments
         return lambda *batch: tf.nest.map_structure(rows_of_replicas, batch)
     return lambda batch: tf.nest.map_structure(rows_of_replicas, batch)
 
 
 def replica_batches(dataset: tf.data.Dataset, first: int, count: int, num_replicas: int):
-    """A dataset of the batches of some of the replicas, from one of global batches.
+    """Return a dataset of the batches of some of the replicas, from one of global batches.
 
     Its elements are the rows of replicas first, ..., first + count - 1, in turn. A batch whose rows
     `num_replicas` does not divide is an error, see `uneven_rows_error`, and so is every element
@@ -63,7 +63,7 @@ def replica_batches(dataset: tf.data.Dataset, first: int, count: int, num_replic
 
 
 def uneven_rows_error(error: Exception, num_replicas: int) -> UserError | None:
-    """The UserError for an error that `replica_batches` has raised in a step, else None."""
+    """Return the UserError for an error that `replica_batches` has raised in a step, else None."""
     return UserError(_uneven_rows_text(None, num_replicas)) if _UNEVEN in str(error) else None
 
 

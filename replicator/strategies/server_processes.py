@@ -1,4 +1,4 @@
-"""Worker and parameter-server processes: whether they are reachable, and when they end."""
+"""Worker and parameter-server processes: reachability, serving and end."""
 
 import math
 import os
@@ -11,24 +11,24 @@ import tensorflow as tf
 
 from replicator.launch.tf_config import Task
 from replicator.runs.errors import UserError
-from replicator.strategies.cluster_startup import connected, refusal, saying_what_is_awaited
+from replicator.strategies.cluster_startup import connected, refusal, reporting_wait
 
 START_SECONDS = 60.0  # for which the chief waits for workers and servers to start
 CHIEF_SECONDS = 600.0  # for which a server waits for a chief to start
-CHIEF_LOST_SECONDS = 10.0  # after which a chief that accepts no connection has ended
+CHIEF_LOST_SECONDS = 10.0  # after which a chief that accepts no connection counts as ended
 _CONNECT_SECONDS, _POLL_SECONDS = 2.0, 0.5
 # The connection preface of an HTTP/2 client with empty SETTINGS (RFC 9113, 3.4). A gRPC server that
-# runs answers with its own; a stopped one still accepts connections, and is silent.
+# runs answers with its own; a suspended one still accepts connections, but does not answer.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def accepts_connections(address: str) -> bool:
-    """Whether a process listens at HOST:PORT; it may be suspended."""
+    """Return whether a process listens at HOST:PORT; it may be suspended."""
     return refusal(address, _CONNECT_SECONDS) is None
 
 
 def responds(address: str) -> bool:
-    """Whether a gRPC server at HOST:PORT runs and answers."""
+    """Return whether a gRPC server at HOST:PORT runs and answers."""
     try:
         with connected(address, _CONNECT_SECONDS) as connection:
             connection.sendall(_HTTP2_PREFACE)
@@ -38,16 +38,16 @@ def responds(address: str) -> bool:
 
 
 def serve_until_chief_ends(task: Task) -> NoReturn:
-    """Never returns: runs the server of this process's task, then ends the process.
+    """Run the server of this process's task, then end the process; never return.
 
-    The exit status is 0 where the chief has ended, CHIEF_LOST_SECONDS before, and 1 where none has
+    The exit status is 0 if the chief has ended, CHIEF_LOST_SECONDS before, and 1 if none has
     started for CHIEF_SECONDS.
     """
     spec = tf.train.ClusterSpec(task.cluster)
     server = tf.distribute.Server(spec, task.kind, task.index, protocol="grpc", start=True)
     name = f"{task.kind} {task.index}"
     chief = task.cluster["chief"][0]
-    with saying_what_is_awaited(task) as say:
+    with reporting_wait(task) as say:
         has_started = wait_until(
             lambda: accepts_connections(chief), CHIEF_SECONDS, lambda: say(f"the chief ({chief})")
         )
@@ -55,7 +55,7 @@ def serve_until_chief_ends(task: Task) -> NoReturn:
         wait_until(
             lambda: not accepts_connections(chief), math.inf, lasting_seconds=CHIEF_LOST_SECONDS
         )
-    reason = "has ended" if has_started else f"has not started for {CHIEF_SECONDS:.0f} seconds"
+    reason = "has ended" if has_started else f"did not start within {CHIEF_SECONDS:.0f} seconds"
     print(f"The chief ({chief}) {reason}; {name} ends.", file=sys.stderr, flush=True)
     # TensorFlow cannot stop a server, and an ordinary exit would wait for it.
     del server
@@ -68,9 +68,13 @@ def wait_until(
     say: Callable[[], None] = lambda: None,
     lasting_seconds: float = 0.0,
 ) -> bool:
-    """Whether a condition came true within `seconds` and stayed so for `lasting_seconds`.
+    """Wait for a condition, and return whether it was met in time.
 
-    say: called whenever it does not hold.
+    Args:
+      condition: to be met.
+      seconds: time limit.
+      say: called whenever the condition is not met.
+      lasting_seconds: time for which the condition must stay met.
     """
     start, since = time.monotonic(), None
     while time.monotonic() - start < seconds:
@@ -85,13 +89,13 @@ def wait_until(
 
 
 def available_workers(task: Task) -> list[int]:
-    """The numbers of the workers that have started: of all, or after START_SECONDS of some.
+    """Return the indices of workers that have started: all, or after START_SECONDS some.
 
     Raises:
       UserError: a parameter server, or every worker, has not started in START_SECONDS.
     """
     servers, workers = task.cluster["ps"], task.cluster["worker"]
-    with saying_what_is_awaited(task) as say:
+    with reporting_wait(task) as say:
         wait_until(
             lambda: not _unreachable(servers) and not _unreachable(workers),
             START_SECONDS,
@@ -111,4 +115,4 @@ def _unreachable(addresses: Iterable[str]) -> list[int]:
 
 def _missing_text(what: str, addresses: list[str], absent: list[int]) -> str:
     listed = ", ".join(f"{index} ({addresses[index]})" for index in absent)
-    return f"Not there after {START_SECONDS:.0f} seconds: {what} {listed}."
+    return f"Not started after {START_SECONDS:.0f} seconds: {what} {listed}."

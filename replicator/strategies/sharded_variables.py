@@ -1,4 +1,4 @@
-"""Variables that are stored in shards on a mesh, and read in the way that a computation needs."""
+"""Variables that are stored in shards on a mesh, and read as a computation requires."""
 
 import contextlib
 import enum
@@ -13,10 +13,10 @@ from replicator.strategies.snapshots import recorded_read
 
 
 class ReadMode(enum.Enum):
-    """What reading or setting a sharded variable means at present."""
+    """The current meaning of reading or setting a sharded variable."""
 
     SHARDED = "its shards"
-    STEP = "its shards; where the user gave no layouts, the whole value on every device"
+    STEP = "its shards; without layouts of the user, the whole value on every device"
     LOCAL = "the copy of the whole value on this device"
     GATHERED = "a copy of the whole value on the first device"
 
@@ -27,7 +27,7 @@ class ShardedVariableStore:
     Args:
       rules: their layouts.
       devices: of the mesh, in its order.
-      local_index: returns the index in `devices` of the one that a LOCAL computation is traced for.
+      local_index: returns the index in `devices` for which a LOCAL computation is traced.
     """
 
     def __init__(self, rules: LayoutRules, devices: list[str], local_index: Callable[[], int]):
@@ -39,10 +39,10 @@ class ShardedVariableStore:
 
     @contextlib.contextmanager
     def tracing_step(self) -> Iterator[None]:
-        """A context in which a step is traced: what it assigns is what it reads afterwards.
+        """Make reads of a step that is traced in the block return what the step assigned.
 
         DTensor does not order the assignments and the reads of a function: a read after an
-        assignment returns the value before it.
+        assignment returns the previous value.
         """
         before, self._assigned = self._assigned, {}
         try:
@@ -51,15 +51,15 @@ class ShardedVariableStore:
             self._assigned = before
 
     def remember(self, variable: "ShardedVariable", value) -> None:
-        """Takes a value for what the step that is being traced reads of a variable from now on."""
+        """Store a value as the result of later reads of a variable in the step being traced."""
         if self.mode is ReadMode.STEP and self._assigned is not None:
             self._assigned[id(variable)] = tf.compat.v1.get_default_graph(), value
 
     def assigned_value(self, variable: "ShardedVariable"):
-        """The value that the step that is being traced has assigned; None where it has not.
+        """Return the value assigned by the step that is being traced, or None.
 
         Raises:
-          UserError: it was assigned in another graph, where it may or may not be executed.
+          UserError: it was assigned in another graph, which may or may not be executed.
         """
         assigned = self._assigned or {}
         if self.mode is not ReadMode.STEP or id(variable) not in assigned:
@@ -74,7 +74,7 @@ class ShardedVariableStore:
 
     @contextlib.contextmanager
     def reading_as(self, mode: ReadMode) -> Iterator[None]:
-        """A context in which sharded variables are read in this mode."""
+        """Read sharded variables in this mode during the block."""
         before, self.mode = self.mode, mode
         try:
             yield
@@ -82,7 +82,7 @@ class ShardedVariableStore:
             self.mode = before
 
     def create(self, next_creator, **options):
-        """A new variable; a creator for `tf.variable_creator_scope`."""
+        """Create a variable; a creator for `tf.variable_creator_scope`."""
         if self._is_making_copies:
             return next_creator(**options)
         value = options["initial_value"]
@@ -96,18 +96,18 @@ class ShardedVariableStore:
         return variable
 
     def relayout(self, value, layout: dtensor.Layout):
-        """The tensor, plain or sharded, in a layout."""
+        """Return the tensor, plain or sharded, in a layout."""
         if tf.executing_eagerly() and not dtensor.is_dtensor(value):
             value = dtensor.copy_to_mesh(value, self.rules.replicated(value.shape.rank))
         return dtensor.relayout(value, layout)
 
     def gathered_value(self, value) -> tf.Tensor:
-        """The whole of a sharded tensor, as a plain tensor."""
+        """Return the whole of a sharded tensor as a plain tensor."""
         replicated = dtensor.relayout(value, self.rules.replicated(value.shape.rank))
         return dtensor.unpack(replicated)[0]
 
     def copy(self, variable: "ShardedVariable", device: int) -> tf.Variable:
-        """A new plain variable of the same shape, of zeros, on a device."""
+        """Return a new plain variable of the same shape, of zeros, on a device."""
         self._is_making_copies = True
         try:
             with tf.init_scope(), tf.device(self.devices[device]):
@@ -118,7 +118,7 @@ class ShardedVariableStore:
 
     @contextlib.contextmanager
     def gathered_variables(self) -> Iterator[None]:
-        """A context in which every variable is a plain one, to be sharded again at its end."""
+        """Make every variable a plain one during the block, and shard it again at its end."""
         if self.mode is ReadMode.GATHERED:
             yield
             return
@@ -133,7 +133,7 @@ class ShardedVariableStore:
 
 
 class ShardedVariable(dtensor.DVariable):
-    """A sharded variable, for which in some modes its plain copies stand in."""
+    """A sharded variable, which plain copies replace in some modes."""
 
     def __init__(self, store: ShardedVariableStore, value, options: dict):
         # The constructor of the base class reads the handle.
@@ -143,7 +143,7 @@ class ShardedVariable(dtensor.DVariable):
 
     @property
     def handle(self):
-        """The resource of the shards or of a copy; every read and every assignment uses it."""
+        """The resource of the shards or of a copy, used by every read and assignment."""
         mode = self._store.mode
         if mode is ReadMode.GATHERED:
             if 0 not in self._copies:
@@ -156,24 +156,28 @@ class ShardedVariable(dtensor.DVariable):
         return self._handle
 
     def make_copies(self, devices) -> None:
-        """Makes copies on the devices of these indices, where there are none."""
+        """Create missing copies on the devices of these indices."""
         for device in devices:
             if device not in self._copies:
                 self._copies[device] = self._store.copy(self, device)
 
     def local_copy(self, device: int) -> tf.Variable:
-        """The copy on a device; ValueError where there is none."""
+        """Return the copy on a device.
+
+        Raises:
+          ValueError: there is none.
+        """
         if device not in self._copies:
-            raise ValueError(f"`{self.name}` is read on each device and not among `reads`.")
+            raise ValueError(f"`{self.name}` is read on each device but is not in `reads`.")
         return self._copies[device]
 
     def fill_copy(self) -> None:
-        """Sets the copy on the first device, if it exists, from the shards."""
+        """Set the copy on the first device, if it exists, from the shards."""
         if 0 in self._copies:
             self._fill()
 
     def read_back_copy(self) -> None:
-        """Sets the shards from the copy on the first device, if it exists."""
+        """Set the shards from the copy on the first device, if it exists."""
         if 0 in self._copies:
             self.assign(self._copies[0].read_value())
 
@@ -188,13 +192,13 @@ class ShardedVariable(dtensor.DVariable):
         return value
 
     def sparse_read(self, indices, name=None):
-        """Rows of the value, gathered from what `read_value` returns."""
+        """Return rows of the value, gathered from the result of `read_value`."""
         if self._is_copy():
             return super().sparse_read(indices, name)
         return tf.gather(self.read_value(), indices, name=name)
 
     def numpy(self):
-        """The whole value."""
+        """Return the whole value."""
         if self._is_copy():
             return super().numpy()
         return self._store.gathered_value(self.read_value()).numpy()
@@ -206,7 +210,7 @@ class ShardedVariable(dtensor.DVariable):
         return recorded_read(self, assigned)
 
     def assign(self, value, use_locking=None, name=None, read_value=True):
-        """Sets the variable to a tensor, plain or sharded in any layout."""
+        """Set the variable to a tensor, plain or sharded in any layout."""
         value = self._relayout(value)
         if not self._is_assigned_in_step():
             return super().assign(value, use_locking, name, read_value)
@@ -215,14 +219,14 @@ class ShardedVariable(dtensor.DVariable):
         return self
 
     def assign_add(self, delta, use_locking=None, name=None, read_value=True):
-        """Adds a tensor, plain or sharded in any layout."""
+        """Add a tensor, plain or sharded in any layout."""
         delta = self._relayout(delta)
         if self._is_assigned_in_step():
             return self.assign(self._sharded_value() + delta, use_locking, name, read_value)
         return super().assign_add(delta, use_locking, name, read_value)
 
     def assign_sub(self, delta, use_locking=None, name=None, read_value=True):
-        """Subtracts a tensor, plain or sharded in any layout."""
+        """Subtract a tensor, plain or sharded in any layout."""
         delta = self._relayout(delta)
         if self._is_assigned_in_step():
             return self.assign(self._sharded_value() - delta, use_locking, name, read_value)

@@ -1,7 +1,7 @@
-"""Variables of which a step sees one snapshot, although other workers set them meanwhile.
+"""Variables of which a step reads one snapshot, although other workers set them meanwhile.
 
-An asynchronous update adds the difference of the new value to the value read. Were a variable read
-twice in a step, the gradient and the difference could belong to different values.
+An asynchronous update adds the difference of the new value to the value read. If a variable were
+read twice in a step, the gradient and the difference could belong to different values.
 """
 
 import contextlib
@@ -11,20 +11,20 @@ from typing import Any
 
 import tensorflow as tf
 
-# A repeated read must be recorded on every gradient tape as a read; there is no public API for it.
+# A repeated read must be recorded on every gradient tape as a read, which has no public API.
 from tensorflow.python.eager import record
 from tensorflow.python.ops import resource_variable_ops
 
 
 class Snapshots:
-    """The values that the step that a thread traces has read so far."""
+    """The values that the step being traced by a thread has read so far."""
 
     def __init__(self):
         self._thread = threading.local()
 
     @contextlib.contextmanager
     def of_step(self) -> Iterator[None]:
-        """A context in which this thread traces a step."""
+        """Record the reads of a step that this thread traces in the block."""
         self._thread.graph = tf.compat.v1.get_default_graph()
         self._thread.values = {}
         try:
@@ -33,20 +33,20 @@ class Snapshots:
             self._thread.values = None
 
     def values(self) -> dict[int, Any] | None:
-        """The values read, by variable; None outside of a step and in functions within it."""
+        """Return the values read, by variable; None outside a step and in functions within it."""
         values = getattr(self._thread, "values", None)
         if values is None or tf.compat.v1.get_default_graph() is not self._thread.graph:
             return None
         return values
 
     def create(self, next_creator, **options):
-        """A variable creator; for tf.variable_creator_scope, outside of a strategy's scope."""
+        """Create a variable; for tf.variable_creator_scope, outside of a strategy's scope."""
         known = {key: options[key] for key in _OPTIONS if options.get(key) is not None}
         return SnapshotVariable(self, known)
 
 
 def recorded_read(variable, value) -> tf.Tensor:
-    """The value, which gradient tapes take for a read of the variable."""
+    """Return the value as a read of the variable that gradient tapes record."""
     resource_variable_ops.variable_accessed(variable)
     with record.stop_recording():
         value = tf.identity(value)
@@ -63,7 +63,7 @@ _OPTIONS = (
     "dtype",
     "shape",
     "constraint",
-    "distribute_strategy",  # by which a strategy knows the variables of its scope
+    "distribute_strategy",  # by which a strategy identifies the variables of its scope
 )
 
 
@@ -84,17 +84,17 @@ class SnapshotVariable(resource_variable_ops.ResourceVariable):
         return recorded_read(self, values[id(self)])
 
     def assign(self, value, use_locking=None, name=None, read_value=True):
-        """Sets the variable; the next read in the step is a new one."""
+        """Set the variable; the next read in the step is a new one."""
         self._forget()
         return super().assign(value, use_locking, name, read_value)
 
     def assign_add(self, delta, use_locking=None, name=None, read_value=True):
-        """Adds to the present value, which other workers may have changed."""
+        """Add to the current value, which other workers may have changed."""
         self._forget()
         return super().assign_add(delta, use_locking, name, read_value)
 
     def assign_sub(self, delta, use_locking=None, name=None, read_value=True):
-        """Subtracts from the present value, which other workers may have changed."""
+        """Subtract from the current value, which other workers may have changed."""
         self._forget()
         return super().assign_sub(delta, use_locking, name, read_value)
 

@@ -26,10 +26,10 @@ Devices = list[list[str]]
 
 
 class SynchronousReplicator(Replicator):
-    """A tf.distribute strategy whose replicas make every step, and every collective, together."""
+    """A tf.distribute strategy whose replicas run every step and every collective together."""
 
     def __init__(self, name: str, strategy, devices: Devices | None = None, **attributes):
-        """Takes the logical devices of each replica of this process; None: one each."""
+        """Store the strategy and the logical devices of each replica here; None: one each."""
         super().__init__(
             name,
             num_replicas=strategy.num_replicas_in_sync,
@@ -37,19 +37,22 @@ class SynchronousReplicator(Replicator):
             **attributes,
         )
         self._strategy, self._devices = strategy, devices
-        # Otherwise some replicas get an empty batch at the end of the data, whose mean is NaN.
+        # Otherwise some replicas get an empty batch, with mean NaN, at the end of the data.
         strategy.extended.experimental_enable_get_next_as_optional = False
 
     def scope(self) -> contextlib.AbstractContextManager:
-        """The strategy's scope."""
+        """Return the strategy's scope."""
         return self._strategy.scope()
 
     def dataset(self, input_fn: InputFn):
-        """The strategy's dataset; each worker has one input pipeline."""
+        """Return the strategy's dataset; each worker has one input pipeline."""
         return self._strategy.distribute_datasets_from_function(input_fn)
 
     def batches(self, dataset: tf.data.Dataset | ShardFn):
-        """The replicas' rows of global batches; of a dataset every worker makes all rows."""
+        """Return the replicas' rows of global batches.
+
+        If `dataset` is no function, every worker computes all rows.
+        """
         made = whole(dataset)
         check_divisible(made.element_spec, self.num_replicas)
         if self.num_replicas == 1:
@@ -67,13 +70,13 @@ class SynchronousReplicator(Replicator):
         return self.dataset(rows)
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
-        """A tf.function of `steps_per_call` steps; see Replicator."""
+        """Return a tf.function of `steps_per_call` steps; see Replicator."""
         return _CompiledStep(self, step_fn, steps_per_call)
 
     def compile_training(
         self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence, reads: Sequence = ()
     ) -> Call:
-        """See Replicator. No collective runs after the variables are set."""
+        """Return a compiled update, see Replicator; no collective runs after variables are set."""
         return _CompiledStep(
             self, self._training_step(gradients_fn, update_fn, variables), 1, outputs_are_equal=True
         )
@@ -83,12 +86,12 @@ class SynchronousReplicator(Replicator):
 
     def _sum(self, tensors: list) -> list:
         context = tf.distribute.get_replica_context()
-        # Copies, because multi-worker collectives refuse the output of a variable's read.
+        # Copies, because multi-worker collectives reject the output of a variable's read.
         copies = [tf.identity(tensor) for tensor in tensors]
         return list(context.all_reduce(tf.distribute.ReduceOp.SUM, copies))
 
     def _compare_calls(self, calls: list[str]) -> None:
-        """Raises CollectiveOrderError unless all workers traced the same calls."""
+        """Raise CollectiveOrderError unless all workers traced the same calls."""
 
     def _device_scope(self, index: int) -> contextlib.AbstractContextManager:
         if not self._devices:
@@ -103,7 +106,7 @@ class SynchronousReplicator(Replicator):
     def _variables_on(self, devices: list[str]) -> Iterator[None]:
         if tf.distribute.get_strategy() is not self._strategy:
             raise RuntimeError("`logical_device` may only be used in a step or in `scope()`.")
-        # Of the object that it is colocated with, a mirrored variable reads `_devices` only.
+        # A mirrored variable reads only `_devices` of the object that it is colocated with.
         devices_like = types.SimpleNamespace(_devices=tuple(devices))
 
         def creator(next_creator, **options):
@@ -116,8 +119,12 @@ class SynchronousReplicator(Replicator):
 class _CompiledStep:
     """Several steps of a step function as one tf.function.
 
-    outputs_are_equal: whether all replicas have the same outputs, so that no collective is needed
-      to combine them.
+    Args:
+      replicator: that runs it.
+      step_fn: from the batch of a replica to its outputs.
+      steps_per_call: number of steps per call.
+      outputs_are_equal: whether all replicas have the same outputs, so that no collective is needed
+        to combine them.
     """
 
     def __init__(
@@ -135,7 +142,11 @@ class _CompiledStep:
         self._is_compared = False
 
     def __call__(self, iterator):
-        """The outputs of the last of the steps; PeerLostError where another process has ended."""
+        """Run the steps, and return the outputs of the last.
+
+        Raises:
+          PeerLostError: another process has ended.
+        """
         if not self._is_compared:
             self._records.clear()
             self._trace(iterator)
@@ -144,7 +155,7 @@ class _CompiledStep:
         try:
             with explaining_peer_errors(self._replicator):
                 return self._function(iterator)
-        # An error in the input of one replica ends the input of the others, so both may come.
+        # An error in the input of one replica ends the input of the others: either may be raised.
         except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
             raise (
                 uneven_rows_error(error, self._replicator.num_replicas)
@@ -178,7 +189,7 @@ class _CompiledStep:
         batch, record = next(iterator), CollectiveRecord()
         self._records.append(record)
 
-        # What is no tensor is closed over: a TPU would make tensors of all arguments.
+        # Arguments other than tensors are closed over: a TPU converts all arguments to tensors.
         def replica_step(batch):
             return self._replica_step(batch, record, is_last)
 
@@ -217,14 +228,14 @@ class _CompiledStep:
 def single(
     device: str | None = None, logical_devices: list[str] | None = None
 ) -> SynchronousReplicator:
-    """A replicator of one replica.
+    """Return a replicator of one replica.
 
     Args:
       device: its device; None: the first GPU, else the CPU.
-      logical_devices: the devices that it is spread over (`logical_device`), instead of one.
+      logical_devices: several devices for the replica (`logical_device`) instead of one.
     """
     if device and logical_devices:
-        raise ValueError("`device` must be None where `logical_devices` are given.")
+        raise ValueError("`device` must be None if `logical_devices` are given.")
     if logical_devices:
         return SynchronousReplicator(
             "single", _mirrored(logical_devices[:1]), [list(logical_devices)]
@@ -237,12 +248,12 @@ def single(
 def local(
     devices: list[str] | int | None = None, devices_per_replica: int = 1
 ) -> SynchronousReplicator:
-    """A replicator of synchronous replicas on the devices of this machine.
+    """Return a replicator of synchronous replicas on the devices of this machine.
 
     Args:
-      devices: their names, or how many (without GPUs so many logical CPUs are made, if TensorFlow
-        has not started yet); None: every GPU, else every logical CPU.
-      devices_per_replica: consecutive devices that make one replica (`logical_device`).
+      devices: their names, or their number (without GPUs so many logical CPUs are created, if
+        TensorFlow has not started yet); None: every GPU, else every logical CPU.
+      devices_per_replica: consecutive devices that form one replica (`logical_device`).
 
     Raises:
       UserError: this machine has no such devices.
@@ -262,7 +273,7 @@ def local(
 
 
 def local_devices(count: int | None) -> list[str]:
-    """The names of `count` devices of this machine, None: of all: its GPUs, else logical CPUs.
+    """Return the names of `count` devices (None: all) of this machine: GPUs, else logical CPUs.
 
     Raises:
       UserError: there are fewer.
@@ -274,13 +285,15 @@ def local_devices(count: int | None) -> list[str]:
     if count is None:
         return names
     if not 1 <= count <= len(names):
-        hint = "" if kind == "GPU" else "; logical CPUs are made before TensorFlow does anything"
-        raise UserError(f"{count} devices were asked for, there are {len(names)} ({kind}){hint}.")
+        hint = (
+            "" if kind == "GPU" else "; logical CPUs can only be created before TensorFlow starts"
+        )
+        raise UserError(f"`devices` must be 1 to {len(names)} ({kind}), got {count}{hint}.")
     return names[:count]
 
 
 def _make_logical_cpus(count: int) -> None:
-    """Makes `count` logical CPUs, unless there are so many or TensorFlow has started."""
+    """Create `count` logical CPUs, unless there are as many or TensorFlow has started."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     if len(tf.config.get_logical_device_configuration(cpu) or []) >= count:
         return

@@ -9,7 +9,7 @@ from replicator.strategies.synchronous import SynchronousReplicator
 
 
 class TpuReplicator(SynchronousReplicator):
-    """Replicas of a TPUStrategy, whose sum over replicas knows no integer of 64 bits."""
+    """Replicas of a TPUStrategy, whose sum over replicas does not support 64-bit integers."""
 
     def _sum(self, tensors: list) -> list:
         narrow = [encoding.to_limbs(t) if t.dtype == tf.int64 else t for t in tensors]
@@ -21,11 +21,11 @@ class TpuReplicator(SynchronousReplicator):
 
 
 def tpu(address: str = "") -> SynchronousReplicator:
-    """A replicator of synchronous replicas on the cores of a TPU.
+    """Return a replicator of synchronous replicas on the cores of a TPU.
 
     Args:
-      address: its name or `grpc://HOST:PORT`; empty: the one that the environment names; `local`:
-        the one of this machine.
+      address: name or `grpc://HOST:PORT`; empty: the one named by the environment; `local`: the one
+        of this machine.
 
     Raises:
       UserError: there is none.
@@ -44,7 +44,7 @@ def tpu(address: str = "") -> SynchronousReplicator:
 
 
 def _check_reachable(address: str) -> None:
-    """Raises UserError where nothing listens at HOST:PORT; TensorFlow would wait for minutes."""
+    """Raise UserError if nothing listens at HOST:PORT; TensorFlow would wait for minutes."""
     target = address.removeprefix("grpc://")
     if ":" in target and (error := refusal(target)):
         raise UserError(f"There is no TPU at `{address}`: {error}.")

@@ -5,7 +5,7 @@ import tensorflow as tf
 from replicator.collectives.collective_order import compare_workers, digest
 from replicator.launch.tf_config import Task, read_tf_config
 from replicator.runs.errors import UserError, first_line
-from replicator.strategies.cluster_startup import heeding_signals, wait_for_all
+from replicator.strategies.cluster_startup import interruptible_startup, wait_for_all
 from replicator.strategies.synchronous import SynchronousReplicator
 
 
@@ -20,7 +20,7 @@ class MultiWorkerReplicator(SynchronousReplicator):
             worker_index=task.worker_index,
         )
         # Traced before any step: TensorFlow numbers collectives in the order of tracing, and steps
-        # that differ between workers would give these two different numbers.
+        # that differ between workers would change the numbers of these two.
         spec = tf.TensorSpec([None], tf.int32)
         self._gather_sums = tf.function(self._rows, autograph=False)
         self._gather_sums = self._gather_sums.get_concrete_function(spec)
@@ -28,7 +28,7 @@ class MultiWorkerReplicator(SynchronousReplicator):
         self._gather_texts = self._gather_texts.get_concrete_function(spec)
 
     def _rows(self, numbers):
-        """int32 [workers, n], a row for the int32 [n] of each worker."""
+        """Gather the int32 [n] of each worker as int32 [workers, n]."""
 
         def replica(numbers):
             own_row = tf.range(self.num_replicas) == self._replica_id()
@@ -54,34 +54,34 @@ class MultiWorkerReplicator(SynchronousReplicator):
 def multi_worker(
     timeout_seconds: float = 60.0, join_seconds: float = 600.0
 ) -> MultiWorkerReplicator:
-    """A replicator of synchronous replicas on all devices of all workers of TF_CONFIG.
+    """Return a replicator of synchronous replicas on all devices of all workers of TF_CONFIG.
 
-    It must be built before TensorFlow does anything else.
+    It must be created before TensorFlow does anything else.
 
     Args:
-      timeout_seconds: how long a collective waits for the other workers before it fails.
-      join_seconds: how long it waits for the other workers to start.
+      timeout_seconds: time for which a collective waits for the other workers before it fails.
+      join_seconds: time for which it waits for the other workers to start.
 
     Raises:
       UserError: TF_CONFIG is missing or has parameter servers, or a worker does not start in time.
     """
     task = read_tf_config()
     if task is None:
-        raise UserError("The strategy multi_worker needs TF_CONFIG; `onepass launch` sets it.")
+        raise UserError("The strategy multi_worker requires TF_CONFIG; `onepass launch` sets it.")
     if task.cluster.get("ps"):
         raise UserError(
-            "TF_CONFIG has parameter servers: the strategy is parameter_server, not multi_worker."
+            "TF_CONFIG has parameter servers: use the strategy parameter_server, not multi_worker."
         )
     wait_for_all(task, join_seconds)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout_seconds)
     try:
-        with heeding_signals():
+        with interruptible_startup():
             strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     except RuntimeError as error:
         if "program startup" not in str(error):
             raise
         raise UserError(
-            "`multi_worker` must be built before TensorFlow does anything else."
+            "`multi_worker` must be called before TensorFlow does anything else."
         ) from None
     except tf.errors.OpError as error:
         raise UserError(

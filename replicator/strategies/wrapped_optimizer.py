@@ -9,14 +9,14 @@ from replicator.runs.errors import UserError
 
 
 def variables_in_step_error(error: Exception) -> UserError | None:
-    """The UserError for variables that a step made while it was traced, else None."""
+    """Return the UserError for variables that a step created while being traced, else None."""
     if type(error).__name__ != "UnliftableError" and "singleton tf.Variables" not in str(error):
         return None
     found = re.search(r"tensor '(\w+/\w+)", str(error))
     which = f" (`{found[1]}`)" if found else ""
     return UserError(
-        f"A step must not make variables{which}: they are made in `scope()`, those of an optimizer "
-        "by `optimizer.build(variables)`."
+        f"A step must not create variables{which}: create them in `scope()`, those of an optimizer "
+        "with `optimizer.build(variables)`."
     )
 
 
@@ -40,8 +40,8 @@ class WrappedOptimizer(tf.Module):
             self._options["skip_gradients_aggregation"] = True
         elif "experimental_aggregate_gradients" in known and not replicator.is_async:
             self._options["experimental_aggregate_gradients"] = False
-        # Keras 3 has no option for it. Leaving its sum and dividing by the replicas would clip and
-        # scale other gradients. LossScaleOptimizer is an optimiser around an optimiser.
+        # Keras 3 has no such option. Keeping its sum and dividing by the replicas would clip and
+        # scale other gradients. LossScaleOptimizer wraps another optimiser.
         for each in (optimizer, getattr(optimizer, "inner_optimizer", None)):
             if each and not self._options and hasattr(each, "_all_reduce_sum_gradients"):
                 each._all_reduce_sum_gradients = list
@@ -58,16 +58,16 @@ class WrappedOptimizer(tf.Module):
         return variables() if callable(variables) else variables
 
     def apply_gradients(self, grads_and_vars, **options):
-        """Applies the mean over replicas of (gradient, variable) pairs; in a step only."""
+        """Apply the mean over replicas of (gradient, variable) pairs; in a step only."""
         gradients, variables = zip(*grads_and_vars, strict=True)
         gradients = self._replicator.all_reduce(list(gradients), "mean")
         pairs = zip(gradients, variables, strict=True)
         return self.optimizer.apply_gradients(pairs, **self._options, **options)
 
     def apply(self, gradients, variables):
-        """`apply_gradients` of two lists."""
+        """Apply the mean over replicas of gradients to variables, given as lists."""
         return self.apply_gradients(zip(gradients, variables, strict=True))
 
     def minimize(self, loss, variables, tape):
-        """Applies the gradients of a loss that `tape` has watched."""
+        """Apply the gradients of a loss that `tape` has recorded."""
         return self.apply(tape.gradient(loss, variables), variables)

@@ -4,7 +4,6 @@ Nothing here imports TensorFlow before it is needed, so that a help text need no
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from replicator.training.config import Preset
 
 if TYPE_CHECKING:
     from replicator.strategies.base import Replicator
-    from replicator.training.loop import Evaluate, Outcome, Trainer
+    from replicator.training.outcome import Outcome
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,29 +97,3 @@ def check_outside(workdir: Path, data: Path | str, things: str) -> None:
             f"The run directory {workdir} must be outside the data folder {data}: its samples "
             f"would be taken for {things}."
         )
-
-
-def resume_and_train(
-    trainer: "Trainer",
-    say: Callable[[str], None],
-    description: str,
-    batches: Callable[[int, int, int], Any],
-    evaluation: "Callable[[], Evaluate]",
-    begin: Callable[[], None] | None = None,
-) -> "Outcome":
-    """Resumes a run where it stopped and trains it; returns how it ended.
-
-    Args:
-      trainer: of the run.
-      say: called with lines for the person watching.
-      description: of the model, for that person.
-      batches: part i of k equal parts of the rows of the batches from a step on.
-      evaluation: makes the evaluation callback, on the chief alone.
-      begin: called before the first step of a new run.
-    """
-    for line in trainer.resume(begin):
-        say(line)
-    going_on = f", going on from step {trainer.step}" if trainer.step else ""
-    say(description + going_on)
-    evaluate = evaluation() if trainer.replicator.is_chief else None
-    return trainer.train(functools.partial(batches, trainer.step), evaluate)

@@ -10,11 +10,13 @@ import io
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from replicator import strategies
 from replicator.runs.errors import UserError
+from replicator.runs.in_memory import InMemoryRun, NoMetricsLog
 from replicator.runs.interrupt import SIGNALS, StopRequest
 from replicator.runs.metrics import MetricsLog
 from replicator.runs.progress import Progress
@@ -33,7 +35,7 @@ SAVE = "save"  # a request to wait while the chief writes a timed checkpoint
 # That all processes of a run must have in common.
 SHARED_SETTINGS = ("num_steps", "evaluate_every_steps", "jit_compile")
 SIGNAL_NAMES = tuple(number.name for number in SIGNALS)
-Evaluate = Callable[[MetricsLog, int], float]
+Evaluate = Callable[[Any, int], float]  # from a MetricsLog and the step
 
 
 class DivergedError(UserError):
@@ -53,7 +55,7 @@ class Trainer:
 
     def __init__(
         self,
-        run: RunDirectory,
+        run: RunDirectory | InMemoryRun,
         state: TrainState,
         loss_fn: LossFn,
         config: LoopConfig,
@@ -191,7 +193,7 @@ class Trainer:
     def _log(self) -> contextlib.AbstractContextManager:
         if not self.replicator.is_chief:
             return contextlib.nullcontext()
-        return contextlib.closing(MetricsLog(self.run.path, self.step))
+        return contextlib.closing(self.run.metrics_log(self.step))
 
     def _steps(self, batches, outputs: "_Outputs", stop, start) -> str:
         self._num_updates = self.step
@@ -302,11 +304,9 @@ class Trainer:
         if self.replicator.is_chief and self._saved_step != self.step:
             self.checkpoints.save(self.step, self.state.arrays(), keep_all=True)
             self._saved_step = self.step
-        steps = ", ".join(str(step) for step in self.checkpoints.steps())
         return DivergedError(
             f"Step {self.step + 1} gave loss {loss:.4g} and gradient norm {norm:.4g} and was not "
-            f"made; {self.checkpoints.folder} holds the state before it and earlier ones (step "
-            f"{steps}). Try a lower --optimizer.learning-rate in another --workdir."
+            f"made; {self.checkpoints.after_divergence()}"
         )
 
     def _saved_after_error(self) -> str:
@@ -318,12 +318,9 @@ class Trainer:
         try:
             self.save()
         except (UserError, tf.errors.OpError):
-            steps = self.checkpoints.steps()
-            newest = (
-                f"the newest checkpoint is step {steps[-1]}" if steps else "nothing is saved yet"
-            )
+            newest = self.checkpoints.newest_kept()
             return f"Training stopped at step {self._num_updates}; {newest}."
-        return f"Training stopped; step {self.step} is saved in {self.checkpoints.folder}."
+        return f"Training stopped; {self.checkpoints.kept(self.step)}."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,7 +328,7 @@ class _Outputs:
     """Where metrics, scores and progress are written."""
 
     evaluate: Evaluate | None
-    log: MetricsLog | None
+    log: MetricsLog | NoMetricsLog | None
     progress: Progress
 
 

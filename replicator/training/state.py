@@ -1,6 +1,7 @@
 """The state of training: weights, Adam's moments, the Polyak average and the step."""
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -23,6 +24,7 @@ class TrainState(tf.Module):
       weights: the network's trainable variables, then the opponent's; first, second, average:
         Adam's moments and the Polyak average of each.
       step: int32 [], updates made.
+      size: numbers in the network's weights, the opponent's not counted.
 
     Args:
       network: whose `trainable_variables` are trained.
@@ -46,6 +48,7 @@ class TrainState(tf.Module):
         self.optimizer, self.num_steps, self._schedule = optimizer, num_steps, schedule
         self.names = variable_names(network)
         self.weights = list(network.trainable_variables)
+        self.size = sum(math.prod(weight.shape) for weight in self.weights)
         if opponent is not None:
             self.names += [f"opponent/{name}" for name in variable_names(opponent)]
             self.weights += opponent.trainable_variables

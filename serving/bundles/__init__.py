@@ -1,1 +1,1 @@
-"""Exported models: export, manifest, loading, signatures, and the programs behind them."""
+"""Exported models: export, manifest, loading, signatures, and their programs."""

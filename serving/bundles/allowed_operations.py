@@ -1,9 +1,9 @@
-"""Which TensorFlow operations a bundle may hold: a SavedModel is a program, and is read first.
+"""The TensorFlow operations that a bundle may use; a SavedModel is a program, and is checked first.
 
-What is allowed computes from its inputs and from variables, and nothing else: no file, no network,
-no Python, no custom operation. Saving and restoring variables is left to the functions that only
-the saver's own nodes reach; loading does not run them. TensorFlow finds functions by name in the
-whole library, so that every name that an object or a node holds counts as a call.
+Allowed operations compute from their inputs and from variables, and do nothing else: no file, no
+network, no Python, no custom operation. Only the functions that the saver's own nodes reach may
+save and restore variables; loading does not run them. TensorFlow finds functions by name in the
+whole library, so each name in an object or a node counts as a call.
 """
 
 import math
@@ -19,10 +19,10 @@ from serving.bundles.plain_files import read_plain
 from serving.bundles.signature import PLAIN, Signature, TensorInfo
 
 PROGRAM = "saved_model.pb"
-LOWERED = "lowered.pb"  # the same but for `serving_default`, its programs as StableHLO
+LOWERED = "lowered.pb"  # without `serving_default`, with programs as StableHLO
 TAG = "serve"
-MOST_PROGRAM_BYTES = 2**31 - 1  # as protobuf has it
-LARGEST_CONSTANT_BYTES = 2**28  # a few bytes of a file can name a constant of any size
+MOST_PROGRAM_BYTES = 2**31 - 1  # protobuf's limit
+LARGEST_CONSTANT_BYTES = 2**28  # a few bytes can describe a constant of any size
 SAVED_OBJECTS = ("variable", "user_object", "function", "bare_concrete_function", "constant")
 SAVED_CLASSES = (
     "_generic_user_object",
@@ -77,7 +77,7 @@ LISTS = """
     TensorListReserve TensorListResize TensorListSetItem TensorListSplit TensorListStack
 """
 VARIABLES = "ReadVariableOp ResourceGather VarHandleOp"
-MODULE, ARTIFACT_VERSION = "XlaCallModule", 4  # from which on its module is a portable artifact
+MODULE, ARTIFACT_VERSION = "XlaCallModule", 4  # the first with a portable artifact as its module
 KINDS = (ARITHMETIC, FUNCTIONS, RANDOM, LOGIC, SHAPES, LINEAR, FLOW, LISTS, VARIABLES, MODULE)
 ALLOWED = frozenset(" ".join(KINDS).split())
 STABLEHLO = """
@@ -99,10 +99,14 @@ SAVING = """
 
 
 def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
-    """The bundle's program, a MetaGraphDef; UserError, in one line, unless it may be loaded.
+    """Return the bundle's program, a MetaGraphDef; raise UserError unless it may be loaded.
 
-    It must hold allowed operations alone and the signatures, as model.json declares them. Where
-    there is a lowered one, which has no `serving_default`, it is that one.
+    It must consist of allowed operations, and have the signatures that model.json declares. A
+    lowered program, which lacks `serving_default`, is preferred.
+
+    Args:
+      folder: folder of the bundle.
+      signatures: signatures in model.json, by name.
     """
     path = Path(folder) / LOWERED
     if path.exists():
@@ -118,7 +122,7 @@ def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
 
 
 def without(graph: Any, signature: str) -> Any:
-    """A MetaGraphDef that `check_program` gave, without what only this signature runs."""
+    """Return a checked MetaGraphDef without the parts that only this signature runs."""
     outputs = {
         name: {_node_of(info.name) for info in stored.outputs.values()}
         for name, stored in graph.signature_def.items()
@@ -139,7 +143,7 @@ def without(graph: Any, signature: str) -> Any:
 
 
 def _graph(path: Path) -> Any:
-    """The one MetaGraphDef of a SavedModel."""
+    """Read the only MetaGraphDef of a SavedModel."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -147,7 +151,7 @@ def _graph(path: Path) -> Any:
     try:
         stored.ParseFromString(read_plain(path, MOST_PROGRAM_BYTES))
     except FileNotFoundError as error:
-        raise UserError(f"{path.parent} is no bundle: it has no {PROGRAM}.") from error
+        raise UserError(f"{path.parent} is not a bundle: it has no {PROGRAM}.") from error
     except (OSError, DecodeError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
     graphs = stored.meta_graphs
@@ -157,29 +161,27 @@ def _graph(path: Path) -> Any:
 
 
 def _check_objects(path: Path, graph: Any) -> None:
-    """Raises UserError for an object that would do more, when loaded, than hold variables."""
+    """Raise UserError for an object that does more, when loaded, than hold variables."""
     if not graph.object_graph_def.nodes:
         raise UserError(f"{path} must be a program of TensorFlow 2.")
     for saved in graph.object_graph_def.nodes:
         kind = saved.WhichOneof("kind")
         if kind not in SAVED_OBJECTS or saved.registered_name:
-            raise UserError(f"{path} holds an object that bundles may not: {kind}.")
+            raise UserError(f"{path} holds a disallowed object: {kind}.")
         if kind == "user_object" and saved.user_object.identifier not in SAVED_CLASSES:
-            raise UserError(
-                f"{path} holds an object that bundles may not: {saved.user_object.identifier}."
-            )
+            raise UserError(f"{path} holds a disallowed object: {saved.user_object.identifier}.")
         if saved.saveable_objects or saved.registered_saver:
-            raise UserError(f"{path} holds an object that bundles may not: saveable.")
+            raise UserError(f"{path} holds a disallowed object: saveable.")
     if graph.asset_file_def:
-        raise UserError(f"{path} holds an object that bundles may not: asset.")
+        raise UserError(f"{path} holds a disallowed object: asset.")
 
 
 def _check_operations(path: Path, graph: Any) -> None:
-    """Raises UserError unless calls reach allowed operations alone, and nothing is out of reach.
+    """Raise UserError unless calls reach allowed operations alone, and every function is reached.
 
-    What a call may reach: functions that an object, a signature or the graph names, since each of
-    these can be the target of a call by its name. What saves and restores variables is reached from
-    the saver's own two nodes, and from nowhere else.
+    Calls can reach the functions that an object, a signature or the graph names, since each of
+    these can be called by its name. Functions that save and restore variables are reached from the
+    saver's two nodes alone.
     """
     bodies = _functions(path, graph)
     saver = _saver_nodes(graph)
@@ -192,7 +194,7 @@ def _check_operations(path: Path, graph: Any) -> None:
         allowed = ALLOWED.union(SAVING.split()) if name in restoring else ALLOWED
         for node in nodes:
             if node.op not in allowed and node.op not in bodies:
-                raise UserError(f"{path} holds an operation that bundles may not: {node.op}.")
+                raise UserError(f"{path} holds a disallowed operation: {node.op}.")
             if node.op == "Const":
                 _check_constant(path, node.attr["value"].tensor)
             if node.op == MODULE:
@@ -200,7 +202,7 @@ def _check_operations(path: Path, graph: Any) -> None:
 
 
 def _functions(path: Path, graph: Any) -> dict[str, Any]:
-    """The nodes of every function of the library by its name, which no other may have."""
+    """Return the nodes of each function of the library by its name, which must be unique."""
     from tensorflow.python.framework import op_def_registry
 
     bodies: dict[str, Any] = {}
@@ -215,7 +217,7 @@ def _functions(path: Path, graph: Any) -> dict[str, Any]:
 
 
 def _saver_nodes(graph: Any) -> set[str]:
-    """The nodes that save and restore variables, unless a signature runs them as well."""
+    """Return the nodes that save and restore variables, unless a signature runs them as well."""
     saver = graph.saver_def
     named = {_node_of(saver.save_tensor_name), _node_of(saver.restore_op_name)}
     nodes = {node.name: node for node in graph.graph_def.node}
@@ -235,12 +237,12 @@ def _saver_nodes(graph: Any) -> set[str]:
 
 
 def _node_of(tensor: str) -> str:
-    """The node that a tensor `name:0` or a control input `^name` is of."""
+    """Return the node of a tensor `name:0` or of a control input `^name`."""
     return tensor.removeprefix("^").partition(":")[0]
 
 
 def _object_functions(graph: Any) -> list[str]:
-    """Every function that an object names, listed as callable or not."""
+    """Return all functions that an object names, listed as callable or not."""
     found = list(graph.object_graph_def.concrete_functions)
     for saved in graph.object_graph_def.nodes:
         found += saved.function.concrete_functions
@@ -249,7 +251,7 @@ def _object_functions(graph: Any) -> list[str]:
 
 
 def _node_functions(graph: Any, saver: set[str], of_saver: bool) -> list[str]:
-    """Every function that the graph's own nodes call: the saver's, or all others."""
+    """Return all functions that the graph's own nodes call: the saver's, or all others."""
     return [
         name
         for node in graph.graph_def.node
@@ -259,13 +261,13 @@ def _node_functions(graph: Any, saver: set[str], of_saver: bool) -> list[str]:
 
 
 def _called_by(node: Any) -> list[str]:
-    """The functions that a node may call: by its operation's name, or in an attribute."""
+    """Return the functions that a node may call: its operation's name, and its attributes."""
     attributes = [f for value in node.attr.values() for f in (value.func, *value.list.func)]
     return [node.op, *(f.name for f in attributes if f.name)]
 
 
 def _reached(bodies: Mapping[str, Any], roots: Iterable[str]) -> set[str]:
-    """The functions that a call of the roots may call."""
+    """Return the functions that calls of the roots may reach."""
     reached: set[str] = set()
     waiting = list(roots)
     while waiting:
@@ -278,7 +280,7 @@ def _reached(bodies: Mapping[str, Any], roots: Iterable[str]) -> set[str]:
 
 
 def _check_module(path: Path, attributes: Any) -> None:
-    """Raises UserError unless a call's module is an artifact of allowed operations alone."""
+    """Raise UserError unless a call's module is an artifact of allowed operations alone."""
     from tensorflow.compiler.mlir.stablehlo import stablehlo
     from tensorflow.python import pywrap_mlir
 
@@ -286,14 +288,14 @@ def _check_module(path: Path, attributes: Any) -> None:
         if attributes["version"].i < ARTIFACT_VERSION:
             raise ValueError(attributes["version"].i)
         module = stablehlo.deserialize_portable_artifact_str(attributes["module"].s)
-        text = pywrap_mlir.ExperimentalRunPassPipeline(module, "", False)  # as MLIR prints it
-    except Exception as error:  # whatever the parser makes of these bytes
-        raise UserError(f"{path} holds a module that is no portable artifact.") from error
-    # Plain names of functions aside; a string that looks like an operation is refused as well.
+        text = pywrap_mlir.ExperimentalRunPassPipeline(module, "", False)  # as text
+    except Exception as error:  # of any type, from the parser
+        raise UserError(f"{path} holds a module that is not a portable artifact.") from error
+    # Function names are skipped; a string that looks like an operation is refused as well.
     words = re.findall(r"\b[a-zA-Z_]\w*\.\w+", re.sub(r"@[\w.$-]+", "", text))
     for word in words:
         if word not in IN_MODULES:
-            raise UserError(f"{path} holds an operation that bundles may not: {word[:80]}.")
+            raise UserError(f"{path} holds a disallowed operation: {word[:80]}.")
 
 
 def _check_constant(path: Path, tensor: Any) -> None:

@@ -1,4 +1,4 @@
-"""A bundle that speaks: whole sounds, or chunk by chunk as they are made."""
+"""A bundle that generates audio, as a whole or chunk by chunk."""
 
 import dataclasses
 import importlib
@@ -17,33 +17,33 @@ from serving.bundles.signature import COMPILED, PLAIN, Arrays, checked, example
 from serving.errors import InvalidInput
 
 CHUNK, STATE = "chunk", "state_"
-CHUNK_SAMPLES = 32_000  # about
+CHUNK_SAMPLES = 32_000  # approximate
 WHOLE = (PLAIN, COMPILED)
-COUNTS = ("frames_before", "num_frames", "frames_after")  # of frames that are handed in
+COUNTS = ("frames_before", "num_frames", "frames_after")  # of given frames
 
 
 def check_lengths(arrays: Arrays) -> None:
-    """Returns nothing; InvalidInput where more frames are counted than are given."""
+    """Raise InvalidInput if the counts of frames exceed the given frames."""
     if "frames" in arrays:
         counts = [arrays[name].astype(np.int64) for name in COUNTS if name in arrays]
         longest, given = int(np.max(sum(counts))), arrays["frames"].shape[1]
         if longest > given:
-            said = " + ".join(f"`{name}`" for name in COUNTS if name in arrays)
-            raise InvalidInput(f"{said} must be at most the {given} `frames`, got {longest}.")
+            counted = " + ".join(f"`{name}`" for name in COUNTS if name in arrays)
+            raise InvalidInput(f"{counted} must be at most the {given} `frames`, got {longest}.")
 
 
 def _levelled(sound: np.ndarray, condition: np.ndarray | None) -> np.ndarray:
-    """The sound at the level of the recording whose frames the condition is, if it is of one."""
+    """Scale a sound to the level of the recording that its frames come from, if any."""
     gain_db = getattr(condition, "gain_db", 0.0)
     if not gain_db:
         return sound
-    # Such frames come from `wavenet`, which a bundle alone does not need.
+    # Such frames come from `wavenet`, which a bundle does not otherwise need.
     level = importlib.import_module("wavenet.data.recorded_level")
     return level.at_recorded_level(sound, gain_db)
 
 
 class AudioBundle(Bundle):
-    """An exported WaveNet or student ready to speak."""
+    """An exported WaveNet or student that generates audio."""
 
     kind = "sound"
 
@@ -59,7 +59,7 @@ class AudioBundle(Bundle):
 
     @property
     def sample_rate_hz(self) -> int:
-        """Of its sound."""
+        """Sample rate of its audio."""
         return self.spec["sample_rate_hz"]
 
     @property
@@ -74,7 +74,7 @@ class AudioBundle(Bundle):
 
     @property
     def known_speakers(self) -> tuple[str, ...]:
-        """The names of the speakers that it can speak as; none for a model without speakers."""
+        """The names of its speakers; empty for a model without speakers."""
         info = self.signatures[COMPILED].inputs.get("speaker")
         return () if info is None else tuple(self.spec["speakers"][: int(info.high or 0) + 1])
 
@@ -84,13 +84,13 @@ class AudioBundle(Bundle):
 
     @property
     def engine(self) -> str:
-        """What makes sounds, whole and streamed: "numba" or "tensorflow"."""
+        """The backend of all its audio: "numba" or "tensorflow"."""
         return "tensorflow" if self._engine is None else "numba"
 
     def frames(self, waveform: np.ndarray) -> np.ndarray:
-        """Return the frames float32 [frames, channels] of a recording, to be spoken again.
+        """Return the frames float32 [frames, channels] of a recording, to resynthesise it.
 
-        What `generate` makes of them is at the recording's level, see `FeatureExtraction.frames`.
+        `generate` scales their audio to the recording's level, see `FeatureExtraction.frames`.
         Needs the package `wavenet`.
 
         Args:
@@ -118,17 +118,20 @@ class AudioBundle(Bundle):
         speaker: str | None = None,
         temperature: float | None = None,
     ) -> np.ndarray:
-        """Sounds, float32 [num, samples] in [-1, 1].
+        """Generate sounds, float32 [num, samples] in [-1, 1].
 
         Args:
-          condition: frames [frames, channels], or None for a model without. From `frames(...)`, the
-            sound is at that recording's level; from others, at the model's.
-          seed, row, num: sounds row, row + 1, ... of the seed, the same whatever `num` is.
-          num_samples: length; by default that of the condition.
-          speaker: a name, for models with speakers; None: the first one.
-          temperature: multiplies the noise; 1 samples the model. None: what the model declares.
+          condition: frames [frames, channels], or None for a model without. Audio of frames from
+            `frames(...)` has that recording's level, other audio the model's.
+          seed: seed of the noise.
+          row: row of the seed for the first sound, which does not depend on `num`.
+          num: number of sounds, from rows row, row + 1, ... of the seed.
+          num_samples: length; None: that of the condition.
+          speaker: name, for models with speakers; None: the first one.
+          temperature: scales the noise; 1 samples the model. None: the model's default.
 
-        Raises InvalidInput for what the model cannot speak.
+        Raises:
+          InvalidInput: the model cannot generate this.
         """
         request = self._engine_request(condition, seed, row, num, num_samples, speaker, temperature)
         if self._engine is not None:
@@ -148,25 +151,26 @@ class AudioBundle(Bundle):
         temperature: float | None = None,
         chunk_samples: int = CHUNK_SAMPLES,
     ) -> Iterator[np.ndarray]:
-        """The same sounds in chunks float32 [num, about chunk_samples], as they are made.
+        """Return the same sounds in chunks float32 [num, about chunk_samples].
 
-        The first chunk is shorter, so that it comes early. What cannot be spoken is refused at
-        once, before the first chunk is asked for.
+        Chunks are generated as they are requested; the first one is shorter, so that it arrives
+        early. Invalid requests raise InvalidInput at once, before the first chunk is requested.
+        Other arguments as for `generate`.
         """
         request = self._engine_request(condition, seed, row, num, num_samples, speaker, temperature)
         if chunk_samples < 1:
             raise InvalidInput(f"`chunk_samples` must be at least 1, got {chunk_samples}.")
         if self._engine is not None:
-            made = self._engine.stream(request, chunk_samples)
+            sound = self._engine.stream(request, chunk_samples)
         else:
             groups = [self._streamed(group, chunk_samples) for group in self._groups(request)]
-            made = (np.concatenate(chunks) for chunks in zip(*groups, strict=True))
-        return (_levelled(chunk, condition) for chunk in made)
+            sound = (np.concatenate(chunks) for chunks in zip(*groups, strict=True))
+        return (_levelled(chunk, condition) for chunk in sound)
 
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """What a signature gives for inputs as `check` gives them.
+        """Return the outputs of a signature for inputs that `check` returned.
 
-        Whole sounds are made by the fastest of what makes them, whichever signature is asked.
+        Whole sounds are generated by the fastest backend, whichever signature is called.
         """
         if signature not in WHOLE:
             return super().call(signature, inputs)
@@ -175,17 +179,17 @@ class AudioBundle(Bundle):
         return super().call(COMPILED, inputs)
 
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
-        """The inputs of a signature as `call` takes them, see `Bundle.check`."""
+        """Return the inputs of a signature as `call` takes them, see `Bundle.check`."""
         arrays = super().check(signature, inputs)
         check_lengths(arrays)
         return arrays
 
     def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
-        """Signature and inputs of every call that `warm` makes: all pieces, by every batch.
+        """Yield signature and inputs of each call of `warm`: all pieces, by all batches.
 
-        Where there is an engine, the program is made ready by the first `chunk` that is asked for.
+        With an engine, the program is compiled by the first call of `chunk`.
         """
-        # A long piece and a short one behind it: no other length is ever compiled.
+        # A long piece, then a short one: no other length is ever compiled.
         samples = sum(dict.fromkeys(self._streaming["pieces"]))
         frames = -(-samples // self.hop_samples)
         names: tuple[str, ...] = (COMPILED, CHUNK)
@@ -205,7 +209,6 @@ class AudioBundle(Bundle):
     def _engine_request(
         self, condition, seed: int, row: int, num: int, num_samples, speaker, temperature
     ) -> EngineRequest:
-        """What is asked for, checked; InvalidInput for what cannot be spoken."""
         for name, value, low in (("num", num, 1), ("seed", seed, 0), ("row", row, 0)):
             if value < low:
                 raise InvalidInput(f"`{name}` must be at least {low}, got {value}.")
@@ -230,7 +233,6 @@ class AudioBundle(Bundle):
         return checked("frames", self.signature(CHUNK).inputs["frames"], [condition])[0]
 
     def _length(self, frames: np.ndarray | None, num_samples: int | None) -> int:
-        """Samples of the sound."""
         most = None if frames is None else len(frames) * self.hop_samples
         length = most if num_samples is None else num_samples
         if length is None:
@@ -251,13 +253,13 @@ class AudioBundle(Bundle):
         return 0 if name is None else known.index(name)
 
     def _groups(self, request: EngineRequest) -> Iterator[EngineRequest]:
-        """The request in parts of as many rows as a call may have."""
+        """Split the request into parts of as many rows as a call may have."""
         most = self._batches[-1]
         for first in range(0, len(request.rows), most):
             yield dataclasses.replace(request, rows=request.rows[first : first + most])
 
     def _rows(self, request: EngineRequest) -> Arrays:
-        """The inputs that name the noise, in an allowed batch: the last row fills it up."""
+        """Return the inputs that name the noise, in an allowed batch, padded with the last row."""
         size = min(batch for batch in self._batches if batch >= len(request.rows))
         rows = [*request.rows, *[request.rows[-1]] * (size - len(request.rows))]
         inputs: Arrays = {
@@ -292,14 +294,14 @@ class AudioBundle(Bundle):
         length = -(-self._streaming["pieces"][0] // unit) * unit
         while first < request.num_samples:
             last = min(first + length, request.num_samples)
-            place = self._place(request, size, first, last)
-            made = super().call(CHUNK, {**inputs, **place, **state})
-            state = {name: made[name] for name in state}
-            yield made[self._output][: len(request.rows), : last - first]
+            position = self._position(request, size, first, last)
+            outputs = super().call(CHUNK, {**inputs, **position, **state})
+            state = {name: outputs[name] for name in state}
+            yield outputs[self._output][: len(request.rows), : last - first]
             first, length = last, -(-chunk_samples // unit) * unit
 
-    def _place(self, request: EngineRequest, size: int, first: int, last: int) -> Arrays:
-        """The inputs that say where a chunk is, and its conditioning."""
+    def _position(self, request: EngineRequest, size: int, first: int, last: int) -> Arrays:
+        """Return the inputs with a chunk's position and conditioning."""
         numbers: dict[str, int] = {"start": first}
         if request.frames is None:
             numbers["num_samples"] = last - first

@@ -1,9 +1,9 @@
-"""Sound segment by segment, as graphs: the conditioning of each row, and the pieces of sound.
+"""Graphs that generate audio segment by segment: the conditioning of each row, and its pieces.
 
-The condition of a row depends on where its frames end, since frames at the edge stand for what lies
-beyond. Rows of different length are therefore not padded before it: each gets its own, outside XLA,
-which is then padded with zeros to the longest. What makes sound of it is causal, so that nothing
-behind a row's end changes the row.
+The conditioning of a row depends on where its frames end, since frames at the edge stand for those
+beyond it. So rows of different lengths are not padded before it: each gets its own, outside XLA,
+which is then padded with zeros to the longest. The generation from it is causal, so that nothing
+after a row's end changes the row.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ from serving.bundles.streaming_models import (
 MAX_SEGMENT_SAMPLES, MIN_SEGMENT_SAMPLES = (
     160_000,
     80_000,
-)  # samples of a row whose condition is in memory
+)  # of a row whose conditioning is in memory
 MAX_BATCH_SEGMENT_SAMPLES = 640_000  # of all rows
-ROWS_AT_ONCE = 4  # of those that are made alone
+ROWS_AT_ONCE = 4  # of rows that run alone
 Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 
 
@@ -33,8 +33,8 @@ Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 class Window:
     """The frames that condition a segment of each row, int32 [batch] each.
 
-    low, high: its frames, with their neighbours. skipped: those that are neighbours before.
-    samples: asked for; 0 where a row has ended. start: position of the first frame's first sample.
+    low, high: its frames, with their neighbours. skipped: neighbours before the segment. samples:
+    requested; 0 where a row has ended. start: position of the first frame's first sample.
     """
 
     low: Any
@@ -45,13 +45,13 @@ class Window:
 
 
 def make_steps(streaming: StreamingModel, compiled: bool) -> dict[int, Step]:
-    """What makes each piece of sound, by its length in samples, from the longest."""
+    """Return the functions that generate one piece, by its length in samples, longest first."""
     short, long = streaming.pieces
     return {size: _step(streaming, size, compiled) for size in dict.fromkeys((long, short))}
 
 
 def first_state(streaming: StreamingModel, batch) -> State:
-    """The state before the first sample."""
+    """Return the state before the first sample."""
     return {
         name: tf.fill([batch, *shape], tf.constant(fill, dtype))
         for name, (dtype, shape, fill) in streaming.state().items()
@@ -61,14 +61,15 @@ def first_state(streaming: StreamingModel, batch) -> State:
 def synthesize(
     streaming: StreamingModel, steps: dict[int, Step], frames, lengths, speaker, source: NoiseSource
 ):
-    """Whole sounds, float32 [batch, longest] in [-1, 1], zeros behind each row's end.
+    """Generate whole sounds, float32 [batch, longest] in [-1, 1], zeros after each row's end.
 
     Args:
-      streaming: what speaks. steps: of `make_steps`.
+      streaming: the model.
+      steps: result of `make_steps`.
       frames: float32 [batch, frames, features] or None.
-      lengths: of the sounds, int32 [batch], in samples.
+      lengths: lengths of the sounds, int32 [batch], in samples.
       speaker: int32 [batch] or None.
-      drawn: the noise from position 0 on.
+      source: the noise from position 0 on.
     """
     batch, longest = tf.shape(lengths)[0], tf.reduce_max(lengths)
     segment = _segment_samples(streaming, batch)
@@ -77,9 +78,9 @@ def synthesize(
         samples = tf.minimum(segment, round_up(longest - first, streaming.pieces[0]))
         window = _window(streaming, lengths, first, samples)
         conditioning = row_conditioning(streaming, frames, speaker, window, samples, phase)
-        made, state = run_steps(steps, source.after(first), conditioning, state, samples)
+        new, state = run_steps(steps, source.after(first), conditioning, state, samples)
         phase = phase if conditioning.phase is None else conditioning.phase
-        return first + samples, tf.concat([sound, made], 1), phase, state
+        return first + samples, tf.concat([sound, new], 1), phase, state
 
     state = first_state(streaming, batch)
     start = (tf.constant(0), tf.zeros([batch, 0]), tf.zeros([batch], tf.float64), state)
@@ -95,7 +96,7 @@ def synthesize(
 
 
 def trim_to_lengths(sound, lengths, limits: tuple[float, float] | None):
-    """Return float32 [batch, longest], clipped to the limits, zeros behind each row's end."""
+    """Clip to the limits and set samples after each row's end to zero: float32 [batch, longest]."""
     sound = sound[:, : tf.reduce_max(lengths)]
     if limits is not None:
         sound = tf.clip_by_value(sound, *limits)
@@ -106,15 +107,15 @@ def trim_to_lengths(sound, lengths, limits: tuple[float, float] | None):
 def row_conditioning(
     streaming: StreamingModel, frames, speaker, window: Window | None, samples, phase
 ) -> Conditioning:
-    """The conditioning of so many samples of every row, [batch, samples, ...], row by row.
+    """Return the conditioning of `samples` samples of each row, [batch, samples, ...].
 
     Args:
-      streaming: whose condition it is.
+      streaming: the model.
       frames: float32 [batch, frames, features] or None.
       speaker: int32 [batch] or None.
-      window: where it comes from; None without frames.
-      samples: int32 []; rows that ask for fewer are padded with zeros.
-      phase: float64 [batch], the phase before.
+      window: frames of the segment; None without frames.
+      samples: int32 []; shorter rows are padded with zeros.
+      phase: float64 [batch], the phase before the segment.
     """
     if frames is None or window is None:
         return (
@@ -136,7 +137,7 @@ def row_conditioning(
             return {**empty, "phase": phase[n]} if streaming.has_phase else empty
 
         def conditioning():
-            made = streaming.conditioning(
+            result = streaming.conditioning(
                 frames[n, window.low[n] : window.high[n]][None],
                 None if speaker is None else speaker[n][None],
                 window.samples[n],
@@ -144,7 +145,7 @@ def row_conditioning(
                 window.skipped[n],
                 window.start[n],
             )
-            return {name: getattr(made, name)[0] for name in shapes}
+            return {name: getattr(result, name)[0] for name in shapes}
 
         parts = tf.cond(window.samples[n] > 0, conditioning, ended)
         short = samples - window.samples[n]
@@ -160,9 +161,14 @@ def row_conditioning(
 def run_steps(
     steps: dict[int, Step], source: NoiseSource, conditioning: Conditioning, state: State, samples
 ):
-    """The sound that follows, float32 [batch, samples], not clipped, and the state after it.
+    """Generate the next samples, float32 [batch, samples], not clipped, and the state after them.
 
-    samples: int32 [], a multiple of the shortest piece.
+    Args:
+      steps: result of `make_steps`.
+      source: the noise from the first sample on.
+      conditioning: conditioning of the samples.
+      state: state before the first sample.
+      samples: int32 [], a multiple of the shortest piece.
     """
     sound = tf.zeros([tf.shape(source.row)[0], 0])
     for size, step in steps.items():
@@ -171,15 +177,15 @@ def run_steps(
 
 
 def _pieces(size: int, step: Step, source: NoiseSource, channels, sound, state: State, samples):
-    """The sound with as many pieces of a size added as fit, and the state after them."""
+    """Append as many pieces of a size as fit; return the sound and the state after it."""
 
     def body(first, sound, state):
         part = None
         if channels is not None:
             part = channels[:, first : first + size]
             part = tf.ensure_shape(part, [None, size, channels.shape[-1]])
-        made, state = step(source.after(first), part, state)
-        return first + size, tf.concat([sound, made], 1), state
+        new, state = step(source.after(first), part, state)
+        return first + size, tf.concat([sound, new], 1), state
 
     _, sound, state = tf.while_loop(
         lambda first, *_: first + size <= samples,
@@ -214,20 +220,20 @@ def _step(streaming: StreamingModel, size: int, compiled: bool) -> Step:
     return rows_alone if streaming.rows_alone else together
 
 
-def _at(given, place):
-    """Every tensor of a nest at a place of its first axis; None stays."""
-    return tf.nest.map_structure(lambda x: None if x is None else x[place], given)
+def _at(given, index):
+    """Index the first axis of each tensor of a nest; None stays None."""
+    return tf.nest.map_structure(lambda x: None if x is None else x[index], given)
 
 
 def _window(streaming: StreamingModel, lengths, first, samples) -> Window:
-    """Of these samples of sounds whose frames are all there."""
+    """Return the window of a segment of sounds whose frames are all given."""
     hop = streaming.hop_samples
     frame, count = first // hop, -(-lengths // hop)
     low = tf.maximum(frame - streaming.side_frames, 0)
-    asked = tf.clip_by_value(lengths - first, 0, samples)
-    high = tf.minimum(frame - (-asked // hop) + streaming.side_frames, count)
+    requested = tf.clip_by_value(lengths - first, 0, samples)
+    high = tf.minimum(frame - (-requested // hop) + streaming.side_frames, count)
     same = tf.ones_like(lengths)
-    return Window(low * same, high, (frame - low) * same, asked, low * hop * same)
+    return Window(low * same, high, (frame - low) * same, requested, low * hop * same)
 
 
 def _segment_samples(streaming: StreamingModel, batch):
@@ -239,7 +245,7 @@ def _segment_samples(streaming: StreamingModel, batch):
 
 
 def round_up(samples, unit: int):
-    """The least multiple of the unit that is not below."""
+    """Return the smallest multiple of the unit that is at least `samples`."""
     return -(-samples // unit) * unit
 
 

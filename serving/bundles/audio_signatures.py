@@ -1,9 +1,9 @@
-"""The functions by which a model of sound, or of any sequence, is served.
+"""The signatures of an audio model, or of a model of any sequence.
 
-`serving_default` makes whole sounds with TensorFlow's own kernels. `compiled` makes the same with
-pieces of sound compiled by XLA, of two lengths only, so that no length of a sound is compiled for.
-`chunk` is the same pieces for clients that keep the state: the next segment of each row, which has
-a position of its own.
+`serving_default` generates whole sounds with TensorFlow's own kernels. `compiled` generates the
+same from pieces compiled by XLA, in two lengths only, so that no length of a sound needs
+compilation. `chunk` runs the same pieces for clients that keep the state: the next segment of each
+row, at the row's own position.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ from serving.bundles.streaming_models import (
 CHUNK = "chunk"
 STATE, PHASE = "state_", "state_turns"
 BATCHES = (1, 2, 4, 8)
-ANY_BATCHES = tuple(range(1, 9))  # where a row costs the same in any batch: none is ever padded
+ANY_BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so none is padded
 BUCKET_SECONDS = (0.5, 1, 2, 4, 8, 15, 30, 60, 120)
 MAX_TEMPERATURE = 4.0
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -49,16 +49,15 @@ def export_functions(
     buckets: Sequence[int] = (),
     pieces: tuple[int, int] | None = None,
 ) -> tuple[tf.Module, dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """What is to be saved, as of images: no program of a sound, of any length, is StableHLO.
+    """Return what is saved, as for images; no program of audio is stored as StableHLO.
 
     Args:
       model: of speech, whose network has a `streaming_model`.
-      allowed_batches: sizes that the server makes batches of, each compiled of a student; none:
-        1, 2, 4, 8 of a student, 1 to 8 of a WaveNet.
+      allowed_batches: batch sizes of the server, each compiled for a student; empty: 1, 2, 4, 8 for
+        a student, 1 to 8 for a WaveNet.
       buckets: frames that rows are padded to, none of them compiled for; the longest is the longest
-        sound. None: up to two minutes. A model without frames has samples in their place.
-      pieces: samples that are compiled as one, a short and a long piece; None: those of
-        `streaming_model`.
+        sound. Empty: up to two minutes. Samples for a model without frames.
+      pieces: samples compiled as one, a short and a long piece; None: those of `streaming_model`.
     """
     streaming = streaming_model(model.network, pieces)
     lengths = sorted(set(buckets)) or default_buckets(model.sample_rate_hz, streaming.hop_samples)
@@ -113,7 +112,13 @@ def default_buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:
 def _signatures(
     streaming: StreamingModel, longest: int, temperature: float
 ) -> dict[str, Signature]:
-    """Of every function; longest: of a sound, in frames. temperature: where none is given."""
+    """Return all signatures.
+
+    Args:
+      streaming: the model.
+      longest: sound, in frames.
+      temperature: the default.
+    """
     made = TensorInfo(FLOAT32, (None, None))
     sound = {streaming.output: made, "num_samples": _numbers(low=None)}
     noise = {
@@ -126,8 +131,8 @@ def _signatures(
     state = {f"{STATE}{name}": _info(filled) for name, filled in streaming.state().items()}
     if streaming.has_phase:
         state[PHASE] = TensorInfo(FLOAT64, (None,), 0, 1, 0)
-    handed = {name: TensorInfo(info.dtype, info.shape) for name, info in state.items()}
-    place = {"start": _numbers(low=0, default=0)}
+    returned = {name: TensorInfo(info.dtype, info.shape) for name, info in state.items()}
+    position = {"start": _numbers(low=0, default=0)}
     length, window = {"num_samples": _numbers(low=1, high=longest)}, {}
     if streaming.feature_channels:
         side, channels = streaming.side_frames, streaming.feature_channels
@@ -140,7 +145,7 @@ def _signatures(
             "frames_after": _numbers(low=0, high=side, default=0),
         }
     every = Signature({**length, **noise}, sound)
-    chunk = Signature({**length, **window, **place, **noise, **state}, {**sound, **handed})
+    chunk = Signature({**length, **window, **position, **noise, **state}, {**sound, **returned})
     return {PLAIN: every, COMPILED: every, CHUNK: chunk}
 
 
@@ -150,19 +155,19 @@ def _numbers(low: float | None, high: float | None = None, default=None) -> Tens
 
 def _info(filled) -> TensorInfo:
     dtype, shape, fill = filled
-    # Levels, and one beyond them for no past; whole numbers that begin with 0 have no limit.
+    # Levels, and one above them for no past; integers that start at 0 have no limit.
     top = fill if dtype == tf.int32 and fill else None
     low = None if top is None else 0
     return TensorInfo(np.dtype(dtype.as_numpy_dtype), (None, *shape), low, top, fill)
 
 
 def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, Any]:
-    """What a client of `chunk` must know.
+    """Return what a client of `chunk` must know.
 
-    side_frames: neighbours to hand in with a segment, on either side, as far as there are any; they
-    are counted by `frames_before` and `frames_after`. unit_samples: every chunk but the last must
-    be a multiple of it, and all rows of a call as long. pieces: that are compiled. rows_alone:
-    whether they are compiled for a batch of one, which every row is then made in.
+    side_frames: neighbours to pass with a segment on each side, as far as there are any, counted by
+    `frames_before` and `frames_after`. unit_samples: all chunks but the last are multiples of it,
+    and all rows of a call equally long. pieces: lengths that are compiled. rows_alone: whether they
+    are compiled for a batch of one, in which each row is then generated.
     """
     state = {name: info for name, info in chunk.inputs.items() if name.startswith(STATE)}
     return {
@@ -219,23 +224,22 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
 
 
 def _noise_source(given: Tensors, start) -> NoiseSource:
-    # The words of a number lie low one first.
+    # Numbers are stored with the low word first.
     key = tf.reverse(tf.bitcast(given["seed"], tf.int32), [-1])
     return NoiseSource(key, given["row"], start, given["temperature"])
 
 
 def _function(signature: Signature, make: Callable[[Tensors], Tensors]) -> Any:
-    """A concrete function of the signature's inputs."""
     specs = [
         tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in signature.inputs.items()
     ]
 
     @tf.function(autograph=False, input_signature=specs)
-    def made(*tensors):
+    def function(*tensors):
         outputs = make(dict(zip(signature.inputs, tensors, strict=True)))
         return {
             name: tf.ensure_shape(outputs[name], info.shape)
             for name, info in signature.outputs.items()
         }
 
-    return made.get_concrete_function()
+    return function.get_concrete_function()

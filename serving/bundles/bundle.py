@@ -1,9 +1,9 @@
-"""A bundle, NAME/VERSION: an exported model loaded without the code that trained it."""
+"""A bundle, NAME/VERSION: an exported model that loads without its training code."""
 
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -17,16 +17,19 @@ Backend = Literal["auto", "tensorflow", "numba"]
 
 
 class Bundle:
-    """An exported model ready to be called; safe to call from several threads.
+    """An exported model that can be called from several threads.
 
-    name, version: where it lay, NAME/VERSION. spec: what its model.json says.
+    name, version: from its path, NAME/VERSION. spec: its model.json.
 
     Args:
-      path: its folder. spec: of that folder. program: of that folder, checked.
-      backend: what computes, see `load`.
+      path: the bundle's folder.
+      spec: content of its model.json.
+      program: its checked program.
+      backend: see `load`.
     """
 
     kind: str
+    compresses: ClassVar[bool] = False
 
     def __init__(
         self, path: Path, spec: dict[str, Any], program: Program, backend: Backend = "auto"
@@ -38,35 +41,37 @@ class Bundle:
 
     @property
     def serving(self) -> dict[str, Any]:
-        """What model.json says of serving it: batches, buckets, limits."""
+        """ "serving" of its model.json: batches, buckets, limits."""
         return self.spec["serving"]
 
     def signature(self, name: str) -> Signature:
-        """The signature of that name; NotFound if there is none."""
+        """Return a signature; raise NotFound for an unknown name."""
         if name not in self.signatures:
             known = ", ".join(self.signatures)
             raise NotFound(f"`{self.name}` has no signature `{name[:40]}`; it has {known}.")
         return self.signatures[name]
 
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
-        """The inputs of a signature as `call` takes them, see `serving.bundles.signature.check`.
+        """Return the inputs of a signature as `call` takes them, see `signature.check`.
 
-        Raises InvalidInput, which names the field and the rule; NotFound for the signature.
+        Raises:
+          InvalidInput: an input breaks a rule; the message names both.
+          NotFound: the signature is unknown.
         """
         return check(self.signature(signature), inputs)
 
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """What a signature gives for inputs as `check` gives them."""
+        """Return the outputs of a signature for inputs that `check` returned."""
         self.signature(signature)
         return self._program(signature, inputs)
 
     def warm(self) -> None:
-        """Compiles what is served compiled, by a call of every size that it is called in."""
+        """Compile the served programs by a call of each size."""
         for name, inputs in self.warmup_calls():
             self.call(name, inputs)
 
     def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
-        """Signature and inputs of every call that `warm` makes: every bucket by every batch."""
+        """Yield signature and inputs of each call of `warm`: every bucket by every batch."""
         padded = self.serving.get("padded", {})
         buckets = sorted({bucket for pad in padded.values() for bucket in pad["buckets"]}) or [1]
         for bucket, rows in itertools.product(buckets, self.serving["allowed_batches"]):
@@ -74,6 +79,6 @@ class Bundle:
 
 
 def signatures_of(spec: Mapping[str, Any]) -> dict[str, Signature]:
-    """The signatures that a model.json declares, by name."""
+    """Return the signatures that a model.json declares, by name."""
     declared = spec["serving"]["signatures"]
     return {name: Signature.from_dict(stored) for name, stored in declared.items()}

@@ -1,4 +1,4 @@
-"""The one table of element types: what NumPy, the inference protocol and TensorFlow call them."""
+"""The names of element types in NumPy, the inference protocol and TensorFlow."""
 
 import numpy as np
 

@@ -64,7 +64,11 @@ def _of_user(given: ExportArguments) -> list[str]:
     _refuse(given, NOT_OWN, f"is not for {given.run}, which `onepass.save` wrote.")
     length: Any = given.length[0] if len(given.length) == 1 else given.length or None
     model = model_store.load(given.run)
-    options = {"sample_rate_hz": given.sample_rate_hz, "sign_with": given.sign, "warm": given.warm}
+    options: dict[str, Any] = {
+        "sample_rate_hz": given.sample_rate_hz,
+        "sign_with": given.sign,
+        "warm": given.warm,
+    }
     own_export.export(model, given.out, length=length, **options)
     return [f"{given.out}: {model.kind}"]
 

@@ -1,4 +1,4 @@
-"""The features of a recording that a bundle's model was trained on."""
+"""Feature extraction with the settings that a bundle's model was trained with."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,11 +12,10 @@ from wavenet.presets import DataConfig
 
 @dataclasses.dataclass(frozen=True)
 class FeatureExtractor(FeatureExtraction):
-    """Computes the features of a model of speech.
+    """A feature extractor of a speech model.
 
-    data: what it was trained on. hop_samples: between two frames. gain_db: that recordings are
-    amplified by. level_db: see `data.recorded_level`. known_speakers: names in the order of
-    their numbers.
+    data: settings of its training data. hop_samples: between two frames. gain_db: applied to
+    recordings. level_db: see `data.recorded_level`. known_speakers: names by index.
     """
 
     data: DataConfig
@@ -27,7 +26,7 @@ class FeatureExtractor(FeatureExtraction):
 
 
 def feature_extractor(spec: Mapping[str, Any]) -> FeatureExtractor:
-    """The extractor that the model.json of a bundle describes."""
+    """Return the extractor that the model.json of a bundle describes."""
     data = dataclass_from(DataConfig, spec["config"]["data"])
     speakers, level_db = tuple(spec["speakers"]), level_of(spec)
     return FeatureExtractor(data, spec["hop_samples"], spec["gain_db"], speakers, level_db)

@@ -1,4 +1,4 @@
-"""Whether frames that a client sends are of the convention that a model was trained on."""
+"""Checks of frames that clients send against the convention of the model's training data."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +11,10 @@ from wavenet.features.frame_statistics import stored_statistics, unlike
 
 
 def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
-    """Raise InvalidInput for frames that do not look like those a model was trained on.
+    """Raise InvalidInput for frames that do not look like the model's training data.
 
     Args:
-      spec: of the model. One that says nothing of its frames, as of older bundles, is not checked.
+      spec: the model's model.json; older ones without statistics of frames are not checked.
       frames: float [frames, channels], those of the mel first.
     """
     trained, stored = stored_statistics(spec), (spec.get("features") or {}).get("mel")
@@ -24,12 +24,12 @@ def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
     why = unlike(frames[:, : mel.bands], trained, mel)
     if why:
         raise InvalidInput(
-            f"`frames` are of another convention: {why}; as 1 - mel / {mel.silence:.3f}. `force` "
-            "speaks them anyway."
+            f"`frames` are of another convention: {why}; as 1 - mel / {mel.silence:.3f}. Use "
+            "`force` to speak them anyway."
         )
 
 
 def check_rows(spec: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> None:
-    """Do the same for each row of the inputs of a whole sound: `frames`, `num_frames` of them."""
+    """Check each row of the inputs of a whole sound: `frames`, of which `num_frames` count."""
     for frames, count in zip(inputs.get("frames", ()), inputs.get("num_frames", ()), strict=False):
         check_convention(spec, frames[:count])

@@ -17,12 +17,12 @@ NEEDS = {
     "class": "a class",
     "text": "a caption",
     "map": "a map of labels",
-    "video": "`past`, `action` and `state`, those that it has, as a dict",
+    "video": "a dict of its `past`, `action` and `state`",
 }
 
 
 class ImageBundle(Bundle):
-    """An exported PixelCNN or multiscale model ready to draw."""
+    """An exported PixelCNN or multiscale model that draws images."""
 
     kind = "picture"
 
@@ -30,7 +30,7 @@ class ImageBundle(Bundle):
         self, path: Path, spec: dict[str, Any], program: Program, backend: Backend = "auto"
     ):
         if backend == "numba":
-            raise UserError(f"{path} draws images; the engine `numba` is for students of sound.")
+            raise UserError(f"{path} draws images; the engine `numba` is for audio models.")
         super().__init__(path, spec, program, backend)
         program.restore()
 
@@ -46,12 +46,12 @@ class ImageBundle(Bundle):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of their numbers."""
+        """The names of the classes by index."""
         return tuple(self.spec["classes"])
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sides of the images on the way, smallest first; one for a PixelCNN."""
+        """The sides of its scales, smallest first; one for a PixelCNN."""
         sides = [_side(name) for name in self.signatures[COMPILED].outputs if name != "picture"]
         return tuple(sorted(sides)) or (self.size,)
 
@@ -66,20 +66,22 @@ class ImageBundle(Bundle):
         given: tuple[np.ndarray, int] | None = None,
         guidance: float = 0.0,
     ) -> np.ndarray:
-        """Images, uint8 [num, size, size, channels].
+        """Draw images, uint8 [num, size, size, channels].
 
         Args:
-          condition: a class (number or name), a caption, a map int [size, size] or what a video
-            model reads, by name; a list has one for each image; None for a model without.
-          seed, num: image n of a seed is the same whatever `num` is.
-          temperature: 1 samples the model; a multiscale model takes one a scale too, base first.
+          condition: a class (index or name), a caption, a map int [size, size] or the inputs of a
+            video model by name; a list has one per image; None for a model without.
+          seed: seed of the noise.
+          num: number of images, one per row of the seed; an image does not depend on `num`.
+          temperature: 1 samples the model; a multiscale model also takes one per scale, base first.
           start: a small image uint8 [side, side, channels] to enlarge (multiscale).
-          given: an image uint8 [size, size, channels] and how many of its pixels, in raster
-            order, to keep (PixelCNN).
-          guidance: of a model with a null condition, how far every pixel is moved away from what no
-            condition in particular would have; beyond 0 it is no longer the model's own density.
+          given: an image uint8 [size, size, channels] and how many of its pixels, in raster order,
+            to keep (PixelCNN).
+          guidance: for a model with a null condition, how far each pixel moves away from the
+            unconditional distribution; above 0 it is no longer the model's density.
 
-        Raises InvalidInput for what the model cannot draw.
+        Raises:
+          InvalidInput: the model cannot draw this.
         """
         drawn = self.progressions(
             condition,
@@ -103,9 +105,9 @@ class ImageBundle(Bundle):
         given: tuple[np.ndarray, int] | None = None,
         guidance: float = 0.0,
     ) -> Iterator[list[np.ndarray]]:
-        """For each image, as it is drawn, all its scales, smallest first; see `generate`.
+        """Return an iterator of all scales of each image, smallest first; see `generate`.
 
-        What cannot be drawn is refused at once, before the first image is asked for.
+        Invalid requests raise InvalidInput at once, before the first image is requested.
         """
         conditions: list[Any] = [condition] * num
         if isinstance(condition, list | tuple):
@@ -119,14 +121,14 @@ class ImageBundle(Bundle):
         return (self._scales(*call, start) for call in calls)
 
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """What a signature gives for inputs as `check` gives them.
+        """Return the outputs of a signature for inputs that `check` returned.
 
-        `serving_default` is answered by `compiled`: one seed is one image, whichever is asked.
+        `compiled` also answers for `serving_default`, so that a seed gives the same image in both.
         """
         return super().call(COMPILED if signature == PLAIN else signature, inputs)
 
     def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
-        """One whole image: no batch takes another program, others are compiled when asked for."""
+        """Yield one whole image: all batches run its program; others compile when first called."""
         yield COMPILED, example(self.signatures[COMPILED], 1)
 
     def inputs(
@@ -139,9 +141,12 @@ class ImageBundle(Bundle):
         given: tuple[np.ndarray, int] | None = None,
         guidance: float = 0.0,
     ) -> tuple[str, Arrays]:
-        """The signature that draws an image, and its checked inputs, a batch of one.
+        """Return the signature that draws an image, and its checked inputs, a batch of one.
 
-        Raises InvalidInput for what the model cannot draw; arguments as for `generate`.
+        Arguments as for `generate`.
+
+        Raises:
+          InvalidInput: the model cannot draw this.
         """
         if not 0 <= seed < 2**64:
             raise InvalidInput(f"`seed` must be between 0 and 2^64 - 1, got {seed}.")
@@ -164,16 +169,17 @@ class ImageBundle(Bundle):
             signature, inputs["start"] = scale_name(2 * start.shape[0]), start[None]
         if given is not None:
             if "complete" not in self.signatures:
-                raise InvalidInput("Only a PixelCNN can go on from the first pixels of an image.")
+                raise InvalidInput("Only a PixelCNN can complete an image from its first pixels.")
             signature = "complete"
             inputs["given"], inputs["given_count"] = given[0][None], [given[1]]
         return signature, self.check(signature, inputs)
 
     def condition(self, value: Condition) -> dict[str, np.ndarray]:
-        """The inputs, a batch of one, that a class, a caption or a map becomes.
+        """Return the inputs, a batch of one, for a class, a caption or a map.
 
-        Raises InvalidInput for an unknown class, a caption too long, a condition that the model
-        does not have, or none where it needs one.
+        Raises:
+          InvalidInput: the class is unknown, the caption too long, or the model needs another
+            condition.
         """
         kind = self.spec["condition"]
         if kind == "none":
@@ -191,7 +197,7 @@ class ImageBundle(Bundle):
         raise InvalidInput(f"The model needs {NEEDS[kind]}.")
 
     def label(self, value: int | str) -> int:
-        """The number of a class, named or numbered; InvalidInput if there is none such."""
+        """Return the index of a class, named or numbered; raise InvalidInput if it is unknown."""
         if str(value) in self.classes:
             return self.classes.index(str(value))
         info = self.signatures[COMPILED].inputs["label"]
@@ -229,7 +235,7 @@ class ImageBundle(Bundle):
 
 
 def _side(name: str) -> int:
-    """The side that the name of an output holds; 0 for the largest image, which has no number."""
+    """Return the side in the name of an output; 0 for the largest image, which has no number."""
     return int(name.removeprefix("picture").removeprefix("_") or 0)
 
 

@@ -1,7 +1,7 @@
-"""The functions by which an image model is served.
+"""The signatures of an image model.
 
-Every row of a batch is drawn alone, by the programs that draw live, so that no batch moves a pixel.
-`serving_default` draws with TensorFlow's own kernels, all others compiled by XLA.
+Each row of a batch is drawn alone, by the programs of live sampling, so that batches do not change
+pixels. `serving_default` draws with TensorFlow's own kernels, all others compiled by XLA.
 """
 
 import functools
@@ -31,32 +31,36 @@ from replicator.runs.errors import UserError
 from serving.bundles.bundle import FORMAT
 from serving.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo, scale_name
 
-BATCHES = tuple(range(1, 9))  # a row costs the same in any batch: none is ever padded
+BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so none is padded
 ROWS_AT_ONCE = 4
-MAX_GUIDANCE = 20.0  # where the class that a pixel fits best has all of its mass
-MAX_TEMPERATURE = 100.0  # where every image is noise; numbers beyond could overflow
+MAX_GUIDANCE = 20.0  # above which the best class of a pixel has all of the mass
+MAX_TEMPERATURE = 100.0  # above which images are noise and numbers could overflow
 INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
 Tensors = dict[str, tf.Tensor]
 Row = Callable[[Tensors], Tensors]  # from a batch of one to images without the batch axis
-# By name the signatures and the programs, and what makes a row function of a name and a program.
+# Signatures and programs by name, and a function from a name and a program to a row function.
 Parts = tuple[dict[str, Signature], dict[str, Any], Callable[[str, Any], Row]]
 
 
 def export_functions(
     model: ImageModel, *, allowed_batches: Sequence[int] = (), buckets: Sequence[int] = ()
 ) -> tuple[tf.Module, dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """What is to be saved: the variables, the functions by signature, the same with programs as
-    StableHLO (none where they have none), `serving` of model.json.
+    """Return what is saved.
 
     Args:
-      model: what draws.
-      allowed_batches: sizes that the server makes batches of; none: 1 to 8.
-      buckets: images have none.
+      model: an image model.
+      allowed_batches: batch sizes of the server; empty: 1 to 8.
+      buckets: must be empty.
 
-    Raises UserError for a model that cannot draw, or for buckets.
+    Returns:
+      The variables, the functions by signature, the same with programs as StableHLO (empty where
+      there are none), and "serving" of model.json.
+
+    Raises:
+      UserError: the model cannot draw, or buckets are given.
     """
     if buckets:
-        raise UserError("`--buckets` is for models of sound; images have one size.")
+        raise UserError("`--buckets` is for audio models; images have one size.")
     if model.bits > 8:
         raise UserError(f"A bundle draws 8-bit images, got {model.bits}; `--bare` leaves it out.")
     density = model.density
@@ -74,7 +78,7 @@ def export_functions(
 
 
 def _lowered(density: ImageDensity, parts: Parts) -> dict[str, Any]:
-    """The functions but `serving_default`, with programs as StableHLO; none where not all is."""
+    """Return the functions but `serving_default`, with programs as StableHLO, or none of them."""
     if density.multiscale is not None and density.config.data.size > LARGEST_COMPILED:
         return {}
     signatures, programs, row_of = parts
@@ -87,7 +91,7 @@ def _lowered(density: ImageDensity, parts: Parts) -> dict[str, Any]:
 
 
 def _functions(parts: Parts) -> dict[str, Any]:
-    """The concrete functions of batches by signature."""
+    """Return the concrete functions of batches by signature."""
     signatures, programs, row_of = parts
     return {n: _function(signatures[n], row_of(n, program)) for n, program in programs.items()}
 
@@ -141,9 +145,9 @@ def _of_multiscale(density: ImageDensity) -> Parts:
         def row(given):
             start = tf.cast(given["start"], tf.int32) if "start" in given else None
             scales, _ = _drawn(program, given, start, given["temperature"][0])
-            made = {f"picture_{scale.shape[1]}": _image(scale) for scale in scales}
-            made["picture"] = _image(scales[-1])
-            return {output: made[output] for output in signatures[name].outputs}
+            outputs = {f"picture_{scale.shape[1]}": _image(scale) for scale in scales}
+            outputs["picture"] = _image(scales[-1])
+            return {n: outputs[n] for n in signatures[name].outputs}
 
         return row
 
@@ -155,7 +159,7 @@ def _of_multiscale(density: ImageDensity) -> Parts:
 
 
 def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]:
-    """The inputs of every signature: what names the noise, and the condition."""
+    """Return the inputs of all signatures: those that name the noise, and the condition."""
     conditioning = density.config.conditioning
     last = conditioning.classes - 1
     limits = {"label": (0, last), "caption": (0, NUM_CODES - 1), "map": (-1, last)}
@@ -175,13 +179,13 @@ def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]
 
 
 def _outputs(images: dict[int, TensorInfo]) -> dict[str, TensorInfo]:
-    """The outputs: the largest image, and every scale by its side."""
+    """Return the outputs: the largest image, and every scale by its side."""
     scales = {f"picture_{side}": info for side, info in images.items()}
     return {"picture": images[max(images)], **scales}
 
 
 def _drawn(program, given: Tensors, *arguments) -> Any:
-    """What a program draws for a batch of one; by its guided form where the guidance is not 0."""
+    """Draw a batch of one, by the program's guided form where the guidance is not 0."""
     condition = {name: given[name] for name in CONDITIONS if name in given}
     draw = functools.partial(program, condition, _key(given["seed"]), given["row"], *arguments)
     if "guidance" not in given:
@@ -194,7 +198,7 @@ CONDITIONS = ("label", "caption", "map", "past", "action", "state")
 
 
 def _key(seed: tf.Tensor) -> tf.Tensor:
-    """uint32 [2], the words of a seed int64 [1], high one first; negative ones count from 2^64."""
+    """Return the words of a seed int64 [1] as uint32 [2], high first; negatives count from 2^64."""
     return as_key(tf.bitcast(seed[0], tf.int32)[::-1])
 
 
@@ -203,7 +207,7 @@ def _image(levels: tf.Tensor) -> tf.Tensor:
 
 
 def _function(signature: Signature, row: Row) -> Any:
-    """A concrete function of batches: the row function of every row on its own."""
+    """Return a concrete function of batches that applies the row function to each row alone."""
     specs = [
         tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in signature.inputs.items()
     ]

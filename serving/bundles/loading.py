@@ -1,4 +1,4 @@
-"""Loading a bundle: its files are verified and its program is read before any of it runs."""
+"""Loading of bundles: files are verified and the program is checked before any of it runs."""
 
 import json
 from collections.abc import Callable
@@ -30,22 +30,22 @@ CLASSES: dict[str, Callable[..., AnyBundle]] = {
 
 
 def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "") -> AnyBundle:
-    """The bundle of a folder, checked before anything in it runs.
+    """Load a bundle from a folder, checked before anything in it runs.
 
     Args:
       path: VERSION folder; or a NAME folder, for its highest version.
-      backend: what computes: "tensorflow" runs the exported program; "numba" is the engine for
-        this processor that students have (it needs the package `distill`); "auto" takes the engine
-        where it can.
-      manifest_digest: SHA-256 of the manifest that was signed; "": of any.
+      backend: "tensorflow" runs the exported program; "numba" is the CPU engine of students (needs
+        the package `distill`); "auto" uses the engine where possible.
+      manifest_digest: SHA-256 of the signed manifest; "": any manifest.
 
-    Raises UserError, in one line, for what is no bundle, was changed since it was exported, has an
-    operation that bundles may not have, or is of another version of the format.
+    Raises:
+      UserError: the folder is not a bundle, was changed since its export, has a disallowed
+        operation, or has another version of the format.
     """
     folder = version_folder(Path(path))
     verify(folder, manifest_digest)
     spec = read_spec(folder)
-    # `serving_default` is for stock TensorFlow Serving: here `compiled` answers for it.
+    # `serving_default` is for TensorFlow Serving; `compiled` answers for it here.
     graph = check_program(folder, signatures_of(spec))
     if PLAIN in graph.signature_def:
         graph = without(graph, PLAIN)
@@ -54,22 +54,22 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
 
 
 def version_folder(path: Path) -> Path:
-    """The folder of a bundle: `path` itself, or its highest version; UserError for neither."""
+    """Return the folder of a bundle: `path` or its highest version; raise UserError for neither."""
     path = path.resolve()
     if not path.is_dir():
-        raise UserError(f"{path} is no folder.")
+        raise UserError(f"{path} is not a folder.")
     if path.name.isdecimal() and (path / SPEC_FILE).exists():
         return path
     if (path / SPEC_FILE).exists():
-        raise UserError(f"The folder of a bundle is called by its version, got {path}.")
+        raise UserError(f"The folder of a bundle must be named by its version, got {path}.")
     versions = [p for p in path.iterdir() if p.name.isdecimal() and p.is_dir()]
     if not versions:
-        raise UserError(f"{path} is no bundle, and holds no version of one.")
+        raise UserError(f"{path} is not a bundle, and holds no version of one.")
     return max(versions, key=lambda version: int(version.name))
 
 
 def read_spec(folder: Path) -> dict[str, Any]:
-    """What model.json of a bundle says; UserError where that cannot be served."""
+    """Read model.json of a bundle; raise UserError if it cannot be served."""
     path = folder / SPEC_FILE
     try:
         spec = json.loads(read_plain(path, MOST_SPEC_BYTES))
@@ -81,7 +81,7 @@ def read_spec(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} must be of a {', '.join(CLASSES)}.")
     serving = spec.get("serving")
     if not isinstance(serving, dict):
-        raise UserError(f"{folder} has no program; onepass export {folder} --out DIR makes one.")
+        raise UserError(f"{folder} has no program; add one by `onepass export {folder} --out DIR`.")
     if serving.get("format") != FORMAT:
         raise UserError(
             f"{path} is of format {serving.get('format')}; this version reads {FORMAT}."
@@ -90,5 +90,5 @@ def read_spec(folder: Path) -> dict[str, Any]:
         if COMPILED not in signatures_of(spec) or not serving["allowed_batches"]:
             raise KeyError(COMPILED)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} does not say how to serve it: {error}.") from error
+        raise UserError(f"{path} lacks what is needed to serve it: {error}.") from error
     return spec

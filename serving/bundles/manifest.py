@@ -1,4 +1,4 @@
-"""The SHA-256 of every file of a bundle, so that what is loaded is what was exported."""
+"""The SHA-256 of each file of a bundle, which detects changes since its export."""
 
 import hashlib
 import json
@@ -12,59 +12,62 @@ MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 FORMAT = 1
 MOST_MANIFEST_BYTES = 2**20
 MOST_FILES = 1000
-MOST_BYTES = 2**35  # of all files: what is to be read must end
+MOST_BYTES = 2**35  # of all files
 
 
 def write_manifest(folder: Path) -> None:
-    """Writes FOLDER/manifest.json over all other files of the folder, at any depth."""
+    """Write FOLDER/manifest.json for all other files of the folder, at any depth."""
     digests = {name: digest(folder / name) for name in files_of(folder)}
     text = json.dumps({"format": FORMAT, "sha256": digests}, indent=1)
     (Path(folder) / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
 def verify(folder: Path, manifest_digest: str = "") -> None:
-    """Returns nothing; UserError, naming the file, unless all are as the manifest says.
+    """Raise UserError, which names the file, unless all files match the manifest.
 
-    manifest_digest: SHA-256 that the manifest itself must have; "": any.
+    No file may be missing or unlisted, and none may be a link, which could lead anywhere.
 
-    No file may be missing or more than it says, and none may be a link: it could lead anywhere.
+    Args:
+      folder: folder of the bundle.
+      manifest_digest: SHA-256 that the manifest must have; "": any.
     """
     listed = _read(folder, manifest_digest)
     found = files_of(folder)
     if sum((Path(folder) / name).lstat().st_size for name in found) > MOST_BYTES:
         raise UserError(f"{folder} must have at most {MOST_BYTES:,} bytes.")
     for name in sorted(listed.keys() - set(found)):
-        raise UserError(f"{folder} is not as it was exported: {name} is missing.")
+        raise UserError(f"{folder} was changed since its export: {name} is missing.")
     for name in found:
         if name not in listed:
-            raise UserError(f"{folder} is not as it was exported: {name} was added.")
+            raise UserError(f"{folder} was changed since its export: {name} was added.")
         try:
             same = digest(Path(folder) / name) == listed[name]
         except OSError as error:
             raise UserError(f"{Path(folder) / name} cannot be read: {error.strerror}.") from error
         if not same:
-            raise UserError(f"{folder} is not as it was exported: {name} was changed.")
+            raise UserError(f"{folder} was changed since its export: {name} differs.")
 
 
 def files_of(folder: Path) -> list[str]:
-    """The names, relative and sorted, of all files but the manifest and its signature.
+    """Return the names, relative and sorted, of all files but the manifest and its signature.
 
-    Raises UserError for a link, and for more than MOST_FILES.
+    Raises:
+      UserError: there is a link, or there are more than MOST_FILES files.
     """
     names: list[str] = []
-    for place, inside, files in os.walk(folder):
+    for parent, inside, files in os.walk(folder):
         for name in [*inside, *files]:
-            path = Path(place) / name
+            path = Path(parent) / name
             if path.is_symlink() or not (path.is_dir() or path.is_file()):
                 raise UserError(f"{path} must be a plain file, not a link.")
-        names += [(Path(place) / name).relative_to(folder).as_posix() for name in files]
+        names += [(Path(parent) / name).relative_to(folder).as_posix() for name in files]
         if len(names) > MOST_FILES:
             raise UserError(f"{folder} must have at most {MOST_FILES} files.")
     return sorted(name for name in names if name not in (MANIFEST, SIGNATURE))
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -74,10 +77,10 @@ def _read(folder: Path, digest: str) -> dict[str, str]:
     try:
         content = read_plain(path, MOST_MANIFEST_BYTES)
         if digest and hashlib.sha256(content).hexdigest() != digest:
-            raise UserError(f"{path} is another than was signed.")
+            raise UserError(f"{path} is not the one that was signed.")
         manifest = json.loads(content)
     except FileNotFoundError as error:
-        raise UserError(f"{folder} is no bundle: it has no {MANIFEST}.") from error
+        raise UserError(f"{folder} is not a bundle: it has no {MANIFEST}.") from error
     except UserError:
         raise
     except (OSError, ValueError, RecursionError) as error:

@@ -1,7 +1,7 @@
-"""The engine for this processor: a bundle's model rebuilt from its weights, and compiled by Numba.
+"""The CPU engine: a bundle's model rebuilt from its weights, and compiled by Numba.
 
-It needs the packages that trained the model. What it speaks is what the exported program speaks,
-of a student within one 16-bit step.
+It needs the packages that trained the model. Its audio equals that of the exported program, for a
+student within one 16-bit step.
 """
 
 import dataclasses
@@ -23,10 +23,10 @@ SAMPLERS = {STUDENT: "distill.generation", "wavenet": "wavenet.samplers.generati
 
 @dataclasses.dataclass(frozen=True)
 class EngineRequest:
-    """What to speak.
+    """A request for sounds.
 
     frames: float32 [frames, channels] or None. num_samples: of each sound. seed: in [0, 2^64).
-    rows: which sounds of the seed. speaker: a number or None. temperature: of the noise.
+    rows: rows of the seed. speaker: index or None. temperature: scale of the noise.
     """
 
     frames: np.ndarray | None
@@ -38,33 +38,33 @@ class EngineRequest:
 
 
 class Engine:
-    """Speaks with the weights of a bundle's folder; UserError where its package is missing."""
+    """A model with the weights of a bundle's folder; raises UserError if its package is missing."""
 
     def __init__(self, path: Path, kind: str):
         try:
             self._generation: Any = importlib.import_module(SAMPLERS[kind])
             loaded = importlib.import_module(f"{PACKAGES[kind]}.model").load(path)
         except ImportError as error:
-            raise UserError(f"The engine `numba` takes the package {error.name}.") from error
+            raise UserError(f"The engine `numba` needs the package {error.name}.") from error
         self._network, self._hop = loaded.network, loaded.hop_samples
         self._draws_levels = kind != STUDENT
         if self._draws_levels and not self._generation.is_known(self._network):
-            raise UserError(f"The engine `numba` has no loop for the likelihood of {path}.")
+            raise UserError(f"The engine `numba` does not support the likelihood of {path}.")
 
     def whole(self, request: EngineRequest) -> np.ndarray:
-        """Sounds, float32 [rows, num_samples]."""
-        made = self._generation.generate(self._network, self._request(request), "numba")
-        return self._sound(made)
+        """Return sounds, float32 [rows, num_samples]."""
+        output = self._generation.generate(self._network, self._request(request), "numba")
+        return self._sound(output)
 
     def stream(self, request: EngineRequest, chunk_samples: int) -> Iterator[np.ndarray]:
-        """The same in chunks float32 [rows, about chunk_samples]."""
+        """Return the same sounds in chunks float32 [rows, about chunk_samples]."""
         stream = self._generation.stream(
             self._network, self._request(request), "numba", chunk_samples
         )
         return map(self._sound, stream)
 
     def call(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """What the signature of whole sounds gives for these inputs, row by row."""
+        """Return the outputs of the signature of whole sounds, computed row by row."""
         frames = inputs.get("frames")
         if frames is None:
             lengths = longest = inputs["num_samples"]
@@ -99,16 +99,17 @@ class Engine:
             temperature=request.temperature,
         )
 
-    def _sound(self, made: np.ndarray) -> np.ndarray:
-        return self._network.codec.decode(made).numpy() if self._draws_levels else made
+    def _sound(self, output: np.ndarray) -> np.ndarray:
+        return self._network.codec.decode(output).numpy() if self._draws_levels else output
 
 
 def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | None:
-    """The engine where it is asked for, or may be taken and is the better choice; None elsewhere.
+    """Return the engine where it is requested, or is the better choice; None otherwise.
 
-    It is taken, unasked, for a student in float32 where there is no accelerator.
+    With "auto" it is used for a float32 student where there is no accelerator.
 
-    Raises UserError where it is asked for and cannot be had.
+    Raises:
+      UserError: it is requested and not available.
     """
     kind = spec["kind"]
     if kind not in PACKAGES:
@@ -118,7 +119,7 @@ def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | No
     network = spec["config"]["student" if kind == STUDENT else "network"]
     if backend == "numba":
         if network["compute_dtype"] != "float32":
-            raise UserError(f"The engine `numba` computes in float32, {path} in another type.")
+            raise UserError(f"The engine `numba` needs float32, {path} has another type.")
         return Engine(path, kind)
     import tensorflow as tf
 

@@ -153,7 +153,7 @@ def _length(length: Length) -> int | None:
     return None if length is None else int(length)
 
 
-def _image_shape(model: Autoregressive, length: Length) -> tuple[int, ...]:
+def _image_shape(model: Any, length: Length) -> tuple[int, ...]:
     """Return height, width and channels of the images that a model is to make."""
     given = model.symbol_network.inputs.shape[1:].as_list() if length is None else length
     shape = tuple(given) if isinstance(given, Sequence) else (given,)

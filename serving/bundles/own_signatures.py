@@ -14,12 +14,14 @@ import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from autoregressive.samplers import fixed_point
+from likelihoods.capabilities import pixel_channels
 from likelihoods.noise import as_key
 from serving.bundles.audio_signatures import MAX_TEMPERATURE, streaming_functions
 from serving.bundles.bundle import FORMAT
 from serving.bundles.image_signatures import BATCHES, ROWS_AT_ONCE
-from serving.bundles.own_streaming import ELEMENTS, StreamingSequence
+from serving.bundles.own_streaming import ELEMENTS
 from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Signature, TensorInfo
+from serving.bundles.streaming_models import StreamingModel
 
 IMAGE = "picture"
 INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
@@ -37,7 +39,7 @@ class Exported(NamedTuple):
     variables: tuple = ()
 
 
-def of_sequences(streaming: StreamingSequence, lengths: Sequence[int]) -> Exported:
+def of_sequences(streaming: StreamingModel, lengths: Sequence[int]) -> Exported:
     """Return the functions of a model that makes its elements one after the other.
 
     lengths: that rows with a condition are padded to, the longest the longest sequence.
@@ -87,7 +89,7 @@ def with_log_prob(exported: Exported, model: Autoregressive, channels: int | Non
     inputs = {ELEMENTS: TensorInfo(element_type(model), axes, *element_range(model))}
     if model.condition_channels:
         inputs["frames"] = TensorInfo(FLOAT32, (None, None, model.condition_channels))
-    axes_out = len(axes) - (channels is not None and hasattr(model.distribution, "channels"))
+    axes_out = len(axes) - (channels is not None and pixel_channels(model.distribution) is not None)
 
     @tf.function(autograph=False, input_signature=_specs(inputs))
     def log_prob(*given: tf.Tensor) -> Tensors:
@@ -128,7 +130,7 @@ def element_range(model: Any) -> tuple[float | None, float | None]:
 
 def _drawer(model: Autoregressive, shape: tuple[int, ...]):
     """Return a function of a row's key, number, temperature and condition to its elements."""
-    positions = shape[:2] if hasattr(model.distribution, "channels") else shape
+    positions = shape[:2] if pixel_channels(model.distribution) else shape
 
     def drawn(key, row, temperature, condition=None) -> tf.Tensor:
         noise = model.distribution.noise(key, row, 0, math.prod(positions))

@@ -36,7 +36,8 @@ class StreamingSequence:
     rows_alone = True
     hop_samples, side_frames, speakers = 1, 0, 0
     dtype = tf.float32
-    limits = largest_feature = None
+    limits: tuple[float, float] | None = None
+    largest_feature: float | None = None
 
     def __init__(self, model: Any, longest: int, first: Any, networks: list[Any]):
         # A derived step reads them by their handles, which does not name them.
@@ -48,7 +49,7 @@ class StreamingSequence:
         self.feature_channels = self.channels = model.condition_channels
         self.output = ELEMENTS if model.sample_rate_hz is None else SOUND
         short = min(PIECES[0], longest)
-        self.pieces = (short, max(short, min(PIECES[1], longest) // short * short))
+        self.pieces: tuple[int, int] = (short, max(short, min(PIECES[1], longest) // short * short))
 
     def state(self) -> dict[str, Filled]:
         """Return every tensor of the step's state by its number."""

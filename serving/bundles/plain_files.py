@@ -1,7 +1,7 @@
-"""Reading what others wrote: plain files alone, and no more of them than there may be.
+"""Reading of untrusted files: plain files alone, up to a size.
 
-A link can lead anywhere, and a pipe keeps its reader waiting; both may take a file's place between
-a look at it and its opening, so that what was opened is looked at.
+A link can lead anywhere, and a pipe blocks its reader; both may replace a file between a check and
+its opening, so that the opened file is checked.
 """
 
 import io
@@ -13,9 +13,10 @@ from replicator.runs.errors import UserError
 
 
 def open_plain(path: Path) -> io.BufferedReader:
-    """The file, opened for reading; UserError for a link, a pipe, a device, a socket, a folder.
+    """Open a file for reading; raise UserError for a link, a pipe, a device, a socket or a folder.
 
-    Raises OSError where it is missing, or the disk is broken.
+    Raises:
+      OSError: the file is missing, or cannot be read.
     """
     if path.is_symlink():
         raise UserError(f"{path} must be a plain file, not a link.")
@@ -27,7 +28,7 @@ def open_plain(path: Path) -> io.BufferedReader:
 
 
 def read_plain(path: Path, most_bytes: int) -> bytes:
-    """The content of a plain file; UserError where it is longer. Else as `open_plain`."""
+    """Read a plain file; raise UserError if it is longer than `most_bytes`; see `open_plain`."""
     with open_plain(path) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:

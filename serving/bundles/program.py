@@ -1,6 +1,6 @@
-"""The exported program of a bundle, run in a session of TensorFlow: what was read is what runs.
+"""The exported program of a bundle, run in a TensorFlow session: exactly what was checked runs.
 
-`tf.saved_model.load` would read the file a second time, and make Python objects of every function.
+`tf.saved_model.load` would read the file again, and create Python objects of all functions.
 """
 
 import threading
@@ -17,12 +17,13 @@ Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 class Program:
-    """The signatures of a checked MetaGraphDef as functions; safe to call from several threads.
+    """The signatures of a checked MetaGraphDef as functions; thread-safe.
 
-    Until `restore`, or the first call, it is a few MB of bytes, and TensorFlow has not begun.
+    Until `restore` or the first call it is a few MB of bytes, and TensorFlow is not initialised.
 
     Args:
-      folder: of the bundle, which holds the variables. graph: see `check_program`.
+      folder: folder of the bundle, which holds the variables.
+      graph: see `check_program`.
     """
 
     def __init__(self, folder: Path, graph: Any):
@@ -31,12 +32,12 @@ class Program:
         self._calls: dict[str, Call] = {}
 
     def __call__(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs of a signature by name; UserError as of `restore`."""
+        """Return the outputs of a signature by name; raise UserError as `restore` does."""
         self.restore()
         return self._calls[signature](inputs)
 
     def restore(self) -> None:
-        """Makes it ready to be called; UserError, in one line, where it cannot be loaded."""
+        """Prepare the program for calls; raise UserError if it cannot be loaded."""
         with self._lock:
             if not self._calls:
                 self._calls = self._restored()
@@ -47,20 +48,20 @@ class Program:
 
         graph, stored = tf.Graph(), tf.compat.v1.MetaGraphDef.FromString(self._stored)
         saver, options = stored.saver_def, tf.compat.v1.ConfigProto()
-        # It would go through the whole library of functions once for every signature.
+        # It would process the whole function library once per signature.
         options.graph_options.rewrite_options.disable_meta_optimizer = True
         try:
             with graph.as_default():
                 tf.graph_util.import_graph_def(stored.graph_def, name="")
             session = tf.compat.v1.Session(graph=graph, config=options)
-            place = {saver.filename_tensor_name: str(self._folder / VARIABLES)}
-            session.run(graph.get_operation_by_name(saver.restore_op_name), place)
+            filename = {saver.filename_tensor_name: str(self._folder / VARIABLES)}
+            session.run(graph.get_operation_by_name(saver.restore_op_name), filename)
             return {
                 name: _call(session, s) for name, s in stored.signature_def.items() if s.outputs
             }
         except (MemoryError, tf.errors.ResourceExhaustedError):
             raise
-        except Exception as error:  # one of its own for almost every byte that can flip
+        except Exception as error:  # of many types, depending on the corrupted byte
             first = (str(error) or type(error).__name__).splitlines()[0]
             raise UserError(f"{self._folder} cannot be loaded: {first}") from error
 

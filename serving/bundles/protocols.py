@@ -1,6 +1,6 @@
-"""What the server needs of a bundle, whatever kind of model it holds."""
+"""The interface of a bundle to the server, whatever kind of model it holds."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,9 +10,9 @@ from serving.bundles.signature import Arrays, Signature
 
 
 class Servable(Protocol):
-    """A loaded model, called by signature; safe to call from several threads.
+    """A loaded model, called by signature; thread-safe.
 
-    name, version, path: where it lies. kind: "sound", "picture" or "array". spec: its model.json.
+    name, version, path: from its folder. kind: "sound", "picture" or "array". spec: its model.json.
     """
 
     name: str
@@ -23,32 +23,24 @@ class Servable(Protocol):
 
     @property
     def kind(self) -> str:
-        """What it makes: "sound", "picture" or "array"."""
+        """Its kind: "sound", "picture" or "array"."""
 
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
-        """The inputs of a signature as `call` takes them; InvalidInput for what breaks a rule."""
+        """Return the inputs of a signature as `call` takes them; raise InvalidInput if bad."""
 
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """The outputs of a signature for checked inputs."""
+        """Return the outputs of a signature for checked inputs."""
 
     def warm(self) -> None:
-        """Compiles what is served compiled."""
+        """Compile the served programs."""
 
 
 class SpeechServable(Servable, Protocol):
     """A model of kind "sound"."""
 
     def frames(self, waveform: np.ndarray) -> np.ndarray:
-        """The frames float32 [frames, channels] that describe a waveform [samples]."""
+        """Return the frames float32 [frames, channels] of a waveform [samples]."""
 
-    def stream(
-        self,
-        condition: np.ndarray | None = None,
-        *,
-        seed: int = 0,
-        row: int = 0,
-        num_samples: int | None = None,
-        speaker: str | None = None,
-        temperature: float | None = None,
-    ) -> Iterator[np.ndarray]:
-        """A sound in chunks float32 [1, samples]."""
+    @property
+    def stream(self) -> Callable[..., Iterator[np.ndarray]]:
+        """A method that yields a sound in chunks float32 [1, samples]; see `AudioBundle.stream`."""

@@ -1,4 +1,4 @@
-"""What a signature takes and gives, and the check of a request against it."""
+"""The inputs and outputs of a signature, and the check of a request against it."""
 
 import dataclasses
 from collections.abc import Container, Mapping
@@ -11,25 +11,25 @@ from serving.errors import InvalidInput, shortened
 Arrays = dict[str, np.ndarray]
 COMPILED, PLAIN = "compiled", "serving_default"
 LOG_PROB = "log_prob"
-NUMBERS = "iuf"  # NumPy's kinds of what a tensor may be made from
+NUMBERS = "iuf"  # NumPy's kinds of accepted values
 
 
 def fastest(signatures: Container[str]) -> str:
-    """The signature to make whole sounds or images with: the compiled one, where there is one."""
+    """Return the signature for whole sounds or images: the compiled one, if there is one."""
     return COMPILED if COMPILED in signatures else PLAIN
 
 
 def scale_name(side: int) -> str:
-    """The signature that draws a scale of an image, of that side, from the one before."""
+    """Return the signature that draws a scale of this side from the one before."""
     return f"scale_{side}"
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorInfo:
-    """What an input must be, or an output is.
+    """The description of an input or an output.
 
-    shape: None where any size will do; the first axis is the batch. low, high: the least and the
-    greatest value allowed. default: every value of the input where it is not given.
+    shape: None for any size; the first axis is the batch. low, high: smallest and largest allowed
+    value. default: value of all elements of an input that is not given.
     """
 
     dtype: np.dtype
@@ -40,7 +40,7 @@ class TensorInfo:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "TensorInfo":
-        """What `to_dict` gave; ValueError, KeyError or TypeError for anything else."""
+        """Return the inverse of `to_dict`; raise ValueError, KeyError or TypeError if invalid."""
         shape = tuple(None if size == -1 else int(size) for size in stored["shape"])
         if not shape or shape[0] is not None:
             raise ValueError("the first axis must be the batch, -1")
@@ -51,11 +51,11 @@ class TensorInfo:
 
     @property
     def sizes(self) -> list[int]:
-        """Its shape as model.json and the protocols write it: -1 for any size."""
+        """Its shape as in model.json and the protocols: -1 for any size."""
         return [-1 if size is None else size for size in self.shape]
 
     def to_dict(self) -> dict[str, Any]:
-        """As model.json says it: -1 for any size, and no word of rules that there are not."""
+        """Return its form in model.json: -1 for any size, and no absent rules."""
         stored = {
             "dtype": self.dtype.name,
             "shape": self.sizes,
@@ -68,14 +68,14 @@ class TensorInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """The inputs and the outputs of a function, by name."""
+    """The inputs and outputs of a function, by name."""
 
     inputs: dict[str, TensorInfo]
     outputs: dict[str, TensorInfo]
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Signature":
-        """What `to_dict` gave; ValueError, KeyError or TypeError for anything else."""
+        """Return the inverse of `to_dict`; raise ValueError, KeyError or TypeError if invalid."""
         sides = [
             {name: TensorInfo.from_dict(info) for name, info in stored[side].items()}
             for side in ("inputs", "outputs")
@@ -83,7 +83,7 @@ class Signature:
         return cls(*sides)
 
     def to_dict(self) -> dict[str, Any]:
-        """As model.json says it."""
+        """Return its form in model.json."""
         return {
             side: {name: info.to_dict() for name, info in getattr(self, side).items()}
             for side in ("inputs", "outputs")
@@ -91,12 +91,13 @@ class Signature:
 
 
 def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
-    """The inputs as arrays of the signature's dtypes, every one of its names, defaults filled in.
+    """Return all inputs of the signature as arrays of its dtypes, with defaults filled in.
 
-    Whole numbers are taken for whole and for real ones, real numbers for real ones alone.
+    Integers are accepted as integers and floats, floats as floats alone.
 
-    Raises InvalidInput, which names the field and the rule, for an input that is missing, unknown,
-    not rectangular, of another dtype or shape, out of range or not finite.
+    Raises:
+      InvalidInput: an input is missing, unknown, not rectangular, of another dtype or shape, out of
+        range or not finite; the message names the input and the rule.
     """
     infos = {name: input_info(signature.inputs, name) for name in inputs}
     arrays = {name: checked(name, infos[name], inputs[name]) for name in inputs}
@@ -108,14 +109,14 @@ def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
 
 
 def input_info(inputs: Mapping[str, TensorInfo], name: str) -> TensorInfo:
-    """What a signature says of an input; InvalidInput, with the names there are, if it has none."""
+    """Return the description of an input; raise InvalidInput, which lists all, if unknown."""
     if name not in inputs:
-        raise InvalidInput(f"`{shortened(name)}` is no input; there are {', '.join(inputs)}.")
+        raise InvalidInput(f"`{shortened(name)}` is not an input; there are {', '.join(inputs)}.")
     return inputs[name]
 
 
 def checked(name: str, info: TensorInfo, value: Any) -> np.ndarray:
-    """One input as `check` gives it."""
+    """Return one input as `check` does."""
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
@@ -132,13 +133,13 @@ def example(
     padded: Mapping[str, Mapping[str, Any]] | None = None,
     bucket: int = 1,
 ) -> Arrays:
-    """Inputs that pass `check`: defaults, or else zeros moved into the range.
+    """Return inputs that pass `check`: defaults, or else zeros moved into the range.
 
     Args:
-      signature: whose inputs.
-      rows: of the batch.
-      padded: as in model.json; these inputs are as long as the bucket, and say so.
-      bucket: their length; of any other axis of any size too.
+      signature: the signature with the inputs.
+      rows: size of the batch.
+      padded: "padded" of model.json; these inputs get the bucket's length.
+      bucket: size of free axes.
     """
     lengths = {pad["length"] for pad in (padded or {}).values()}
     arrays = {}
@@ -168,7 +169,7 @@ def _of_dtype(name: str, dtype: np.dtype, array: np.ndarray) -> np.ndarray:
             raise InvalidInput(
                 f"`{name}` must be {dtype.name}, got {least if least < limits.min else greatest}."
             )
-    with np.errstate(over="ignore"):  # what overflows becomes infinite, and is refused as that
+    with np.errstate(over="ignore"):  # overflow gives infinity, which is refused
         return array.astype(dtype)
 
 
@@ -189,14 +190,14 @@ def _check_shape(name: str, shape: tuple[int | None, ...], array: np.ndarray) ->
 
 def _fits(shape: tuple[int | None, ...], found: tuple[int, ...]) -> bool:
     return len(shape) == len(found) and all(
-        size in (None, there) for size, there in zip(shape, found, strict=True)
+        size in (None, actual) for size, actual in zip(shape, found, strict=True)
     )
 
 
 def _check_range(name: str, info: TensorInfo, array: np.ndarray) -> None:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        where = np.argwhere(~np.isfinite(array))[0].tolist()
-        raise InvalidInput(f"`{name}` must be finite, got {array[tuple(where)]} at {where}.")
+        index = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise InvalidInput(f"`{name}` must be finite, got {array[tuple(index)]} at {index}.")
     least, greatest = array.min(), array.max()
     if info.low is not None and least < info.low:
         raise InvalidInput(f"`{name}` must be {_span(info)}, got {_shown(least)}.")
@@ -205,7 +206,7 @@ def _check_range(name: str, info: TensorInfo, array: np.ndarray) -> None:
 
 
 def _shown(value: Any) -> str:
-    """A number of an array, in few digits where it is no whole one."""
+    """Return a number of an array as text, floats with few digits."""
     return f"{value:g}" if value.dtype.kind == "f" else str(value)
 
 
@@ -218,7 +219,7 @@ def _span(info: TensorInfo) -> str:
 
 
 def _rows(arrays: Arrays) -> int:
-    """The size of the batch, one where nothing is given."""
+    """Return the size of the batch, 1 without inputs."""
     first, rows = next(((name, len(array)) for name, array in arrays.items()), ("", 1))
     for name, array in arrays.items():
         if len(array) != rows:
@@ -229,5 +230,5 @@ def _rows(arrays: Arrays) -> int:
 def _default(name: str, info: TensorInfo, rows: int) -> np.ndarray:
     if info.default is None:
         raise InvalidInput(f"`{name}` must be given.")
-    shape = (rows, *(size or 0 for size in info.shape[1:]))  # of known size: it has a default
+    shape = (rows, *(size or 0 for size in info.shape[1:]))  # known, since it has a default
     return np.full(shape, info.default, info.dtype)

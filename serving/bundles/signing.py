@@ -17,7 +17,7 @@ SIGNATURE_BYTES = 64
 
 
 def private_key(path: Path) -> Any:
-    """The key of a PEM file that signs; UserError where it is none of ed25519."""
+    """Read a private key from a PEM file; raise UserError if it is not ed25519."""
     ed25519, serialization = _cryptography()
     content = _content(path)
     try:
@@ -28,7 +28,7 @@ def private_key(path: Path) -> Any:
 
 
 def public_key(path: Path) -> Any:
-    """The key of a PEM file that checks signatures; UserError where it is none of ed25519."""
+    """Read a public key from a PEM file; raise UserError if it is not ed25519."""
     ed25519, serialization = _cryptography()
     content = _content(path)
     try:
@@ -39,15 +39,16 @@ def public_key(path: Path) -> Any:
 
 
 def sign(folder: Path, name: str, version: int, key: Any) -> None:
-    """Writes the signature of a folder, to be served as NAME/VERSION, beside its manifest."""
+    """Write the signature of a folder, to be served as NAME/VERSION, next to its manifest."""
     digest = hashlib.sha256((Path(folder) / MANIFEST).read_bytes()).hexdigest()
     (Path(folder) / SIGNATURE).write_bytes(key.sign(_message(name, version, digest)))
 
 
 def signed_manifest(folder: Path, keys: Sequence[Any]) -> str:
-    """The SHA-256 of the manifest of NAME/VERSION that one of the keys has signed; "" without.
+    """Return the SHA-256 of the signed manifest of NAME/VERSION; "" if it is not signed.
 
-    Raises UserError for a signature that is of none of the keys, or of something else.
+    Raises:
+      UserError: the signature is by none of the keys, or for something else.
     """
     folder = Path(folder)
     try:
@@ -58,7 +59,7 @@ def signed_manifest(folder: Path, keys: Sequence[Any]) -> str:
     message = _message(folder.parent.name, int(folder.name), digest)
     if not any(_verifies(key, signature, message) for key in keys):
         raise UserError(
-            f"{folder} is signed by none of the keys of `--trust`, or was changed or renamed since."
+            f"{folder} is signed by none of the keys in `--trust`, or was changed or renamed since."
         )
     return digest
 
@@ -79,7 +80,7 @@ def _verifies(key: Any, signature: bytes, message: bytes) -> bool:
 
 def _checked(path: Path, key: Any, kind: type) -> Any:
     if not isinstance(key, kind):
-        raise UserError(f"{path} must be a key of ed25519.")
+        raise UserError(f"{path} must be an ed25519 key.")
     return key
 
 
@@ -95,5 +96,5 @@ def _cryptography() -> tuple[Any, Any]:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
-        raise UserError("Signatures need one more package: pip install 'onepass[sign]'") from error
+        raise UserError("Signatures need another package: pip install 'onepass[sign]'") from error
     return ed25519, serialization

@@ -1,4 +1,4 @@
-"""Warm-up requests, by which TensorFlow Serving calls a version before it serves it."""
+"""Warm-up requests, with which TensorFlow Serving calls a version before serving it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,13 +12,15 @@ WARMUP = Path("assets.extra") / "tf_serving_warmup_requests"
 
 
 def write_warmup(folder: Path, name: str, serving: Mapping[str, Any]) -> bool:
-    """Whether it could write them: it needs the package tensorflow-serving-api.
+    """Write the requests; return False if the package tensorflow-serving-api is missing.
 
-    They are of `serving_default` alone: TensorFlow Serving as it is handed out is built without
-    XLA, and refuses a version whose warm-up fails. `Bundle.warm` needs no requests.
+    They call `serving_default` alone: TensorFlow Serving is distributed without XLA, and rejects a
+    version whose warm-up fails. `Bundle.warm` needs no requests.
 
     Args:
-      folder: of the version. name: of the model. serving: as in model.json.
+      folder: folder of the version.
+      name: name of the model.
+      serving: "serving" of model.json.
     """
     try:
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2

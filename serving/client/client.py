@@ -25,24 +25,21 @@ RETRIES = 4
 
 
 class Client:
-    """The models of one server.
+    """A client of the models of one server.
+
+    A server on another machine is reached through the proxies of the environment (HTTPS_PROXY,
+    HTTP_PROXY, NO_PROXY), one on this machine directly. All methods raise ClientError, a UserError
+    of one line.
 
     Args:
-      address: http://HOST:PORT, grpc://HOST:PORT, or over TLS https:// and grpcs://.
-      token: what the server wants requests to bear; None: nothing.
-      timeout_seconds: for each call from its beginning to the end of its answer, attempts and
-        pauses among them; each method takes another one.
-      retries: attempts after the first, with pauses that grow, where the server is not there yet,
-        says that it is overloaded (503) or that this client asks too often (429). Models are
-        functions of their seed, so that asking again is harmless. Once part of a stream has come,
-        nothing is tried again.
-      authorities: file of the certificates, in PEM, that vouch for a server over TLS; None: those
-        that are known to all.
-
-    A server on another machine is asked by way of the proxies of the environment (HTTPS_PROXY,
-    HTTP_PROXY, NO_PROXY), one on this machine directly.
-
-    Its methods raise ClientError, a UserError that says in one line what is wrong.
+      address: http://HOST:PORT, grpc://HOST:PORT, or with TLS https:// and grpcs://.
+      token: token that the server requires; None: no token.
+      timeout_seconds: limit of each call until the end of its response, retries and pauses
+        included; each method takes another one.
+      retries: attempts after the first, with growing pauses, if the server is unreachable,
+        overloaded (503) or limits this client (429). A retry is harmless, since models are
+        functions of their seed. Nothing is retried once part of a stream was received.
+      authorities: PEM file of certificates to verify the server with; None: the well-known ones.
     """
 
     def __init__(
@@ -54,12 +51,12 @@ class Client:
         retries: int = RETRIES,
         authorities: Path | None = None,
     ):
-        scheme, place = checked_address(address)
+        scheme, host_and_port = checked_address(address)
         if token is not None and not (token.isascii() and token.isprintable() and token):
             raise UserError("`token` must be printable ASCII characters.")
         self._seconds, retrying = timeout_seconds, Retrying(retries)
         Deadline(timeout_seconds)
-        self._transport = _transport(scheme, place, token, retrying, authorities)
+        self._transport = _transport(scheme, host_and_port, token, retrying, authorities)
 
     def __enter__(self) -> "Client":
         return self
@@ -68,27 +65,27 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Lets the connections go."""
+        """Close the connections."""
         self._transport.close()
 
     def models(self, *, timeout_seconds: float | None = None) -> list[dict[str, Any]]:
-        """What is known of every model: `id`, `kind`, `version` and more."""
+        """Return facts about all models: `id`, `kind`, `version`, ..."""
         return self._transport.models(self._deadline(timeout_seconds))
 
     def spec(self, name: str, *, timeout_seconds: float | None = None) -> dict[str, Any]:
-        """What is known of one model."""
+        """Return facts about one model."""
         with self._named(name):
             return self._transport.spec(name, self._deadline(timeout_seconds))
 
     def examples(self, name: str, *, timeout_seconds: float | None = None) -> list[dict[str, Any]]:
-        """The recordings that a model can speak again: `name`, `text`, `seconds`; HTTP alone."""
+        """Return the server's example recordings (`name`, `text`, `seconds`); HTTP only."""
         with self._named(name):
             return self._transport.examples(name, self._deadline(timeout_seconds))
 
     def signatures(
         self, name: str, version: int | None = None, *, timeout_seconds: float | None = None
     ) -> dict[str, dict[str, TensorInfo]]:
-        """The inputs of every signature of a model."""
+        """Return the inputs of each signature of a model."""
         with self._named(name):
             return self._transport.signatures(name, version, self._deadline(timeout_seconds))
 
@@ -101,12 +98,15 @@ class Client:
         *,
         timeout_seconds: float | None = None,
     ) -> dict[str, np.ndarray]:
-        """The outputs of a signature of a model, as arrays.
+        """Return the outputs of a signature of a model, as arrays.
 
         Args:
-          inputs: by name, with the batch as the first axis. NumPy arrays go as they are; of
-            anything else arrays of the signature's types are made.
-          version: None: the highest.
+          name: name of the model.
+          inputs: by name, with the batch as the first axis. NumPy arrays are sent as they are;
+            other values are converted to the signature's types.
+          signature: signature to run.
+          version: None: the current one.
+          timeout_seconds: None: the client's.
         """
         deadline = self._deadline(timeout_seconds)
         with self._named(name):
@@ -132,19 +132,21 @@ class Client:
         force: bool = False,
         timeout_seconds: float | None = None,
     ) -> Speech:
-        """Sound as the server makes it: an iterator of chunks float32 [samples].
+        """Return speech as the server generates it: an iterator of chunks float32 [samples].
 
         Args:
+          name: name of the model.
           frames: float [frames, channels] to speak.
-          recording: path, or bytes, of a WAV or FLAC file to be spoken again, at its level; HTTP
-            alone.
-          example: name of a recording that the server has; HTTP alone.
-          text: to be spoken, where the server has a front end for it; HTTP alone.
-          seed, row: which sound.
-          seconds: length; None: all of what is spoken.
-          temperature: multiplies the noise; None: what the model declares, else 1.
-          force: speak frames that do not look like those that the model was trained on.
-          timeout_seconds: until the end of the sound.
+          recording: path or bytes of a WAV or FLAC file to resynthesise, at its level; HTTP only.
+          example: name of one of the server's recordings; HTTP only.
+          text: text to speak, where the server has a text front end; HTTP only.
+          seed: seed of the noise.
+          row: row of the seed.
+          seconds: duration; None: that of the input.
+          speaker: name, for a model with speakers.
+          temperature: scales the noise; None: the model's default, else 1.
+          force: accept frames that do not look like the training data.
+          timeout_seconds: limit until the end of the audio; None: the client's.
         """
         arguments: dict[str, Any] = {"seed": seed, "row": row}
         if frames is not None:
@@ -170,14 +172,18 @@ class Client:
         guidance: float = 0.0,
         timeout_seconds: float | None = None,
     ) -> Stream[ImageScale]:
-        """Images as the server draws them, each scale by scale.
+        """Return images as the server draws them, each scale by scale.
 
         Args:
-          label: class, by name or number. caption: text. map: [side, side] labels. Which of them,
-            is the model's to say; over gRPC a class has a number, and there are no captions.
-          num: images, from the rows 0, 1, ... of the seed.
-          temperature: one number, or one for each scale, the smallest first.
-          guidance: how far an image is moved away from what no condition in particular has.
+          name: name of the model.
+          label: class, by name or index; the model decides which condition it needs.
+          caption: text; HTTP only.
+          map: [side, side] labels.
+          num: number of images, from rows 0, 1, ... of the seed.
+          seed: seed of the noise.
+          temperature: one number, or one per scale, the smallest first.
+          guidance: strength of the condition beyond the model's own; 0: none.
+          timeout_seconds: limit until the last image; None: the client's.
         """
         arguments: dict[str, Any] = {"num": num, "seed": seed}
         if isinstance(temperature, Sequence):
@@ -197,7 +203,7 @@ class Client:
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """Adds to the error of a wrong name the right ones."""
+        """Add the right names to the error of a wrong name."""
         _check_name(name)
         try:
             yield
@@ -215,8 +221,8 @@ class Client:
 
 
 def checked_address(address: str) -> tuple[str, str]:
-    """Scheme and HOST:PORT of an address; UserError if it is none."""
-    rule = "must be http://HOST:PORT or grpc://HOST:PORT, over TLS https:// or grpcs://"
+    """Return the scheme and HOST:PORT of an address; raise UserError if it is invalid."""
+    rule = "must be http://HOST:PORT or grpc://HOST:PORT, with TLS https:// or grpcs://"
     try:
         parts = urlsplit(address)
         port = parts.port
@@ -232,18 +238,18 @@ def checked_address(address: str) -> tuple[str, str]:
 
 
 def server_and_name(url: str) -> tuple[str, str]:
-    """The address of the server, and the name of the model, of SCHEME://HOST:PORT/NAME."""
+    """Return the server's address and the model's name in SCHEME://HOST:PORT/NAME."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
-    place, _, path = rest.partition("/")
+    server, _, path = rest.partition("/")
     name = path.strip("/")
     if not name or "/" in name:
         raise UserError(f"The model must be {scheme}://HOST:PORT/NAME, got {url}.")
-    return f"{scheme}://{place}", name
+    return f"{scheme}://{server}", name
 
 
 def _transport(
-    scheme: str, place: str, token: str | None, retrying: Retrying, authorities: Path | None
+    scheme: str, server: str, token: str | None, retrying: Retrying, authorities: Path | None
 ) -> "GrpcTransport | HttpTransport":
     grpc = scheme.startswith("grpc")
     module = "serving.client.grpc_transport" if grpc else "serving.client.http_transport"
@@ -254,9 +260,9 @@ def _transport(
             f"A client over {scheme} needs the package {error.name}: pip install onepass[client]."
         ) from error
     trusted = None if authorities is None else _read(authorities)
-    make = transport.GrpcTransport if grpc else transport.HttpTransport
-    host = place.rpartition(":")[0] if place[-1].isdecimal() and ":" in place else place
-    return make(f"{scheme}://{place}", token, retrying, not is_loopback(host), trusted)
+    transport_class = transport.GrpcTransport if grpc else transport.HttpTransport
+    host = server.rpartition(":")[0] if server[-1].isdecimal() and ":" in server else server
+    return transport_class(f"{scheme}://{server}", token, retrying, not is_loopback(host), trusted)
 
 
 def _check_name(name: str) -> None:

@@ -1,4 +1,4 @@
-"""The client over gRPC: TensorFlow Serving's Predict, and our own list and stream."""
+"""The client over gRPC: TensorFlow Serving's Predict, and the service `onepass.Models`."""
 
 from collections.abc import Generator, Mapping
 from typing import Any, NoReturn
@@ -21,11 +21,11 @@ from serving.grpc.messages import message, method_types
 from serving.grpc.tensors import DTYPES, decode, encode
 
 PREDICTION = "tensorflow.serving.PredictionService"
-OURS = "onepass.Models"
-MAX_ANSWER_BYTES = 2**30
+MODELS = "onepass.Models"
+MAX_RESPONSE_BYTES = 2**30
 CODES = {**GRPC_CODES, "UNIMPLEMENTED": "protocol"}
 OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
+    ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -34,7 +34,7 @@ OPTIONS = (
 
 
 class GrpcTransport:
-    """What the client does, over gRPC."""
+    """The methods of the client over gRPC."""
 
     def __init__(
         self,
@@ -45,45 +45,45 @@ class GrpcTransport:
         authorities: bytes | None = None,
     ):
         self._address, self._retrying = address, retrying
-        scheme, _, place = address.partition("://")
+        scheme, _, server = address.partition("://")
         options = (*OPTIONS, ("grpc.enable_http_proxy", int(proxied)))
         if scheme == "grpcs":
             trusted = grpc.ssl_channel_credentials(authorities)
-            self._channel = grpc.secure_channel(place, trusted, options)
+            self._channel = grpc.secure_channel(server, trusted, options)
         else:
-            self._channel = grpc.insecure_channel(place, options)
+            self._channel = grpc.insecure_channel(server, options)
         self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
 
     def close(self) -> None:
-        """Lets the connection go."""
+        """Close the connection."""
         self._channel.close()
 
     def models(self, deadline: Deadline) -> list[dict[str, Any]]:
-        """What model.json says of every model, with `id`, `kind` and `version` of the server."""
-        listed = self._call(OURS, "List", message("onepass.ListRequest")(), deadline)
+        """Return model.json of all models, with `id`, `kind` and `version`."""
+        listed = self._call(MODELS, "List", message("onepass.ListRequest")(), deadline)
         try:
             return [
                 {**strict_json(m.spec_json), "id": m.name, "kind": m.kind, "version": m.version}
                 for m in listed.models
             ]
         except (ValueError, TypeError) as error:
-            raise ClientError(f"The answer cannot be read: {error}", "protocol") from None
+            raise ClientError(f"The response cannot be read: {error}", "protocol") from None
 
     def spec(self, name: str, deadline: Deadline) -> dict[str, Any]:
-        """The same of one model."""
+        """Return model.json of one model, with `id`, `kind` and `version`."""
         found = [model for model in self.models(deadline) if model["id"] == name]
         if not found:
             raise ClientError(f"There is no model `{name}`.", "not_found")
         return found[0]
 
     def examples(self, name: str, deadline: Deadline) -> NoReturn:
-        """Not over gRPC."""
+        """Raise ClientError: recordings need HTTP."""
         raise _over_http("recordings of the server")
 
     def signatures(
         self, name: str, version: int | None, deadline: Deadline
     ) -> dict[str, dict[str, TensorInfo]]:
-        """From the metadata."""
+        """Return the inputs of each signature, from the metadata."""
         request = message("tensorflow.serving.GetModelMetadataRequest")(
             metadata_field=["signature_def"]
         )
@@ -104,7 +104,7 @@ class GrpcTransport:
         version: int | None,
         deadline: Deadline,
     ) -> dict[str, np.ndarray]:
-        """Predict."""
+        """Return the outputs of a signature, from Predict."""
         request = message("tensorflow.serving.PredictRequest")()
         _specify(request.model_spec, name, version)
         request.model_spec.signature_name = signature
@@ -116,24 +116,24 @@ class GrpcTransport:
         response = self._call(PREDICTION, "Predict", request, deadline)
         try:
             outputs = response.outputs.items()
-            return {key: decode(proto, key, MAX_ANSWER_BYTES) for key, proto in outputs}
+            return {key: decode(proto, key, MAX_RESPONSE_BYTES) for key, proto in outputs}
         except ServingError as error:
-            raise ClientError(f"The answer cannot be read: {error}", "protocol") from None
+            raise ClientError(f"The response cannot be read: {error}", "protocol") from None
 
     def speak(self, name: str, arguments: Mapping[str, Any], deadline: Deadline) -> Speech:
-        """Our own stream, of frames or of nothing."""
+        """Return streamed speech of frames, or of an unconditional model."""
         for other in ("recording", "example", "text"):
             if other in arguments:
                 raise _over_http(f"`{other}`")
         rate_hz = self.spec(name, deadline).get("sample_rate_hz", 0)
         request = _speak_request(name, arguments, rate_hz)
-        call, first = self._retrying.do(lambda: self._begun(request, deadline), deadline)
+        call, first = self._retrying.do(lambda: self._start_stream(request, deadline), deadline)
         return Speech(self._samples(call, first, deadline), call.cancel, rate_hz)
 
     def draw(
         self, name: str, arguments: Mapping[str, Any], deadline: Deadline
     ) -> Stream[ImageScale]:
-        """Predict, image by image."""
+        """Return images, each from a call of Predict."""
         if "caption" in arguments:
             raise _over_http("`caption`")
         signatures = self.signatures(name, None, deadline)
@@ -171,7 +171,6 @@ class GrpcTransport:
             yield ImageScale(row, len(whole), True, whole)
 
     def _call(self, service: str, method: str, request: Any, deadline: Deadline) -> Any:
-        """The answer of a method that gives one."""
         _, response, _ = method_types(service, method)
         ask = self._channel.unary_unary(
             f"/{service}/{method}", request.__class__.SerializeToString, response.FromString
@@ -185,11 +184,11 @@ class GrpcTransport:
 
         return self._retrying.do(attempt, deadline)
 
-    def _begun(self, request: Any, deadline: Deadline) -> tuple[Any, Any]:
-        """A stream and its first message; None where it has none."""
-        _, response, _ = method_types(OURS, "Speak")
+    def _start_stream(self, request: Any, deadline: Deadline) -> tuple[Any, Any]:
+        """Start a stream; return it and its first message, None if it is empty."""
+        _, response, _ = method_types(MODELS, "Speak")
         ask = self._channel.unary_stream(
-            f"/{OURS}/Speak", request.__class__.SerializeToString, response.FromString
+            f"/{MODELS}/Speak", request.__class__.SerializeToString, response.FromString
         )
         call = ask(request, timeout=deadline.left(), metadata=self._metadata)
         try:
@@ -214,7 +213,6 @@ class GrpcTransport:
     def _client_error(
         self, error: grpc.RpcError, deadline: Deadline
     ) -> ClientError | RetryableError:
-        """What to raise for a call that failed."""
         status, words = error.code(), error.details() or ""
         trailing = dict(error.trailing_metadata() or ())
         if status == grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -268,7 +266,7 @@ def _speak_request(name: str, arguments: Mapping[str, Any], rate_hz: int) -> Any
 
 
 def _temperatures(given: Any, scales: int) -> np.ndarray:
-    """float32 [1, scales]."""
+    """Return the temperature of each scale, float32 [1, scales]."""
     several = given if isinstance(given, list) else [given] * scales
     return np.array([several], np.float32)
 
@@ -286,13 +284,13 @@ def _label(given: Any, classes: list[str]) -> int:
 
 
 def _tls_problem(details: str) -> str:
-    """Return why TLS with a server that listens came to nothing; "" where that is not the cause."""
+    """Return why TLS with a listening server failed; "" if something else failed."""
     if "CERTIFICATE_VERIFY_FAILED" in details:
-        return "shows a certificate that is not trusted."
+        return "has an untrusted certificate."
     if "handshake failed" in details:
-        return "does not speak TLS; without it its address begins with grpc://."
+        return "does not use TLS; its address begins with grpc://."
     return ""
 
 
 def _over_http(what: str) -> ClientError:
-    return ClientError(f"{what} must be asked for over http://, not grpc://.", "invalid_input")
+    return ClientError(f"{what} must be requested over http://, not grpc://.", "invalid_input")

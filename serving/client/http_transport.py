@@ -1,4 +1,4 @@
-"""The client over HTTP: version 2 of inference with binary tensors, and our own streams."""
+"""The client over HTTP: version 2 of inference with binary tensors, and routes of our own."""
 
 import base64
 import contextlib
@@ -32,7 +32,7 @@ MIN_SAMPLE_BYTES = 2
 
 
 class HttpTransport:
-    """What the client does, over HTTP/1.1."""
+    """The methods of the client over HTTP/1.1."""
 
     def __init__(
         self,
@@ -54,25 +54,25 @@ class HttpTransport:
         )
 
     def close(self) -> None:
-        """Lets the connections go."""
+        """Close the connections."""
         self._client.close()
 
     def models(self, deadline: Deadline) -> list[dict[str, Any]]:
-        """`GET /v1/models`."""
+        """Return `GET /v1/models`."""
         return self._field("data", "/v1/models", deadline)
 
     def spec(self, name: str, deadline: Deadline) -> dict[str, Any]:
-        """`GET /v1/models/NAME`."""
+        """Return `GET /v1/models/NAME`."""
         return self._json("GET", f"/v1/models/{name}", deadline)
 
     def examples(self, name: str, deadline: Deadline) -> list[dict[str, Any]]:
-        """`GET /v1/models/NAME/examples`."""
+        """Return `GET /v1/models/NAME/examples`."""
         return self._field("examples", f"/v1/models/{name}/examples", deadline)
 
     def signatures(
         self, name: str, version: int | None, deadline: Deadline
     ) -> dict[str, dict[str, TensorInfo]]:
-        """From TensorFlow Serving's metadata, which has every signature."""
+        """Return the inputs of each signature, from TensorFlow Serving's metadata."""
         parsed = self._json("GET", f"/v1/models/{_versioned(name, version)}/metadata", deadline)
         try:
             signatures = parsed["metadata"]["signature_def"]["signature_def"]
@@ -88,7 +88,7 @@ class HttpTransport:
         version: int | None,
         deadline: Deadline,
     ) -> dict[str, np.ndarray]:
-        """Version 2 of inference, tensors behind the JSON both ways."""
+        """Return the outputs of a signature, from version 2 of inference with binary tensors."""
         described, tail = [], []
         for key, value in inputs.items():
             data = value.astype(value.dtype.newbyteorder("<"), copy=False)
@@ -117,7 +117,7 @@ class HttpTransport:
             return self._outputs(body, response.headers.get(HEADER))
 
     def speak(self, name: str, arguments: Mapping[str, Any], deadline: Deadline) -> Speech:
-        """`POST /v1/models/NAME:speak`, as big-endian 16-bit samples without a header."""
+        """Return speech, from `POST /v1/models/NAME:speak` as raw big-endian 16-bit samples."""
         check_numbers(arguments)
         fields = {**arguments, "format": "l16"}
         if "frames" in arguments:
@@ -134,7 +134,7 @@ class HttpTransport:
     def draw(
         self, name: str, arguments: Mapping[str, Any], deadline: Deadline
     ) -> Stream[ImageScale]:
-        """`POST /v1/models/NAME:draw`, a line of JSON for each scale."""
+        """Return images, from `POST /v1/models/NAME:draw`, a line of JSON per scale."""
         check_numbers(arguments)
         opened, path = contextlib.ExitStack(), f"/v1/models/{name}:draw"
         response = opened.enter_context(self._opened("POST", path, deadline, _json_of(arguments)))
@@ -144,7 +144,7 @@ class HttpTransport:
     def _opened(
         self, method: str, path: str, deadline: Deadline, content: Any = None
     ) -> Iterator[httpx.Response]:
-        """An answer with a good status, of which nothing has been read yet."""
+        """Open a response with status 200, whose body is not read yet."""
         attempt = lambda: self._attempt(method, path, deadline, content)  # noqa: E731
         response = self._retrying.do(attempt, deadline)
         try:
@@ -152,7 +152,7 @@ class HttpTransport:
         except httpx.TimeoutException:
             raise deadline.passed() from None
         except httpx.HTTPError:
-            raise ClientError(f"{self._address} broke off its answer.", "broken_off") from None
+            raise ClientError(f"{self._address} broke off its response.", "broken_off") from None
         finally:
             response.close()
 
@@ -173,14 +173,13 @@ class HttpTransport:
             if _is_refused(error):
                 raise RetryableError(unreachable) from None
             raise unreachable from None
-        except httpx.HTTPError:  # the connection ended before an answer began
+        except httpx.HTTPError:  # the connection ended before the response began
             raise RetryableError(ClientError(f"{self._address} broke off.", "broken_off")) from None
         if response.status_code != httpx.codes.OK:
             self._refused(response)
         return response
 
     def _refused(self, response: httpx.Response) -> NoReturn:
-        """Raises what an answer other than 200 means."""
         status = response.status_code
         try:
             words = _words(response)
@@ -197,7 +196,7 @@ class HttpTransport:
 
     def _unexpected_server(self, status: int = 200) -> NoReturn:
         raise ClientError(
-            f"What answers at {self._address} is no server of these models (status {status}).",
+            f"{self._address} is not a server of these models (status {status}).",
             "protocol",
         )
 
@@ -224,7 +223,7 @@ class HttpTransport:
         return value
 
     def _outputs(self, body: bytes, length: str | None) -> dict[str, np.ndarray]:
-        """The tensors behind the JSON, read-only."""
+        """Return the tensors after the JSON, read-only."""
         try:
             start = int(length or "")
             outputs = {}
@@ -247,7 +246,7 @@ class HttpTransport:
     def _samples(
         self, opened: contextlib.ExitStack, response: httpx.Response, deadline: Deadline
     ) -> Generator[np.ndarray, None, None]:
-        """The waveform of 16-bit samples s, (2 s + 1) / 65535, as they come."""
+        """Yield the waveform of 16-bit samples s, (2 s + 1) / 65535, as they arrive."""
         rest = b""
         with opened:
             for part in response.iter_raw():
@@ -279,7 +278,7 @@ class HttpTransport:
                 side = int(parsed["side"])
                 pixels = _pixels(base64.b64decode(parsed["png"], validate=True), side)
                 return ImageScale(int(parsed["picture"]), side, bool(parsed["last"]), pixels)
-        except (KeyError, TypeError, ValueError, OSError, SyntaxError):  # PIL raises all of them
+        except (KeyError, TypeError, ValueError, OSError, SyntaxError):  # all of them raised by PIL
             self._unexpected_server()
         raise ClientError(str(parsed["error"]), "internal")
 
@@ -303,17 +302,17 @@ def _versioned(name: str, version: int | None) -> str:
 
 
 def _is_refused(error: BaseException) -> bool:
-    """Whether no server listens there yet, unlike an unknown host name, which will not change."""
+    """Return whether no server listens yet, unlike with an unknown host name, which is final."""
     return any(isinstance(cause, ConnectionError) for cause in _causes(error))
 
 
 def _tls_problem(error: BaseException) -> str:
-    """Return why TLS with a server that listens came to nothing; "" where that is not the cause."""
+    """Return why TLS with a listening server failed; "" if something else failed."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"shows a certificate that is not trusted: {cause.verify_message}."
+            return f"has an untrusted certificate: {cause.verify_message}."
         if isinstance(cause, ssl.SSLError):
-            return "does not speak TLS; over plain HTTP its address begins with http://."
+            return "does not use TLS; its address begins with http://."
     return ""
 
 
@@ -324,7 +323,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _words(response: httpx.Response) -> str:
-    """What the body of an error says, in the words of any of the protocols; "" for nothing."""
+    """Return the message in an error's body, in any of the protocols; "" without one."""
     body = b""
     with contextlib.suppress(httpx.HTTPError):
         for part in response.iter_raw():
@@ -343,7 +342,7 @@ def _after(retry_after: str) -> float:
 
 
 def _pixels(png: bytes, side: int) -> np.ndarray:
-    """uint8 [side, side, 1 or 3], after a look at the size that the file has."""
+    """Decode an image to uint8 [side, side, 1 or 3], after checking the size in its header."""
     size = int.from_bytes(png[16:20]), int.from_bytes(png[20:24])
     if size != (side, side) or side > MAX_SIDE:
         raise ValueError(f"an image of {size} pixels")

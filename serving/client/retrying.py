@@ -1,4 +1,4 @@
-"""Deadlines, and trying again until them."""
+"""Deadlines, and retries until then."""
 
 import dataclasses
 import json
@@ -15,10 +15,10 @@ Answer = TypeVar("Answer")
 
 
 class ClientError(UserError):
-    """A request that was not answered; one line says why.
+    """A request that failed, with a message of one line.
 
-    code: a short word for programs, as in serving/errors.py, or `unreachable` where there is no
-    server, or `protocol` where what answers is no server of these models.
+    code: a short word for programs, as in serving/errors.py, or `unreachable` without a server, or
+    `protocol` for another kind of server.
     """
 
     def __init__(self, message: str, code: str):
@@ -27,26 +27,26 @@ class ClientError(UserError):
 
 
 def token_error(address: str, has_token: bool) -> ClientError:
-    """Return the error of a server that does not let this client in."""
-    problem = "refuses the token" if has_token else "wants a token"
+    """Return the error of a server that rejects this client."""
+    problem = "rejects the token" if has_token else "requires a token"
     return ClientError(
         f"{address} {problem} (the command reads it from ONEPASS_TOKEN).", "unauthorized"
     )
 
 
 def strict_json(text: str | bytes) -> Any:
-    """Return what a JSON text holds; ValueError for NaN and Infinity, which are no JSON."""
+    """Parse JSON; raise ValueError for NaN and Infinity, which JSON lacks."""
 
     def refuse(word: str) -> None:
-        raise ValueError(f"{word} is no JSON")
+        raise ValueError(f"{word} is not JSON")
 
     return json.loads(text, parse_constant=refuse)
 
 
 class RetryableError(Exception):
-    """An attempt that may be worth repeating.
+    """A failed attempt that may be repeated.
 
-    error: what to raise where it is not repeated. after_seconds: that the server asked for.
+    error: raised if it is not repeated. after_seconds: pause that the server asked for.
     """
 
     def __init__(self, error: ClientError, after_seconds: float = 0.0):
@@ -64,20 +64,20 @@ class Deadline:
         self._end = now() + seconds
 
     def left(self) -> float:
-        """Return the seconds until it; raise ClientError once it has passed."""
+        """Return the seconds until the deadline; raise ClientError once it has passed."""
         left = self._end - self._now()
         if left <= 0:
             raise self.passed()
         return left
 
     def passed(self) -> ClientError:
-        """Return the error of one that has passed."""
-        return ClientError(f"No answer came within {self.seconds:g} s.", "deadline_exceeded")
+        """Return the error of a deadline that has passed."""
+        return ClientError(f"No response within {self.seconds:g} s.", "deadline_exceeded")
 
 
 @dataclasses.dataclass(frozen=True)
 class Retrying:
-    """Repeats attempts, after pauses that double, vary, and are those that the server asks for.
+    """A retry policy with pauses that double, vary, and follow the server's requests.
 
     retries: attempts after the first.
     """
@@ -89,10 +89,11 @@ class Retrying:
             raise UserError(f"`retries` must be at least 0, got {self.retries}.")
 
     def do(self, attempt: Callable[[], Answer], deadline: Deadline) -> Answer:
-        """Return what an attempt returns that does not raise RetryableError.
+        """Call `attempt` until it does not raise RetryableError, and return its result.
 
-        Raise the last error when the retries are used up, or when the server asks for a pause
-        beyond the deadline.
+        Raises:
+          ClientError: the last one, when the retries are used up or the server asks for a pause
+            beyond the deadline.
         """
 
         def pause(error: Exception) -> bool | float:

@@ -1,4 +1,4 @@
-"""`onepass sample http://HOST:PORT/NAME`: sounds and images of a model that is served."""
+"""The command `onepass sample URL`: sounds and images from a served model."""
 
 import dataclasses
 import logging
@@ -24,71 +24,72 @@ from serving.settings import TOKEN_VARIABLE, is_url
 from wavenet.data import audio
 from wavenet.plots import spectrogram_png
 
-PLOTTED_SECONDS = 20.0  # of a sound: a longer one is seen by its beginning
-ROWS = 8  # images in a request
+PLOTTED_SECONDS = 20.0  # longest part of a sound in its spectrogram
+ROWS = 8  # images per request
 INTERRUPTED = 130
 
 
 @dataclasses.dataclass(frozen=True)
 class Connection:
-    """What both kinds of models are asked with."""
+    """The options of both kinds of models."""
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="URL")]
-    """http://HOST:PORT/NAME, https:// or grpc://: a model of `onepass serve`."""
+    """Model of `onepass serve`: http://HOST:PORT/NAME, or with https:// or grpc://."""
     out: Path
-    """Folder for the files; made if missing."""
+    """Folder for the files; created if missing."""
     overwrite: bool = False
-    """Replace files of the same names that are there already."""
+    """Replace existing files of the same names."""
     seed: int = 0
-    """Names the noise: the same seed gives the same samples."""
+    """Seed of the noise: the same seed gives the same samples."""
     timeout: float = 600.0
-    """Seconds for each sound, or for all images, to the end of its answer."""
+    """Time limit for each sound, or for all images, in seconds."""
     retries: int = RETRIES
-    """Further attempts when the server is busy or not there yet."""
+    """Retries if the server is busy or not running yet."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SpeakArguments(Connection):
-    """Let a server speak: WAV files and spectrograms. The token is in ONEPASS_TOKEN."""
+    """Synthesise speech on a server: WAV files and spectrograms. ONEPASS_TOKEN holds the token."""
 
     num: int = 1
-    """Sounds, from the rows 0, 1, ... of the seed."""
+    """Number of sounds, from rows 0, 1, ... of the seed."""
     seconds: float | None = None
-    """Length of a sound; None: that of what is spoken, or what the server gives."""
+    """Duration of a sound; None: that of the input, or the server's default."""
     recording: Path | None = None
-    """WAV or FLAC file to be spoken again, at its level; None: the first of the server's own
-    examples."""
+    """WAV or FLAC file to resynthesise, at its level; None: the first of the server's examples."""
     mel: Path | None = None
-    """Frames to speak instead: an npy file [frames, channels]."""
+    """npy file of frames [frames, channels] to speak instead."""
     force: bool = False
-    """Speak a mel that does not look like those that the model was trained on."""
+    """Accept a mel that does not look like the training data."""
     text: str | None = None
-    """Text to speak instead, where the server has a front end for it."""
+    """Text to speak instead, where the server has a text front end."""
     example: str | None = None
-    """Name of a recording that the server has, to be spoken again."""
+    """Name of one of the server's recordings to resynthesise."""
     speaker: str | None = None
-    """Name of a speaker, for a model that has them."""
+    """Name of a speaker, for a model with speakers."""
     temperature: float | None = None
-    """1 samples the model; less comes closer to its mode. None: what the model declares, else 1."""
+    """1 samples the model; less is closer to its mode. None: the model's default, else 1."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DrawArguments(Connection):
-    """Let a server draw: PNG files, a sheet of them all and, from a multiscale model, how they
-    grow. The token is in ONEPASS_TOKEN."""
+    """Draw images on a server: PNG files, a sheet of them and, if multiscale, of their scales.
+
+    ONEPASS_TOKEN holds the token.
+    """
 
     num: int = 16
-    """Images, from the rows 0, 1, ... of the seed."""
+    """Number of images, from rows 0, 1, ... of the seed."""
     temperature: tuple[float, ...] = (1.0,)
-    """1 samples the model; one number, or one a scale, base first."""
+    """1 samples the model; one number, or one per scale, base first."""
     guidance: float = 0.0
-    """How far an image is moved away from what no condition in particular has."""
+    """Strength of the condition beyond the model's own; 0: none."""
     label: str | None = None
-    """Class, by name or number; None: all classes in turn."""
+    """Class, by name or index; None: all classes in turn."""
     caption: tuple[str, ...] | None = None
     """Texts to draw, in turn, for a model of captions."""
     map: Path | None = None
-    """npy file [side, side] of labels, for a model of maps."""
+    """npy file of labels [side, side], for a model of maps."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,15 +107,23 @@ class ArrayArguments(Connection):
     """npy file [num, length, channels], for a model with a condition."""
 
 
-ARGUMENTS = {"sound": SpeakArguments, "picture": DrawArguments, "array": ArrayArguments}
+ARGUMENTS: dict[str, Any] = {
+    "sound": SpeakArguments,
+    "picture": DrawArguments,
+    "array": ArrayArguments,
+}
 
 
 def run_sample(arguments: list[str], parse: Callable) -> int:
-    """Parses the rest of `onepass sample URL ...`, whose options the model's kind decides.
+    """Run `onepass sample URL ...`; return the exit status.
 
-    Ctrl-C keeps what has come.
+    The model's kind decides on the options. Ctrl-C keeps the samples received so far.
+
+    Args:
+      arguments: words after the command's name.
+      parse: parses them into a dataclass.
     """
-    logging.getLogger("stamina").setLevel(logging.ERROR)  # the end of the retries is reported
+    logging.getLogger("stamina").setLevel(logging.ERROR)  # only the final error is reported
     address, name = server_and_name(next(filter(is_url, arguments)))
     with Client(address, token=os.environ.get(TOKEN_VARIABLE) or None) as client:
         spec = client.spec(name)
@@ -127,11 +136,15 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     try:
         given.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"Cannot make the folder {given.out}: {error.strerror}.") from error
+        raise UserError(f"Cannot create the folder {given.out}: {error.strerror}.") from error
     token = os.environ.get(TOKEN_VARIABLE) or None
     limits: dict[str, Any] = {"timeout_seconds": given.timeout, "retries": given.retries}
     with Client(address, token=token, **limits) as client:
-        runs = {"sound": _speak, "picture": _draw, "array": _sample_arrays}
+        runs: dict[str, Callable[..., int]] = {
+            "sound": _speak,
+            "picture": _draw,
+            "array": _sample_arrays,
+        }
         return runs[kind](client, name, spec, given)
 
 
@@ -153,10 +166,9 @@ def _state(spec: dict[str, Any]) -> str:
 
 
 def _speak(client: Client, name: str, spec: dict[str, Any], given: SpeakArguments) -> int:
-    """Writes the sounds one after the other."""
     arguments = _speak_arguments(client, name, spec, given)
-    begin = f"{_name_of(given, arguments)}_{given.seed}"
-    paths = [given.out / f"{begin}_{row}.wav" for row in range(given.num)]
+    prefix = f"{_name_of(given, arguments)}_{given.seed}"
+    paths = [given.out / f"{prefix}_{row}.wav" for row in range(given.num)]
     check_new([each for path in paths for each in (path, _image(path))], given.overwrite)
     interrupted = False
     with Progress(given.num, "speaking", "sound") as progress:
@@ -169,7 +181,7 @@ def _speak(client: Client, name: str, spec: dict[str, Any], given: SpeakArgument
 
 
 def _name_of(given: SpeakArguments, arguments: dict[str, Any]) -> str:
-    """What the files of a sound begin with: the name of what is spoken."""
+    """Return the prefix of a sound's files: the name of the input."""
     file = given.recording or given.mel
     if file is not None:
         return file.stem
@@ -177,12 +189,11 @@ def _name_of(given: SpeakArguments, arguments: dict[str, Any]) -> str:
 
 
 def _image(path: Path) -> Path:
-    """The file of a sound's spectrogram."""
     return path.with_suffix(".png")
 
 
 def _write_sound(client: Client, name: str, path: Path, arguments: dict[str, Any]) -> bool:
-    """Writes a WAV file while it comes, and its image; whether it was cut short by Ctrl-C."""
+    """Write a WAV file as it arrives, and its spectrogram; return whether Ctrl-C cut it short."""
     start, first_seconds, samples, interrupted = time.perf_counter(), 0.0, 0, False
     beginning: list[np.ndarray] = []
     with client.speak(name, **arguments) as speech:
@@ -198,7 +209,7 @@ def _write_sound(client: Client, name: str, path: Path, arguments: dict[str, Any
             except KeyboardInterrupt:
                 interrupted = True
     if not samples and not interrupted:
-        raise UserError(f"The model `{name}` gave no sound.")
+        raise UserError(f"The model `{name}` returned no sound.")
     if samples:
         seconds = time.perf_counter() - start
         plotted = np.concatenate(beginning)[: int(PLOTTED_SECONDS * rate_hz)]
@@ -211,7 +222,6 @@ def _write_sound(client: Client, name: str, path: Path, arguments: dict[str, Any
 def _speak_arguments(
     client: Client, name: str, spec: dict[str, Any], given: SpeakArguments
 ) -> dict[str, Any]:
-    """What is to be spoken, as the client takes it."""
     sources = {
         "recording": given.recording,
         "frames": _numbers(given.mel) if given.mel else None,
@@ -236,7 +246,7 @@ def _speak_arguments(
 
 
 def _numbers(path: Path) -> np.ndarray:
-    """float32 [frames, channels] of an npy file."""
+    """Read float32 [frames, channels] from an npy file."""
     array = _array(path)
     if array.ndim != 2 or array.dtype.kind not in "fiu":
         raise UserError(f"{path} must hold numbers [frames, channels], got {array.shape}.")
@@ -254,7 +264,6 @@ def _array(path: Path) -> np.ndarray:
 
 
 def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments) -> int:
-    """Writes the images as they come, and the sheets of them at the end."""
     images: list[list[np.ndarray]] = []
     start = time.perf_counter()
     with Progress(given.num, "drawing", "image") as progress:
@@ -275,7 +284,7 @@ def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments)
 
 
 def _class_name(spec: dict[str, Any], label: str | None, row: int) -> str | None:
-    """The name of an image's class, None for a model without classes."""
+    """Return the name of an image's class, None for a model without classes."""
     classes = [str(name) for name in spec.get("classes") or ()]
     if not classes:
         return None
@@ -288,7 +297,7 @@ def _class_name(spec: dict[str, Any], label: str | None, row: int) -> str | None
 def _image_scales(
     client: Client, name: str, spec: dict[str, Any], given: DrawArguments
 ) -> Iterator[list[np.ndarray]]:
-    """The scales of each image, of all classes in turn without a label, or of several captions."""
+    """Yield the scales of each image, with several classes or captions in turn."""
     signatures = client.signatures(name)
     signature = fastest(signatures)
     inputs = signatures.get(signature, {})

@@ -1,4 +1,4 @@
-"""What a server sends piece by piece, sound in chunks and images scale by scale, and is sent."""
+"""Streamed responses: audio in chunks and images scale by scale; checks of their requests."""
 
 import dataclasses
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -8,6 +8,7 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 
+Cancel = Callable[[], object]
 Chunk = TypeVar("Chunk")
 
 
@@ -15,7 +16,7 @@ Chunk = TypeVar("Chunk")
 class ImageScale:
     """An image at one of its scales.
 
-    image: which, from 0. side: in pixels. last: whether this is the image itself. pixels: uint8
+    image: its index, from 0. side: in pixels. last: whether this is the final scale. pixels: uint8
     [side, side, channels].
     """
 
@@ -26,19 +27,19 @@ class ImageScale:
 
 
 class Stream(Generic[Chunk]):
-    """An iterator of what comes, piece by piece.
+    """An iterator of the parts of a response.
 
-    `close` it, or use it in `with`, where reading stops before the end: the server then stops too.
+    `close` it, or use it in `with`, if reading stops before the end: the server then stops too.
     """
 
-    def __init__(self, chunks: Generator[Chunk, None, None], leave: Callable[[], None]):
-        self._pieces, self._leave = chunks, leave
+    def __init__(self, chunks: Generator[Chunk, None, None], cancel: Cancel):
+        self._chunks, self._cancel = chunks, cancel
 
     def __iter__(self) -> Iterator[Chunk]:
         return self
 
     def __next__(self) -> Chunk:
-        return next(self._pieces)
+        return next(self._chunks)
 
     def __enter__(self) -> Self:
         return self
@@ -47,26 +48,21 @@ class Stream(Generic[Chunk]):
         self.close()
 
     def close(self) -> None:
-        """Closes the response; the server stops."""
-        self._pieces.close()
-        self._leave()  # a generator that was never begun has nothing to close
+        """Close the response; the server stops."""
+        self._chunks.close()
+        self._cancel()  # closing a generator that was never started does nothing
 
 
 class Speech(Stream[np.ndarray]):
-    """Sound as it comes: chunks float32 [samples], at `sample_rate_hz`."""
+    """Audio in chunks float32 [samples], at `sample_rate_hz`."""
 
-    def __init__(
-        self,
-        chunks: Generator[np.ndarray, None, None],
-        leave: Callable[[], None],
-        sample_rate_hz: int,
-    ):
-        super().__init__(chunks, leave)
-        self.sample_rate_hz = sample_rate_hz
+    def __init__(self, chunks: Generator[np.ndarray, None, None], cancel: Cancel, rate_hz: int):
+        super().__init__(chunks, cancel)
+        self.sample_rate_hz = rate_hz
 
 
 def whole_images(scales: Iterable[ImageScale]) -> Iterator[list[np.ndarray]]:
-    """For each image all its scales, the smallest first, once the last of them has come."""
+    """Yield all scales of each image, the smallest first, once the last one has arrived."""
     pixels: list[np.ndarray] = []
     for scale in scales:
         pixels.append(scale.pixels)
@@ -76,7 +72,7 @@ def whole_images(scales: Iterable[ImageScale]) -> Iterator[list[np.ndarray]]:
 
 
 def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
-    """The scales of one image of a batch, the smallest first, the whole image last."""
+    """Return the scales of one image of a batch, the smallest first, the whole image last."""
     whole = outputs["picture"][row]
     scales = [value[row] for name, value in outputs.items() if name.startswith("picture_")]
     smaller = [pixels for pixels in scales if len(pixels) < len(whole)]
@@ -84,7 +80,7 @@ def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
 
 
 def check_numbers(arguments: Mapping[str, Any]) -> None:
-    """Raise UserError for numbers that no JSON can hold."""
+    """Raise UserError for numbers that JSON cannot hold."""
     for name in ("temperature", "seconds", "guidance", "frames", "map"):
         value = arguments.get(name)
         if value is not None and not np.isfinite(numbers := np.asarray(value, float)).all():

@@ -1,1 +1,1 @@
-"""What serves a folder of models elsewhere: Ray Serve, Kubernetes, TensorFlow Serving."""
+"""The server on other platforms; docs/deploy/ has the files that need no code."""

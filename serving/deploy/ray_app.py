@@ -1,7 +1,7 @@
-"""The server on Ray Serve: replicas that each hold all models, behind one balancer a machine.
+"""The server on Ray Serve: replicas that each hold all models, behind a proxy per machine.
 
-`app` is what a Serve config file names: `import_path: serving.deploy.ray_app:app`; how many
-replicas there are, and how much each works on, is what that file says, see docs/deploy/ray.yaml.
+A Serve config file names `app`: `import_path: serving.deploy.ray_app:app`. The number of replicas
+and their load are set there; see docs/deploy/ray.yaml.
 """
 
 import dataclasses
@@ -23,28 +23,28 @@ from serving.observability import logs, traces
 from serving.observability.metrics import Metrics
 from serving.settings import TOKEN_VARIABLE, Settings
 
-NAME = "onepass"  # of the only deployment
-EVERY_INTERFACE = "0.0.0.0"
+NAME = "onepass"  # of the deployment
+ALL_INTERFACES = "0.0.0.0"
 
 
-class NothingLoaded(RuntimeError):  # noqa: N818 - the condition, as the other errors
-    """Of all models that were found, none can be served."""
+class NothingLoaded(RuntimeError):  # noqa: N818 - named as the other errors
+    """None of the models found can be served."""
 
 
 @serve.ingress()
 class Replica:
-    """A process with all models, that answers HTTP itself: there is no hop behind it.
+    """A process with all models, which answers HTTP itself.
 
-    It begins to take requests when all models are warm. It is unhealthy, and replaced, when it has
-    none any more.
+    It accepts requests once all models are warm. It is unhealthy, and is replaced, when it has no
+    model left.
 
     Args:
-      models: folder of them, on this machine.
-      settings: of the server; a token must be there.
-      load: makes a bundle of a version's folder; None: `serving.bundles.loading.load`.
+      models: folder of models on this machine.
+      settings: settings of the server; a token is required.
+      load: returns the bundle of a version's folder; None: `serving.bundles.loading.load`.
     """
 
-    async def __init__(  # type: ignore[misc] # which Ray awaits
+    async def __init__(  # type: ignore[misc] # Ray awaits it
         self,
         models: str,
         settings: Settings,
@@ -52,7 +52,7 @@ class Replica:
     ):
         if read_token(settings) is None:
             raise UserError(
-                f"Ray listens on every interface, and needs a token: `token_file` or "
+                f"Ray listens on all interfaces and requires a token: `token_file` or "
                 f"{TOKEN_VARIABLE}."
             )
         logs.configure(settings.log_format, settings.log_level)
@@ -69,12 +69,12 @@ class Replica:
         return make_app(self._registry, self._settings, self._metrics)
 
     async def check_health(self) -> None:
-        """Raises NothingLoaded when there is nothing to be served."""
+        """Raise NothingLoaded if no model is loaded."""
         if not (self._registry.ready or self._registry.draining):
             raise NothingLoaded("No model is loaded.")
 
     async def __del__(self):
-        """Comes after Ray has waited for the requests."""
+        """Stop the registry, after Ray has waited for the requests."""
         if hasattr(self, "_registry"):
             await self._registry.stop(self._settings.drain_seconds)
 
@@ -83,11 +83,11 @@ def app(args: Mapping[str, Any]) -> Application:
     """Return the application that a Serve config file describes.
 
     Args:
-      args: `models`, the folder; any field of Settings by its name; and `rollout`, any word: Ray
-        replaces the replicas of an application whose arguments have changed.
+      args: `models`, the folder; any field of Settings by its name; and `rollout`, any word, which
+        replaces the replicas when it changes.
 
     Raises:
-      UserError: a name that is none, or a value of another kind.
+      UserError: an unknown name, or a value of the wrong type.
     """
     return serve.deployment(name=NAME)(Replica).bind(*from_arguments(args))
 
@@ -103,7 +103,7 @@ def from_arguments(args: Mapping[str, Any]) -> tuple[str, Settings]:
         if name not in known:
             raise UserError(f"There is no setting `{name}`; there are {', '.join(known)}.")
     try:
-        settings = as_model({"host": EVERY_INTERFACE, **given}, Settings)
+        settings = as_model({"host": ALL_INTERFACES, **given}, Settings)
     except InvalidInput as error:
         raise UserError(str(error)) from error
     return str(Path(models).absolute()), settings

@@ -1,1 +1,1 @@
-"""What runs behind every protocol: the model registry, batching, streams, limits, tokens."""
+"""The parts behind all protocols: model registry, batching, streams, limits, tokens."""

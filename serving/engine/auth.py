@@ -1,4 +1,4 @@
-"""The bearer token that requests must carry."""
+"""The bearer token of requests."""
 
 import hmac
 import os
@@ -9,18 +9,18 @@ from serving.settings import TOKEN_VARIABLE, Settings
 
 MIN_CHARACTERS = 16
 OPEN_PATHS = ("/healthz", "/")
-HEALTH_PREFIX = "/grpc.health.v1.Health/"  # a probe has no token
+HEALTH_PREFIX = "/grpc.health.v1.Health/"  # probes have no token
 OPEN_PREFIXES = ("/page/", HEALTH_PREFIX)
 
 
 class TokenAuth:
-    """Admits requests that carry the token, as `Authorization: Bearer TOKEN`.
+    """A check of the token, `Authorization: Bearer TOKEN`.
 
-    The page's own files are open: they hold nothing, and ask for the token themselves. How often a
-    token may be tried is for the proxy in front to limit.
+    The page's own files are open: they hold no data, and ask for the token themselves. Limiting
+    attempts is left to the reverse proxy.
 
     Args:
-      token: None admits every request.
+      token: None accepts every request.
     """
 
     def __init__(self, token: str | None):
@@ -34,14 +34,14 @@ class TokenAuth:
         if scheme.lower() != b"bearer":
             raise Unauthorized("A token must be given, as `Authorization: Bearer TOKEN`.")
         if not hmac.compare_digest(value.strip(), self._token):
-            raise Unauthorized("The token is not the right one.")
+            raise Unauthorized("The token is wrong.")
 
 
 def read_token(settings: Settings) -> str | None:
-    """Return the token of the settings or of the environment; None: no token is needed.
+    """Return the token of the settings or of the environment; None: no token is required.
 
     Raises:
-      UserError: the file cannot be read, or what it holds is no token.
+      UserError: the file cannot be read, or does not hold a token.
     """
     path = settings.token_file
     if path is None:
@@ -52,7 +52,7 @@ def read_token(settings: Settings) -> str | None:
         try:
             text, where = path.read_text(encoding="utf-8"), str(path)
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is no text"
+            reason = getattr(error, "strerror", None) or "it is not text"
             raise UserError(f"Cannot read the token file {path}: {reason}.") from error
     token = text.strip()
     if len(token) < MIN_CHARACTERS or not (token.isascii() and token.isprintable()):

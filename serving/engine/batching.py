@@ -1,4 +1,4 @@
-"""Batch concurrent requests into calls: a bounded queue with deadlines, in turns."""
+"""Batching of concurrent requests: a bounded queue with deadlines, in turns."""
 
 import asyncio
 import collections
@@ -26,19 +26,19 @@ from serving.observability.metrics import ModelMetrics
 
 LOG = logging.getLogger(__name__)
 MAX_RETRY_SECONDS = 60.0
-LARGE_BYTES = 2**20  # what is copied in a thread, so that others need not wait for it
-CALL_SECONDS = 1.0  # that a call of several rows is meant to take at most: others wait for it
+LARGE_BYTES = 2**20  # above which outputs are copied in a thread
+CALL_SECONDS = 1.0  # target for a call of several rows, since others wait for it
 
 Call = Callable[[str, Arrays], Arrays]
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How much of one model may wait or run.
+    """Limits of one model.
 
-    rows, bytes: of inputs that wait. request_rows: of one request.
-    delay_seconds: that a batch is held back for requests that are likely to come. threads: calls at
-    the same time; one more for rows that take longer than CALL_SECONDS.
+    rows, bytes: inputs that may wait. request_rows: rows of one request. delay_seconds: how long a
+    batch waits for requests that are likely to come. threads: concurrent calls; one more for rows
+    that take longer than CALL_SECONDS.
     """
 
     rows: int = 256
@@ -50,7 +50,7 @@ class Limits:
 
 @dataclasses.dataclass(eq=False)
 class _Request:
-    """Inputs on their way: the rows that wait, and the answer that all make together."""
+    """A request: its inputs, its waiting rows, and the future of its outputs."""
 
     signature: str
     fitted: Fitted
@@ -75,12 +75,12 @@ class _Request:
 
     @property
     def seconds(self) -> float:
-        """That the rows that wait will take, as far as that is known."""
+        """Estimated seconds for the waiting rows."""
         return len(self.waiting) * self.row_seconds
 
     @property
     def is_long(self) -> bool:
-        """Whether one of its rows alone takes longer than others should wait."""
+        """Whether one row alone takes longer than other requests should wait."""
         return self.row_seconds > CALL_SECONDS
 
 
@@ -94,18 +94,20 @@ class _Row:
 
 
 class Batcher:
-    """Collects the rows of requests into calls.
+    """Batches of the rows of concurrent requests.
 
-    A lone request is called at once. When requests come side by side, those that come during a call
-    share the next one, and after a call that several shared the next is held back a moment for
-    them to come again. Requests take turns: one whose rows do not fit into a call goes to the end
-    of the queue. A call ends within CALL_SECONDS, so that a request of many rows lets others go
-    between, and rows that take longer have a thread of their own.
+    A lone request is called at once. Requests that arrive during a call share the next one; after a
+    shared call, the next one is delayed a moment so that more requests can join it. Requests take
+    turns: one whose rows do not all fit into a call moves to the end of the queue. A call takes at
+    most CALL_SECONDS, so that other requests run between the calls of a large one, and slower rows
+    have a thread of their own.
 
     Args:
-      call: (signature, inputs) -> outputs; it runs in a thread.
-      padding: of the model.
-      limits, metrics: see there.
+      call: (signature, inputs) -> outputs; called in a thread.
+      padding: padding of the model's inputs.
+      limits: limits of the model.
+      metrics: metrics of the model.
+      name: name of the threads.
     """
 
     def __init__(
@@ -127,10 +129,12 @@ class Batcher:
     async def submit(
         self, signature: str, inputs: Arrays, timeout_seconds: float | None = None
     ) -> Arrays:
-        """The outputs for checked inputs.
+        """Return the outputs for checked inputs.
 
-        Raises TooLarge, Overloaded, DeadlineExceeded, or whatever ServingError the call ended in.
-        Rows of a cancelled request that still wait never reach the call.
+        Waiting rows of a cancelled request are never called.
+
+        Raises:
+          ServingError: TooLarge, Overloaded, DeadlineExceeded, or the error of the call.
         """
         request = self._enqueued(signature, self._padding.fit(signature, inputs), timeout_seconds)
         self._dispatch()
@@ -148,7 +152,7 @@ class Batcher:
         return self._assembled(request)
 
     def close(self) -> None:
-        """Answers what waits with NotReady, and everything that comes after."""
+        """Answer waiting and later requests with NotReady."""
         self._closed = True
         for request in self._waiting:
             _fail(request, NotReady("The server is stopping."))
@@ -156,7 +160,6 @@ class Batcher:
     def _enqueued(
         self, signature: str, fitted: Fitted, timeout_seconds: float | None = None
     ) -> _Request:
-        """The request, its rows in the queue."""
         loop, limits = asyncio.get_running_loop(), self._limits
         rows = len(next(iter(fitted.inputs.values())))
         most = min(limits.rows, limits.request_rows)
@@ -185,47 +188,46 @@ class Batcher:
         return request
 
     def _check_room(self, request: _Request, size: int) -> None:
-        """Raise Overloaded if the queue is full."""
         rows, limits = len(request.waiting), self._limits
         if self._waiting_rows + rows > limits.rows or self._waiting_bytes + size > limits.bytes:
-            raise Overloaded(f"{self._waiting_rows} rows wait already.", self._retry_seconds())
+            raise Overloaded(
+                f"The queue is full: {self._waiting_rows} rows wait.", self._retry_seconds()
+            )
 
     def _check_time(self, request: _Request, seconds: float) -> None:
-        """TooLarge or Overloaded where even the fastest calls so far would end too late."""
+        """Raise TooLarge or Overloaded if even the fastest calls so far would end too late."""
         threads = 1 if request.is_long else self._limits.threads
         alone = request.seconds / threads
         if alone > seconds:
             raise TooLarge(
-                f"The request would take about {alone:.0f} seconds, and has {seconds:.3g}: "
+                f"The request would take about {alone:.0f} seconds, with a limit of {seconds:.3g}: "
                 "ask for fewer rows, shorter ones, or a stream."
             )
         rivals = [other for other in self._waiting if other.is_long == request.is_long]
-        # Requests take turns: before this one ends, another one gets about as much time at most.
-        beside = sum(min(other.seconds, request.seconds) for other in rivals)
-        needed = (request.seconds + beside) / threads
+        # Requests take turns: before this one ends, each other one gets at most as much time.
+        others = sum(min(other.seconds, request.seconds) for other in rivals)
+        needed = (request.seconds + others) / threads
         if needed > seconds:
             raise Overloaded(
-                f"What waits takes about {needed:.0f} seconds, and the request has {seconds:.3g}.",
+                f"The queue takes about {needed:.0f} seconds, with a limit of {seconds:.3g}.",
                 min(needed - seconds + 1.0, MAX_RETRY_SECONDS),
             )
 
     def _count(self, request: _Request, rows: int) -> None:
         self._waiting_rows += rows
         self._waiting_bytes += rows * request.bytes_per_row
-        self._metrics.rows_queued(rows)
+        self._metrics.queue_rows.inc(rows)
 
     def _retry_seconds(self) -> float:
         return min(max(1.0, _seconds(self._waiting) / self._limits.threads), MAX_RETRY_SECONDS)
 
     def _remove_waiting(self, request: _Request) -> None:
-        """Takes the rows that still wait out of the queue."""
         request.answer.cancel()
         self._count(request, -len(request.waiting))
         request.waiting.clear()
         self._waiting.pop(request, None)
 
     def _dispatch(self) -> None:
-        """Starts as many calls as there are threads for."""
         loop = asyncio.get_running_loop()
         while (request := self._next_request()) is not None:
             wait_seconds = self._delay_until - loop.time()
@@ -249,7 +251,7 @@ class Batcher:
         return next(able, None)
 
     def _alike(self, request: _Request) -> list[_Request]:
-        """Those that can share a call with it, itself among them."""
+        """Return the requests that can share a call with this one, itself included."""
         return [other for other in self._waiting if other.fitted.key == request.fitted.key]
 
     def _is_worth_a_call(self, request: _Request) -> bool:
@@ -274,20 +276,22 @@ class Batcher:
             self._count(request, -taken)
             del self._waiting[request]
             if request.waiting:
-                self._waiting[request] = None  # its next turn comes after those of all others
+                self._waiting[request] = None  # to the end of the queue
         return rows
 
     async def _run(self, rows: list[_Row]) -> None:
         loop = asyncio.get_running_loop()
         start = loop.time()
         for row in rows:
-            self._metrics.waited(start - row.request.arrived)
-        self._metrics.call_started()
+            self._metrics.queue_seconds.observe(start - row.request.arrived)
+        self._metrics.running.inc()
         results = await loop.run_in_executor(self._pool, self._outputs, rows)
         seconds, first = loop.time() - start, rows[0].request
         size = max(len(rows), self._padding.size(len(rows)))
         self._times.note(first.fitted.key, first.signature, first.fitted.cost, seconds / size)
-        self._metrics.call_finished(len(rows), seconds)
+        self._metrics.running.dec()
+        self._metrics.batch_rows.observe(len(rows))
+        self._metrics.call_seconds.observe(seconds)
         for row, result in zip(rows, results, strict=True):
             if isinstance(result, ServingError):
                 _fail(row.request, result)
@@ -305,7 +309,7 @@ class Batcher:
         self._dispatch()
 
     def _outputs(self, rows: list[_Row]) -> list[Arrays | ServingError]:
-        """The outputs of each row; in a thread."""
+        """Return the outputs of each row; called in a thread."""
         request = rows[0].request
         try:
             size = self._padding.size(len(rows))
@@ -316,14 +320,16 @@ class Batcher:
         except Exception as error:
             if len(rows) == 1:
                 return [_failure(error, request.id)]
-            self._metrics.batch_retried()
+            self._metrics.retries.inc()
             failed: dict[int, ServingError] = {}
             return [self._retry_row(row, failed) for row in rows]
 
     def _retry_row(self, row: _Row, failed: dict[int, ServingError]) -> Arrays | ServingError:
-        """The outputs of a row of a failed batch, in a call of its own.
+        """Return the outputs of a row of a failed batch, called alone.
 
-        failed: by the `id` of requests one of whose rows has failed already; the others need not.
+        Args:
+          row: the row to call.
+          failed: errors by the `id` of requests with a failed row, whose other rows are not called.
         """
         if row.request.answer.done():
             return Cancelled("The request was cancelled.")
@@ -335,7 +341,6 @@ class Batcher:
         return failed[id(row.request)]
 
     def _assembled(self, request: _Request) -> Arrays:
-        """The answer made of its rows."""
         results = [result for result in request.results if result is not None]
         outputs = {name: np.stack([result[name] for result in results]) for name in results[0]}
         return self._padding.crop(outputs)

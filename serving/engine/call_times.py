@@ -1,18 +1,18 @@
-"""How long calls take, from those that were made."""
+"""Durations of past calls, from which waiting times are estimated."""
 
 import collections
 from collections.abc import Hashable
 
-REMEMBERED = 8  # calls of a kind
+REMEMBERED = 8  # calls per kind
 MAX_KINDS = 256
-MAX_STEP = 8.0  # times the cost of a kind that was called, for one that was not
+MAX_STEP = 8.0  # ratio of costs up to which a kind is estimated from another
 
 
 class CallTimes:
-    """Seconds that a row takes, by the kind of call: its signature and its shapes.
+    """Seconds per row by the kind of call: its signature and shapes.
 
-    It is the least of the last calls: what it says cannot be met would not have been met. A kind
-    that was called once is not known, since that call may have compiled: were it believed, it would
+    The estimate is the minimum of the last calls, so that only hopeless requests are refused. A
+    kind that was called once counts as unknown: that call may have compiled, and its time would
     refuse the calls that show how fast the kind is.
     """
 
@@ -22,7 +22,14 @@ class CallTimes:
         )
 
     def note(self, kind: Hashable, signature: str, cost: float, seconds_per_row: float) -> None:
-        """Remembers a call; cost: of one of its rows."""
+        """Record a call.
+
+        Args:
+          kind: kind of the call.
+          signature: signature of the call.
+          cost: cost of one of its rows.
+          seconds_per_row: duration divided by the number of rows.
+        """
         self._seconds.setdefault(kind, (signature, cost, collections.deque(maxlen=REMEMBERED)))
         self._seconds.move_to_end(kind)
         self._seconds[kind][2].append(seconds_per_row)
@@ -30,8 +37,11 @@ class CallTimes:
             self._seconds.popitem(last=False)
 
     def seconds_per_row(self, kind: Hashable, signature: str, cost: float) -> float:
-        """Of a kind that was called twice, or as its cost is to that of the next smaller one; 0.0
-        where nothing like it was called yet."""
+        """Return the estimate for a kind; 0.0 if it is unknown.
+
+        A kind that was never called is estimated from the next cheaper one, in proportion to their
+        costs.
+        """
         called = {known: each for known, each in self._seconds.items() if len(each[2]) > 1}
         if kind in self._seconds:
             return min(called[kind][2]) if kind in called else 0.0

@@ -1,4 +1,4 @@
-"""Versions of models loaded and warmed, a few at a time, each within its time."""
+"""Loading and warming of model versions, a few at a time, each with a time limit."""
 
 import asyncio
 import concurrent.futures
@@ -17,15 +17,15 @@ from serving.sandbox.loader import bundle_loader
 from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)
-REPORT_SECONDS = 10.0  # after which the next model is loaded beside one that is not ready yet
+REPORT_SECONDS = 10.0  # after which a slow load lets the next model load
 LOADS_AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
 
 
 class LoadTimeout(DeadlineExceeded):
-    """A version that is not ready in its time; `attempt` goes on without anyone to wait for it."""
+    """A version that is not ready in time; `attempt` continues, and nobody waits for it."""
 
     def __init__(self, seconds: float, attempt: "asyncio.Future[Servable]"):
-        super().__init__(f"It was not loaded and warm within {seconds:g} seconds.")
+        super().__init__(f"It was not loaded and warmed within {seconds:g} seconds.")
         self.attempt = attempt
 
 
@@ -33,19 +33,22 @@ class ModelLoader:
     """Loads bundles in threads.
 
     Args:
-      settings: `load_seconds` that a version has. load: makes a bundle of a version's folder; None:
-        as the settings say.
+      settings: `load_seconds`, the time limit of a version.
+      load: returns the bundle of a version's folder; None: as the settings say.
     """
 
     def __init__(self, settings: Settings, load: Callable[[Path], Servable] | None = None):
         self._load_bundle = load or bundle_loader(settings)
-        self._most_seconds = settings.load_seconds
-        self._places = asyncio.Semaphore(LOADS_AT_ONCE)
+        self._load_seconds = settings.load_seconds
+        self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
 
     async def load(self, name: str, found: FoundVersion) -> Servable:
-        """The bundle of a version, warm; meanwhile the log says that it is coming.
+        """Load and warm a version, and return its bundle.
 
-        One that takes long leaves its turn to others. Raises LoadTimeout.
+        A version that takes long lets others load; the log reports that it is still loading.
+
+        Raises:
+          LoadTimeout: it takes longer than `load_seconds`.
         """
 
         def warm() -> Servable:
@@ -54,28 +57,29 @@ class ModelLoader:
             bundle.warm()
             return bundle
 
-        async with self._places:
+        async with self._slots:
             attempt = _in_daemon_thread(warm, f"load-{name}")
-            end = time.monotonic() + self._most_seconds
-            await asyncio.wait({attempt}, timeout=min(REPORT_SECONDS, self._most_seconds))
+            end = time.monotonic() + self._load_seconds
+            await asyncio.wait({attempt}, timeout=min(REPORT_SECONDS, self._load_seconds))
         while not attempt.done() and (left := end - time.monotonic()) > 0:
             event(LOG, "still loading or warming", model=name, version=found.number)
             await asyncio.wait({attempt}, timeout=min(REPORT_SECONDS, left))
         if not attempt.done():
-            attempt.add_done_callback(lambda ended: ended.exception())  # which nobody asks for
-            raise LoadTimeout(self._most_seconds, attempt)
+            # Retrieves the exception, so that asyncio does not log it.
+            attempt.add_done_callback(lambda ended: ended.exception())
+            raise LoadTimeout(self._load_seconds, attempt)
         return attempt.result()
 
 
 def _in_daemon_thread(work: Callable[[], Servable], name: str) -> "asyncio.Future[Servable]":
-    """The result of the work, which may be given up: nobody waits for its thread, not at the end.
+    """Start work in a daemon thread and return its future, which cannot be cancelled.
 
-    It begins at once, and nothing cancels it.
+    The work may be abandoned: neither the caller nor the interpreter's exit waits for the thread.
     """
     done: concurrent.futures.Future[Servable] = concurrent.futures.Future()
 
     def run() -> None:
-        done.set_running_or_notify_cancel()  # from here on it cannot be cancelled
+        done.set_running_or_notify_cancel()  # cannot be cancelled from here on
         try:
             done.set_result(work())
         except BaseException as error:

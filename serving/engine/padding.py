@@ -1,4 +1,4 @@
-"""Rows of different lengths in one call: padded to a bucket before it, cropped after it."""
+"""Padding of rows of different lengths to a bucket before a call, and cropping after it."""
 
 import bisect
 import dataclasses
@@ -10,16 +10,16 @@ import numpy as np
 from serving.errors import InvalidInput
 
 Arrays = dict[str, np.ndarray]
-COUNTS = ("num_frames", "num_samples")  # inputs that say how much is made
-MAX_PADDING_SHARE = 0.25  # part of a call that may be padding rows
+COUNTS = ("num_frames", "num_samples")  # inputs with the length of the output
+MAX_PADDING_SHARE = 0.25  # of padding rows in a call
 
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
     """The inputs of one request, as long as its longest row.
 
-    lengths: of the axis that a padded input shall have, by name. key: requests of equal keys may
-    share a call.
+    lengths: length of the padded axis of each padded input, by name. key: requests with equal keys
+    may share a call.
     """
 
     inputs: Arrays
@@ -28,14 +28,14 @@ class Fitted:
 
     @property
     def cost(self) -> float:
-        """What a row costs, in units of its signature: its frames, or samples where it has none."""
+        """The cost of a row in units of its signature: frames, or samples without frames."""
         counts = [self.inputs[name] for name in COUNTS if name in self.inputs]
         longest = float(counts[0].max(initial=1)) if counts else 1.0
         return float(max(self.lengths.values(), default=longest))
 
 
 class Padding:
-    """What model.json says of lengths and batches.
+    """The lengths and batches that model.json allows.
 
     Args:
       serving: its "serving".
@@ -51,16 +51,17 @@ class Padding:
 
     @property
     def max_batch(self) -> int:
-        """The most rows of a call."""
+        """The largest number of rows of a call."""
         return self.allowed[-1]
 
     def fit(self, signature: str, inputs: Arrays) -> Fitted:
-        """The inputs with what lies behind their longest row left out.
+        """Crop the inputs to their longest row.
 
-        Of the signature for streaming, whose rows in a call must all be as long, nothing is left
-        out, and requests of it share no call.
+        Inputs of the streaming signature, whose rows must be equally long, are not cropped, and its
+        requests do not share calls.
 
-        Raises InvalidInput for a length beyond the rows given, or beyond the longest bucket.
+        Raises:
+          InvalidInput: a length is beyond the given rows, or beyond the longest bucket.
         """
         if signature == self._unbatched_signature:
             return Fitted(inputs, {}, (signature, object()))
@@ -75,26 +76,26 @@ class Padding:
         return Fitted(fitted, lengths, (signature, shapes))
 
     def size(self, rows: int) -> int:
-        """The number of rows of the next call when `rows` wait: one of the allowed batches.
+        """Return the number of rows of the next call when `rows` wait: an allowed batch.
 
-        It is more than `rows` only where little of it would be padding.
+        It is more than `rows` only where little of it is padding.
         """
         if rows >= self.max_batch:
             return self.max_batch
-        place = bisect.bisect_left(self.allowed, rows)
-        above = self.allowed[place]
-        if above - rows <= MAX_PADDING_SHARE * above or place == 0:
+        index = bisect.bisect_left(self.allowed, rows)
+        above = self.allowed[index]
+        if above - rows <= MAX_PADDING_SHARE * above or index == 0:
             return above
-        return self.allowed[place - 1]
+        return self.allowed[index - 1]
 
     def stack(
         self, rows: Sequence[Mapping[str, np.ndarray]], lengths: Mapping[str, int], size: int
     ) -> Arrays:
-        """One batch of `size` rows, the first one repeated where there are fewer.
+        """Return one batch of `size` rows; the first row is repeated where there are fewer.
 
         Args:
-          rows: the inputs of each, without the batch's axis.
-          lengths: of padded axes, as in Fitted; zeros fill them.
+          rows: the inputs of each, without the batch axis.
+          lengths: lengths of padded axes, as in Fitted; filled with zeros.
           size: at least the number of rows.
         """
         filled = [*rows, *[rows[0]] * (size - len(rows))]
@@ -108,7 +109,7 @@ class Padding:
         return batch
 
     def crop(self, outputs: Arrays) -> Arrays:
-        """The outputs of one request, none longer than its longest row."""
+        """Crop the outputs of one request to its longest row."""
         cropped = dict(outputs)
         for name, rule in self._cropped.items():
             if name in outputs and rule["length"] in outputs:
@@ -118,7 +119,7 @@ class Padding:
 
 
 def _trimmed_input(name: str, rule: Mapping[str, Any], inputs: Arrays) -> tuple[np.ndarray, int]:
-    """The input as long as its longest row, and the bucket for it."""
+    """Return the input cropped to its longest row, and the bucket for it."""
     array, length = inputs[name], rule["length"]
     longest, given = int(inputs[length].max()), array.shape[rule["axis"]]
     if longest > given:
@@ -135,7 +136,6 @@ def _truncated(array: np.ndarray, axis: int, length: int) -> np.ndarray:
 
 
 def _zero_padded(array: np.ndarray, axis: int, length: int) -> np.ndarray:
-    """The array with zeros behind it, `length` long."""
     missing = length - array.shape[axis]
     if not missing:
         return array

@@ -1,4 +1,4 @@
-"""The models under a folder, loaded, warm, and replaced while they are being asked."""
+"""The models in a folder: loaded, warmed, and replaced while requests are answered."""
 
 import asyncio
 import gc
@@ -24,22 +24,22 @@ from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)
 MAX_DELAY_SECONDS = 60.0
-HIDDEN_ERROR = "It cannot be loaded; the server's log has the reason."
-MISSED_SCANS = 3  # after which a name that is gone counts as taken away, not as being replaced
+HIDDEN_ERROR = "It cannot be loaded; see the server's log."
+MISSED_SCANS = 3  # after which a missing folder counts as removed, not as being replaced
 
 
 class ModelRegistry:
-    """The models under a folder by name, of each the highest version that can be loaded.
+    """The models in a folder by name, each at the highest version that can be loaded.
 
-    A new version is loaded and warmed beside the old one, then takes its place; the old one is let
-    go once its last request is answered. What is loaded goes on being served when the folder cannot
-    be read, or is empty, as an unmounted disk is.
+    A new version is loaded and warmed while the old one is served, then replaces it; the old one is
+    unloaded once its last request is answered. Loaded models are kept when the folder cannot be
+    read, or is empty, as an unmounted disk is.
 
     Args:
-      root: of NAME/VERSION/.
-      settings: `poll_seconds` between two looks, and what each model may take.
-      load: makes a bundle of a version's folder; None: as the settings say.
-      metrics: counts loads and requests; None: ones of its own.
+      root: folder of NAME/VERSION/.
+      settings: `poll_seconds` between two scans, and the limits of each model.
+      load: returns the bundle of a version's folder; None: as the settings say.
+      metrics: metrics of the server; None: new ones.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ModelRegistry:
         self.root, self.settings = Path(root), settings
         self._loader, self._metrics = ModelLoader(settings, load), metrics or Metrics()
         self._version_sets: dict[str, VersionSet] = {}
-        self._initial_names: set[str] | None = None  # names that lay there at the start
+        self._initial_names: set[str] | None = None  # names of the first scan
         self._draining = self._is_scanned = False
         self._tasks: set[asyncio.Task] = set()
         self._poller: asyncio.Task | None = None
@@ -61,8 +61,11 @@ class ModelRegistry:
 
     @property
     def ready(self) -> bool:
-        """Whether requests can be answered: every model found at first has been loaded or is
-        broken, one is there unless none was found, and the server is not stopping."""
+        """Whether requests can be answered.
+
+        They can when every model of the first scan is loaded or broken, one is loaded unless none
+        was found, and the server is not stopping.
+        """
         if self._initial_names is None or self._draining or not self._initial_load.is_set():
             return False
         return not self._version_sets or any(
@@ -76,24 +79,24 @@ class ModelRegistry:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread loads, or works for a request."""
+        """Whether a thread loads a model or works for a request."""
         return any(
             version_set.is_loading or any(served.is_busy for served in version_set.loaded())
             for version_set in self._version_sets.values()
         )
 
     def names(self) -> list[str]:
-        """Of all models that were found; NotReady before the first look at the folder."""
+        """Return the names of all models found; raise NotReady before the first scan."""
         if not self._is_scanned:
-            raise NotReady("The server has not looked for models yet.")
+            raise NotReady("The server has not scanned its models yet.")
         return sorted(self._version_sets)
 
     def versions(self, name: str) -> list[VersionStatus]:
-        """Where each version of a model stands, the lowest first; NotFound for no model."""
+        """Return the status of each version, the lowest first; raise NotFound for a wrong name."""
         return self._version_set(name).statuses()
 
     def get(self, name: str, version: int | None = None) -> ServedModel:
-        """The version that is served, or that very version; NotFound or NotReady."""
+        """Return the current version of a model, or the given one; raise NotFound or NotReady."""
         version_set = self._version_set(name)
         current = version_set.current
         if current is not None and version is None:
@@ -113,7 +116,7 @@ class ModelRegistry:
         raise NotFound(f"There is no version {version} of `{name}` being served.")
 
     async def start(self) -> None:
-        """Looks at the folder, and goes on looking; models are loaded behind it."""
+        """Scan the folder and start polling it; models are loaded in the background."""
         await self._scan_folder()
         self._initial_names = {
             name for name, version_set in self._version_sets.items() if version_set.found
@@ -122,15 +125,15 @@ class ModelRegistry:
         self._poller = asyncio.create_task(self._poll())
 
     async def initial_load_done(self) -> None:
-        """Returns when every model found at first is loaded, or known to be broken."""
+        """Wait until every model of the first scan is loaded or known to be broken."""
         await self._initial_load.wait()
 
     def drain(self) -> None:
-        """Is no longer ready; requests are answered as before."""
+        """Stop being ready; requests are still answered."""
         self._draining = True
 
     async def stop(self, drain_seconds: float) -> bool:
-        """Ends the looking and waits for all requests; whether all were answered in time."""
+        """Stop polling and wait for all requests; return whether all were answered in time."""
         self.drain()
         if self._poller is not None:
             self._poller.cancel()
@@ -154,7 +157,7 @@ class ModelRegistry:
         self._scanner.shutdown(wait=False, cancel_futures=True)
 
     async def rescan(self) -> None:
-        """Looks at the folder once, and waits for what is loaded because of it."""
+        """Scan the folder once, and wait for the loads that it starts."""
         await self._scan_folder()
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -165,13 +168,13 @@ class ModelRegistry:
             try:
                 await self._scan_folder()
             except Exception:
-                LOG.exception("looking at the folder of models failed")
+                LOG.exception("scanning the folder of models failed")
 
     async def _scan_folder(self) -> None:
         loop = asyncio.get_running_loop()
         self._apply_scan(await loop.run_in_executor(self._scanner, scan, self.root))
         self._is_scanned = True
-        await self._take_out_ended()
+        await self._remove_ended()
         for name, version_set in list(self._version_sets.items()):
             found = (
                 None if version_set.loading is not None else version_set.candidate(time.monotonic())
@@ -181,7 +184,7 @@ class ModelRegistry:
                 self._start_task(self._load(name, version_set, found))
 
     def _apply_scan(self, seen: ScanResult) -> None:
-        """Takes in what was seen, as far as it may be believed."""
+        """Update the version sets from a scan, as far as it can be trusted."""
         for name, found in seen.versions.items():
             if found or name in self._version_sets:
                 version_set = self._version_sets.setdefault(name, VersionSet())
@@ -196,12 +199,12 @@ class ModelRegistry:
             if version_set.missed_scans >= MISSED_SCANS:
                 self._remove(name)
 
-    async def _take_out_ended(self) -> None:
-        """Takes out versions whose process has ended, to be loaded again, ever less often."""
+    async def _remove_ended(self) -> None:
+        """Remove versions whose process has ended, to load them again with growing delays."""
         for name, version_set in list(self._version_sets.items()):
             current = version_set.current
             if current is None or not hasattr(current.bundle, "is_alive"):
-                continue  # one in this process is as alive as this process
+                continue  # it runs in this process
             if await asyncio.to_thread(getattr, current.bundle, "is_alive"):
                 continue
             if current is version_set.current:
@@ -213,10 +216,10 @@ class ModelRegistry:
     def _remove(self, name: str) -> None:
         version_set = self._version_sets[name]
         if version_set.loading is not None:
-            return  # until the next look
+            return  # until the next scan
         version_set.found = []
         if version_set.current is not None:
-            event(LOG, "taken away", model=name, version=version_set.current.version)
+            event(LOG, "removed", model=name, version=version_set.current.version)
             self._unload_current(version_set)
         elif not version_set.unloading:
             del self._version_sets[name]
@@ -255,16 +258,16 @@ class ModelRegistry:
             text, found.stamp, delay_seconds, retry_at, attempt
         )
         self._metrics.load_failed(name)
-        again = "when it changes" if delay_seconds == math.inf else f"in {delay_seconds:g} s"
+        retry = "when it changes" if delay_seconds == math.inf else f"in {delay_seconds:g} s"
         LOG.error(
             "cannot be loaded: %s",
             error if is_public else type(error).__name__,
             exc_info=None if is_public else error,
-            extra={"fields": {"model": name, "version": found.number, "again": again}},
+            extra={"fields": {"model": name, "version": found.number, "retry": retry}},
         )
 
     def _unload_current(self, version_set: VersionSet) -> None:
-        """Lets the current version go once its last request is answered."""
+        """Unload the current version once its last request is answered."""
         if version_set.current is not None:
             self._metrics.unloaded(version_set.current.name, version_set.current.version)
             version_set.unloading.append(version_set.current)
@@ -272,14 +275,13 @@ class ModelRegistry:
             self._start_task(self._unload(version_set, version_set.unloading[-1]))
 
     async def _unload(self, version_set: VersionSet, served: ServedModel) -> None:
-        # A handler may have taken it from the registry and not called it yet: it works until the
-        # last reference is gone.
+        # A handler may hold a reference that it has not used yet, so it is not closed here.
         await served.wait_idle()
         event(LOG, "unloaded", model=served.name, version=served.version)
         version_set.unloading.remove(served)
         version_set.ended = {*list(version_set.ended)[-MAX_ENDED:], served.version}
         del served
-        await asyncio.to_thread(gc.collect)  # a model is full of cycles
+        await asyncio.to_thread(gc.collect)  # a model has many reference cycles
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -305,12 +307,12 @@ class ModelRegistry:
 
 
 def _is_refused(error: Exception) -> bool:
-    """Whether a bundle was refused for what it holds, which only another content can change."""
+    """Return whether a bundle was refused for its content, so that a retry is pointless."""
     return isinstance(error, UserError) and not isinstance(error.__cause__, OSError)
 
 
 def _without_paths(text: str, path: Path, root: Path) -> str:
-    """The text as strangers may read it: one line that names no folder of this machine."""
+    """Return a text for clients: one line without folders of this machine."""
     text = text.replace(str(path), f"{path.parent.name}/{path.name}")
     for folder in (root.resolve(), root):
         text = text.replace(f"{folder}/", "").replace(str(folder), "the folder of models")

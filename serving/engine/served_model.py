@@ -1,7 +1,8 @@
-"""A model that is being served: checked inputs in, batched calls or a stream, outputs out."""
+"""A model being served: it checks inputs, batches calls and streams audio."""
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -33,13 +34,13 @@ LOG = logging.getLogger(__name__)
 
 
 class ServedModel:
-    """One version of a model, with its queue, its threads and its streams.
+    """One version of a model, with its queue, threads and streams.
 
     Args:
       bundle: loaded and warm.
-      settings: how much at once.
-      metrics: counts requests; None: ones of its own.
-      name: that it is served under; the bundle's own if not given.
+      settings: limits of the model.
+      metrics: metrics of the server; None: new ones.
+      name: name that it is served under; None: the bundle's.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class ServedModel:
         self.spec: dict[str, Any] = bundle.spec
         self.created = _created(bundle)
         self.signatures: dict[str, Signature] = bundle.signatures
-        self._seconds, self._most_bytes = settings.timeout_seconds, settings.max_body_bytes
+        self._seconds, self._max_bytes = settings.timeout_seconds, settings.max_body_bytes
         self._metrics = (metrics or Metrics()).for_model(self.name)
         self._batcher = Batcher(
             bundle.call,
@@ -72,7 +73,7 @@ class ServedModel:
             f"{self.name}-{self.version}",
         )
         self._streams = Streams(
-            settings.max_streams, settings.timeout_seconds, self._metrics.streaming
+            settings.max_streams, settings.timeout_seconds, self._metrics.streams.inc
         )
         self._active = 0
         self._idle = asyncio.Event()
@@ -80,30 +81,30 @@ class ServedModel:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is being answered, or a thread works for one that was given up."""
+        """Whether a request is being answered, or a thread works for an abandoned one."""
         return bool(self._active or self._batcher.running or self._streams.running)
 
     @property
     def speech_bundle(self) -> SpeechServable:
-        """The bundle of a model of sound; InvalidInput for one of anything else."""
+        """The bundle of a speech model; raises InvalidInput for any other."""
         if self.kind != "sound":
             made = "images" if self.kind == "picture" else "arrays"
-            raise InvalidInput(f"`{self.name}` makes {made}, not sound.")
+            raise InvalidInput(f"`{self.name}` draws {made}, not sound.")
         return cast(SpeechServable, self.bundle)
 
     def signature(self, name: str) -> Signature:
-        """The signature of that name; InvalidInput, with the names there are, if there is none."""
+        """Return a signature; raise InvalidInput, which lists the signatures, for a wrong name."""
         if name not in self.signatures:
             known = ", ".join(self.signatures)
             raise InvalidInput(f"There is no signature `{shortened(name)}`; there are {known}.")
         return self.signatures[name]
 
     async def wait_idle(self) -> None:
-        """Returns when no request is being answered."""
+        """Wait until no request is being answered."""
         await self._idle.wait()
 
     def close(self) -> None:
-        """Answers what waits, and whatever comes, with NotReady."""
+        """Answer waiting and later requests with NotReady."""
         self._batcher.close()
 
     async def predict(
@@ -113,12 +114,13 @@ class ServedModel:
         *,
         timeout_seconds: float | None = None,
     ) -> Arrays:
-        """The outputs of a signature, each with the batch as its first axis.
+        """Return the outputs of a signature, each with the batch as its first axis.
 
-        Rows share calls with those of other requests; the result of a row is that of the row alone.
+        Rows share calls with those of other requests; the result of a row does not depend on the
+        others. When the awaiting task is cancelled, waiting rows are never called.
 
-        Raises InvalidInput, TooLarge, Overloaded, DeadlineExceeded, NotReady or Internal. When the
-        task that awaits it is cancelled, rows that have not begun never do.
+        Raises:
+          ServingError: InvalidInput, TooLarge, Overloaded, DeadlineExceeded, NotReady or Internal.
         """
         seconds = self._limit(timeout_seconds)
         loop = asyncio.get_running_loop()
@@ -130,56 +132,37 @@ class ServedModel:
             checked = await self._checked(signature, inputs)
             if signature in WHOLE and "frames" in checked:
                 await asyncio.to_thread(check_rows, self.spec, checked)
-            _check_answer(checked, self._most_bytes)
+            _check_answer(checked, self._max_bytes)
             return await self._batcher.submit(signature, checked, max(0.0, end - loop.time()))
 
     async def stream(
         self,
         condition: np.ndarray | None = None,
         *,
-        seed: int = 0,
-        row: int = 0,
-        num_samples: int | None = None,
-        speaker: str | None = None,
-        temperature: float | None = None,
         timeout_seconds: float | None = None,
+        **options: Any,
     ) -> AsyncGenerator[np.ndarray, None]:
-        """One sound in chunks float32 [samples], as they are made.
+        """Yield one sound in chunks float32 [samples], as they are generated.
 
         Args:
           condition: frames [frames, channels], or None for a model without.
-          seed, row: which sound.
-          num_samples: length; by default that of the condition.
-          speaker: a name, for models with speakers.
-          temperature: multiplies the noise; None: what the model declares.
-          timeout_seconds: for the whole stream.
+          timeout_seconds: limit of the whole stream.
+          **options: `seed`, `row`, `num_samples`, `speaker` and `temperature`, as for
+            `AudioBundle.stream`.
 
-        Raises, at the first chunk, InvalidInput or Overloaded; DeadlineExceeded or Internal at any.
+        Raises:
+          InvalidInput: at the first chunk.
+          Overloaded: at the first chunk.
+          DeadlineExceeded: at any chunk.
+          Internal: at any chunk.
         """
         bundle = self.speech_bundle
-        given = {
-            "frames": condition,
-            "num_frames": None if condition is None else len(condition),
-            "seed": seed,
-            "row": row,
-            "num_samples": num_samples,
-            "temperature": temperature,
-        }
+        count = None if condition is None else len(condition)
+        given = {**options, "frames": condition, "num_frames": count, "speaker": None}  # a name
+        checked = await self._checked_row(given)
         if condition is not None:
-            condition = (await self._checked_row(given)).get("frames", [condition])[0]
-        else:
-            await self._checked_row(given)
-
-        def make() -> Iterator[np.ndarray]:
-            return bundle.stream(
-                condition,
-                seed=seed,
-                row=row,
-                num_samples=num_samples,
-                speaker=speaker,
-                temperature=temperature,
-            )
-
+            condition = checked.get("frames", [condition])[0]
+        make = functools.partial(bundle.stream, condition, **options)
         async with contextlib.aclosing(self._streamed(make, timeout_seconds)) as chunks:
             async for chunk in chunks:
                 yield chunk[0]
@@ -197,7 +180,7 @@ class ServedModel:
     def _limit(self, timeout_seconds: float | None) -> float:
         if timeout_seconds is None:
             return self._seconds
-        if not timeout_seconds > 0:  # NaN too
+        if not timeout_seconds > 0:  # or NaN
             raise DeadlineExceeded("The deadline of this request has passed.")
         return min(timeout_seconds, self._seconds)
 
@@ -205,7 +188,7 @@ class ServedModel:
         self.signature(signature)
         large = sum(getattr(value, "nbytes", 0) for value in inputs.values()) > LARGE_BYTES
         try:
-            if large:  # it may take longer than others should wait
+            if large:  # would block the event loop
                 checked = await asyncio.to_thread(self.bundle.check, signature, inputs)
             else:
                 checked = self.bundle.check(signature, inputs)
@@ -216,12 +199,12 @@ class ServedModel:
         except Exception:
             LOG.exception("a check failed")
             raise Internal() from None
-        if "seed" in checked and (checked["seed"] < 0).any():  # as every command and route has it
+        if "seed" in checked and (checked["seed"] < 0).any():  # as in all commands and routes
             raise InvalidInput(f"`seed` must be at least 0, got {checked['seed'].min()}.")
         return checked
 
     async def _checked_row(self, given: Mapping[str, Any]) -> Arrays:
-        """Checks one row's inputs by what `serving_default` says of those that it has."""
+        """Check the inputs of one row by `serving_default`, as far as it has them."""
         known = self.signatures[PLAIN].inputs
         inputs = {
             name: np.asarray(value)[None]
@@ -249,7 +232,7 @@ class ServedModel:
 
 
 def _created(bundle: Servable) -> int:
-    """When its model.json was written, in seconds since 1970; now where that cannot be seen."""
+    """Return when model.json was written, in seconds since 1970; the current time if unknown."""
     try:
         return int((bundle.path / "model.json").stat().st_mtime)
     except OSError:
@@ -257,19 +240,21 @@ def _created(bundle: Servable) -> int:
 
 
 def _serving(bundle: Servable) -> dict[str, Any]:
-    """What model.json says of serving it; the engine `numba` makes rows one after the other, so
-    that a call of several would only keep the first from being answered."""
-    said = bundle.spec.get("serving", {})
+    """Return "serving" of model.json; the engine `numba` gets batches of 1.
+
+    That engine computes row by row, so that a larger batch would only delay the first.
+    """
+    serving = bundle.spec.get("serving", {})
     alone = getattr(bundle, "engine", None) == "numba"
-    return {**said, "allowed_batches": [1]} if alone else said
+    return {**serving, "allowed_batches": [1]} if alone else serving
 
 
-def _check_answer(inputs: Arrays, most_bytes: int) -> None:
-    """TooLarge where lengths alone, which take no room in a request, ask for too much sound."""
+def _check_answer(inputs: Arrays, max_bytes: int) -> None:
+    """Raise TooLarge if `num_samples`, which is short in a request, asks for too much audio."""
     lengths = inputs.get("num_samples")
     wanted = 0 if lengths is None else 4 * len(lengths) * int(lengths.max(initial=0))
-    if wanted > most_bytes:
+    if wanted > max_bytes:
         raise TooLarge(
-            f"`num_samples` must come to at most {most_bytes >> 20} MiB of sound in a request, "
-            f"4 bytes a sample, got {wanted >> 20}."
+            f"`num_samples` must amount to at most {max_bytes >> 20} MiB of audio per request, at "
+            f"4 bytes per sample, got {wanted >> 20}."
         )

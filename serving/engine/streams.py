@@ -1,4 +1,4 @@
-"""Work that is handed over piece by piece, made in a thread no faster than it is read."""
+"""Streams of chunks, computed in a thread no faster than they are read."""
 
 import asyncio
 import contextlib
@@ -9,25 +9,65 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from replicator.runs.errors import UserError
-from serving.engine.permits import Permits
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded, ServingError
 from serving.observability.logs import request_id
 
 LOG = logging.getLogger(__name__)
-LOOKAHEAD = 2  # pieces that may be made before they are asked for
-STREAM_TIMEOUT_FACTOR = 10  # a stream may take so many times as long as one piece
-PROCESSORS = Permits(os.cpu_count() or 1)  # at the processors, which all models share
+LOOKAHEAD = 2  # chunks computed before they are requested
+STREAM_TIMEOUT_FACTOR = 10  # limit of a stream, relative to that of a chunk
 
 Chunk = TypeVar("Chunk")
+
+
+class Permits:
+    """A limited number of permits, granted in the order of the requests.
+
+    Unlike with `threading.Semaphore`, a thread that releases a permit and asks again at once queues
+    behind waiting threads.
+
+    Args:
+      number: threads that may hold a permit at the same time.
+      patience_seconds: time after which a thread continues without a permit, since others hang.
+    """
+
+    def __init__(self, number: int, patience_seconds: float = 10.0):
+        self._free, self._patience_seconds = number, patience_seconds
+        self._changed = threading.Condition()
+        self._waiting: dict[object, None] = {}
+
+    @contextlib.contextmanager
+    def permit(self) -> Iterator[None]:
+        """Wait for a permit, and hold it while the context lasts."""
+        self._take(object())
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += 1
+                self._changed.notify_all()
+
+    def _take(self, ticket: object) -> None:
+        with self._changed:
+            self._waiting[ticket] = None
+            self._changed.wait_for(
+                lambda: self._free > 0 and next(iter(self._waiting)) is ticket,
+                self._patience_seconds,
+            )
+            del self._waiting[ticket]
+            self._free -= 1
+            self._changed.notify_all()
+
+
+PROCESSORS = Permits(os.cpu_count() or 1)  # shared by all models
 
 
 class Streams:
     """A limited number of streams.
 
     Args:
-      most: at the same time.
-      seconds: longest wait for a piece, to be made and to be taken.
-      changed: called with +1 and -1 as streams begin and end.
+      most: concurrent streams.
+      seconds: time limit of a chunk, to be computed and to be read.
+      changed: called with +1 and -1 as streams start and end.
     """
 
     def __init__(self, most: int, seconds: float, changed: Callable[[int], None] = lambda n: None):
@@ -37,13 +77,17 @@ class Streams:
     async def stream(
         self, make: Callable[[], Iterator[Chunk]], timeout_seconds: float | None = None
     ) -> AsyncGenerator[Chunk, None]:
-        """What the iterator yields. Closing the generator ends the work after the piece at hand.
+        """Yield the chunks of an iterator.
+
+        Closing the generator stops the work after the current chunk.
 
         Args:
-          make: called in the stream's own thread, which also draws from the iterator.
-          timeout_seconds: for all of it; STREAM_TIMEOUT_FACTOR times that of a piece if not given.
+          make: returns the iterator; called in the stream's own thread, which also advances it.
+          timeout_seconds: limit of the whole stream; None: STREAM_TIMEOUT_FACTOR times a chunk's.
 
-        Raises Overloaded if there are too many, DeadlineExceeded, or the ServingError it ends in.
+        Raises:
+          ServingError: Overloaded if there are too many streams, DeadlineExceeded, or the error of
+            the iterator.
         """
         if timeout_seconds is None:
             timeout_seconds = STREAM_TIMEOUT_FACTOR * self._seconds
@@ -69,14 +113,14 @@ class Streams:
 
 
 class _End:
-    """No more pieces."""
+    """The end of a stream."""
 
 
 _END = _End()
 
 
 class _StreamThread(Generic[Chunk]):
-    """A thread that draws from an iterator, and the queue through which it hands over."""
+    """A thread that advances an iterator, and the queue of its chunks."""
 
     def __init__(
         self,
@@ -86,27 +130,27 @@ class _StreamThread(Generic[Chunk]):
     ):
         self._make, self._reader_seconds, self._ended = make, reader_seconds, ended
         self._loop = asyncio.get_running_loop()
-        self._made: asyncio.Queue[Any] = asyncio.Queue()
+        self._chunks: asyncio.Queue[Any] = asyncio.Queue()
         self._slots = threading.Semaphore(LOOKAHEAD)
         self._stopped = threading.Event()
         self._request = request_id()
 
     def start(self) -> None:
-        """Begins the work. A thread that hangs must not keep the process from ending."""
+        """Start the thread, a daemon, so that hanging work does not keep the process alive."""
         threading.Thread(target=self._run, name="stream", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends it, at the latest after the piece at hand."""
+        """Stop the thread, at the latest after the current chunk."""
         self._stopped.set()
         self._slots.release()
 
     async def next(self, end: float) -> Any:
-        """The next piece, or _END; raises what the work failed in."""
+        """Return the next chunk, or _END; raise the error of the work."""
         try:
             async with asyncio.timeout_at(end):
-                chunk = await self._made.get()
+                chunk = await self._chunks.get()
         except TimeoutError as error:
-            raise DeadlineExceeded("The stream did not end in its time.") from error
+            raise DeadlineExceeded("The stream did not end in time.") from error
         if isinstance(chunk, ServingError):
             raise chunk
         self._slots.release()
@@ -119,7 +163,7 @@ class _StreamThread(Generic[Chunk]):
             self._call_in_loop(self._ended)
 
     def _run_iterator(self) -> _End | ServingError:
-        """Draws from the iterator to its end; what comes last."""
+        """Advance the iterator to its end; return _END or its error."""
         try:
             iterator = self._make()
             try:
@@ -147,8 +191,8 @@ class _StreamThread(Generic[Chunk]):
         return DeadlineExceeded("The client does not read the stream.")
 
     def _put(self, chunk: Any) -> None:
-        self._call_in_loop(lambda: self._made.put_nowait(chunk))
+        self._call_in_loop(lambda: self._chunks.put_nowait(chunk))
 
-    def _call_in_loop(self, what: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has gone, and with it every reader
-            self._loop.call_soon_threadsafe(what)
+    def _call_in_loop(self, function: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no reader is left
+            self._loop.call_soon_threadsafe(function)

@@ -1,4 +1,4 @@
-"""Which models and versions lie under a folder: NAME/VERSION/manifest.json."""
+"""The models and versions in a folder: NAME/VERSION/manifest.json."""
 
 import dataclasses
 import itertools
@@ -11,14 +11,14 @@ from pathlib import Path
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 VERSION = re.compile(r"[0-9]{1,18}")
 MANIFEST = "manifest.json"
-MOST_FILES = 1000  # of a version, that are looked at for changes
+MOST_FILES = 1000  # of a version that are checked for changes
 
 
 @dataclasses.dataclass(frozen=True)
 class FoundVersion:
     """A version on disk.
 
-    path: with no link in it. stamp: changes with any of its files.
+    path: with symbolic links resolved. stamp: changes with any of its files.
     """
 
     number: int
@@ -28,10 +28,10 @@ class FoundVersion:
 
 @dataclasses.dataclass(frozen=True)
 class ScanResult:
-    """What lies under a folder.
+    """The content of a folder of models.
 
-    versions: of every name, the highest first; empty where there is none. problems: why a name's
-    versions cannot be read. error: why nothing can; empty where all is well.
+    versions: by name, the highest first; empty for a folder without any. problems: by name, why its
+    versions cannot be read. error: why the folder cannot be read, or empty.
     """
 
     versions: dict[str, list[FoundVersion]] = dataclasses.field(default_factory=dict)
@@ -40,10 +40,10 @@ class ScanResult:
 
 
 def scan(root: Path) -> ScanResult:
-    """Return what lies under the folder now.
+    """Return the current models and versions in a folder.
 
-    Only names of letters, digits and `._-`, only versions that are whole numbers and have a
-    manifest, and nothing that a link leads to outside of the folder.
+    Names consist of letters, digits and `._-`; versions are whole numbers with a manifest. Links
+    that lead out of the folder are ignored.
     """
     try:
         real = Path(root).resolve(strict=True)
@@ -62,7 +62,6 @@ def scan(root: Path) -> ScanResult:
 
 
 def _versions(root: Path, name: str) -> list[FoundVersion]:
-    """Return the versions of a name that may be served, the highest first."""
     versions: dict[int, FoundVersion] = {}
     for word in sorted(os.listdir(root / name)):
         if VERSION.fullmatch(word) and int(word) not in versions:
@@ -73,7 +72,7 @@ def _versions(root: Path, name: str) -> list[FoundVersion]:
 
 
 def _version(root: Path, path: Path, number: int) -> FoundVersion | None:
-    """The version, None if it is not (or not yet) one."""
+    """Return the version in a folder; None if it is not, or not yet, one."""
     try:
         real = path.resolve(strict=True)
         if not real.is_relative_to(root):
@@ -86,10 +85,10 @@ def _version(root: Path, path: Path, number: int) -> FoundVersion | None:
 
 
 def _changes(folder: Path) -> Iterator[tuple[int, ...]]:
-    """Of every file of a version when it was written, its size and its inode."""
-    files = ((place, name) for place, _, names in os.walk(folder) for name in sorted(names))
-    for place, name in itertools.islice(files, MOST_FILES):
-        found = os.lstat(os.path.join(place, name))
+    """Yield the modification time, size and inode of each file of a version."""
+    files = ((path, name) for path, _, names in os.walk(folder) for name in sorted(names))
+    for path, name in itertools.islice(files, MOST_FILES):
+        found = os.lstat(os.path.join(path, name))
         yield found.st_mtime_ns, found.st_size, found.st_ino
 
 

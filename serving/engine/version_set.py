@@ -1,4 +1,4 @@
-"""The versions of one model: found, loading, loaded, being unloaded, broken."""
+"""The versions of one model: found, loading, loaded, unloading, broken."""
 
 import asyncio
 import dataclasses
@@ -10,16 +10,16 @@ from serving.engine.version_scanner import FoundVersion
 from serving.observability.logs import event
 
 LOG = logging.getLogger(__name__)
-MAX_ENDED = 16  # versions that are remembered to have been served
+MAX_ENDED = 16  # unloaded versions that are still listed
 
 State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
 
 
 @dataclasses.dataclass(frozen=True)
 class VersionStatus:
-    """Where a version stands, in TensorFlow Serving's words.
+    """The state of a version, in TensorFlow Serving's terms.
 
-    error: why it cannot be loaded, or what is wrong with the disk it came from; mostly empty.
+    error: why it cannot be loaded, or what is wrong with its folder; mostly empty.
     """
 
     version: int
@@ -29,10 +29,10 @@ class VersionStatus:
 
 @dataclasses.dataclass(frozen=True)
 class BrokenVersion:
-    """A version that could not be loaded, and when to try again.
+    """A version that could not be loaded, and when to retry.
 
-    stamp: of what was tried. retry_at: infinite for what was refused for its content.
-    attempt: one that was given up, before whose end there is no other.
+    stamp: stamp of the files that failed. retry_at: infinite for a version refused for its content.
+    attempt: an abandoned one, which must end before the next one starts.
     """
 
     error: str
@@ -42,14 +42,14 @@ class BrokenVersion:
     attempt: "asyncio.Future[Any] | None" = None
 
     def is_due(self, found: FoundVersion, now: float) -> bool:
-        """Whether to try again: it has changed, or its time has come."""
+        """Return whether to retry: the files have changed, or the delay is over."""
         is_over = self.attempt is None or self.attempt.done()
         return self.stamp != found.stamp or (self.retry_at <= now and is_over)
 
 
 @dataclasses.dataclass(eq=False)
 class VersionSet:
-    """All that is known of one name."""
+    """The state of all versions of one model."""
 
     found: list[FoundVersion] = dataclasses.field(default_factory=list)
     current: ServedModel | None = None
@@ -63,7 +63,7 @@ class VersionSet:
     missed_scans: int = 0
 
     def take_in(self, name: str, found: list[FoundVersion]) -> None:
-        """Notes what lies on the disk, the highest version first."""
+        """Record the versions found on disk, the highest first."""
         self.missed_scans, self.found = 0, found
         self.report_replaced(name)
         numbers = [version.number for version in found]
@@ -71,48 +71,48 @@ class VersionSet:
 
     @property
     def is_loading(self) -> bool:
-        """Whether a thread loads, be it for an attempt that was given up."""
+        """Whether a thread loads a version, abandoned attempts included."""
         attempts = [broken.attempt for broken in self.broken.values()]
         return self.loading is not None or any(a is not None and not a.done() for a in attempts)
 
     @property
     def load_attempted(self) -> bool:
-        """Whether one is loaded, or known to be broken."""
+        """Whether a version is loaded or known to be broken."""
         return self.current is not None or (self.loading is None and bool(self.broken))
 
     def report_problem(self, name: str, problem: str) -> None:
-        """Notes what is wrong with the disk, empty for nothing; what is loaded is kept."""
-        kept = f"{problem}; what is loaded goes on being served" if problem else ""
+        """Record and log a problem of the folder, "" for none; loaded versions are kept."""
+        kept = f"{problem}; loaded models are still served" if problem else ""
         if kept and kept != self.problem:
             event(LOG, kept, logging.WARNING, model=name)
         self.problem = kept
 
     def report_replaced(self, name: str) -> None:
-        """Says, once, that the version being served was written anew: it stays as it was loaded."""
+        """Log, once, that the files of the current version changed; the loaded one is kept."""
         for found in self.found:
             is_current = self.current is not None and found.number == self.current.version
             if is_current and found.stamp != self.current_stamp:
                 self.current_stamp = found.stamp
                 fields = {"model": name, "version": found.number}
-                words = "was replaced in place, and is served as it was: export a new version"
+                words = "its files changed; the loaded model is still served: export a new version"
                 event(LOG, words, logging.WARNING, **fields)
 
     def mend(self, number: int, now: float) -> None:
-        """Notes that a version was loaded; whether it lasts is to be seen."""
+        """Record that a version was loaded; it may still fail later."""
         if number in self.broken:
             self.mended[number] = now, self.broken.pop(number)
 
     def failure_before(self, found: FoundVersion, since: float) -> BrokenVersion | None:
-        """The last failure of the same files, unless what came of it was well since then."""
+        """Return the last failure of the same files; None if they were loaded before `since`."""
         at, mended = self.mended.get(found.number, (since, None))
         before = self.broken.get(found.number) or (mended if at > since else None)
         return before if before is not None and before.stamp == found.stamp else None
 
     def candidate(self, now: float) -> FoundVersion | None:
-        """The version to be loaded next: the highest that is not known to be broken."""
+        """Return the version to load next: the highest that is not known to be broken."""
         current = None if self.current is None else self.current.version
         for found in self.found:
-            # An older one takes over only when all from the current one on were taken away.
+            # An older version takes over only if all from the current one on were removed.
             if found.number == current or found.number < (current or 0) < self.found[0].number:
                 return None
             broken = self.broken.get(found.number)
@@ -121,7 +121,7 @@ class VersionSet:
         return None
 
     def statuses(self) -> list[VersionStatus]:
-        """Of every version, the lowest first."""
+        """Return the status of each version, the lowest first."""
         statuses_by_number = {number: VersionStatus(number, "END") for number in self.ended}
         for found in self.found:
             statuses_by_number[found.number] = VersionStatus(found.number, "START")
@@ -139,5 +139,5 @@ class VersionSet:
         return [statuses_by_number[number] for number in sorted(statuses_by_number)]
 
     def loaded(self) -> list[ServedModel]:
-        """Every version that may still be answering, the current one last."""
+        """Return all versions that may still answer requests, the current one last."""
         return [*self.unloading, *([] if self.current is None else [self.current])]

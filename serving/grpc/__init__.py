@@ -1,1 +1,1 @@
-"""The models over gRPC: the inference protocol, prediction, speech, health."""
+"""The models over gRPC: inference, prediction, speech, health."""

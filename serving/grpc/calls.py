@@ -1,4 +1,4 @@
-"""One gRPC call while it runs: its id, its bytes, its end in the log and in the figures."""
+"""One gRPC call in progress: its id, its sizes, and its record in log and metrics."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Call:
-    """One call while it runs: its id, its bytes, and its end in the log and in the figures."""
+    """A call in progress, recorded in log and metrics when it ends."""
 
     def __init__(
         self,
@@ -46,17 +46,17 @@ class Call:
         self._first_byte_at: float | None = None
 
     def parsed(self, handler: Any, message: bytes) -> Any:
-        """The message of its bytes; InvalidInput if they are none of this method's."""
+        """Parse a message; raise InvalidInput if its bytes are not one of this method."""
         self._received += len(message)
         try:
             request = handler.request_deserializer(message)
         except DecodeError:
-            raise InvalidInput("The bytes of the request are no message of this method.") from None
+            raise InvalidInput("The request is not a message of this method.") from None
         self._model = _model_of(request)
         return request
 
     def serialised(self, handler: Any, response: Message, limit_bytes: int) -> bytes:
-        """The bytes of an answer; TooLarge if they are over the limit."""
+        """Serialise a response; raise TooLarge if it is over the limit."""
         answer = handler.response_serializer(response)
         if len(answer) > limit_bytes:
             raise TooLarge(
@@ -77,8 +77,8 @@ class Call:
         elif isinstance(error, ServingError):
             await self._abort(error)
         elif isinstance(error, TimeoutError):
-            await self._abort(DeadlineExceeded("The answer did not come within its time."))
-        elif isinstance(error, grpc.aio.AbortError):  # its status was set where it was raised
+            await self._abort(DeadlineExceeded("The answer was not ready in time."))
+        elif isinstance(error, grpc.aio.AbortError):  # the handler has set the status
             self._record("not_implemented")
         elif isinstance(error, asyncio.CancelledError):
             self._record("cancelled")
@@ -86,7 +86,7 @@ class Call:
             await self._abort(Overloaded("There is not enough memory for this request."))
         elif isinstance(error, Exception):
             _LOG.error("a call failed", exc_info=error)
-            await self._abort(Internal("The server failed; its log has the reason."))
+            await self._abort(Internal("The server failed; see its log."))
 
     async def _abort(self, error: ServingError) -> None:
         self._record(error.code)
@@ -117,7 +117,7 @@ def client_of(peer: str) -> str:
 
 
 def _model_of(request: Message) -> str:
-    """The name of the model that a request is for, in whatever field its protocol has it."""
+    """Return the model's name in a request, in whatever field its protocol has it."""
     spec = getattr(request, "model_spec", None)
     name = spec.name if spec is not None else getattr(request, "model_name", "")
     return name[:64]

@@ -1,4 +1,4 @@
-"""The gRPC health protocol: the server, its services and every model, as they are now."""
+"""The gRPC health protocol: current states of the server, its services and all models."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -15,16 +15,16 @@ Status = health_pb2.HealthCheckResponse.ServingStatus
 
 
 class Health:
-    """Answers `Check` and `Watch` from the model registry.
+    """The methods `Check` and `Watch`, answered from the model registry.
 
-    "" and the names of the services are the server; any other name is a model's.
+    "" and the names of the services mean the server; any other name is a model's.
     """
 
     def __init__(self, registry: ModelRegistry, services: tuple[str, ...]):
         self._registry, self._services = registry, services
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The methods, as a server takes them."""
+        """Return the handler of the methods."""
         request, response = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
         types = (request.FromString, response.SerializeToString)
         methods = {
@@ -34,17 +34,17 @@ class Health:
         return grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods)
 
     async def check(self, request, context) -> Any:
-        """The state of a service or model; NotFound if there is none of that name."""
+        """Return the state of a service or model; raise NotFound for an unknown name."""
         status = self._status(request.service)
         if status == Status.SERVICE_UNKNOWN:
             raise NotFound("There is no such service or model.")
         return health_pb2.HealthCheckResponse(status=status)
 
     async def watch(self, request, context) -> AsyncGenerator[Any, None]:
-        """The state now and whenever it changes, until the client leaves or the server stops."""
+        """Yield the state and each change of it, until the client leaves or the server stops."""
         last_sent, stopping = None, False
         while not stopping:
-            stopping = self._registry.draining  # read before the state, which is sent once more
+            stopping = self._registry.draining  # read before the state, which is sent a last time
             status = self._status(request.service)
             if status != last_sent:
                 yield health_pb2.HealthCheckResponse(status=status)

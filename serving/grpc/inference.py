@@ -17,7 +17,7 @@ from serving.grpc.messages import message
 from serving.grpc.tensors import checked_count, from_bytes
 from serving.settings import Settings
 
-# The field of InferTensorContents that holds values of a type one by one; FP16 has none.
+# The field of InferTensorContents for the values of a type; FP16 has none.
 CONTENTS = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
@@ -27,17 +27,17 @@ CONTENTS = {
     "FP32": "fp32_contents",
     "FP64": "fp64_contents",
 }
-SIGNATURE = "signature_name"  # the parameter that names one
+SIGNATURE = "signature_name"  # the parameter's name
 
 
 class Inference:
-    """Health, metadata and inference by the protocol's names."""
+    """The protocol's methods: health, metadata and inference."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
 
     def methods(self) -> dict[str, Callable]:
-        """Every method by its name."""
+        """Return all methods by name."""
         return {
             "ServerLive": self.server_live,
             "ServerReady": self.server_ready,
@@ -48,15 +48,15 @@ class Inference:
         }
 
     async def server_live(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """True: this answers."""
+        """Return true."""
         return message("inference.ServerLiveResponse")(live=True)
 
     async def server_ready(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """Whether the server takes requests."""
+        """Return whether the server accepts requests."""
         return message("inference.ServerReadyResponse")(ready=self._registry.ready)
 
     async def model_ready(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """Whether a model is served; NotFound if there is none of that name."""
+        """Return whether a model is ready; raise NotFound for an unknown name."""
         response = message("inference.ModelReadyResponse")
         try:
             self._resolve_model(request.name, request.version)
@@ -67,11 +67,11 @@ class Inference:
         return response(ready=self._registry.ready)
 
     async def server_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """What this server is."""
+        """Return the server's name and version."""
         return message("inference.ServerMetadataResponse")(name="onepass", version="2")
 
     async def model_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """Inputs and outputs of a model's `serving_default`."""
+        """Return the inputs and outputs of a model's `serving_default`."""
         served = self._resolve_model(request.name, request.version)
         response = message("inference.ModelMetadataResponse")(
             name=served.name, platform="tensorflow_savedmodel"
@@ -82,16 +82,16 @@ class Inference:
             if status.state == "AVAILABLE"
         )
         signature = served.signature(PLAIN)
-        for place, tensors in (
+        for described, tensors in (
             (response.inputs, signature.inputs),
             (response.outputs, signature.outputs),
         ):
             for name, info in tensors.items():
-                place.add(name=name, datatype=V2_NAMES[info.dtype], shape=info.sizes)
+                described.add(name=name, datatype=V2_NAMES[info.dtype], shape=info.sizes)
         return response
 
     async def model_infer(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """The outputs for the request's inputs; they come as raw bytes."""
+        """Return the outputs for the request's inputs, as raw bytes."""
         served = self._resolve_model(request.model_name, request.model_version)
         name = request.parameters[SIGNATURE].string_param if SIGNATURE in request.parameters else ""
         name = name or PLAIN
@@ -101,7 +101,7 @@ class Inference:
         for output in wanted:
             if output not in signature.outputs:
                 known = ", ".join(signature.outputs)
-                raise InvalidInput(f"`{shortened(output)}` is no output; there are {known}.")
+                raise InvalidInput(f"`{shortened(output)}` is not an output; there are {known}.")
         seconds = seconds_left(context, self._settings)
         outputs = await served.predict(inputs, name, timeout_seconds=seconds)
         response = message("inference.ModelInferResponse")(
@@ -122,7 +122,7 @@ class Inference:
 def _inputs(
     request: Message, known: dict[str, TensorInfo], limit_bytes: int
 ) -> dict[str, np.ndarray]:
-    """The arrays of a request, `limit_bytes` at most of all together."""
+    """Return the arrays of a request, at most `limit_bytes` together."""
     raw = request.raw_input_contents
     if len(raw) and len(raw) != len(request.inputs):
         raise InvalidInput(
@@ -131,11 +131,11 @@ def _inputs(
         )
     arrays: dict[str, np.ndarray] = {}
     left = limit_bytes
-    for place, tensor in enumerate(request.inputs):
+    for index, tensor in enumerate(request.inputs):
         input_info(known, tensor.name)
         if tensor.name in arrays:
             raise InvalidInput(f"`{tensor.name}` must be given once.")
-        array = _array(tensor, raw[place] if len(raw) else None, left)
+        array = _array(tensor, raw[index] if len(raw) else None, left)
         left -= array.nbytes
         arrays[tensor.name] = array
     return arrays

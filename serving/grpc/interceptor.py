@@ -1,8 +1,8 @@
-"""Before every gRPC method: authentication, deadlines, sizes; logs and metrics.
+"""Interceptor of all gRPC methods: authentication, deadlines, sizes, logs and metrics.
 
 Every method is registered as one that reads a stream of bytes. So the token is checked before a
-message is taken in, a message that is slow to come meets the deadline, and bytes that are no
-message are the client's mistake instead of a failure of the server.
+message is received, a slow message meets the deadline, and bytes that are not a message are an
+error of the client, not of the server.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from serving.observability import traces
 from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
-POLL_SECONDS = 0.5  # between two checks whether the server is stopping
-SILENT_SECONDS = 10.0  # that a probe, which needs no token, may take to send its message
+POLL_SECONDS = 0.5  # between two checks for a stopping server
+SILENT_SECONDS = 10.0  # for a probe, which needs no token, to send its message
 
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):
-    """Admits calls, and maps whatever they raise to a status with a message.
+    """Checks calls, and maps the errors that they raise to statuses.
 
     Args:
-      auth: who may come in.
-      metrics: counts every call.
-      is_stopping: whether the server is stopping; messages that have not come by then are waited
-        for no more.
+      settings: time and size limits.
+      auth: checks the token.
+      metrics: counts all calls.
+      is_stopping: returns whether the server is stopping; it then waits for no more messages.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """The method's handler behind this interceptor; None where there is no such method."""
+        """Return the method's handler behind this interceptor; None for an unknown method."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
         method = handler_call_details.method
         metadata = dict(handler_call_details.invocation_metadata or ())
         kind = "stream" if handler.response_streaming else "unary"
-        make = getattr(grpc, f"stream_{kind}_rpc_method_handler")
-        return make(self._answering(method, handler, metadata))
+        method_handler = getattr(grpc, f"stream_{kind}_rpc_method_handler")
+        return method_handler(self._answering(method, handler, metadata))
 
     def _answering(self, method: str, handler: Any, metadata: dict[str, Any]) -> Callable:
         async def answered(
@@ -81,7 +81,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
     async def _forward_stream(
         self, call: Call, handler: Any, messages: Any, context: grpc.aio.ServicerContext
     ) -> None:
-        """Writes what a method that streams yields; a slow reader meets the deadline too."""
+        """Write the messages of a streaming method; a slow reader meets the deadline too."""
         if handler.request_streaming:
             responses = handler.stream_stream(self._each_message(call, handler, messages), context)
         else:
@@ -93,18 +93,18 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         async with asyncio.timeout(seconds), contextlib.aclosing(responses):
             async for response in responses:
                 message = call.serialised(handler, response, self._settings.max_body_bytes)
-                async with asyncio.timeout(self._settings.timeout_seconds):  # of a stalled reader
+                async with asyncio.timeout(self._settings.timeout_seconds):  # for a stalled reader
                     await context.write(message)
 
     async def _each_message(self, call: Call, handler: Any, messages: Any):
-        """The messages of a stream that the client sends, whose deadline holds for all of them."""
+        """Yield the messages of a client's stream, which share one deadline."""
         while (message := await self._next_message(messages, math.inf)) is not None:
             yield call.parsed(handler, message)
 
     async def _single_message(
         self, call: Call, handler: Any, messages: AsyncIterator[bytes]
     ) -> Any:
-        """The one message of a method that takes one."""
+        """Return the message of a method that takes one."""
         is_probe = call.method.startswith(HEALTH_PREFIX)
         seconds = SILENT_SECONDS if is_probe else self._settings.timeout_seconds
         message = await self._next_message(messages, seconds)
@@ -115,23 +115,23 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         raise InvalidInput("The request must be one message, got none.")
 
     async def _next_message(self, messages: AsyncIterator[bytes], seconds: float) -> bytes | None:
-        """The next message; None if there is none, or if the server stops before it comes."""
-        coming = asyncio.ensure_future(_or_none(messages))
+        """Return the next message; None if there is none, or if the server stops before."""
+        next_one = asyncio.ensure_future(_or_none(messages))
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         try:
-            while not (await asyncio.wait({coming}, timeout=POLL_SECONDS))[0]:
+            while not (await asyncio.wait({next_one}, timeout=POLL_SECONDS))[0]:
                 if self._is_stopping():
                     return None
                 if loop.time() >= end:
-                    raise DeadlineExceeded(f"No message came within {seconds:g} seconds.")
-            return coming.result()
+                    raise DeadlineExceeded(f"No message arrived within {seconds:g} seconds.")
+            return next_one.result()
         finally:
-            coming.cancel()
+            next_one.cancel()
 
 
 def seconds_left(context: grpc.aio.ServicerContext, settings: Settings, times: int = 1) -> float:
-    """Seconds until the call's own deadline, or `times` the server's if that is earlier."""
+    """Return the seconds until the call's deadline, or `times` the server's limit if earlier."""
     left, longest = context.time_remaining(), times * settings.timeout_seconds
     return longest if left is None else min(left, longest)
 

@@ -1,9 +1,9 @@
-"""Protobuf classes of the messages in protos/, in a descriptor pool of their own.
+"""Protobuf classes of the messages in protos/, in their own descriptor pool.
 
-They read and write the same bytes as the classes that TensorFlow and tensorflow-serving-api bring,
-and need neither, so that a client starts at once; generated modules would register the same names
-in the default pool, which then refuses those of TensorFlow. `protos/services.binpb` is what
-`make protos` compiles from the .proto files beside it.
+They read and write the same bytes as the classes of TensorFlow and tensorflow-serving-api without
+importing them, so that a client starts at once; generated modules would register the same names in
+the default pool, which would then reject TensorFlow's. `make protos` compiles
+`protos/services.binpb` from the .proto files next to it.
 """
 
 import functools
@@ -17,7 +17,7 @@ DESCRIPTORS = "protos/services.binpb"
 
 @functools.cache
 def pool() -> descriptor_pool.DescriptorPool:
-    """The pool with every message and service."""
+    """Return the pool with all messages and services."""
     data = importlib.resources.files(__package__).joinpath(DESCRIPTORS).read_bytes()
     filled = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
@@ -27,23 +27,18 @@ def pool() -> descriptor_pool.DescriptorPool:
 
 @functools.cache
 def message(name: str) -> Any:
-    """The class of a message by its full name, such as `tensorflow.TensorProto`."""
+    """Return the class of a message by its full name, such as `tensorflow.TensorProto`."""
     return message_factory.GetMessageClass(pool().FindMessageTypeByName(name))
 
 
 @functools.cache
 def enum_values(name: str) -> dict[str, int]:
-    """The numbers of an enumeration by its full name, such as `tensorflow.DataType`."""
+    """Return the numbers of an enumeration by its full name, such as `tensorflow.DataType`."""
     return {value.name: value.number for value in pool().FindEnumTypeByName(name).values}
 
 
-def method_names(service: str) -> list[str]:
-    """The methods of a service by its full name."""
-    return [method.name for method in pool().FindServiceByName(service).methods]
-
-
 def method_types(service: str, method: str) -> tuple[Any, Any, bool]:
-    """Classes of a method's request and response, and whether it responds with a stream."""
+    """Return the classes of a method's request and response, and whether it streams responses."""
     found = pool().FindServiceByName(service).FindMethodByName(method)
     request, response = found.input_type.full_name, found.output_type.full_name
     return message(request), message(response), found.server_streaming

@@ -20,24 +20,24 @@ STATES = enum_values("tensorflow.serving.ModelVersionStatus.State")
 
 
 def resolve_model(registry: ModelRegistry, spec: Any) -> ServedModel:
-    """The served model that a ModelSpec names; InvalidInput, NotFound or NotReady otherwise."""
+    """Return the model that a ModelSpec names; raise InvalidInput, NotFound or NotReady."""
     return registry.get(_name(spec), _version(spec))
 
 
 def fill_spec(spec: Any, served: ServedModel, signature: str = "") -> None:
-    """Says in a ModelSpec which model, version and signature answered."""
+    """Write the model, version and signature that answered into a ModelSpec."""
     spec.name, spec.signature_name = served.name, signature
     spec.version.value = served.version
 
 
 class Prediction:
-    """PredictionService; what is not a prediction of tensors is not implemented."""
+    """PredictionService; only prediction on tensors is implemented."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
 
     async def predict(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """The outputs of a signature for the request's inputs."""
+        """Return the outputs of a signature for the request's inputs."""
         served = resolve_model(self._registry, request.model_spec)
         name = request.model_spec.signature_name or PLAIN
         signature = served.signature(name)
@@ -52,7 +52,7 @@ class Prediction:
         return response
 
     async def get_model_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """The signatures of a model."""
+        """Return the signatures of a model."""
         if list(request.metadata_field) != [METADATA]:
             raise InvalidInput(f"`metadata_field` must be `{METADATA}` and nothing else.")
         served = resolve_model(self._registry, request.model_spec)
@@ -68,10 +68,10 @@ class Prediction:
         return response
 
     async def classify(self, request: Message, context: grpc.aio.ServicerContext) -> None:
-        """Not implemented, nor are other methods of tf.Example."""
+        """Abort with UNIMPLEMENTED, as do all methods for tf.Example."""
         await context.abort(
             grpc.StatusCode.UNIMPLEMENTED,
-            "This method is for tf.Example models, of which there are none here: use Predict.",
+            "This method is for tf.Example models, which are not supported: use Predict.",
         )
 
 
@@ -82,16 +82,16 @@ class Models:
         self._registry = registry
 
     async def get_model_status(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """The state of every version of a model, or of the one that is asked for."""
+        """Return the state of all versions of a model, or of the requested one."""
         name, version = _name(request.model_spec), _version(request.model_spec)
         response = message("tensorflow.serving.GetModelStatusResponse")()
         for status in self._registry.versions(name):
             if version in (None, status.version):
-                said = response.model_version_status.add(version=status.version)
-                said.state = STATES[status.state]
+                entry = response.model_version_status.add(version=status.version)
+                entry.state = STATES[status.state]
                 if status.error:
-                    said.status.error_code = grpc.StatusCode.INTERNAL.value[0]
-                    said.status.error_message = status.error
+                    entry.status.error_code = grpc.StatusCode.INTERNAL.value[0]
+                    entry.status.error_message = status.error
         if not response.model_version_status:
             raise NotFound(f"There is no version {version} of {name}.")
         return response
@@ -110,7 +110,7 @@ def _version(spec: Any) -> int | None:
 
 
 def _wanted(output_filter: Any, outputs: dict[str, Any]) -> list[str]:
-    """The outputs of the filter, each once; none: all."""
+    """Return the outputs of the filter, each once; an empty list means all."""
     for name in output_filter:
         if name not in outputs:
             raise InvalidInput(
@@ -119,9 +119,9 @@ def _wanted(output_filter: Any, outputs: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(output_filter))
 
 
-def _describe(place: Any, signature: str, tensors: dict[str, TensorInfo]) -> None:
+def _describe(described: Any, signature: str, tensors: dict[str, TensorInfo]) -> None:
     for name, info in tensors.items():
-        place[name].name = f"{signature}_{name}:0"
-        place[name].dtype = enum_of(info.dtype)
+        described[name].name = f"{signature}_{name}:0"
+        described[name].dtype = enum_of(info.dtype)
         for size in info.sizes:
-            place[name].tensor_shape.dim.add(size=size)
+            described[name].tensor_shape.dim.add(size=size)

@@ -1,4 +1,4 @@
-"""The models over gRPC: TensorFlow Serving's protocol, version 2 of inference, health, our own."""
+"""The gRPC server: TensorFlow Serving's protocol, version 2 of inference, health, our own."""
 
 from collections.abc import Callable, Mapping
 
@@ -19,13 +19,13 @@ from serving.settings import Settings
 
 HEALTH = "grpc.health.v1.Health"
 MAX_CONNECTIONS = 1024
-MAX_CALLS = 256  # at the same time, each with a message of the largest size at most
-MAX_CALLS_PER_CONNECTION = 64  # more wait at the client, and so cannot come in one rush
+MAX_CALLS = 256  # concurrent, each with a message of the largest size at most
+MAX_CALLS_PER_CONNECTION = 64  # further calls wait at the client
 MAX_METADATA_BYTES = 16 * 1024
-IDLE_SECONDS = 120  # without a call
+IDLE_SECONDS = 120  # of a connection without calls
 HANDSHAKE_SECONDS = 10
-ALIVE_SECONDS = 30.0  # between two questions whether a client is still there, and to answer one
-ONLY_IDENTITY = 1  # a compressed message could unfold without end
+ALIVE_SECONDS = 30.0  # between two pings of a client, and to answer one
+ONLY_IDENTITY = 1  # a compressed message could expand without limit
 
 
 def make_server(
@@ -33,14 +33,14 @@ def make_server(
     settings: Settings,
     metrics: Metrics,
 ) -> grpc.aio.Server:
-    """A gRPC server of the registry's models, neither bound to a port nor started.
+    """Return a gRPC server for the registry's models, neither bound to a port nor started.
+
+    It must be called in a running event loop.
 
     Args:
-      registry: of the models.
-      settings: the token, `max_body_mib` (of a message, both ways) and `timeout_seconds` are used.
-      metrics: counts every call.
-
-    Must be called where the event loop runs.
+      registry: the models.
+      settings: the token, `max_body_mib` (of messages in both directions) and `timeout_seconds`.
+      metrics: counts all calls.
     """
     auth = TokenAuth(read_token(settings))
     interceptor = RequestInterceptor(settings, auth, metrics, lambda: registry.draining)

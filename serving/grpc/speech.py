@@ -1,4 +1,4 @@
-"""Our own gRPC service, `onepass.Models`: which models there are, and sound as it is made."""
+"""The gRPC service `onepass.Models`: the list of models, and streamed speech."""
 
 import contextlib
 import json
@@ -32,20 +32,20 @@ from serving.settings import Settings
 
 
 class Speech:
-    """Lists the models and streams sound."""
+    """The methods of the service."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
 
     def methods(self) -> dict[str, Callable]:
-        """Every method by its name."""
+        """Return all methods by name."""
         return {"List": self.list_models, "Speak": self.speak}
 
     async def list_models(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
-        """Every model that is served now, with its model.json."""
+        """Return all models that are ready, with their model.json."""
         response = message("onepass.ListResponse")()
         for name in self._registry.names():
-            with contextlib.suppress(ServingError):  # one that is loading or has just gone
+            with contextlib.suppress(ServingError):  # loading, or just removed
                 served = self._registry.get(name)
                 response.models.add(
                     name=name,
@@ -58,11 +58,11 @@ class Speech:
     async def speak(
         self, request: Message, context: grpc.aio.ServicerContext
     ) -> AsyncGenerator[Any, None]:
-        """Samples, float32 in the order of little-endian bytes, chunk by chunk."""
+        """Yield samples, float32 as little-endian bytes, chunk by chunk."""
         served = resolve_model(self._registry, request.model_spec)
         if served.kind != "sound":
-            makes = "draws images" if served.kind == "picture" else "makes arrays"
-            raise InvalidInput(f"`{served.name}` {makes}, it does not speak.")
+            makes = "images" if served.kind == "picture" else "arrays"
+            raise InvalidInput(f"`{served.name}` draws {makes} and does not speak.")
         rate_hz = served.spec["sample_rate_hz"]
         synthesis = _synthesis_request(served, request, self._settings.max_body_bytes)
         seconds = seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR)
@@ -75,11 +75,10 @@ class Speech:
 
 
 def _synthesis_request(served: ServedModel, request: Message, limit_bytes: int) -> SynthesisRequest:
-    """The sound that a request asks for, checked as over HTTP."""
     frames = _frames(request, limit_bytes)
     if (frames is not None) != is_conditional(served):
-        rule = "must not be given: the model needs none" if frames is not None else "must be given"
-        raise InvalidInput(f"`frames` {rule}.")
+        rule = "be given" if frames is None else "not be given: the model is unconditional"
+        raise InvalidInput(f"`frames` must {rule}.")
     if request.num_samples < 0:
         raise InvalidInput(f"`num_samples` must be at least 0, got {request.num_samples}.")
     if frames is not None:
@@ -97,7 +96,7 @@ def _synthesis_request(served: ServedModel, request: Message, limit_bytes: int) 
 
 
 def _frames(request: Message, limit_bytes: int) -> np.ndarray | None:
-    """The frames to speak, float32 [frames, channels]; None for a model without."""
+    """Return the frames to speak, float32 [frames, channels]; None without any."""
     if not request.HasField("frames"):
         return None
     frames = decode(request.frames, "frames", limit_bytes)

@@ -1,7 +1,7 @@
-"""TensorProto to numpy and back; nothing is made of a message before its size is known to be true.
+"""Conversion of TensorProto to NumPy and back; sizes are checked before anything is allocated.
 
-A TensorProto of 34 bytes can ask for gigabytes: a shape, and one value that is repeated to fill it.
-So the type and product(dims) * itemsize are checked against a limit first, in Python's integers.
+A TensorProto of 34 bytes can ask for gigabytes: a shape, and one value repeated to fill it. So its
+type and product(dims) * itemsize are first checked against a limit, with Python integers.
 """
 
 import math
@@ -20,7 +20,7 @@ DATA_TYPES = enum_values("tensorflow.DataType")
 DTYPES = {DATA_TYPES[name]: dtype for name, dtype in TENSORFLOW_DTYPES.items()}
 ENUMS = {dtype: number for number, dtype in DTYPES.items()}
 NAMES = {number: name for name, number in DATA_TYPES.items()}
-# The field that holds the values of a type one by one.
+# The field for the values of a type.
 FIELDS = {
     "DT_FLOAT": "float_val",
     "DT_DOUBLE": "double_val",
@@ -33,7 +33,7 @@ FIELDS = {
 
 
 def enum_of(dtype: np.dtype) -> int:
-    """The number of a numpy type in tensorflow.DataType; InvalidInput if there is none."""
+    """Return the tensorflow.DataType number of a NumPy type; raise InvalidInput without one."""
     try:
         return ENUMS[np.dtype(dtype).newbyteorder("<")]
     except KeyError:
@@ -41,7 +41,7 @@ def enum_of(dtype: np.dtype) -> int:
 
 
 def encode(array: np.ndarray, proto: Any) -> None:
-    """Fills a TensorProto with the array's type, shape and bytes."""
+    """Write an array's type, shape and bytes into a TensorProto."""
     array = np.asarray(array)
     proto.dtype = enum_of(array.dtype)
     for side in array.shape:
@@ -52,12 +52,12 @@ def encode(array: np.ndarray, proto: Any) -> None:
 def decode_all(
     protos: Mapping[str, Any], known: Mapping[str, TensorInfo], limit_bytes: int
 ) -> dict[str, np.ndarray]:
-    """The arrays of a request, which together take at most `limit_bytes`.
+    """Return the arrays of a request, at most `limit_bytes` together.
 
     Args:
-      protos: input name -> TensorProto.
-      known: the inputs that there are; another name is InvalidInput before anything is read.
-      limit_bytes: of all arrays together, however short the message is.
+      protos: TensorProtos by input name.
+      known: the inputs of the signature; other names raise InvalidInput before anything is read.
+      limit_bytes: limit of all arrays together, however short the message is.
     """
     for name in protos:
         input_info(known, name)
@@ -69,13 +69,13 @@ def decode_all(
 
 
 def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
-    """The array of a TensorProto, read-only where its bytes are used as they came.
+    """Return the array of a TensorProto, read-only where its bytes are used in place.
 
-    Values given one by one may be fewer than the shape asks for: the last is repeated, none at all
-    are zeros, as TensorFlow does it.
+    As in TensorFlow, values given one by one may be fewer than the shape asks for: the last is
+    repeated, and no values mean zeros.
 
     Raises:
-      InvalidInput: type, shape and values do not fit together; it names `name` and the rule.
+      InvalidInput: type, shape and values do not agree; it names `name` and the rule.
       TooLarge: the array would take more than `limit_bytes`.
     """
     dtype = DTYPES.get(proto.dtype)
@@ -84,7 +84,7 @@ def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
         raise InvalidInput(f"`{name}` must be of numbers or of bool, got {got}.")
     if proto.tensor_shape.unknown_rank:
         raise InvalidInput(f"`{name}` must have a shape, got one of unknown rank.")
-    if len(proto.tensor_shape.dim) > MAX_DIMENSIONS:  # before a list of them is made
+    if len(proto.tensor_shape.dim) > MAX_DIMENSIONS:  # before a list of them is created
         raise _many_dimensions(name, len(proto.tensor_shape.dim))
     shape = [dim.size for dim in proto.tensor_shape.dim]
     count = checked_count(name, shape, dtype, limit_bytes)
@@ -99,7 +99,7 @@ def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
 
 
 def checked_count(name: str, shape: Sequence[int], dtype: np.dtype, limit_bytes: int) -> int:
-    """How many values an array of the shape has; an error if it cannot be or is too large."""
+    """Return the number of values of a shape; raise an error if it is invalid or too large."""
     if len(shape) > MAX_DIMENSIONS:
         raise _many_dimensions(name, len(shape))
     if any(side < 0 for side in shape):
@@ -113,7 +113,7 @@ def checked_count(name: str, shape: Sequence[int], dtype: np.dtype, limit_bytes:
 
 
 def from_bytes(name: str, content: Any, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """A view of bytes, which must be exactly as many as the (checked) shape has."""
+    """Return a view of bytes, whose number must match the (checked) shape."""
     wanted = math.prod(shape) * dtype.itemsize
     if len(content) != wanted:
         raise InvalidInput(
@@ -132,7 +132,7 @@ def _many_dimensions(name: str, count: int) -> InvalidInput:
 
 
 def _filled(name: str, field: str, values: Any, count: int, dtype: np.dtype) -> np.ndarray:
-    """[count] of the values, the last one repeated; zeros of none."""
+    """Return [count] values, the last one repeated; zeros for no values."""
     if len(values) > count:
         raise InvalidInput(f"`{name}` must have at most {count} of `{field}`, got {len(values)}.")
     if not len(values):
@@ -146,7 +146,7 @@ def _filled(name: str, field: str, values: Any, count: int, dtype: np.dtype) -> 
 
 
 def _narrowed(name: str, field: str, values: Any, dtype: np.dtype) -> np.ndarray:
-    """The values as `dtype`, which int_val and half_val hold in wider numbers."""
+    """Return the values as `dtype`; int_val and half_val store wider integers."""
     if field not in ("int_val", "half_val"):
         return np.array(values, dtype)
     wide = np.array(values, np.int64)

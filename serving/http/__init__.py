@@ -1,1 +1,1 @@
-"""The models over HTTP: protocols that clients speak already, routes of our own, middleware."""
+"""The models over HTTP: three standard protocols, routes of our own, middleware."""

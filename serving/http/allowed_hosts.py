@@ -1,8 +1,7 @@
-"""Which host a request may be meant for, and which page may have sent it.
+"""Checks of the host that a request is for and of the page that sent it.
 
-A page of a foreign site can make a browser call a server on the same machine, by a name of its own
-that points there (DNS rebinding) or by a form. The first names itself in `Host`, the second in
-`Origin`.
+A page of another site can make a browser call a server on the same machine, by a host name that
+resolves to it (DNS rebinding) or by a form. `Host` reveals the first, `Origin` the second.
 """
 
 import functools
@@ -17,18 +16,18 @@ HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
-class Misdirected(ServingError):  # noqa: N818 - the condition, as the other errors
-    """A request for a host that this is not."""
+class Misdirected(ServingError):  # noqa: N818 - named as the other errors
+    """A request for a host that is not served."""
 
     http_status, grpc_status, code = 421, "PERMISSION_DENIED", "misdirected"
 
 
 class AllowedHosts:
-    """The hosts that are served: the address, localhost, and those that the settings name.
+    """The hosts that are served: the address, localhost, and those in the settings.
 
-    A server that others can reach is also served under any address in numbers: a page of a foreign
-    site can only come by a name. Pages of the hosts that the settings name, at the port of their
-    scheme, are the server's own, whatever host a proxy in front asks for.
+    A server that other machines can reach also accepts any numeric address: a page of another site
+    can only use a name. Pages of the hosts in the settings, at the port of their scheme, count as
+    the server's own, whatever host a proxy in front passes on.
     """
 
     names: ClassVar = ("localhost", "127.0.0.1", "::1")
@@ -41,7 +40,7 @@ class AllowedHosts:
         self._error = functools.lru_cache(maxsize=256)(self._error_of)
 
     def check(self, method: str, headers: dict[bytes, bytes]) -> None:
-        """Misdirected for a foreign host, Forbidden for what a foreign page sent."""
+        """Raise Misdirected for another host, Forbidden for a request from another site's page."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         error = self._error(host)
         if error is not None:
@@ -51,8 +50,8 @@ class AllowedHosts:
             sender = origin.decode("latin-1").lower().partition("://")[2]
             if sender != host and sender not in self._own_sites:
                 raise Forbidden(
-                    "Pages of other sites may not send requests here. If this is the own site, "
-                    "behind a proxy: pass `Host` on, or name the site in `allowed_hosts`."
+                    "Pages of other sites may not send requests. Behind a proxy, pass `Host` on or "
+                    "name the site in `allowed_hosts`."
                 )
 
     def _error_of(self, host: str) -> tuple[type[ServingError], str] | None:
@@ -62,7 +61,7 @@ class AllowedHosts:
         name = match["name"].strip("[]")
         if name in self._names or (self._any_address and _is_address(name)):
             return None
-        return Misdirected, "This server does not answer for that host; see `allowed_hosts`."
+        return Misdirected, "This host is not served; see `allowed_hosts`."
 
 
 def _is_address(name: str) -> bool:

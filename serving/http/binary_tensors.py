@@ -1,7 +1,7 @@
-"""Tensors of the v2 inference protocol, as JSON and as the bytes behind it.
+"""Tensors of the v2 inference protocol, in JSON or as bytes after it.
 
-With the header `Inference-Header-Content-Length: N` the first N bytes of a body are its JSON, and
-the tensors follow in the order in which it names them, little-endian, without gaps (the protocol's
+With the header `Inference-Header-Content-Length: N` the first N bytes of a body are its JSON. The
+tensors follow in the order in which it lists them, little-endian, without gaps (the protocol's
 binary tensor extension).
 """
 
@@ -25,7 +25,7 @@ HEADER = "inference-header-content-length"
 
 
 class InferParameters(Struct):
-    """Of a request; the time limit in microseconds, 0 for the server's own."""
+    """Parameters of a request; `timeout` is in microseconds, 0 for the server's own."""
 
     signature_name: Name | None = None
     binary_data_output: bool = False
@@ -33,14 +33,14 @@ class InferParameters(Struct):
 
 
 class InputParameters(Struct):
-    """Of an input; shared memory is not served."""
+    """Parameters of an input; shared memory is not supported."""
 
     binary_data_size: Annotated[int, Meta(ge=0)] | None = None
     shared_memory_region: None = None
 
 
 class InputTensor(Struct):
-    """An input, with its elements or with the number of bytes that follow the JSON."""
+    """An input, with its elements or with the number of its bytes after the JSON."""
 
     name: str
     shape: list[Annotated[int, Meta(ge=1, le=MAX_SIDE)]]
@@ -50,7 +50,7 @@ class InputTensor(Struct):
 
 
 class OutputParameters(Struct):
-    """Of an output; neither classification nor shared memory is served."""
+    """Parameters of an output; classification and shared memory are not supported."""
 
     binary_data: bool | None = None
     classification: Annotated[int, Meta(le=0)] | None = None
@@ -58,14 +58,14 @@ class OutputParameters(Struct):
 
 
 class OutputTensor(Struct):
-    """An output that is asked for."""
+    """A requested output."""
 
     name: str
     parameters: OutputParameters | None = None
 
 
 class InferRequest(Struct):
-    """The JSON of a request to infer."""
+    """The JSON of an inference request."""
 
     inputs: Annotated[list[InputTensor], Meta(min_length=1)]
     outputs: Annotated[list[OutputTensor], Meta(min_length=1)] | None = None
@@ -74,9 +74,10 @@ class InferRequest(Struct):
 
 
 def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
-    """The JSON of a request, and the bytes behind it.
+    """Return the JSON of a request and the bytes after it.
 
     Args:
+      body: the request's body.
       header_length: the header's value; None: all of the body is JSON.
     """
     view = memoryview(body)
@@ -93,9 +94,10 @@ def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryv
 def read_inputs(
     tensors: list[InputTensor], tail: memoryview, signature: Signature
 ) -> dict[str, np.ndarray]:
-    """The inputs of a request; arrays of binary tensors are views of its body.
+    """Return the inputs of a request; arrays of binary tensors are views of its body.
 
-    Raises InvalidInput for shapes, datatypes and sizes that do not agree with each other.
+    Raises:
+      InvalidInput: shapes, datatypes and sizes do not agree.
     """
     inputs: dict[str, np.ndarray] = {}
     start = 0
@@ -135,10 +137,10 @@ def _check_size(
 ) -> None:
     name, needed = tensor.name, math.prod(shape) * dtype.itemsize
     if size != needed:
-        rule = f"{needed}, as the shape and the datatype say"
+        rule = f"{needed}, from the shape and the datatype"
         raise invalid_field(f"{name}.binary_data_size", rule, size)
     if size > left:
-        raise InvalidInput(f"`{name}` must have {size} bytes, got {left} behind the JSON.")
+        raise InvalidInput(f"`{name}` must have {size} bytes, got {left} after the JSON.")
     if tensor.data is not UNSET:
         raise InvalidInput(f"`{name}` must have `data` or `binary_data_size`, got both.")
 
@@ -152,10 +154,12 @@ def _view(name: str, data: memoryview, dtype: np.dtype) -> np.ndarray:
 def written(
     header: dict[str, Any], outputs: dict[str, np.ndarray], binary: dict[str, bool]
 ) -> tuple[bytes, int | None]:
-    """A response and the length of its JSON; None where all of it is JSON.
+    """Return a response and the length of its JSON; None where all of it is JSON.
 
     Args:
-      header: all but the outputs. binary: which outputs go behind the JSON, by name.
+      header: all fields but the outputs.
+      outputs: arrays by name.
+      binary: whether to write an output after the JSON, by name.
     """
     described, tail = [], []
     for name, value in outputs.items():

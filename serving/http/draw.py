@@ -1,4 +1,4 @@
-"""Our own route of images: they come one by one, each scale by scale."""
+"""The route that draws images one by one, each scale by scale."""
 
 import asyncio
 import base64
@@ -29,7 +29,7 @@ from serving.http.image_requests import (
 )
 from serving.http.model_lookup import model_from_path, require_kind
 from serving.http.request_bodies import body_of, read_with
-from serving.http.streamed_responses import StreamedResponse
+from serving.http.responses import StreamedResponse
 from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ Map = Annotated[Any, Meta(extra_json_schema={"type": "array", "items": ROWS, "mi
 
 
 class DrawRequest(Struct, rename={"label": "class"}):
-    """What to draw: a class, a caption or a map, whichever the model needs; and how."""
+    """What to draw (a class, a caption or a map, whichever the model needs) and how."""
 
     label: str | int | None = None
     caption: Annotated[str, Meta(max_length=MAX_CAPTION_CHARACTERS)] | None = None
@@ -52,30 +52,32 @@ class DrawRequest(Struct, rename={"label": "class"}):
 
 
 class DrawRoute:
-    """The endpoint, over a model registry."""
+    """The endpoint for drawing."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
 
     def routes(self) -> list[Route]:
-        """Draw."""
+        """Return the route."""
         return [Route("/v1/models/{name:name}:draw", self.draw, methods=["POST"])]
 
     async def draw(self, request: Request) -> StreamedResponse:
-        """Streams images as lines of JSON, a line a scale."""
+        """Stream images as lines of JSON, one line per scale."""
         served = require_kind(model_from_path(self._registry, request), "picture")
         body = await body_of(request, self._settings.timeout_seconds)
-        asked = await read_with(json_model, body, DrawRequest)
-        given = {"class": asked.label, "caption": asked.caption, "map": asked.map}
+        parsed = await read_with(json_model, body, DrawRequest)
+        given = {"class": parsed.label, "caption": parsed.caption, "map": parsed.map}
         value = condition(served, {n: v for n, v in given.items() if v is not None})
-        num = number_of_images("num", asked.num, self._settings.max_rows)
-        how = {"temperature": asked.temperature, "guidance": asked.guidance}
-        rows = [inputs(served, value, asked.seed or 0, range(n, n + 1), **how) for n in range(num)]
+        num = number_of_images("num", parsed.num, self._settings.max_rows)
+        options = {"temperature": parsed.temperature, "guidance": parsed.guidance}
+        rows = [
+            inputs(served, value, parsed.seed or 0, range(n, n + 1), **options) for n in range(num)
+        ]
         return StreamedResponse(_lines(served, rows), MEDIA_TYPE, self._settings.timeout_seconds)
 
 
 async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[bytes, None]:
-    """A line for every scale of every image; an error after the first is a line of its own."""
+    """Yield a line for each scale of each image; an error after the first line is a line too."""
     started = False
     try:
         async with contextlib.aclosing(_image_scales(served, rows)) as images:
@@ -94,9 +96,10 @@ async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[byt
 async def _image_scales(
     served: ServedModel, rows: list[Outputs]
 ) -> AsyncGenerator[tuple[int, np.ndarray, bool], None]:
-    """Images in order, their scales as they come, with as many under way as a batch may hold.
+    """Yield images in order, scale by scale, drawing as many at once as a batch may hold.
 
-    The number of the image, the pixels of a scale, and whether it is the last.
+    Yields:
+      The index of an image, the pixels of a scale, and whether it is the last.
     """
     ahead = int(served.spec["serving"]["limits"]["max_batch"])
     in_progress: collections.deque[list[asyncio.Task]] = collections.deque()
@@ -116,7 +119,7 @@ async def _image_scales(
 
 
 def _start_scales(served: ServedModel, inputs: Outputs) -> list[asyncio.Task]:
-    """The scales of an image, each of which waits for the one before."""
+    """Start the scales of an image, each of which waits for the one before."""
     tasks: list[asyncio.Task] = []
     for signature in scale_signatures(served):
         work = _scale(served, inputs, signature, tasks[-1] if tasks else None)
@@ -127,7 +130,7 @@ def _start_scales(served: ServedModel, inputs: Outputs) -> list[asyncio.Task]:
 async def _scale(
     served: ServedModel, inputs: Outputs, signature: str, smaller: asyncio.Task | None
 ) -> np.ndarray:
-    """uint8 [side, side, channels]."""
+    """Return the pixels of one scale, uint8 [side, side, channels]."""
     start = {} if smaller is None else {"start": (await smaller)[np.newaxis]}
     return (await served.predict(inputs | start, signature))["picture"][0]
 

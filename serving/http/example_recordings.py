@@ -1,4 +1,4 @@
-"""The recordings that come with the package, to be re-spoken."""
+"""The recordings that the package includes as inputs of speech models."""
 
 import csv
 import dataclasses
@@ -13,7 +13,7 @@ from wavenet.shipped import recordings_folder
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A recording: what is said in it, and how long it lasts."""
+    """A recording, with its transcript and length."""
 
     name: str
     text: str
@@ -23,7 +23,7 @@ class Example:
 
 @functools.cache
 def examples() -> Mapping[str, Example]:
-    """The shipped recordings that no shipped model was trained on, by name."""
+    """Return the recordings that no shipped model was trained on, by name."""
     folder = recordings_folder()
     found = {}
     with (folder / "dev.tsv").open(encoding="utf-8", newline="") as registry:

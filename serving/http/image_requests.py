@@ -1,4 +1,4 @@
-"""Image requests, checked before anything is drawn; and image files."""
+"""Checks of image requests before anything is drawn, and image files."""
 
 import io
 import re
@@ -21,17 +21,17 @@ WHOLE = "picture"
 
 
 def signature(served: ServedModel) -> Signature:
-    """What images are drawn with."""
+    """Return the signature that draws images."""
     return served.signatures[fastest(served.signatures)]
 
 
 def condition_input(served: ServedModel) -> str | None:
-    """The input that says what to draw: label, caption or map; None for a model without."""
+    """Return the input that conditions an image: label, caption or map; None without one."""
     return next((name for name in CONDITIONS if name in signature(served).inputs), None)
 
 
 def scales(served: ServedModel) -> list[tuple[int, str]]:
-    """The side and the output of every scale that comes out, smallest first, the image last."""
+    """Return the side and the output of each scale, smallest first, the image last."""
     outputs = signature(served).outputs
     sides = [(int(match[1]), name) for name in outputs if (match := SCALE.fullmatch(name))]
     whole = outputs[WHOLE].shape[1] or served.spec["size"]
@@ -39,17 +39,17 @@ def scales(served: ServedModel) -> list[tuple[int, str]]:
 
 
 def scale_signatures(served: ServedModel) -> list[str]:
-    """The signatures that draw an image, each the next scale; one that draws all if there is none.
+    """Return the signatures that draw an image scale by scale, or one that draws all scales.
 
-    All but the first of several take the image before as `start`.
+    All but the first of several take the previous scale as `start`.
     """
     names = [scale_name(side) for side, _ in scales(served)]
-    there = all(name in served.signatures for name in names)
-    return names if there else [fastest(served.signatures)]
+    known = all(name in served.signatures for name in names)
+    return names if known else [fastest(served.signatures)]
 
 
 def number_of_images(field: str, num: int | None, most: int) -> int:
-    """How many images a request asks for, by default one; InvalidInput for more than the most."""
+    """Return the number of images of a request, 1 by default; raise InvalidInput above `most`."""
     if num is not None and num > most:
         raise invalid_field(field, f"an integer from 1 to {most}", num)
     return num or 1
@@ -63,9 +63,15 @@ def inputs(
     temperature: float | list[float] | None = None,
     guidance: float | None = None,
 ) -> dict[str, np.ndarray]:
-    """The inputs of a batch of images, the rows of a seed; all of the same condition.
+    """Return the inputs of a batch of images, rows of a seed with the same condition.
 
-    value: of one image, as `condition` gives it. temperature: of each scale, or one for all.
+    Args:
+      served: the model.
+      value: condition of one image, as `condition` returns it.
+      seed: seed of the noise.
+      rows: rows of the seed.
+      temperature: one per scale, or one for all.
+      guidance: None: no guidance.
     """
     known, count = signature(served).inputs, len(rows)
     values: dict[str, np.ndarray] = {
@@ -84,7 +90,7 @@ def inputs(
 
 
 def _temperature(served: ServedModel, value: float | list[float] | None) -> np.ndarray:
-    """float32 [1, scales]: of each scale, base first, or one for all."""
+    """Return the temperature of each scale, base first, float32 [1, scales]."""
     info = signature(served).inputs["temperature"]
     count = info.shape[1] or 1
     if not isinstance(value, list):
@@ -95,10 +101,11 @@ def _temperature(served: ServedModel, value: float | list[float] | None) -> np.n
 
 
 def condition(served: ServedModel, given: dict[str, Any]) -> np.ndarray | None:
-    """The conditioning of one image: a class, a caption or a map, whichever the model needs.
+    """Return the condition of one image: a class, a caption or a map, whichever the model needs.
 
     Args:
-      given: by "class", "caption" and "map", those that were given.
+      served: the model.
+      given: the given ones of "class", "caption" and "map".
     """
     name = condition_input(served)
     needed = CONDITIONS.get(name or "")
@@ -122,25 +129,25 @@ def _condition(served: ServedModel, name: str, value: Any) -> np.ndarray:
 
 
 def label(served: ServedModel, field: str, value: Any) -> int:
-    """The number of a class, by its name in any case or by its number."""
+    """Return the index of a class, given by name in any case or by index."""
     classes = served.spec.get("classes") or []
-    said = str(value).strip() if type(value) in (int, str) else None
-    if said is None:
+    if type(value) not in (int, str):
         raise invalid_field(field, "the name or the number of a class", value)
-    names = {name.casefold(): place for place, name in reversed(list(enumerate(classes)))}
-    if said in classes:
-        return classes.index(said)
-    if said.casefold() in names:
-        return names[said.casefold()]
+    word = str(value).strip()
+    if word in classes:
+        return classes.index(word)
+    names = {name.casefold(): index for index, name in reversed(list(enumerate(classes)))}
+    if word.casefold() in names:
+        return names[word.casefold()]
     info = signature(served).inputs["label"]
     high = len(classes) - 1 if classes else int(info.high or 0)
-    if NUMBER.fullmatch(said) and int(said) <= high:
-        return int(said)
-    raise InvalidInput(f"`{field}` names no class: {excerpt(value)}; {_classes(served)}.")
+    if NUMBER.fullmatch(word) and int(word) <= high:
+        return int(word)
+    raise InvalidInput(f"`{field}` must be a class, got {excerpt(value)}; {_classes(served)}.")
 
 
 def caption(value: Any) -> np.ndarray:
-    """int32 [characters], the codes of a caption."""
+    """Return the codes of a caption, int32 [characters]."""
     from pixelcnn.data.captions import encode_caption
 
     if not isinstance(value, str):
@@ -152,7 +159,7 @@ def caption(value: Any) -> np.ndarray:
 
 
 def _examples(served: ServedModel, needed: str) -> str:
-    """What could be given, as the end of a sentence; "" where nothing is known of it."""
+    """Return valid values as the end of a sentence; "" where none are known."""
     captions = served.spec.get("captions")
     if needed == "class":
         return f"; {_classes(served)}"
@@ -165,7 +172,7 @@ def _classes(served: ServedModel) -> str:
 
 
 def encode_image(image: np.ndarray, container: str = "PNG") -> bytes:
-    """The PNG, JPEG or WEBP file of an image uint8 [side, side, 1 or 3]."""
+    """Encode an image uint8 [side, side, 1 or 3] as a PNG, JPEG or WEBP file."""
     memory = io.BytesIO()
     grey = image.shape[-1] == 1
     Image.fromarray(image[..., 0] if grey else image).save(memory, container)

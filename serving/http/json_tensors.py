@@ -1,4 +1,4 @@
-"""JSON as tensors: every list is measured before an array is made of it."""
+"""Tensors from JSON; nested lists are measured before an array is created."""
 
 import base64
 import itertools
@@ -17,13 +17,13 @@ WORDS = {"f": "numbers", "i": "integers", "u": "integers", "b": "booleans"}
 
 
 def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
-    """The array of nested lists, of the dtype and the rank that the signature asks for.
+    """Convert nested lists to an array of the dtype and rank of a signature.
 
     A tensor of bytes may also be `{"b64": text}`, whole or row by row.
 
     Raises:
-      InvalidInput: naming the field and the rule: ragged, empty, of another depth, or with elements
-        that are no numbers or do not fit the dtype.
+      InvalidInput: the lists are ragged, empty, or of another depth, or their elements are not
+        numbers or do not fit the dtype; it names the field and the rule.
     """
     if info.dtype == np.uint8 and _is_base64(value):
         return _from_base64(name, value, info.shape)
@@ -34,12 +34,12 @@ def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
 
 
 def measured(name: str, value: object, rank: int) -> tuple[tuple[int, ...], list]:
-    """The shape of nested lists, and their elements one after the other."""
+    """Return the shape of nested lists, and their elements as a flat list."""
     level: list = [value]
     shape: list[int] = []
     for depth in range(rank):
         if not all(type(part) is list for part in level):
-            raise InvalidInput(f"`{name}` must be lists {rank} deep, got other at depth {depth}.")
+            raise InvalidInput(f"`{name}` must be lists {rank} deep, got others at depth {depth}.")
         lengths = set(map(len, level))
         if len(lengths) > 1:
             some = " and ".join(map(str, sorted(lengths)[:2]))
@@ -64,13 +64,13 @@ def _array(name: str, leaves: list, dtype: np.dtype) -> np.ndarray:
 
 
 def flat_tensor(name: str, value: object, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """The array of that shape, of its elements in one list or in nested ones."""
+    """Convert the elements, in a flat list or in nested lists, to an array of the given shape."""
     rank = len(shape)
     nested = isinstance(value, list) and bool(value) and type(value[0]) is list
     found, leaves = measured(name, value, rank if nested else 1)
     if (nested and found != tuple(shape)) or len(leaves) != math.prod(shape):
         declared = list(shape)
-        raise InvalidInput(f"`{name}` must have the shape it says, {declared}, got {list(found)}.")
+        raise InvalidInput(f"`{name}` must have its declared shape {declared}, got {list(found)}.")
     return _array(name, leaves, dtype).reshape(shape)
 
 
@@ -90,7 +90,7 @@ def _from_base64(name: str, value: Any, shape: Sequence[int | None]) -> np.ndarr
 
 
 def base64_bytes(name: str, value: object) -> bytes:
-    """The bytes that a base64 text stands for."""
+    """Decode a base64 text."""
     if not isinstance(value, str):
         raise invalid_field(name, "base64", value)
     try:
@@ -100,9 +100,9 @@ def base64_bytes(name: str, value: object) -> bytes:
 
 
 def from_rows(instances: list, signature: Signature) -> dict[str, np.ndarray]:
-    """The inputs of `instances`: a list with an object of inputs for each row.
+    """Return the inputs in `instances`, a list with an object of inputs per row.
 
-    Where the signature has one input only that must be given, a row may be its bare value.
+    Where the signature has only one required input, a row may be its bare value.
     """
     if all(isinstance(row, dict) and not _is_base64(row) for row in instances):
         names = instances[0].keys()
@@ -113,7 +113,7 @@ def from_rows(instances: list, signature: Signature) -> dict[str, np.ndarray]:
 
 
 def from_columns(inputs: object, signature: Signature) -> dict[str, np.ndarray]:
-    """The inputs of `inputs`: an object with a tensor for each name, or the only tensor."""
+    """Return the inputs in `inputs`, an object with a tensor per name, or the only tensor."""
     if not isinstance(inputs, dict) or _is_base64(inputs):
         inputs = {only_input(signature): inputs}
     return {
@@ -123,8 +123,8 @@ def from_columns(inputs: object, signature: Signature) -> dict[str, np.ndarray]:
 
 
 def only_input(signature: Signature) -> str:
-    """The name of the one input that must be given."""
+    """Return the name of the only required input; raise InvalidInput if there are several."""
     needed = [name for name, info in signature.inputs.items() if info.default is None]
     if len(needed) != 1:
-        raise InvalidInput(f"Inputs must be named; there are {', '.join(signature.inputs)}.")
+        raise InvalidInput(f"Inputs must be named; the model has {', '.join(signature.inputs)}.")
     return needed[0]

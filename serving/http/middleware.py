@@ -1,4 +1,4 @@
-"""Before and after every HTTP request: host, token, rate, size; headers, errors, logs, metrics."""
+"""Middleware of every HTTP request: host, token and size checks, headers, errors, logs, metrics."""
 
 import logging
 import time
@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serving.engine.auth import TokenAuth, read_token
 from serving.errors import Internal, NotFound, Overloaded, ServingError
 from serving.http.allowed_hosts import AllowedHosts
-from serving.http.error_responses import error_body, error_headers, protocol_of
 from serving.http.request_bodies import LIMITS, RECEIVED, BodyLimits
+from serving.http.responses import error_body, error_headers, protocol_of
 from serving.observability import traces
 from serving.observability.logs import begin_request, event
 from serving.observability.metrics import Metrics
@@ -32,26 +32,26 @@ DEFAULT_HEADERS = {
 LOG = logging.getLogger(__name__)
 
 
-class UnsupportedEncoding(ServingError):  # noqa: N818 - the condition, as the other errors
-    """A compressed body: what it would become is not known before it is."""
+class UnsupportedEncoding(ServingError):  # noqa: N818 - named as the other errors
+    """A compressed body: its size is unknown before it is decompressed."""
 
     http_status, grpc_status, code = 415, "INVALID_ARGUMENT", "unsupported_encoding"
 
 
 class WrongMethod(ServingError):  # noqa: N818
-    """A path that is there, for other methods."""
+    """A path that exists for other methods."""
 
     http_status, grpc_status, code = 405, "UNIMPLEMENTED", "method_not_allowed"
 
     def __init__(self, allowed: str):
-        super().__init__(f"This path answers {allowed} only.")
+        super().__init__(f"This path accepts only {allowed}.")
         self.allowed = allowed
 
 
 class ResponseRecorder:
-    """A `send` that adds the headers every answer has, and knows what was sent.
+    """A `send` that adds the default headers and records what was sent.
 
-    code: "ok", or what it ended in. first_byte_at: of `time.perf_counter`; None before it.
+    code: "ok", or the error's code. first_byte_at: of `time.perf_counter`; None before it.
     """
 
     def __init__(self, send: Send, request_id: str):
@@ -60,7 +60,7 @@ class ResponseRecorder:
         self.first_byte_at: float | None = None
 
     async def send(self, message: Message) -> None:
-        """Sends on."""
+        """Send a message."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = [(name.lower(), value) for name, value in message.get("headers", ())]
@@ -75,11 +75,11 @@ class ResponseRecorder:
 
 
 class RequestMiddleware:
-    """The ASGI application around another one.
+    """The ASGI application around the routes.
 
-    In this order: the host, the encoding, the token; the endpoint reads the body. What is raised
-    leaves as an error in the protocol's own words, and what was not foreseen as a status 500 that
-    says nothing of it.
+    It checks the host, the encoding and the token, in this order; the endpoint reads the body.
+    Errors are answered as the path's protocol words them; unexpected ones with status 500 and no
+    details.
     """
 
     passed: ClassVar = ("lifespan",)
@@ -90,7 +90,7 @@ class RequestMiddleware:
         self._body_limits = BodyLimits(settings.max_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request."""
+        """Answer a request."""
         if scope["type"] != "http":
             if scope["type"] in self.passed:
                 await self._app(scope, receive, send)
@@ -101,7 +101,8 @@ class RequestMiddleware:
         headers = dict(scope["headers"])
         request_id = begin_request(headers.get(b"x-request-id", b"").decode("latin-1"))
         response = ResponseRecorder(send, request_id)
-        scope.update({LIMITS: self._body_limits, RECEIVED: 0})
+        # With an "app", Starlette's router raises errors instead of answering them.
+        scope.update({"app": self, LIMITS: self._body_limits, RECEIVED: 0})
         try:
             with traces.span("http", _trace(headers), method=scope["method"]):
                 self._admit(scope, headers)
@@ -109,10 +110,10 @@ class RequestMiddleware:
         except Exception as raised:
             error = _error_of(raised)
             response.code = error.code
-            if not response.status:  # else the server closes the connection: its answer has no end
+            if not response.status:  # else uvicorn closes the connection of the incomplete response
                 await _error_response(error, scope)(scope, receive, response.send)
         finally:
-            self._note(scope, response, started)
+            self._record(scope, response, started)
             self._body_limits.used -= scope[RECEIVED]
 
     def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
@@ -121,7 +122,7 @@ class RequestMiddleware:
             raise UnsupportedEncoding("The body must not be compressed (`Content-Encoding`).")
         self._auth.check(scope["path"], headers.get(b"authorization", b""))
 
-    def _note(self, scope: Scope, response: ResponseRecorder, started: float) -> None:
+    def _record(self, scope: Scope, response: ResponseRecorder, started: float) -> None:
         path, first = scope["path"], response.first_byte_at
         seconds = time.perf_counter() - started
         self._metrics.request(
@@ -155,11 +156,11 @@ def _error_of(raised: Exception) -> ServingError:
         if raised.status_code == 405:
             allowed = (raised.headers or {}).get("Allow", "GET, HEAD")
             return WrongMethod(", ".join(sorted(allowed.split(", "))))
-        return NotFound("There is nothing at this path.")
+        return NotFound("This path does not exist.")
     LOG.error("a request failed", exc_info=raised)
     if isinstance(raised, MemoryError):
         return Overloaded("There is not enough memory for this request.")
-    return Internal("The server failed; its log has the reason.")
+    return Internal("The server failed; see its log.")
 
 
 def _error_response(error: ServingError, scope: Scope) -> Response:

@@ -1,4 +1,4 @@
-"""The models as a list: OpenAI's fields, TensorFlow Serving's, and what a page wants to know."""
+"""The list of models, with OpenAI's fields, TensorFlow Serving's, and those that the page uses."""
 
 import asyncio
 import contextlib
@@ -14,8 +14,8 @@ from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import NotFound, ServingError
 from serving.http.image_requests import CONDITIONS, condition_input, scales, signature
-from serving.http.json_responses import json_response
 from serving.http.model_lookup import version_at
+from serving.http.responses import json_response
 from serving.http.synthesis_requests import is_conditional, max_seconds, speakers, supports_text
 from serving.http.tensorflow_rest import VersionStatus, statuses
 
@@ -30,14 +30,14 @@ RENAMED = {"data_licence": "licence"}
 
 
 class Version(TypedDict):
-    """A version of a model, and where it stands."""
+    """A version of a model, and its state."""
 
     version: int
     state: str
 
 
 class ModelEntry(TypedDict):
-    """A model as OpenAI lists it, and what a page wants to know of one that is ready."""
+    """A model as OpenAI lists it, with more fields for one that is ready."""
 
     id: str
     object: Literal["model"]
@@ -48,26 +48,26 @@ class ModelEntry(TypedDict):
 
 
 class ModelStatus(ModelEntry):
-    """The same, with TensorFlow Serving's fields."""
+    """A model with TensorFlow Serving's fields as well."""
 
     model_version_status: list[VersionStatus]
 
 
 class Models(TypedDict):
-    """Every model."""
+    """All models."""
 
     object: Literal["list"]
     data: list[ModelEntry]
 
 
 class ModelListing:
-    """The endpoints, over a model registry."""
+    """The endpoints that list models."""
 
     def __init__(self, registry: ModelRegistry):
         self._registry = registry
 
     def routes(self) -> list[Route]:
-        """The list, and a model of it; `GET /v1/models/ID` is in two protocols."""
+        """Return the routes of the list and of a model; `GET /v1/models/ID` is in two protocols."""
         return [
             Route("/v1/models", self.models),
             Route("/v1/models/{name:name}", self.model),
@@ -75,15 +75,15 @@ class ModelListing:
         ]
 
     async def models(self, request: Request) -> Response:
-        """Every model."""
+        """Return all models."""
         entries = []
         for name in sorted(self._registry.names()):
-            with contextlib.suppress(NotFound):  # it was taken away meanwhile
+            with contextlib.suppress(NotFound):  # removed meanwhile
                 entries.append(await self._entry(name))
         return json_response(Models(object="list", data=entries))
 
     async def model(self, request: Request) -> Response:
-        """A model of OpenAI's list, with `model_version_status` as TensorFlow Serving has it."""
+        """Return one model, with `model_version_status` as in TensorFlow Serving."""
         found = statuses(self._registry, request)
         entry = await self._entry(request.path_params["name"], version_at(request))
         return json_response({**entry, "model_version_status": found})
@@ -96,10 +96,10 @@ class ModelListing:
         entry = ModelEntry(id=name, object="model", created=0, owned_by=OWNER, versions=versions)
         try:
             facts = await asyncio.to_thread(_facts, self._registry.get(name, version))
-            orjson.dumps(facts)  # which refuses integers of more than 64 bits
+            orjson.dumps(facts)  # raises for integers of more than 64 bits
             entry |= facts
         except ServingError:
-            pass  # one that is loading has no facts yet
+            pass  # still loading: no facts yet
         except Exception as error:
             LOG.error("model.json cannot be listed: %s", error, extra={"fields": {"model": name}})
         return entry

@@ -1,4 +1,4 @@
-"""Names, versions and signatures as requests say them, looked up in the model registry."""
+"""Lookups of models in the registry by the names and versions in requests."""
 
 import contextlib
 
@@ -10,24 +10,20 @@ from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import VERSION
 from serving.errors import InvalidInput, NotFound, ServingError
 
-OUTPUTS = {
-    "sound": "sound",
-    "picture": "images",
-    "array": "arrays",
-}  # what a kind of model makes, in words
+OUTPUTS = {"sound": "sound", "picture": "images", "array": "arrays"}  # by kind, for messages
 
 
 class NameConvertor(Convertor[str]):
-    """A part of a path without the colon that begins a verb."""
+    """A path segment without the colon that starts a verb."""
 
     regex = "[^/:]+"
 
     def convert(self, value: str) -> str:
-        """Itself."""
+        """Return the value unchanged."""
         return value
 
     def to_string(self, value: str) -> str:
-        """Itself."""
+        """Return the value unchanged."""
         return value
 
 
@@ -35,24 +31,24 @@ register_url_convertor("name", NameConvertor())
 
 
 def model_from_path(registry: ModelRegistry, request: Request) -> ServedModel:
-    """The model that the path names, at the version that it names or that is served."""
+    """Return the model in the path, at the version in the path or the current one."""
     return registry.get(request.path_params["name"], version_at(request))
 
 
 def version_at(request: Request) -> int | None:
-    """The version in the path; None where it names none. NotFound for what is no number."""
-    said = request.path_params.get("version")
-    if said is None:
+    """Return the version in the path, None without one; raise NotFound if it is not a number."""
+    version = request.path_params.get("version")
+    if version is None:
         return None
-    if not VERSION.fullmatch(said):
+    if not VERSION.fullmatch(version):
         raise NotFound("A version must be a number.")
-    return int(said)
+    return int(version)
 
 
 def model_named(registry: ModelRegistry, name: str | None, kind: str) -> ServedModel:
-    """The model that a body names, which must be of the kind that is given.
+    """Return the model that a body names, which must be of the given kind.
 
-    Where there is one of that kind only, it need not be named.
+    The only model of a kind need not be named.
     """
     if name is None:
         found = [served for served in available_models(registry) if served.kind == kind]
@@ -63,7 +59,7 @@ def model_named(registry: ModelRegistry, name: str | None, kind: str) -> ServedM
 
 
 def require_kind(served: ServedModel, kind: str) -> ServedModel:
-    """The same model; NotFound if it makes something else."""
+    """Return the model; raise NotFound if it is of another kind."""
     if served.kind != kind:
         raise NotFound(
             f"The model `{served.name}` makes {OUTPUTS[served.kind]}, not {OUTPUTS[kind]}."
@@ -72,9 +68,9 @@ def require_kind(served: ServedModel, kind: str) -> ServedModel:
 
 
 def available_models(registry: ModelRegistry) -> list[ServedModel]:
-    """The highest version of every model that has one ready, by name."""
+    """Return the current version of each model that is ready, sorted by name."""
     found = []
     for name in sorted(registry.names()):
-        with contextlib.suppress(ServingError):  # one that is loading, or has just gone
+        with contextlib.suppress(ServingError):  # loading, or just removed
             found.append(registry.get(name))
     return found

@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/images/generations`: a prompt is a class, by name or number, or a caption."""
+"""OpenAI's `POST /v1/images/generations`: the prompt is a class, by name or index, or a caption."""
 
 import asyncio
 import base64
@@ -16,7 +16,6 @@ from serving.bundles.signature import fastest
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
-from serving.http.disconnects import cancel_on_disconnect
 from serving.http.fields import Name, Seed, invalid_field, json_model
 from serving.http.image_requests import (
     caption,
@@ -27,18 +26,18 @@ from serving.http.image_requests import (
     number_of_images,
     scales,
 )
-from serving.http.json_responses import json_response
 from serving.http.model_lookup import model_named
 from serving.http.request_bodies import body_of, read_with
+from serving.http.responses import cancel_on_disconnect, json_response
 from serving.settings import Settings
 
-MAX_IMAGES = 10  # as OpenAI has it
+MAX_IMAGES = 10  # OpenAI's limit
 FILES = {"png": "PNG", "jpeg": "JPEG", "webp": "WEBP"}
 SEED_BITS = 62
 
 
 class ImagesRequest(Struct):
-    """Images to draw; what has no meaning here, such as `quality`, is passed over."""
+    """Images to draw; fields without a meaning here, such as `quality`, are ignored."""
 
     prompt: Annotated[str, Meta(min_length=1, max_length=4000, pattern=r"\S")]
     model: Name | None = None
@@ -51,13 +50,13 @@ class ImagesRequest(Struct):
 
 
 class EncodedImage(TypedDict):
-    """An image file, as base64."""
+    """An image file in base64."""
 
     b64_json: str
 
 
 class GeneratedImages(TypedDict):
-    """Images, and how they are encoded."""
+    """Images and their encoding."""
 
     created: int
     data: list[EncodedImage]
@@ -67,52 +66,50 @@ class GeneratedImages(TypedDict):
 
 
 class OpenaiImages:
-    """The endpoint, over a model registry."""
+    """The endpoint for images."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
 
     def routes(self) -> list[Route]:
-        """Generate."""
+        """Return the route."""
         return [Route("/v1/images/generations", self.generate, methods=["POST"])]
 
     async def generate(self, request: Request) -> Response:
-        """Images as base64."""
+        """Draw images and return them as base64."""
         body = await body_of(request, self._settings.timeout_seconds)
-        asked = await read_with(json_model, body, ImagesRequest)
-        served = model_named(self._registry, asked.model, "picture")
+        parsed = await read_with(json_model, body, ImagesRequest)
+        served = model_named(self._registry, parsed.model, "picture")
         request.scope["model"] = served.name
-        if asked.stream:
+        if parsed.stream:
             raise InvalidInput("`stream` must be false; `:draw` streams images.")
-        file = asked.output_format or "png"
-        side, output = _scale(served, asked.size or "auto")
-        num = number_of_images("n", asked.n, self._settings.max_rows)
-        seed = secrets.randbits(SEED_BITS) if asked.seed is None else asked.seed
-        batch = inputs(served, _condition(served, asked.prompt), seed, range(num))
+        file = parsed.output_format or "png"
+        side, output = _scale(served, parsed.size or "auto")
+        num = number_of_images("n", parsed.n, self._settings.max_rows)
+        seed = secrets.randbits(SEED_BITS) if parsed.seed is None else parsed.seed
+        batch = inputs(served, _condition(served, parsed.prompt), seed, range(num))
         drawn = await cancel_on_disconnect(
             request.receive, served.predict(batch, fastest(served.signatures))
         )
         data = await asyncio.to_thread(_encoded, drawn[output], FILES[file])
-        return json_response(_response(data, side, file))
-
-
-def _response(data: list[str], side: int, file: str) -> GeneratedImages:
-    return {
-        "created": int(time.time()),
-        "data": [{"b64_json": encoded} for encoded in data],
-        "output_format": file,
-        "size": f"{side}x{side}",
-        "background": "opaque",
-    }
+        return json_response(
+            GeneratedImages(
+                created=int(time.time()),
+                data=[EncodedImage(b64_json=encoded) for encoded in data],
+                output_format=file,
+                size=f"{side}x{side}",
+                background="opaque",
+            )
+        )
 
 
 def _scale(served: ServedModel, size: str) -> tuple[int, str]:
-    """The side and the output of a size, of the largest for "auto"."""
-    there = {f"{side}x{side}": (side, output) for side, output in scales(served)}
-    there["auto"] = scales(served)[-1]
-    if size not in there:
-        raise invalid_field("size", f"one of {', '.join(there)}", size)
-    return there[size]
+    """Return the side and the output of a size; "auto" is the largest."""
+    sizes = {f"{side}x{side}": (side, output) for side, output in scales(served)}
+    sizes["auto"] = scales(served)[-1]
+    if size not in sizes:
+        raise invalid_field("size", f"one of {', '.join(sizes)}", size)
+    return sizes[size]
 
 
 def _condition(served: ServedModel, prompt: str) -> np.ndarray | None:
@@ -122,7 +119,7 @@ def _condition(served: ServedModel, prompt: str) -> np.ndarray | None:
     if needed == "caption":
         return caption(prompt)
     if needed == "map":
-        raise InvalidInput("`model` draws from a map of labels; `:draw` takes one.")
+        raise InvalidInput("`model` needs a map of labels; use `:draw`.")
     return None
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/audio/speech`: text in, sound out, where there is a text front end."""
+"""OpenAI's `POST /v1/audio/speech`, where a text front end is installed."""
 
 import base64
 import contextlib
@@ -26,11 +26,10 @@ from serving.http.audio_formats import (
     stream_format,
     streamed,
 )
-from serving.http.disconnects import cancel_on_disconnect
 from serving.http.fields import Name, Seed, excerpt, json_model
 from serving.http.model_lookup import model_named
 from serving.http.request_bodies import body_of, read_with
-from serving.http.streamed_responses import StreamedResponse
+from serving.http.responses import StreamedResponse, cancel_on_disconnect
 from serving.http.synthesis_requests import (
     SynthesisFields,
     SynthesisRequest,
@@ -42,23 +41,23 @@ from serving.http.synthesis_requests import (
     synthesis_request,
     synthesize,
     text_frames,
-    text_parts,
 )
 from serving.settings import Settings
+from speech.parts import text_parts
 
 DEFAULT_VOICE = "default"
-MAX_TEXT_CHARACTERS = 4096  # as OpenAI has it
+MAX_TEXT_CHARACTERS = 4096  # OpenAI's limit
 PCM = StreamFormat(f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", b"", little_endian)
 
 
 class Voice(Struct):
-    """A voice, as an object."""
+    """A voice given as an object."""
 
     id: str
 
 
 class SpeechRequest(Struct):
-    """A text to speak; `instructions` and what else OpenAI knows are passed over."""
+    """A text to speak; `instructions` and other fields of OpenAI's are ignored."""
 
     input: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=r"\S")]
     model: Name | None = None
@@ -77,33 +76,33 @@ class SpeechEvent(TypedDict):
 
 
 class OpenaiSpeech:
-    """The endpoint, over a model registry."""
+    """The endpoint for speech."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
         self._workers = WorkerPool(settings.timeout_seconds)
 
     def routes(self) -> list[Route]:
-        """Speech."""
+        """Return the route."""
         return [Route("/v1/audio/speech", self.speech, methods=["POST"])]
 
     async def speech(self, request: Request) -> ASGIApp:
-        """A text as sound: `wav` and `pcm` as they are made, other formats as a whole file.
+        """Speak a text: `wav` and `pcm` are streamed, other formats sent as a complete file.
 
-        `pcm` has 24,000 samples a second, as OpenAI's has. `instructions` are passed over. A long
-        text is split between sentences, which are read one after the other.
+        `pcm` has 24,000 samples per second, as OpenAI's. A long text is split between sentences,
+        which are spoken one after the other.
         """
         body = await body_of(request, self._settings.timeout_seconds)
-        asked = await read_with(json_model, body, SpeechRequest)
-        served = model_named(self._registry, asked.model, "sound")
+        parsed = await read_with(json_model, body, SpeechRequest)
+        served = model_named(self._registry, parsed.model, "sound")
         request.scope["model"] = served.name
-        name, streaming = asked.response_format or "mp3", asked.stream_format or "audio"
-        check_length(asked.input, MAX_TEXT_CHARACTERS)
-        parts = text_parts(asked.input)
+        name, streaming = parsed.response_format or "mp3", parsed.stream_format or "audio"
+        check_length(parsed.input, MAX_TEXT_CHARACTERS)
+        parts = text_parts(parsed.input)
         first = await cancel_on_disconnect(
-            request.receive, self._synthesis_request(served, asked, parts, 0)
+            request.receive, self._synthesis_request(served, parsed, parts, 0)
         )
-        sound = self._sound(served, asked, parts, first)
+        sound = self._sound(served, parsed, parts, first)
         if name not in FILE_FORMATS:
             num_samples = first.num_samples if len(parts) == 1 else None
             form, sound = _live(sound, served.spec["sample_rate_hz"], num_samples, name)
@@ -122,26 +121,26 @@ class OpenaiSpeech:
         return StreamedResponse(data, media_type, self._settings.timeout_seconds)
 
     async def _synthesis_request(
-        self, served: ServedModel, asked: SpeechRequest, parts: list[str], number: int
+        self, served: ServedModel, parsed: SpeechRequest, parts: list[str], number: int
     ) -> SynthesisRequest:
-        speaker = _speaker(served, asked.voice)
+        speaker = _speaker(served, parsed.voice)
         if not is_conditional(served):
-            raise InvalidInput(f"`model` must be one that reads; `{served.name}` only makes sound.")
-        speed = asked.speed or 1.0
+            raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
+        speed = parsed.speed or 1.0
         frames = await self._workers.run(text_frames, served.bundle, parts[number], speed)
         fields = SynthesisFields(
-            seed=asked.seed, row=number, temperature=asked.temperature, speaker=speaker
+            seed=parsed.seed, row=number, temperature=parsed.temperature, speaker=speaker
         )
         return synthesis_request(served, fields, frames)
 
     async def _sound(
-        self, served: ServedModel, asked: SpeechRequest, parts: list[str], first: SynthesisRequest
+        self, served: ServedModel, parsed: SpeechRequest, parts: list[str], first: SynthesisRequest
     ) -> AsyncGenerator[np.ndarray, None]:
-        """The sound of all parts in chunks; the frames of a part are made when it is its turn."""
+        """Yield the audio of all parts in chunks; frames of a part are computed when it starts."""
         synthesis = first
         for number in range(len(parts)):
             if number:
-                synthesis = await self._synthesis_request(served, asked, parts, number)
+                synthesis = await self._synthesis_request(served, parsed, parts, number)
             async with contextlib.aclosing(synthesize(served, synthesis)) as chunks:
                 async for chunk in chunks:
                     yield chunk
@@ -164,7 +163,7 @@ def _live(
 
 
 def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:
-    """The speaker that a voice names; a model of one speaker has but that one for every voice."""
+    """Return the speaker that a voice names; a model with one speaker accepts any voice."""
     name = voice.id if isinstance(voice, Voice) else voice
     known = speakers(served)
     if not known or name in (None, DEFAULT_VOICE):
@@ -180,7 +179,7 @@ async def _once(content: bytes) -> AsyncGenerator[bytes, None]:
 
 
 async def _events(data: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The bytes as server-sent events, in OpenAI's words."""
+    """Encode chunks as OpenAI's server-sent events."""
     async with contextlib.aclosing(data):
         async for piece in data:
             audio = base64.b64encode(piece).decode()

@@ -1,4 +1,4 @@
-"""The OpenAPI document of all that is served over HTTP, made from the models of bodies."""
+"""The OpenAPI document of all HTTP routes, generated from the models of their bodies."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -13,11 +13,10 @@ from starlette.routing import Route
 from serving.engine.auth import read_token
 from serving.http.binary_tensors import HEADER, InferRequest
 from serving.http.draw import MEDIA_TYPE, DrawRequest
-from serving.http.error_responses import Error, OpenaiError, is_openai_path
-from serving.http.json_responses import json_response
 from serving.http.model_listing import Models, ModelStatus
 from serving.http.openai_images import GeneratedImages, ImagesRequest
 from serving.http.openai_speech import SpeechEvent, SpeechRequest
+from serving.http.responses import Error, OpenaiError, is_openai_path, json_response
 from serving.http.speak import RECORDING_TYPES, Examples, SpeakQuery, SpeakRequest
 from serving.http.tensorflow_rest import PredictRequest
 from serving.http.v2 import InferResult, Metadata
@@ -38,14 +37,14 @@ PATH = {
 
 
 class State(TypedDict):
-    """Whether the server lives, or takes requests."""
+    """Liveness or readiness of the server."""
 
     status: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """What can be asked, and what is answered: types by their media types, JSON if none is said."""
+    """A request and its response: types by media type, JSON without one."""
 
     verb: str
     path: str
@@ -57,7 +56,6 @@ class Operation:
 
 
 def _versioned(path: str) -> Iterable[Operation]:
-    """Those of a model, and of a version of a model."""
     model, v2 = MODEL + path, V2 + path
     infer = dict.fromkeys((JSON, OCTETS), Bytes)
     return (
@@ -70,8 +68,8 @@ def _versioned(path: str) -> Iterable[Operation]:
             dict,
             PredictRequest,
         ),
-        Operation("get", v2, "What a model takes and gives.", Metadata),
-        Operation("get", f"{v2}/ready", "Whether a model can be asked.", dict),
+        Operation("get", v2, "The inputs and outputs of a model.", Metadata),
+        Operation("get", f"{v2}/ready", "Readiness of a model.", dict),
         Operation(
             "post",
             f"{v2}/infer",
@@ -87,10 +85,10 @@ OPERATIONS = (
     *_versioned(""),
     *_versioned(VERSIONED),
     Operation("get", "/v2", "The server (v2 protocol).", dict),
-    Operation("get", "/v2/health/live", "Whether the server lives.", dict),
-    Operation("get", "/v2/health/ready", "Whether it takes requests.", dict),
-    Operation("post", "/v2/repository/index", "Every version.", list[dict]),
-    Operation("get", "/v1/models", "Every model.", Models),
+    Operation("get", "/v2/health/live", "Liveness.", dict),
+    Operation("get", "/v2/health/ready", "Readiness.", dict),
+    Operation("post", "/v2/repository/index", "All versions of all models.", list[dict]),
+    Operation("get", "/v1/models", "All models.", Models),
     Operation(
         "post", "/v1/images/generations", "Draw images (OpenAI).", GeneratedImages, ImagesRequest
     ),
@@ -104,38 +102,38 @@ OPERATIONS = (
     Operation(
         "post",
         f"{MODEL}:speak",
-        "Speak, as it is made.",
+        "Speak, streaming the audio.",
         {"audio/wav": Bytes, "audio/L16": Bytes},
         {JSON: SpeakRequest, **dict.fromkeys(RECORDING_TYPES, Bytes)},
         query=get_type_hints(SpeakQuery, include_extras=True),
     ),
     Operation("post", f"{MODEL}:draw", "Draw, scale by scale.", {MEDIA_TYPE: str}, DrawRequest),
-    Operation("get", f"{MODEL}/examples", "Recordings to re-speak.", Examples),
-    Operation("get", "/healthz", "Whether the server lives.", State),
-    Operation("get", "/readyz", "Whether it takes requests.", State),
-    Operation("get", "/monitoring/prometheus/metrics", "What it has counted.", {"text/plain": str}),
+    Operation("get", f"{MODEL}/examples", "Example recordings.", Examples),
+    Operation("get", "/healthz", "Liveness.", State),
+    Operation("get", "/readyz", "Readiness.", State),
+    Operation("get", "/monitoring/prometheus/metrics", "Metrics.", {"text/plain": str}),
     Operation("get", "/openapi.json", "This document.", dict),
     Operation("get", "/", "The web page.", {"text/html": str}),
 )
 
 
 class OpenApi:
-    """The endpoint."""
+    """The endpoint for the document."""
 
     def __init__(self, settings: Settings):
         self._document = document(read_token(settings) is not None)
 
     def routes(self) -> list[Route]:
-        """Where tools look for it."""
+        """Return the route that tools expect."""
         return [Route("/openapi.json", self.openapi)]
 
     async def openapi(self, request: Request) -> Response:
-        """The document."""
+        """Return the document."""
         return json_response(self._document)
 
 
 def document(needs_token: bool) -> dict[str, Any]:
-    """The document; a server that needs a token says so."""
+    """Return the document; it includes the token where one is required."""
     components: dict[str, Schema] = {}
     paths: dict[str, Any] = {}
     for operation in OPERATIONS:
@@ -155,7 +153,7 @@ def document(needs_token: bool) -> dict[str, Any]:
 
 
 def _described(operation: Operation, components: dict[str, Schema]) -> dict[str, Any]:
-    """With the parameters that the path has, and the errors that any operation may end in."""
+    """Describe an operation, with the parameters in its path and the errors of any operation."""
 
     def schema(kind: Any) -> Schema:
         (found,), new = msgspec.json.schema_components([kind], ref_template=REFERENCE)
@@ -168,9 +166,9 @@ def _described(operation: Operation, components: dict[str, Schema]) -> dict[str,
 
     path = {name: kind for name, kind in PATH.items() if f"{{{name}}}" in operation.path}
     parameters = [
-        {"name": name, "in": place, "required": place == "path", "schema": schema(kind)}
-        for place in ("path", "query", "header")
-        for name, kind in (path if place == "path" else getattr(operation, place)).items()
+        {"name": name, "in": location, "required": location == "path", "schema": schema(kind)}
+        for location in ("path", "query", "header")
+        for name, kind in (path if location == "path" else getattr(operation, location)).items()
     ]
     error = OpenaiError if is_openai_path(operation.path) else Error
     described = {

@@ -1,4 +1,4 @@
-"""The web page: a few files that come with the package, and no others."""
+"""The web page, from files that the package includes."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,21 +23,21 @@ POLICY = "; ".join(
 
 
 class Page(StaticFiles):
-    """The page at `/`, and what it is made of under `/page/`."""
+    """The page at `/`, and its files under `/page/`."""
 
     def __init__(self) -> None:
         super().__init__(packages=[("serving", "page")])
 
     def routes(self) -> list[BaseRoute]:
-        """The endpoints."""
+        """Return the routes."""
         return [Route("/", self.front), Mount("/page", self)]
 
     async def front(self, request: Request) -> Response:
-        """The page itself."""
+        """Return the page."""
         return await self.get_response("index.html", request.scope)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """One of its files."""
+        """Return one of its files."""
         response = await super().get_response(path, scope)
         response.headers["content-security-policy"] = POLICY
         response.headers["cache-control"] = "no-cache"

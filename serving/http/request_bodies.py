@@ -1,4 +1,4 @@
-"""Bodies of requests: capped as declared and as they come, in time, and all together."""
+"""Request bodies, limited in size, in time, and in their total size."""
 
 import asyncio
 import re
@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from serving.errors import Cancelled, InvalidInput, Overloaded, ServingError, TooLarge
 
-BODIES_AT_ONCE = 16  # of the largest size: what all requests together may hold
+BODIES_AT_ONCE = 16  # of the largest size: the limit of all bodies together
 LARGE_BYTES = 1 << 16
 
 LIMITS, RECEIVED = "onepass.body_limits", "onepass.body_bytes"  # of a scope
@@ -19,30 +19,30 @@ DECIMAL = re.compile(r"[0-9]{1,18}")
 Result = TypeVar("Result")
 
 
-class BodyTooSlow(ServingError):  # noqa: N818 - the condition, as the other errors
-    """A body that does not end."""
+class BodyTooSlow(ServingError):  # noqa: N818 - named as the other errors
+    """A body that did not arrive in time."""
 
     http_status, grpc_status, code = 408, "DEADLINE_EXCEEDED", "body_too_slow"
 
 
 class BodyLimits:
-    """The largest body in bytes, and the bytes that all bodies together hold, `used` of them."""
+    """The largest body in bytes, and the bytes `used` by all bodies together."""
 
     def __init__(self, max_bytes: int):
         self.max_bytes, self.used = max_bytes, 0
 
     def add(self, scope: Scope, count: int) -> None:
-        """Count bytes of a request; TooLarge where it, Overloaded where all have too many."""
+        """Count received bytes; raise TooLarge for one request's, Overloaded for all requests'."""
         if scope[RECEIVED] + count > self.max_bytes:
             raise TooLarge(f"The body must have at most {self.max_bytes:,} bytes.")
         if self.used + count > BODIES_AT_ONCE * self.max_bytes:
-            raise Overloaded("There are too many bytes of requests at once.")
+            raise Overloaded("All request bodies together are too large now.")
         self.used += count
         scope[RECEIVED] += count
 
 
 async def read_with(function: Callable[..., Result], body: bytes, *arguments: Any) -> Result:
-    """What a function makes of a body; in a thread where that may keep others waiting."""
+    """Return what a function makes of a body, called in a thread if the body is large."""
     if len(body) > LARGE_BYTES:
         return await asyncio.to_thread(function, body, *arguments)
     return function(body, *arguments)
@@ -52,8 +52,10 @@ async def body_of(request: Request, seconds: float) -> bytes:
     """Return the whole body.
 
     Raises:
-      TooLarge: it is, or says that it will be. Overloaded: there are too many others.
-      BodyTooSlow: it is not there in time. Cancelled: the client disconnects.
+      TooLarge: the body, or its declared length, is over the limit.
+      Overloaded: all bodies together are over the limit.
+      BodyTooSlow: the body does not arrive in time.
+      Cancelled: the client disconnects.
     """
     limits: BodyLimits = request.scope[LIMITS]
     declared = request.headers.get("content-length", "0")

@@ -1,4 +1,4 @@
-"""Uvicorn, with its own limits on heads, idle connections and their number."""
+"""Uvicorn with limits on heads, idle connections and the number of connections."""
 
 import asyncio
 import contextlib
@@ -8,24 +8,24 @@ from socket import socket
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-MAX_CONNECTIONS = 1024  # beyond that requests are answered 503 by uvicorn
+MAX_CONNECTIONS = 1024  # uvicorn answers further requests 503
 HEAD_BYTES = 64 * 1024
-IDLE_SECONDS = 30  # without the next request
+IDLE_SECONDS = 30  # between two requests of a connection
 
 
 class HttpServer(uvicorn.Server):
     """Uvicorn in the event loop of a caller, who handles the signals.
 
-    h11 bounds the head of a request. What uvicorn does not bound, such as a head that comes slowly
-    or an answer that is not read, is for the proxy in front.
+    h11 limits the size of a request's head. Limits that uvicorn lacks, such as on a slow head or a
+    response that is not read, are the reverse proxy's.
 
     Args:
       app: an ASGI application.
-      drain_seconds: for requests under way when the server stops.
+      drain_seconds: time for requests in progress when the server stops.
     """
 
     def __init__(self, app: ASGIApp, drain_seconds: float = 1.0):
-        self._app, self._under_way, self._cut_off = app, 0, 0
+        self._app, self._in_progress, self._cut_off = app, 0, 0
         self._serving: asyncio.Task | None = None
         super().__init__(
             uvicorn.Config(
@@ -44,8 +44,8 @@ class HttpServer(uvicorn.Server):
             )
         )
 
-    async def begin(self, listener: socket) -> None:
-        """Return once requests that come to the listener are answered."""
+    async def start(self, listener: socket) -> None:
+        """Start serving; return once requests are answered."""
         self._serving = asyncio.create_task(self.serve([listener]))
         while not self.started:
             if self._serving.done():
@@ -57,7 +57,7 @@ class HttpServer(uvicorn.Server):
         self.should_exit = True
         if self._serving is not None:
             await self._serving
-        return not (self._under_way or self._cut_off or self.server_state.connections)
+        return not (self._in_progress or self._cut_off or self.server_state.connections)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -65,11 +65,11 @@ class HttpServer(uvicorn.Server):
         yield
 
     async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._under_way += 1
+        self._in_progress += 1
         try:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:
             self._cut_off += 1
             raise
         finally:
-            self._under_way -= 1
+            self._in_progress -= 1

@@ -1,4 +1,4 @@
-"""Our own route of sound: recordings, frames or text in, sound out as it is made."""
+"""The route that speaks recordings, frames or texts, streaming the audio."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -15,14 +15,12 @@ from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
 from serving.http.audio_formats import stream_format, streamed
-from serving.http.disconnects import cancel_on_disconnect
 from serving.http.example_recordings import examples
 from serving.http.fields import Name, as_model, excerpt, json_model
-from serving.http.json_responses import json_response
 from serving.http.json_tensors import base64_bytes, json_tensor
 from serving.http.model_lookup import model_from_path, require_kind
 from serving.http.request_bodies import body_of, read_with
-from serving.http.streamed_responses import StreamedResponse
+from serving.http.responses import StreamedResponse, cancel_on_disconnect, json_response
 from serving.http.synthesis_requests import (
     SynthesisFields,
     WorkerPool,
@@ -44,15 +42,15 @@ FRAMES = {"type": "array", "items": ROWS, "minItems": 1}
 
 
 class SpeakQuery(SynthesisFields, kw_only=True):
-    """How to speak, and in which format; a query where the body is a recording."""
+    """Options and format of the speech; a query where the body is a recording."""
 
     format: Literal["wav", "l16"] | None = None
 
 
 class SpeakRequest(SpeakQuery, kw_only=True):
-    """What to speak: one of frames, a recording (base64), an example and a text; and how.
+    """One of frames, a recording (base64), an example and a text, and how to speak it.
 
-    force: speak frames that do not look like those that the model was trained on.
+    force: accept frames that do not look like the training data.
     """
 
     frames: Annotated[Any, Meta(extra_json_schema=FRAMES)] = None
@@ -63,7 +61,7 @@ class SpeakRequest(SpeakQuery, kw_only=True):
 
 
 class ExampleEntry(TypedDict):
-    """A recording to re-speak."""
+    """A recording that the server offers."""
 
     name: str
     text: str
@@ -71,38 +69,38 @@ class ExampleEntry(TypedDict):
 
 
 class Examples(TypedDict):
-    """The recordings to re-speak."""
+    """The recordings that the server offers."""
 
     examples: list[ExampleEntry]
 
 
 class SpeakRoute:
-    """The endpoints, over a model registry."""
+    """The endpoints for speech."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
         self._workers = WorkerPool(settings.timeout_seconds)
 
     def routes(self) -> list[Route]:
-        """Speak, and what there is to re-speak."""
+        """Return the routes for speech and for the example recordings."""
         return [
             Route("/v1/models/{name:name}:speak", self.speak, methods=["POST"]),
             Route("/v1/models/{name:name}/examples", self.list_examples),
         ]
 
     async def speak(self, request: Request) -> StreamedResponse:
-        """Streams the sound of a recording, of frames or of a text."""
+        """Stream the speech of a recording, of frames or of a text."""
         served = require_kind(model_from_path(self._registry, request), "sound")
         body = await body_of(request, self._settings.timeout_seconds)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in RECORDING_TYPES:
             fields: SpeakQuery = as_model(dict(request.query_params), SpeakQuery, strict=False)
-            frames: Coroutine[Any, Any, Any] = self._conditional_frames(served, "recording", body)
+            work: Coroutine[Any, Any, Any] = self._conditional_frames(served, "recording", body)
         else:
-            fields = asked = await read_with(json_model, body, SpeakRequest)
-            frames = self._frames(served, asked)
-        made, gain_db = await cancel_on_disconnect(request.receive, frames)
-        synthesis = synthesis_request(served, fields, made, gain_db)
+            fields = parsed = await read_with(json_model, body, SpeakRequest)
+            work = self._frames(served, parsed)
+        frames, gain_db = await cancel_on_disconnect(request.receive, work)
+        synthesis = synthesis_request(served, fields, frames, gain_db)
         form = stream_format(
             fields.format or "wav", served.spec["sample_rate_hz"], synthesis.num_samples
         )
@@ -112,7 +110,7 @@ class SpeakRoute:
         return StreamedResponse(streamed(chunks, form), form.media_type, stall_seconds, headers)
 
     async def list_examples(self, request: Request) -> Response:
-        """The recordings to re-speak; none for a model that needs none."""
+        """Return the example recordings; none for an unconditional model."""
         served = model_from_path(self._registry, request)
         usable = served.kind == "sound" and is_conditional(served)
         entries: list[ExampleEntry] = [
@@ -122,23 +120,23 @@ class SpeakRoute:
         return json_response(Examples(examples=entries))
 
     async def _frames(
-        self, served: ServedModel, asked: SpeakRequest
+        self, served: ServedModel, parsed: SpeakRequest
     ) -> tuple[np.ndarray | None, float]:
-        """The frames of the one source that is given, float32 [frames, channels], and its gain."""
-        given = [name for name in SOURCES if getattr(asked, name) is not None]
+        """Return the frames of the only source, float32 [frames, channels], and its gain in dB."""
+        given = [name for name in SOURCES if getattr(parsed, name) is not None]
         if not given and not is_conditional(served):
             return None, 0.0
         if len(given) != 1:
             raise InvalidInput(f"The body must have one of {', '.join(SOURCES)}.")
-        source, value = given[0], getattr(asked, given[0])
-        return await self._conditional_frames(served, source, value, bool(asked.force))
+        source, value = given[0], getattr(parsed, given[0])
+        return await self._conditional_frames(served, source, value, bool(parsed.force))
 
     async def _conditional_frames(
         self, served: ServedModel, source: str, value: Any, force: bool = False
     ) -> tuple[np.ndarray, float]:
-        """The frames of a source, and what its recording was amplified by, in dB; else 0."""
+        """Return the frames of a source, and the gain applied to its recording in dB, else 0."""
         if not is_conditional(served):
-            raise InvalidInput(f"`{source}` must not be given: the model needs none.")
+            raise InvalidInput(f"`{source}` must not be given: the model is unconditional.")
         if source == "frames":
             info = signature(served).inputs["frames"]
             frames = (await self._workers.run(json_tensor, "frames", [value], info))[0]
@@ -155,7 +153,7 @@ class SpeakRoute:
 
 
 def frames_from_recording(served: ServedModel, data: bytes) -> tuple[np.ndarray, float]:
-    """The frames of a recording, float32 [frames, channels], and the dB it was amplified by."""
+    """Return the frames of a recording, float32 [frames, channels], and the gain applied in dB."""
     from serving.http.uploaded_recordings import decode_recording
 
     waveform = decode_recording(data, served.spec["sample_rate_hz"], max_seconds(served))

@@ -1,10 +1,9 @@
-"""Synthesis requests, checked before anything is synthesised."""
+"""Checks of synthesis requests before any audio is generated."""
 
 import asyncio
 import contextlib
 import dataclasses
 import logging
-import re
 import shutil
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,21 +19,18 @@ from serving.engine.served_model import ServedModel
 from serving.engine.streams import PROCESSORS
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
 from serving.http.fields import Name, Seed, excerpt
+from speech.parts import SPELT_OUT, spelt_out, spoken_length
 from speech.phonemes import MAX_CHARACTERS
 from wavenet.data.recorded_level import at_recorded_level, level_gain_db, level_of
 
 LOG = logging.getLogger(__name__)
-LAST_LATIN = 0x24F
 UNCONDITIONAL_SECONDS = 2.0
-WORKERS = 16  # threads that wait for a permit
-SENTENCES, CLAUSES = re.compile(r"(?<=[.!?\u2026]\s)"), re.compile(r"(?<=[,;:]\s)")
-WORDS, CHARACTERS = re.compile(r"(?<=\s)"), re.compile(r"(?<=.)", re.S)
-SPELT_OUT = 6  # letters that a digit, or a letter of another script, sounds as long as
+WORKERS = 16  # threads, which share the permits for processors
 Temperature = Annotated[float, Meta(ge=0, le=10)]
 
 
 class SynthesisFields(Struct, kw_only=True):
-    """How to speak."""
+    """Options of speech."""
 
     seed: Seed | None = None
     row: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
@@ -45,43 +41,41 @@ class SynthesisFields(Struct, kw_only=True):
 
 @dataclasses.dataclass(frozen=True)
 class SynthesisRequest:
-    """A sound: frames float32 [frames, channels] or None, and how to speak them.
+    """A checked request for a sound.
 
-    num_samples: of the sound, known before it is made. gain_db: what the recording that the frames
-    are of was amplified by; the sound gets the recording's level back.
+    frames: float32 [frames, channels] or None. num_samples: length of the sound. options: `seed`,
+    `row`, `temperature` and `speaker`. gain_db: the gain that was applied to the recording of the
+    frames, undone in the sound.
     """
 
     frames: np.ndarray | None
     num_samples: int
-    seed: int
-    row: int
-    temperature: float | None
-    speaker: str | None
+    options: dict[str, Any]
     gain_db: float = 0.0
 
 
 def signature(served: ServedModel) -> Signature:
-    """What the whole sound is made from."""
+    """Return the signature of whole sounds."""
     return served.signatures[PLAIN]
 
 
 def is_conditional(served: ServedModel) -> bool:
-    """Whether the model needs frames."""
+    """Return whether the model needs frames."""
     return "frames" in signature(served).inputs
 
 
 def speakers(served: ServedModel) -> list[str]:
-    """The names of the speakers that can be chosen."""
+    """Return the names of the speakers."""
     return list(served.spec.get("speakers", ())) if "speaker" in signature(served).inputs else []
 
 
 def max_frames(served: ServedModel) -> int:
-    """The most frames of a sound."""
+    """Return the largest number of frames of a sound."""
     return int(served.spec["serving"]["limits"]["max_frames"])
 
 
 def max_seconds(served: ServedModel) -> float:
-    """How long a sound may last."""
+    """Return the longest duration of a sound."""
     return max_frames(served) * served.spec["hop_samples"] / served.spec["sample_rate_hz"]
 
 
@@ -91,14 +85,18 @@ def synthesis_request(
     frames: np.ndarray | None,
     gain_db: float = 0.0,
 ) -> SynthesisRequest:
-    """The sound that the fields ask for, of these frames; InvalidInput, with field and rule.
+    """Return the checked request for a sound; raise InvalidInput with field and rule.
 
-    gain_db: see `SynthesisRequest`.
+    Args:
+      served: the model.
+      fields: fields of the request.
+      frames: float32 [frames, channels] or None.
+      gain_db: see `SynthesisRequest`.
     """
     rate_hz, hop = served.spec["sample_rate_hz"], served.spec["hop_samples"]
-    wanted = fields.seconds
+    seconds = fields.seconds
     if frames is None:
-        num_samples = max(1, round((wanted or UNCONDITIONAL_SECONDS) * rate_hz))
+        num_samples = max(1, round((seconds or UNCONDITIONAL_SECONDS) * rate_hz))
         if num_samples > max_frames(served) * hop:
             raise InvalidInput(f"`seconds` must be at most {max_seconds(served):g}.")
     else:
@@ -107,17 +105,15 @@ def synthesis_request(
                 f"A sound must have at most {max_frames(served):,} frames, got {len(frames):,}."
             )
         num_samples = len(frames) * hop
-        if wanted is not None:
-            num_samples = max(1, min(num_samples, round(wanted * rate_hz)))
-    return SynthesisRequest(
-        frames,
-        num_samples,
-        fields.seed or 0,
-        fields.row or 0,
-        fields.temperature,
-        _speaker(served, fields.speaker),
-        gain_db,
-    )
+        if seconds is not None:
+            num_samples = max(1, min(num_samples, round(seconds * rate_hz)))
+    options = {
+        "seed": fields.seed or 0,
+        "row": fields.row or 0,
+        "temperature": fields.temperature,
+        "speaker": _speaker(served, fields.speaker),
+    }
+    return SynthesisRequest(frames, num_samples, options, gain_db)
 
 
 def _speaker(served: ServedModel, name: str | None) -> str | None:
@@ -132,32 +128,29 @@ def _speaker(served: ServedModel, name: str | None) -> str | None:
 async def synthesize(
     served: ServedModel, synthesis: SynthesisRequest, timeout_seconds: float | None = None
 ) -> AsyncGenerator[np.ndarray, None]:
-    """The sound in chunks float32 [samples], as it is made; see `ServedModel.stream`."""
-    made = served.stream(
+    """Yield a sound in chunks float32 [samples] as it is generated; see `ServedModel.stream`."""
+    sound = served.stream(
         synthesis.frames,
-        seed=synthesis.seed,
-        row=synthesis.row,
         num_samples=synthesis.num_samples,
-        speaker=synthesis.speaker,
-        temperature=synthesis.temperature,
         timeout_seconds=timeout_seconds,
+        **synthesis.options,
     )
-    async with contextlib.aclosing(made) as chunks:
+    async with contextlib.aclosing(sound) as chunks:
         async for chunk in chunks:
             yield at_recorded_level(chunk, synthesis.gain_db)
 
 
 def recording_gain_db(served: ServedModel, waveform: np.ndarray) -> float:
-    """What the model's `frames` amplify a recording [samples] by, in dB."""
+    """Return the gain that the model's `frames` apply to a recording [samples], in dB."""
     spec = served.spec
     return level_gain_db(waveform, spec.get("gain_db", 0.0), level_of(spec))
 
 
 class WorkerPool:
-    """Threads for what comes before a model: decoding, features, phonemes.
+    """Threads for work before the model: decoding, features, phonemes.
 
     Args:
-      seconds: that a piece of work may wait and take.
+      seconds: time that a task may wait and run.
     """
 
     def __init__(self, seconds: float):
@@ -165,7 +158,7 @@ class WorkerPool:
         self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="reading")
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the function returns, called in a thread; DeadlineExceeded if it takes too long."""
+        """Call a function in a thread; raise DeadlineExceeded if it takes too long."""
 
         def work() -> Any:
             with PROCESSORS.permit():
@@ -176,11 +169,11 @@ class WorkerPool:
             async with asyncio.timeout(self._seconds):
                 return await working
         except TimeoutError as error:
-            raise DeadlineExceeded("The input took too long to read.") from error
+            raise DeadlineExceeded("The input took too long to process.") from error
 
 
 def supports_text(served: ServedModel) -> bool:
-    """Whether the model can speak a text, here and now."""
+    """Return whether the model can speak text with what is installed here."""
     import speech
     from speech.phonemes import PROGRAM
 
@@ -191,55 +184,21 @@ def supports_text(served: ServedModel) -> bool:
     return shutil.which(PROGRAM) is not None
 
 
-def spoken_length(words: str) -> int:
-    """Return the characters of a text, with digits and letters of other scripts spelt out."""
-    return len(words) + (SPELT_OUT - 1) * len(_spelt_out(words))
-
-
-def _spelt_out(words: str) -> list[str]:
-    return [c for c in words if c.isnumeric() or (c.isalpha() and ord(c) > LAST_LATIN)]
-
-
 def check_length(words: str, most: int = MAX_CHARACTERS) -> None:
-    """InvalidInput for a text that would take too long to speak, known before anything is made."""
+    """Raise InvalidInput for a text that would take too long to speak."""
     length = spoken_length(words)
     if length > most:
-        spelt_out = _spelt_out(words)
-        why = f", where {excerpt(spelt_out[0])} and its like count {SPELT_OUT}" if spelt_out else ""
+        spelt = spelt_out(words)
+        why = f", counting {excerpt(spelt[0])} as {SPELT_OUT}" if spelt else ""
         raise InvalidInput(f"The text must have at most {most:,} characters, got {length:,}{why}.")
 
 
-def text_parts(words: str, most: int = MAX_CHARACTERS) -> list[str]:
-    """Return a text in parts of at most `most` spoken characters, split between sentences.
-
-    A sentence that is longer is split between clauses, else between words, else anywhere.
-    """
-    parts = [words]
-    for boundary in (SENTENCES, CLAUSES, WORDS, CHARACTERS):
-        pieces = (boundary.split(part) if spoken_length(part) > most else [part] for part in parts)
-        parts = _packed([piece for each in pieces for piece in each], most)
-    return [part for part in parts if part.strip()]
-
-
-def _packed(pieces: list[str], most: int) -> list[str]:
-    """Join neighbours as long as they are short enough together."""
-    packed, length = [""], 0
-    for piece in pieces:
-        more = spoken_length(piece)
-        if length + more > most:
-            packed.append("")
-            length = 0
-        packed[-1] += piece
-        length += more
-    return packed
-
-
 def text_frames(bundle: Servable, words: str, speed: float = 1.0) -> np.ndarray:
-    """The frames of a text, float32 [frames, channels].
+    """Return the frames of a text, float32 [frames, channels].
 
     Raises:
-      InvalidInput: the text cannot be spoken, or the model reads other frames. NotReady: there is
-        no voice for text, or no espeak-ng.
+      InvalidInput: the text cannot be spoken, or the model reads other frames.
+      NotReady: no text front end or no espeak-ng is installed.
     """
     import speech
 
@@ -248,7 +207,7 @@ def text_frames(bundle: Servable, words: str, speed: float = 1.0) -> np.ndarray:
         speech.shipped()
     except UserError as error:
         LOG.error("no text front end: %s", error)
-        raise NotReady("Text cannot be spoken: no voice for it is installed.") from error
+        raise NotReady("Text cannot be spoken: no text front end is installed.") from error
     try:
         return speech.text_frames(bundle, words, speed=speed)
     except speech.EspeakError as error:

@@ -1,7 +1,7 @@
 """TensorFlow Serving's REST protocol: status, metadata and predict.
 
-Bodies, answers and statuses are those of tensorflow.org/tfx/serving/api_rest, but NaN and infinity
-are refused, for they are no JSON.
+Bodies, responses and statuses follow tensorflow.org/tfx/serving/api_rest, except that NaN and
+infinity, which are not JSON, are rejected.
 """
 
 import dataclasses
@@ -18,19 +18,18 @@ from serving.bundles.signature import PLAIN, Signature, TensorInfo
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
-from serving.http.disconnects import cancel_on_disconnect
 from serving.http.fields import Name, json_model
-from serving.http.json_responses import json_response
 from serving.http.json_tensors import from_columns, from_rows
 from serving.http.model_lookup import model_from_path, version_at
 from serving.http.request_bodies import body_of, read_with
+from serving.http.responses import cancel_on_disconnect, json_response
 from serving.settings import Settings
 
 METHOD = "tensorflow/serving/predict"
 
 
 class PredictRequest(Struct):
-    """A request to predict: rows, or tensors by name."""
+    """A prediction request: rows, or tensors by name."""
 
     signature_name: Name | None = None
     instances: Annotated[list, Meta(min_length=1)] | UnsetType = UNSET
@@ -38,14 +37,14 @@ class PredictRequest(Struct):
 
 
 class LoadError(TypedDict):
-    """Why a version did not load; "OK" where it did."""
+    """The error of a version that did not load; "OK" for one that did."""
 
     error_code: str
     error_message: str
 
 
 class VersionStatus(TypedDict):
-    """A version of a model, and where it stands."""
+    """A version of a model, and its state."""
 
     version: str
     state: Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
@@ -53,31 +52,31 @@ class VersionStatus(TypedDict):
 
 
 class TensorflowRest:
-    """The endpoints, over a model registry."""
+    """The endpoints of TensorFlow Serving's protocol."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
 
     def routes(self) -> list[Route]:
-        """Predict first: it is asked for most."""
+        """Return the routes, predict first: it is requested most."""
         routes = []
-        for place in ("/v1/models/{name:name}", "/v1/models/{name:name}/versions/{version:name}"):
-            routes.append(Route(f"{place}:predict", self.predict, methods=["POST"]))
-            routes.append(Route(f"{place}/metadata", self.metadata, methods=["GET"]))
+        for base in ("/v1/models/{name:name}", "/v1/models/{name:name}/versions/{version:name}"):
+            routes.append(Route(f"{base}:predict", self.predict, methods=["POST"]))
+            routes.append(Route(f"{base}/metadata", self.metadata, methods=["GET"]))
         return routes
 
     async def predict(self, request: Request) -> Response:
-        """Runs a signature on `instances`, row by row, or on `inputs`, tensor by tensor."""
+        """Run a signature on `instances`, row by row, or on `inputs`, tensor by tensor."""
         served = model_from_path(self._registry, request)
         body = await body_of(request, self._settings.timeout_seconds)
-        asked = await read_with(_asked, body, served)
+        parsed = await read_with(_parse, body, served)
         outputs = await cancel_on_disconnect(
-            request.receive, served.predict(asked.inputs, asked.signature)
+            request.receive, served.predict(parsed.inputs, parsed.signature)
         )
-        return json_response(_as_rows(outputs) if asked.by_rows else _as_columns(outputs))
+        return json_response(_as_rows(outputs) if parsed.by_rows else _as_columns(outputs))
 
     async def metadata(self, request: Request) -> Response:
-        """What the signatures take and give."""
+        """Return the signatures."""
         served = model_from_path(self._registry, request)
         described = {name: _described(s) for name, s in served.signatures.items()}
         return json_response(
@@ -93,7 +92,7 @@ class TensorflowRest:
 
 
 def statuses(registry: ModelRegistry, request: Request) -> list[VersionStatus]:
-    """`model_version_status` of the model, or of the version, that the path names."""
+    """Return `model_version_status` of the model or version in the path."""
     name, wanted = request.path_params["name"], version_at(request)
     found = [s for s in registry.versions(name) if wanted in (None, s.version)]
     if wanted is not None and not found:
@@ -107,23 +106,23 @@ def _status(version: int, state: Any, error: str) -> VersionStatus:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Asked:
-    """A request to predict: the inputs of a signature, and whether they came row by row."""
+class _ParsedRequest:
+    """A parsed prediction request, and whether its inputs were given row by row."""
 
     signature: str
     inputs: dict[str, np.ndarray]
     by_rows: bool
 
 
-def _asked(body: bytes, served: ServedModel) -> _Asked:
-    asked = json_model(body, PredictRequest)
-    if (asked.instances is UNSET) == (asked.inputs is UNSET):
+def _parse(body: bytes, served: ServedModel) -> _ParsedRequest:
+    parsed = json_model(body, PredictRequest)
+    if (parsed.instances is UNSET) == (parsed.inputs is UNSET):
         raise InvalidInput("The body must have either `instances` or `inputs`.")
-    name = asked.signature_name or PLAIN
+    name = parsed.signature_name or PLAIN
     signature = served.signature(name)
-    if isinstance(asked.instances, list):
-        return _Asked(name, from_rows(asked.instances, signature), by_rows=True)
-    return _Asked(name, from_columns(asked.inputs, signature), by_rows=False)
+    if isinstance(parsed.instances, list):
+        return _ParsedRequest(name, from_rows(parsed.instances, signature), by_rows=True)
+    return _ParsedRequest(name, from_columns(parsed.inputs, signature), by_rows=False)
 
 
 def _as_rows(outputs: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Recordings that are sent, measured before they are decoded."""
+"""Uploaded recordings, checked before they are decoded."""
 
 import io
 
@@ -16,12 +16,12 @@ BLOCK_SAMPLES = 1 << 16
 
 
 def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np.ndarray:
-    """The mono waveform, float32 [samples] at a rate, of a WAV or a FLAC file.
+    """Decode a WAV or FLAC file to a mono waveform, float32 [samples] at `sample_rate_hz`.
 
     Raises:
-      InvalidInput: it is neither, holds other than plain samples, nothing, NaN or infinity, or is
-        of a rate or a number of channels out of range, or these cancel each other.
-      TooLarge: it lasts too long.
+      InvalidInput: the file is neither, holds other than plain samples, nothing, NaN or infinity,
+        its rate or number of channels is out of range, or its channels cancel each other.
+      TooLarge: it is too long.
     """
     if data[:4] != b"fLaC" and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
         raise InvalidInput("`recording` must be a WAV or a FLAC file.")
@@ -41,10 +41,10 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
 
 def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
     if file.subtype not in SUBTYPES:
-        raise InvalidInput("`recording` must hold plain samples, or be FLAC.")
+        raise InvalidInput("`recording` must hold uncompressed samples, or be FLAC.")
     if not LOWEST_HZ <= file.samplerate <= HIGHEST_HZ:
         raise InvalidInput(
-            f"`recording` must have from {LOWEST_HZ} to {HIGHEST_HZ} samples a second, got "
+            f"`recording` must have from {LOWEST_HZ} to {HIGHEST_HZ} samples per second, got "
             f"{file.samplerate}."
         )
     if file.channels > MAX_CHANNELS:
@@ -56,7 +56,7 @@ def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
 
 
 def _decoded(file: soundfile.SoundFile) -> Mixdown:
-    """The channels as one; libsndfile reads no more than was measured."""
+    """Mix the channels down; libsndfile reads no more than was checked."""
     mixed, left = Mixdown(file.channels), file.frames
     while left > 0:
         block = file.read(min(BLOCK_SAMPLES, left), dtype="float32", always_2d=True)
@@ -68,5 +68,5 @@ def _decoded(file: soundfile.SoundFile) -> Mixdown:
 
 
 def _shifted(waveform: np.ndarray) -> np.ndarray:
-    """libsndfile gives s / 32768 for a 16-bit sample s, which stands for (2 s + 1) / 65535 here."""
+    """Map s / 32768, which libsndfile returns for a 16-bit sample s, to (2 s + 1) / 65535."""
     return (waveform * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)

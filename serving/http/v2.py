@@ -21,10 +21,9 @@ from serving.http.binary_tensors import (
     split,
     written,
 )
-from serving.http.disconnects import cancel_on_disconnect
-from serving.http.json_responses import json_response
 from serving.http.model_lookup import model_from_path
 from serving.http.request_bodies import body_of, read_with
+from serving.http.responses import cancel_on_disconnect, json_response
 from serving.settings import Settings
 
 PLATFORM = "tensorflow_savedmodel"
@@ -35,7 +34,7 @@ NO_PARAMETERS = InferParameters()
 
 
 class Tensor(TypedDict):
-    """What is said of an input or an output; -1 for a size that is free."""
+    """The description of an input or an output; -1 for a free size."""
 
     name: str
     datatype: str
@@ -43,7 +42,7 @@ class Tensor(TypedDict):
 
 
 class Metadata(TypedDict):
-    """What a model takes and gives."""
+    """The inputs and outputs of a model."""
 
     name: str
     versions: list[str]
@@ -53,7 +52,7 @@ class Metadata(TypedDict):
 
 
 class InferResult(TypedDict):
-    """The JSON of an answer: the outputs, with their data or the number of bytes behind it."""
+    """The JSON of a response: the outputs, with their data or the number of bytes after it."""
 
     model_name: str
     model_version: str
@@ -62,18 +61,18 @@ class InferResult(TypedDict):
 
 
 class V2:
-    """The endpoints, over a model registry."""
+    """The endpoints of the v2 protocol."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
 
     def routes(self) -> list[Route]:
-        """Infer first: it is asked for most."""
+        """Return the routes, infer first: it is requested most."""
         routes = []
-        for place in ("/v2/models/{name:name}", "/v2/models/{name:name}/versions/{version:name}"):
-            routes.append(Route(f"{place}/infer", self.infer, methods=["POST"]))
-            routes.append(Route(f"{place}/ready", self.model_ready))
-            routes.append(Route(place, self.metadata))
+        for base in ("/v2/models/{name:name}", "/v2/models/{name:name}/versions/{version:name}"):
+            routes.append(Route(f"{base}/infer", self.infer, methods=["POST"]))
+            routes.append(Route(f"{base}/ready", self.model_ready))
+            routes.append(Route(base, self.metadata))
         routes.append(Route("/v2", self.server))
         routes.append(Route("/v2/health/live", self.live))
         routes.append(Route("/v2/health/ready", self.ready))
@@ -81,20 +80,20 @@ class V2:
         return routes
 
     async def infer(self, request: Request) -> Response:
-        """Runs a signature: `serving_default`, or what the parameter `signature_name` says."""
+        """Run the signature in the parameter `signature_name`, by default `serving_default`."""
         served = model_from_path(self._registry, request)
         body = await body_of(request, self._settings.timeout_seconds)
         length = request.headers.get(HEADER)
-        asked, name, inputs = await read_with(_asked, body, length, served)
-        wanted = _wanted(asked, served, name)
-        limit = (asked.parameters or NO_PARAMETERS).timeout / MICROSECONDS
+        parsed, name, inputs = await read_with(_parse, body, length, served)
+        wanted = _wanted(parsed, served, name)
+        limit = (parsed.parameters or NO_PARAMETERS).timeout / MICROSECONDS
         seconds = min(self._settings.timeout_seconds, limit or math.inf)
         work = served.predict(inputs, name, timeout_seconds=seconds)
         outputs = await cancel_on_disconnect(request.receive, work)
-        return _response(asked.id, served, {name: outputs[name] for name in wanted}, wanted)
+        return _response(parsed.id, served, {name: outputs[name] for name in wanted}, wanted)
 
     async def metadata(self, request: Request) -> Response:
-        """What `serving_default` takes and gives."""
+        """Return the inputs and outputs of `serving_default`."""
         served = model_from_path(self._registry, request)
         signature = served.signature(PLAIN)
         statuses = self._registry.versions(served.name)
@@ -109,26 +108,26 @@ class V2:
         )
 
     async def model_ready(self, request: Request) -> Response:
-        """Whether the model can be asked: 200, or 503 and 404 with the reason."""
+        """Answer 200 if the model is ready, else 503 or 404 with the reason."""
         served = model_from_path(self._registry, request)
         return json_response({"name": served.name, "ready": True})
 
     async def server(self, request: Request) -> Response:
-        """Name, version and extensions of the server."""
+        """Return name, version and extensions of the server."""
         return json_response({"name": "onepass", "version": VERSION, "extensions": EXTENSIONS})
 
     async def live(self, request: Request) -> Response:
-        """Liveness: 200."""
+        """Answer 200."""
         return json_response({"live": True})
 
     async def ready(self, request: Request) -> Response:
-        """Whether the server takes requests: 200 or 503."""
+        """Answer 200 if the server accepts requests, else 503."""
         if not self._registry.ready:
             raise NotReady("The server is not ready.")
         return json_response({"ready": True})
 
     async def index(self, request: Request) -> Response:
-        """Every version of every model."""
+        """Return all versions of all models."""
         rows = []
         for name in sorted(self._registry.names()):
             for status in self._registry.versions(name):
@@ -144,23 +143,23 @@ class V2:
         return json_response(rows)
 
 
-def _asked(
+def _parse(
     body: bytes, length: str | None, served: ServedModel
 ) -> tuple[InferRequest, str, dict[str, np.ndarray]]:
-    """The JSON of a request, the signature that it names, and the inputs."""
-    asked, tail = split(body, length)
-    name = (asked.parameters or NO_PARAMETERS).signature_name or PLAIN
-    return asked, name, read_inputs(asked.inputs, tail, served.signature(name))
+    """Return the JSON of a request, its signature's name, and its inputs."""
+    parsed, tail = split(body, length)
+    name = (parsed.parameters or NO_PARAMETERS).signature_name or PLAIN
+    return parsed, name, read_inputs(parsed.inputs, tail, served.signature(name))
 
 
-def _wanted(asked: InferRequest, served: ServedModel, name: str) -> dict[str, bool]:
-    """The outputs asked for, and whether each is to go behind the JSON."""
-    default = (asked.parameters or NO_PARAMETERS).binary_data_output
+def _wanted(parsed: InferRequest, served: ServedModel, name: str) -> dict[str, bool]:
+    """Return the requested outputs, and whether to write each after the JSON."""
+    default = (parsed.parameters or NO_PARAMETERS).binary_data_output
     known = served.signatures[name].outputs
-    if asked.outputs is None:
+    if parsed.outputs is None:
         return dict.fromkeys(known, default)
     wanted = {}
-    for output in asked.outputs:
+    for output in parsed.outputs:
         if output.name not in known:
             raise InvalidInput(f"`outputs` must name outputs; there are {', '.join(known)}.")
         binary = output.parameters.binary_data if output.parameters else None
@@ -174,10 +173,10 @@ def _response(
     outputs: dict[str, np.ndarray],
     binary: dict[str, bool],
 ) -> Response:
-    said = {"model_name": served.name, "model_version": str(served.version)}
+    head = {"model_name": served.name, "model_version": str(served.version)}
     if identity is not None:
-        said["id"] = identity
-    content, length = written(said, outputs, binary)
+        head["id"] = identity
+    content, length = written(head, outputs, binary)
     if length is None:
         return Response(content, media_type="application/json")
     headers = {HEADER: str(length), "content-type": "application/octet-stream"}

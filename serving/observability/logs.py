@@ -1,4 +1,4 @@
-"""The server's log: a line an event, as text or as JSON, with the id of the request it is of."""
+"""The server's log: one line per event, as text or JSON, with the id of the request."""
 
 import contextlib
 import contextvars
@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-OURS, OTHERS = ("serving", "onepass"), ("uvicorn", "grpc")
+OWN_LOGGERS, OTHER_LOGGERS = ("serving", "onepass"), ("uvicorn", "grpc")
 PLAIN = re.compile(r"[A-Za-z0-9_./:+@%-]+")
-MAX_LINES = 10_000  # that wait to be written
+MAX_LINES = 10_000  # waiting to be written
 CLOSE_SECONDS = 1.0
 ACCEPTED_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
@@ -23,29 +23,30 @@ _request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", 
 
 
 def request_id() -> str:
-    """The id of the request being answered, empty outside of one."""
+    """Return the id of the current request, empty outside of one."""
     return _request_id.get()
 
 
 def begin_request(given: str | None = None) -> str:
-    """The id of a request that begins: the client's own if it is a short word, or a new one."""
+    """Set and return the id of a new request: the client's if it is a short word, or random."""
     identity = given if given and ACCEPTED_ID.fullmatch(given) else secrets.token_hex(8)
     _request_id.set(identity)
     return identity
 
 
 def event(logger: logging.Logger, message: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Logs a line with fields."""
+    """Log a message with fields."""
     logger.log(level, message, extra={"fields": fields})
 
 
 class BackgroundHandler(logging.Handler):
-    """Writes lines in a thread of its own: who logs never waits for who reads the log.
+    """A handler that writes lines in its own thread, so that logging never blocks.
 
-    Lines that come while MAX_LINES wait are lost; the log says how many once it goes on.
+    Lines that arrive while MAX_LINES wait are dropped; the log reports their number later.
 
     Args:
-      stream: that is written to. on_lost: called for each line that is lost.
+      stream: text file to write to.
+      on_lost: called for each dropped line.
     """
 
     def __init__(self, stream: TextIO, on_lost: Callable[[], None] = lambda: None):
@@ -56,7 +57,7 @@ class BackgroundHandler(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Takes the line of a record, as it is now."""
+        """Queue the line of a record."""
         try:
             self._lines.put_nowait(self.format(record))
         except queue.Full:
@@ -64,7 +65,7 @@ class BackgroundHandler(logging.Handler):
             self._on_lost()
 
     def write_all(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Ends the thread; whether everything was written within so many seconds."""
+        """Stop the thread; return whether all lines were written within `seconds`."""
         with contextlib.suppress(queue.Full):
             self._lines.put(None, timeout=seconds)
             self._thread.join(seconds)
@@ -72,7 +73,7 @@ class BackgroundHandler(logging.Handler):
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            with contextlib.suppress(OSError, ValueError):  # the reader has closed it
                 self._stream.write(f"{line}\n")
                 lost, self._lost = self._lost, 0
                 if lost:
@@ -86,18 +87,21 @@ def configure(
     stream: TextIO | None = None,
     on_lost: Callable[[], None] = lambda: None,
 ) -> BackgroundHandler:
-    """Sends everything of this package and of the servers under it to a stream; the handler.
+    """Send the logs of this package and of the servers that it uses to a stream.
 
     Args:
       log_format: "text" or "json".
-      level: lowest level, of `logging`.
+      level: lowest level, a name of `logging`.
       stream: None: stderr.
-      on_lost: called for each line that could not be written in time.
+      on_lost: called for each dropped line.
+
+    Returns:
+      The handler.
     """
     handler = BackgroundHandler(stream or sys.stderr, on_lost)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
-    for name in (*OURS, *OTHERS):
-        lowest = level if name in OURS else "warning"
+    for name in (*OWN_LOGGERS, *OTHER_LOGGERS):
+        lowest = level if name in OWN_LOGGERS else "warning"
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(lowest.upper())
@@ -105,17 +109,17 @@ def configure(
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What a line says besides time, level and message."""
+    """Return the fields of a line other than time, level and message."""
     identity = getattr(record, "request", "") or request_id()
     fields = {"request": identity} if identity else {}
     return fields | getattr(record, "fields", {})
 
 
 class TextLines(logging.Formatter):
-    """Time, level, message, then NAME=VALUE; no value can begin a line of its own."""
+    """Lines of time, level, message and NAME=VALUE; no value can start a line of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and the traceback under it."""
+        """Return the line, followed by the traceback."""
         fields = " ".join(f"{name}={_word(value)}" for name, value in fields_of(record).items())
         message = _escaped(record.getMessage())
         line = f"{_time(record)} {record.levelname.lower():7s} {message} {fields}".rstrip()
@@ -123,10 +127,10 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line."""
+    """Lines of one JSON object each."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object, with "time", "level", "logger", "message", the fields and "exception"."""
+        """Return an object of "time", "level", "logger", "message", the fields and "exception"."""
         line = {
             "time": _time(record),
             "level": record.levelname.lower(),

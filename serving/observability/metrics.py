@@ -12,7 +12,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
-    """Counters, gauges and histograms in a registry of their own.
+    """Counters, gauges and histograms in a Prometheus registry of their own.
 
     A label `model` is always the name of a model that was found, never what a client asked for.
     """
@@ -27,41 +27,43 @@ class Metrics:
         model, protocol = ["model"], ["model", "protocol"]
         self._requests = counter("onepass_requests", "Requests answered.", [*protocol, "status"])
         self._seconds = seconds(
-            "onepass_request_seconds", "Seconds from a request to the end of its answer.", protocol
+            "onepass_request_seconds",
+            "Seconds from a request to the end of its response.",
+            protocol,
         )
         self._first_byte_seconds = seconds(
             "onepass_first_byte_seconds",
-            "Seconds from a request to the first byte of its answer.",
+            "Seconds from a request to the first byte of a response.",
             protocol,
         )
         self._bytes = counter(
             "onepass_bytes", "Bytes of bodies and messages.", ["protocol", "direction"]
         )
         self._refused = counter(
-            "onepass_refused", "Requests for which there was no room, by protocol.", ["what"]
+            "onepass_refused", "Requests refused because the server was full.", ["what"]
         )
-        self._log_lines_lost = counter(
-            "onepass_log_lines_lost", "Lines of the log that nobody read in time."
+        self.log_lines_lost = counter(
+            "onepass_log_lines_lost", "Log lines dropped because the log was not read in time."
         )
-        self._queue_rows = gauge("onepass_queue_rows", "Rows that wait.", model)
-        self._queue_seconds = seconds("onepass_queue_seconds", "Seconds that a row waits.", model)
-        self._batch_rows = histogram("onepass_batch_rows", "Rows of a call.", model, buckets=ROWS)
-        self._running = gauge("onepass_calls_running", "Calls being made.", model)
-        self._call_seconds = seconds("onepass_call_seconds", "Seconds of a call.", model)
-        self._retries = counter(
-            "onepass_batches_retried", "Failed batches tried again row by row.", model
+        self.queue_rows = gauge("onepass_queue_rows", "Rows in the queue.", model)
+        self.queue_seconds = seconds("onepass_queue_seconds", "Seconds a row waits.", model)
+        self.batch_rows = histogram("onepass_batch_rows", "Rows of a call.", model, buckets=ROWS)
+        self.running = gauge("onepass_calls_running", "Calls in progress.", model)
+        self.call_seconds = seconds("onepass_call_seconds", "Seconds of a call.", model)
+        self.retries = counter(
+            "onepass_batches_retried", "Failed batches retried row by row.", model
         )
-        self._streams = gauge("onepass_streams", "Open streams.", model)
+        self.streams = gauge("onepass_streams", "Open streams.", model)
         self._loads = counter(
             "onepass_loads", "Versions loaded, or found broken.", ["model", "outcome"]
         )
         self._version = gauge("onepass_model_version", "The version served.", model)
         self.version_requests = counter(
             "onepass_version_requests",
-            "Requests answered by a version, streams among them.",
+            "Requests answered by a version, streams included.",
             ["model", "version", "status"],
         )
-        # By the name that TensorFlow Serving has; a counter's would end in _total.
+        # TensorFlow Serving's name: a counter's would end in _total.
         self._tensorflow_requests = gauge(
             ":tensorflow:serving:request_count", "Requests answered.", ["model_name", "status"]
         )
@@ -78,15 +80,16 @@ class Metrics:
         received_bytes: int = 0,
         sent_bytes: int = 0,
     ) -> None:
-        """Counts an answered request.
+        """Count an answered request.
 
         Args:
-          model: as the client named it; None for a request of no model.
-          protocol: a short word, such as "tensorflow-rest", "v2", "openai", "grpc".
+          model: name that the client sent; None for a request without a model.
+          protocol: "tensorflow-rest", "v2", "openai", "onepass" or "grpc".
           status: "ok" or the `code` of a ServingError.
-          seconds: from its first byte to the last of its answer.
-          first_byte_seconds: to the first byte of its answer; None where there was none.
-          received_bytes, sent_bytes: of the bodies or messages.
+          seconds: time from the first byte of the request to the last of its response.
+          first_byte_seconds: time to the first byte of the response; None without one.
+          received_bytes: size of the bodies or messages received.
+          sent_bytes: size of the bodies or messages sent.
         """
         name = model if model in self._models else ""
         self._requests.labels(name, protocol, status).inc()
@@ -99,17 +102,13 @@ class Metrics:
         self._bytes.labels(protocol, "received").inc(received_bytes)
         self._bytes.labels(protocol, "sent").inc(sent_bytes)
 
-    def log_line_lost(self) -> None:
-        """Counts a line of the log that was not written."""
-        self._log_lines_lost.inc()
-
     def for_model(self, model: str) -> "ModelMetrics":
-        """The observer of one model; its name is a label from now on."""
+        """Return the metrics of one model; its name becomes a label."""
         self._models.add(model)
         return ModelMetrics(self, model)
 
     def loaded(self, model: str, version: int) -> None:
-        """Counts a version that is served from now on."""
+        """Count a loaded version, which is served from now on."""
         self._models.add(model)
         self._loads.labels(model, "loaded").inc()
         self._version.labels(model).set(version)
@@ -122,54 +121,28 @@ class Metrics:
             self._version.remove(model)
 
     def load_failed(self, model: str) -> None:
-        """Counts a version that could not be loaded."""
+        """Count a version that could not be loaded."""
         self._models.add(model)
         self._loads.labels(model, "broken").inc()
 
     def render(self) -> tuple[bytes, str]:
-        """The page that Prometheus reads, and its content type."""
+        """Return the page that Prometheus reads, and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
 
 class ModelMetrics:
-    """The metrics of one model."""
+    """The metrics that a model's queue, calls and streams update."""
 
     def __init__(self, metrics: Metrics, model: str):
         self._model, self._version_requests = model, metrics.version_requests
-        self._queue_rows = metrics._queue_rows.labels(model)
-        self._queue_seconds = metrics._queue_seconds.labels(model)
-        self._batch_rows = metrics._batch_rows.labels(model)
-        self._running = metrics._running.labels(model)
-        self._call_seconds = metrics._call_seconds.labels(model)
-        self._retries = metrics._retries.labels(model)
-        self._streams = metrics._streams.labels(model)
-
-    def rows_queued(self, rows: int) -> None:
-        """Moves the gauge of the queue."""
-        self._queue_rows.inc(rows)
-
-    def waited(self, seconds: float) -> None:
-        """Counts a row's time in the queue."""
-        self._queue_seconds.observe(seconds)
-
-    def call_started(self) -> None:
-        """Moves the gauge of calls."""
-        self._running.inc()
-
-    def call_finished(self, rows: int, seconds: float) -> None:
-        """Counts a call."""
-        self._running.dec()
-        self._batch_rows.observe(rows)
-        self._call_seconds.observe(seconds)
-
-    def batch_retried(self) -> None:
-        """Counts a failed batch."""
-        self._retries.inc()
+        self.queue_rows = metrics.queue_rows.labels(model)
+        self.queue_seconds = metrics.queue_seconds.labels(model)
+        self.batch_rows = metrics.batch_rows.labels(model)
+        self.running = metrics.running.labels(model)
+        self.call_seconds = metrics.call_seconds.labels(model)
+        self.retries = metrics.retries.labels(model)
+        self.streams = metrics.streams.labels(model)
 
     def request_ended(self, version: int, status: str) -> None:
-        """Counts a request of a version."""
+        """Count a request of a version."""
         self._version_requests.labels(self._model, str(version), status).inc()
-
-    def streaming(self, number: int) -> None:
-        """Moves the gauge of streams."""
-        self._streams.inc(number)

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry, where it is asked for; nothing at all elsewhere."""
+"""OpenTelemetry spans, if tracing is configured."""
 
 import contextlib
 import importlib
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-ASKED_BY = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 LOG = logging.getLogger(__name__)
 
@@ -16,21 +16,23 @@ _tracer: Any = None
 
 
 def configure(provider: Any = None) -> bool:
-    """Whether spans are made from now on.
+    """Start tracing if one of ENDPOINT_VARIABLES is set, over HTTP, or if a provider is given.
 
-    They are if one of ASKED_BY is set, and then go there over HTTP, or if a provider is given.
-    Where OpenTelemetry is not installed, a warning says so.
+    A warning is logged if OpenTelemetry is not installed.
+
+    Returns:
+      Whether spans are recorded.
     """
     global _provider, _tracer
-    asked = [name for name in ASKED_BY if os.environ.get(name)]
-    if provider is None and asked:
+    endpoints = [name for name in ENDPOINT_VARIABLES if os.environ.get(name)]
+    if provider is None and endpoints:
         try:
             provider = _exporting_provider()
         except ImportError as error:
             LOG.warning(
                 "%s is set, but nothing is traced: %s. Install it with "
                 "`pip install 'onepass[traces]'`.",
-                asked[0],
+                endpoints[0],
                 error,
             )
     _provider = provider
@@ -39,7 +41,7 @@ def configure(provider: Any = None) -> bool:
 
 
 def close() -> None:
-    """Ends tracing, once all spans have been sent."""
+    """Stop tracing after sending all spans."""
     if _provider is not None:
         _provider.shutdown()
 
@@ -48,9 +50,9 @@ def close() -> None:
 def span(
     name: str, headers: Mapping[str, str] | None = None, **attributes: str | int | float
 ) -> Iterator[None]:
-    """A span around what is done within; in the trace of a `traceparent` in the headers.
+    """Record a span around a block, as part of the trace of a `traceparent` header.
 
-    An error within marks it as failed, by its kind: what a client sent is in no trace.
+    An error in the block marks the span as failed, by its type: no trace holds client data.
     """
     if _tracer is None:
         yield
@@ -64,12 +66,12 @@ def span(
         attributes=attributes,
         record_exception=False,
         set_status_on_exception=False,
-    ) as made:
+    ) as recorded:
         try:
             yield
         except Exception as error:
             trace = importlib.import_module("opentelemetry.trace")
-            made.set_status(trace.StatusCode.ERROR, type(error).__name__)
+            recorded.set_status(trace.StatusCode.ERROR, type(error).__name__)
             raise
 
 

@@ -1,1 +1,1 @@
-"""Models in processes of their own, from which the kernel takes files, network and memory."""
+"""Processes that confine the models' programs."""

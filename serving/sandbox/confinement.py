@@ -1,8 +1,7 @@
-"""What a process that runs a stranger's model may still do: compute, read a few folders, answer.
+"""Confinement of a process that runs an untrusted model.
 
-Three layers of the kernel's, none of which a process can take off again: limits of resources, a
-list of the system calls that it may make (seccomp), and the folders that it may read (Landlock,
-where the kernel has it).
+Three mechanisms of the kernel, none of which a process can undo: resource limits, a list of allowed
+system calls (seccomp), and the folders that it may read (Landlock, where available).
 """
 
 import ctypes
@@ -19,7 +18,7 @@ from replicator.runs.errors import UserError
 
 LIBRARY = "libseccomp.so.2"
 HELP = "serve bundles that you trust with `--no-sandbox`"
-MOST_OPEN_FILES = 320  # its connections, and what it reads while it loads
+MOST_OPEN_FILES = 320  # its connections, and files read while loading
 CALLS = """
     access arch_prctl brk clock_getres clock_gettime clock_nanosleep close dup epoll_create1
     epoll_ctl epoll_pwait epoll_wait eventfd2 exit exit_group faccessat faccessat2 fadvise64
@@ -36,16 +35,16 @@ ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # SCMP_ACT_ALLOW, SCMP_ACT_ERRNO(number)
 EQUAL_UNDER_MASK = 7  # SCMP_CMP_MASKED_EQ
 INT = 0xFFFFFFFF
 WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000  # the last: O_TMPFILE
-# Of fcntl: no owner and no signal of a descriptor (F_SETOWN, F_SETSIG, O_ASYNC), by which the
-# kernel would signal a foreign process for this one; no lease and no lock of what others read.
+# Commands of fcntl: not F_SETOWN, F_SETSIG and O_ASYNC, by which the kernel would signal another
+# process for this one, and no leases and locks of files that others read.
 FCNTL = (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC, fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL)
 CLONE_THREAD, MAP_TYPE, MAP_PRIVATE, PR_SET_NAME = 0x10000, 0xF, 2, 15
-# Of Landlock: rights by the first version of its interface that knows them.
+# Landlock's rights by the first version of its interface that has them.
 FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
 NET_VERSION, SCOPE_VERSION = 4, 6
 READ_FILE, READ_FOLDER = 1 << 2, 1 << 3
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-PATH_BENEATH, ASK_VERSION = 1, 1
+PATH_BENEATH, QUERY_VERSION = 1, 1
 
 
 class _Comparison(ctypes.Structure):
@@ -63,7 +62,7 @@ class _PathRule(ctypes.Structure):
 
 
 def check_available() -> None:
-    """Returns nothing; UserError where processes cannot be confined."""
+    """Raise UserError if processes cannot be confined here."""
     if sys.platform != "linux":
         raise UserError(f"The sandbox of models needs Linux; {HELP}.")
     try:
@@ -73,14 +72,14 @@ def check_available() -> None:
 
 
 def confine(readable: Iterable[Path], memory_bytes: int) -> None:
-    """Confines this process, which must have one thread, and whatever thread it starts later.
+    """Confine this process, which must have one thread, and all threads that it starts later.
 
-    From then on it can start no process, open nothing to write, open no socket, and read only
-    beneath `readable`, where the kernel has Landlock.
+    It can then start no process, open nothing for writing, open no socket, and read only beneath
+    `readable`, where the kernel has Landlock.
 
     Args:
-      readable: files and folders; what is not there is passed over.
-      memory_bytes: that it may have for itself, what it has now and stacks of threads included.
+      readable: files and folders; missing ones are ignored.
+      memory_bytes: limit of its private memory, including the current memory and thread stacks.
     """
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("Only a process of one thread can be confined.")
@@ -98,8 +97,8 @@ def _forbid_new_privileges(libc: Any) -> None:
 
 
 def _restrict_folders(libc: Any, readable: Iterable[Path]) -> None:
-    """Leaves reading beneath some folders; nothing where the kernel has no Landlock."""
-    version = libc.syscall(CREATE_RULESET, None, 0, ASK_VERSION)
+    """Allow reading beneath some folders only; do nothing if the kernel lacks Landlock."""
+    version = libc.syscall(CREATE_RULESET, None, 0, QUERY_VERSION)
     if version < 1:
         return
     files = (1 << max(bits for first, bits in FILE_RIGHTS.items() if first <= version)) - 1
@@ -122,7 +121,7 @@ def _restrict_folders(libc: Any, readable: Iterable[Path]) -> None:
 
 
 def _restrict_calls() -> None:
-    """Leaves the calls of CALLS, and some others for certain arguments."""
+    """Allow the system calls in CALLS, and some others with certain arguments."""
     seccomp = ctypes.CDLL(LIBRARY)
     seccomp.seccomp_init.restype = ctypes.c_void_p
     context = ctypes.c_void_p(seccomp.seccomp_init(REFUSE | errno.EPERM))
@@ -132,7 +131,7 @@ def _restrict_calls() -> None:
         comparisons = (_Comparison * len(compared))(
             *(_Comparison(n, EQUAL_UNDER_MASK, mask, value) for n, mask, value in compared)
         )
-        if number >= 0:  # else this machine has no such call
+        if number >= 0:  # else this architecture has no such call
             error = seccomp.seccomp_rule_add_array(
                 context, ctypes.c_uint32(action), number, len(compared), comparisons
             )
@@ -143,7 +142,7 @@ def _restrict_calls() -> None:
         rule(ALLOW, name)
     rule(ALLOW, "open", (1, WRITING, os.O_RDONLY))
     rule(ALLOW, "openat", (2, WRITING, os.O_RDONLY))
-    rule(ALLOW, "mmap", (3, MAP_TYPE, MAP_PRIVATE))  # shared memory is outside the limit on DATA
+    rule(ALLOW, "mmap", (3, MAP_TYPE, MAP_PRIVATE))  # the limit on DATA excludes shared memory
     rule(ALLOW, "clone", (0, CLONE_THREAD, CLONE_THREAD))
     rule(REFUSE | errno.ENOSYS, "clone3")  # so that the C library falls back to `clone`
     rule(ALLOW, "prctl", (0, INT, PR_SET_NAME))
@@ -153,7 +152,7 @@ def _restrict_calls() -> None:
     rule(ALLOW, "fcntl", (1, INT, fcntl.F_SETFL), (2, os.O_ASYNC, 0))
     for name in ("tgkill", "kill", "sched_setaffinity"):
         rule(ALLOW, name, (0, INT, os.getpid()))
-    rule(ALLOW, "sched_setaffinity", (0, INT, 0))  # of the thread that asks
+    rule(ALLOW, "sched_setaffinity", (0, INT, 0))  # the calling thread
     error = seccomp.seccomp_load(context)
     if error:
         raise OSError(-error, os.strerror(-error), "seccomp")

@@ -1,8 +1,8 @@
-"""A process that has imported TensorFlow, and forks a process for every model that is asked for.
+"""A process that has imported TensorFlow, and forks a process for each model.
 
-What a model's process shares with the others is memory that neither has written to since: libraries
-and the compiled engine for processors. This one runs no model, and knows nothing of the server: it
-has neither its memory nor its variables.
+The processes share memory that none has written to since the fork: libraries, and the compiled
+engine for CPUs. The fork server runs no model, and has neither the server's memory nor its
+environment variables.
 """
 
 import contextlib
@@ -21,33 +21,33 @@ from serving.sandbox import worker
 MOST_BYTES = 2**16
 MOST_CONNECTIONS = 250  # to a process; the kernel passes at most 253 descriptors at once
 IMPORTS = ("tensorflow", "serving.bundles.loading")
-UNUSED = ("jax", "keras")  # no bundle needs them; TensorFlow imports what it finds of them
-ENGINE = ("distill.model", "distill.cpu.engine")  # of students, where it is installed
+UNUSED = ("jax", "keras")  # imported by TensorFlow if installed; no bundle needs them
+ENGINE = ("distill.model", "distill.cpu.engine")  # of students, if installed
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def main(descriptor: int) -> None:
-    """Starts and ends processes as asked over a socket, until the server closes it."""
+    """Start and end processes as requested over a socket, until the server closes it."""
     control = socket.socket(fileno=descriptor)
     processes: set[int] = set()
-    sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # None: not to be found
+    sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # None: import fails
     for name in IMPORTS:
         importlib.import_module(name)
     with contextlib.suppress(ImportError):
-        # A confined process could neither keep what it compiles nor share it.
+        # A confined process could neither cache compiled code nor share it.
         [importlib.import_module(name) for name in ENGINE][-1].compile_kernels()
     gc.collect()
-    gc.freeze()  # or collections in the processes of models would write to what they share
+    gc.freeze()  # or collections in the forks would write to shared memory
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, MOST_CONNECTIONS)
         if not data:
             break
-        asked = json.loads(data)
-        if "end" in asked:
-            answer = {"status": _ended(asked["end"]) if asked["end"] in processes else 0}
-            processes.discard(asked["end"])
+        request = json.loads(data)
+        if "end" in request:
+            answer = {"status": _end(request["end"]) if request["end"] in processes else 0}
+            processes.discard(request["end"])
         else:
-            answer = {"pid": _started(asked, control, descriptors)}
+            answer = {"pid": _start(request, control, descriptors)}
             processes.add(answer["pid"])
         control.send(json.dumps(answer).encode())
     for pid in processes:
@@ -55,8 +55,8 @@ def main(descriptor: int) -> None:
     os._exit(0)
 
 
-def _started(request: dict[str, Any], control: socket.socket, descriptors: list[int]) -> int:
-    """The id of a new process, which has the sockets and answers the request."""
+def _start(request: dict[str, Any], control: socket.socket, descriptors: list[int]) -> int:
+    """Fork a process that has the sockets and answers the request; return its id."""
     pid = os.fork()
     if pid:
         for descriptor in descriptors:
@@ -70,8 +70,8 @@ def _started(request: dict[str, Any], control: socket.socket, descriptors: list[
         os._exit(1)
 
 
-def _ended(pid: int) -> int:
-    """How a process ended, at the latest by SIGKILL. Until then no other has its id."""
+def _end(pid: int) -> int:
+    """Kill a process and return its exit status; its id is not reused before."""
     os.kill(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 

@@ -1,6 +1,6 @@
-"""Messages between the server and the process of a model: a head in JSON, then arrays as they are.
+"""Messages between the server and a model's process: a head in JSON, then raw arrays.
 
-Nothing is unpickled, and nothing is believed: what comes from a model's process is counted first.
+Nothing is unpickled, and all sizes in a message from a model's process are checked first.
 """
 
 import json
@@ -23,12 +23,12 @@ LENGTH = struct.Struct("<I")
 DTYPES = {dtype.str: dtype for dtype in V2_DTYPES.values()}
 
 
-class BadMessage(ValueError):  # noqa: N818 - the condition, as the errors of requests
-    """Bytes that are no message, or too long a one."""
+class BadMessage(ValueError):  # noqa: N818 - named as the errors of requests
+    """Bytes that are not a message, or are too long."""
 
 
 def send(connection: socket.socket, head: Mapping[str, Any], arrays: Arrays | None = None) -> None:
-    """Sends a message; OSError where nobody receives it, TimeoutError by the socket's time."""
+    """Send a message; raise OSError if nobody receives it, TimeoutError if it takes too long."""
     given = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
     described = [(name, array.dtype.str, array.shape) for name, array in given.items()]
     text = json.dumps({**head, "arrays": described}).encode()
@@ -45,11 +45,14 @@ def receive(
     """Return the head and the arrays of the next message.
 
     Args:
-      connection: where it comes from.
-      most_head_bytes: of its head.
-      seconds: for all of it, however many bytes come at a time; None: no limit.
+      connection: the socket to read from.
+      most_head_bytes: limit of the head.
+      seconds: time limit of the whole message; None: no limit.
 
-    Raises EOFError at the end, BadMessage, OSError, TimeoutError.
+    Raises:
+      EOFError: the connection has ended.
+      BadMessage: the bytes are not a message.
+      OSError: the connection failed; TimeoutError after `seconds`.
     """
     end = None if seconds is None else time.monotonic() + seconds
     (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size, end))
@@ -60,7 +63,7 @@ def receive(
         described = [(str(n), DTYPES[d], tuple(map(int, shape))) for n, d, shape in head["arrays"]]
         sizes = [_size(dtype, shape) for _, dtype, shape in described]
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise BadMessage("a head that is none") from error
+        raise BadMessage("an invalid head") from error
     if sum(sizes) > MOST_BYTES:
         raise BadMessage(f"arrays of {sum(sizes):,} bytes")
     arrays = {name: np.empty(shape, dtype) for name, dtype, shape in described}

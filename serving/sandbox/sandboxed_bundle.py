@@ -1,4 +1,4 @@
-"""A bundle whose program runs in a process of its own; to the server it is like any other."""
+"""A bundle whose program runs in its own process, with the interface of any other bundle."""
 
 import contextlib
 import dataclasses
@@ -29,23 +29,23 @@ MOST_FACTS_BYTES = 2 * MOST_SPEC_BYTES
 STREAM_END = "end"
 
 
-class ModelFailed(RuntimeError):  # noqa: N818 - the condition, as the errors of requests
-    """What a model's process said of an error that is none of the request's."""
+class ModelFailed(RuntimeError):  # noqa: N818 - named as the errors of requests
+    """An error in a model's process that the request did not cause."""
 
 
 class ModelEnded(Internal):
-    """A model's process that has ended, or was ended because it did not answer."""
+    """A model's process that has ended, or was killed because it did not answer."""
 
-    def __init__(self, message: str = "The model's process ended; it is being started again."):
+    def __init__(self, message: str = "The model's process ended; it is being restarted."):
         super().__init__(message)
 
 
 @dataclasses.dataclass(frozen=True)
 class SandboxLimits:
-    """What the process of a model may take.
+    """The limits of a model's process.
 
-    memory_bytes: for itself. load_seconds: to be loaded, and to be warm. call_seconds: for a call,
-    or a chunk. connections: things asked at the same time.
+    memory_bytes: private memory. load_seconds: time to load, and to warm. call_seconds: time for a
+    call, or a chunk. connections: concurrent requests.
     """
 
     memory_bytes: int
@@ -55,17 +55,23 @@ class SandboxLimits:
 
 
 class SandboxedBundle:
-    """A `Servable` that asks a process of its own for everything that runs the bundle's program.
+    """A `Servable` that runs the bundle's program in a process of its own.
 
-    pid: of that process, which ends with the last reference to this object. It `is_alive` until it
-    ends by itself, or is ended because it did not answer in time: what was asked raises ModelEnded,
-    what is asked later NotReady.
+    pid: of the process, which ends with the last reference to this object. It `is_alive` until it
+    ends, or is killed because it did not answer in time: a current request then raises ModelEnded,
+    later ones NotReady.
 
     Args:
-      path: of the bundle, NAME/VERSION. fork_server: starts the process. limits: see there.
-      arguments: of the loader, besides the path. loader: MODULE:FUNCTION, imported there.
+      path: folder of the bundle, NAME/VERSION.
+      fork_server: starts the process.
+      limits: limits of the process.
+      arguments: arguments of the loader, in addition to the path.
+      loader: MODULE:FUNCTION, imported in the process.
 
-    Raises UserError for a bundle that is refused; ModelEnded, ModelFailed.
+    Raises:
+      UserError: the bundle is refused.
+      ModelEnded: the process has ended.
+      ModelFailed: loading failed.
     """
 
     def __init__(
@@ -92,60 +98,59 @@ class SandboxedBundle:
         self.kind: str = facts["kind"]
         self.spec: dict[str, Any] = facts["spec"]
         self.engine: str = facts["engine"]
-        said = facts["signatures"].items()
-        self.signatures = {name: Signature.from_dict(signature) for name, signature in said}
+        signatures = facts["signatures"].items()
+        self.signatures = {name: Signature.from_dict(stored) for name, stored in signatures}
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process is there."""
+        """Whether its process is running."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
-        if not self._has_ended and poll.poll(0):  # nothing comes here unasked but the end
+        if not self._has_ended and poll.poll(0):  # readable without a request: the end
             self._ended("ended")
         return not self._has_ended
 
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
-        """The inputs of a signature as `call` takes them; InvalidInput for what breaks a rule."""
+        """Return the inputs of a signature as `call` takes them; raise InvalidInput if bad."""
         arrays = check(self.signatures[signature], inputs)
         check_lengths(arrays)
         return arrays
 
     def warm(self) -> None:
-        """Compiles what is served compiled."""
-        self._asked(self._control, {"do": "warm"}, seconds=self._limits.load_seconds)
+        """Compile the programs that are served."""
+        self._request(self._control, {"do": "warm"}, seconds=self._limits.load_seconds)
 
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """The outputs of a signature for checked inputs."""
+        """Return the outputs of a signature for checked inputs."""
         with self._connection() as connection:
-            return self._asked(connection, {"do": "call", "signature": signature}, inputs)[1]
+            return self._request(connection, {"do": "call", "signature": signature}, inputs)[1]
 
     def frames(self, waveform: np.ndarray) -> np.ndarray:
-        """The frames float32 [frames, channels] that describe a waveform [samples]."""
+        """Return the frames float32 [frames, channels] of a waveform [samples]."""
         with self._connection() as connection:
-            return self._asked(connection, {"do": "frames"}, {"waveform": waveform})[1]["frames"]
+            return self._request(connection, {"do": "frames"}, {"waveform": waveform})[1]["frames"]
 
     def stream(self, condition: np.ndarray | None = None, **options: Any) -> Iterator[np.ndarray]:
-        """A sound in chunks float32 [1, samples]; options as of `AudioBundle.stream`."""
+        """Yield a sound in chunks float32 [1, samples]; options as for `AudioBundle.stream`."""
         arrays = {} if condition is None else {"condition": condition}
         with self._connection() as connection:
-            self._asked(connection, {"do": "stream", "options": options}, arrays)
+            self._request(connection, {"do": "stream", "options": options}, arrays)
             try:
-                while not (answer := self._asked(connection, {"do": "chunk"}))[0].get(STREAM_END):
+                while not (answer := self._request(connection, {"do": "chunk"}))[0].get(STREAM_END):
                     yield answer[1]["chunk"]
             finally:
                 if not self._has_ended:
-                    self._asked(connection, {"do": "close"})
+                    self._request(connection, {"do": "close"})
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[socket.socket]:
-        """One that nobody else asks."""
         connection = self._free.get()
         try:
             yield connection
         finally:
             self._free.put(connection)
 
-    def _asked(
+    def _request(
         self,
         connection: socket.socket,
         head: Head,
@@ -153,13 +158,13 @@ class SandboxedBundle:
         seconds: float | None = None,
     ) -> tuple[Head, Arrays]:
         if self._has_ended:
-            raise NotReady(f"`{self.name}` is being started again.")
+            raise NotReady(f"`{self.name}` is being restarted.")
         seconds = seconds or self._limits.call_seconds
         try:
             connection.settimeout(seconds)
             send(connection, head, dict(arrays or {}))
         except TimeoutError:
-            raise self._ended(f"took nothing for {seconds:g} seconds") from None
+            raise self._ended(f"did not read for {seconds:g} seconds") from None
         except OSError:
             raise self._ended("ended") from None
         return self._answer(connection, seconds)
@@ -167,7 +172,7 @@ class SandboxedBundle:
     def _answer(
         self, connection: socket.socket, seconds: float, most_head_bytes: int = MOST_HEAD_BYTES
     ) -> tuple[Head, Arrays]:
-        """The next answer; what it says was raised there is raised here."""
+        """Return the next answer; raise the error that it reports."""
         try:
             head, arrays = receive(connection, most_head_bytes, seconds)
         except TimeoutError:
@@ -181,7 +186,7 @@ class SandboxedBundle:
         return head, arrays
 
     def _ended(self, reason: str) -> ModelEnded:
-        """Ends the process, if it has not ended, and the log says so; what to raise."""
+        """End the process, if it has not ended, log why, and return the error to raise."""
         with self._end_lock:
             if not self._has_ended:
                 self._has_ended = True

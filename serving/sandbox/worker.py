@@ -1,4 +1,4 @@
-"""The process of one model: it confines itself, loads, and answers the server over its sockets."""
+"""The process of one model: it confines itself, loads the bundle, and answers over its sockets."""
 
 import contextlib
 import ctypes
@@ -18,7 +18,14 @@ from serving.errors import InvalidInput, NotFound
 from serving.sandbox.confinement import confine
 from serving.sandbox.messages import Head, receive, send
 
-PACKAGES = ("likelihoods", "replicator", "autoregressive", "compression", "wavenet", "pixelcnn")
+PACKAGES: tuple[str, ...] = (
+    "likelihoods",
+    "replicator",
+    "autoregressive",
+    "compression",
+    "wavenet",
+    "pixelcnn",
+)
 PACKAGES += ("distill", "speech", "serving")
 SYSTEM = (
     *("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/urandom"),
@@ -28,14 +35,14 @@ MOST_TEXT = 1000  # characters of an error
 
 
 def run(request: dict[str, Any], connections: list[socket.socket]) -> NoReturn:
-    """Loads a bundle, confined, says so on the first connection, and answers on all of them.
+    """Load a bundle, confined, report it on the first connection, and answer on all of them.
+
+    It never returns; the process ends when the first connection is closed.
 
     Args:
-      request: `path` of the bundle, `backend`, `memory_bytes`, `loader` as MODULE:FUNCTION, and
-        `arguments` for it, by name.
-      connections: each asks one thing after the other.
-
-    It never returns, and ends with the first connection that does.
+      request: `path` of the bundle, `memory_bytes`, `loader` as MODULE:FUNCTION, and `arguments` of
+        the loader by name.
+      connections: each carries one request at a time.
     """
     try:
         module, _, function = request["loader"].partition(":")
@@ -53,17 +60,17 @@ def run(request: dict[str, Any], connections: list[socket.socket]) -> NoReturn:
 
 
 def readable() -> list[Path]:
-    """The files and folders of the installation: Python, its packages, the system's libraries."""
-    packages = [place for place in sys.path if place.endswith(("site-packages", "dist-packages"))]
-    places = [*SYSTEM, sys.prefix, sys.base_prefix, *packages]
+    """Return the paths of the installation: Python, its packages, the system's libraries."""
+    packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    paths = [*SYSTEM, sys.prefix, sys.base_prefix, *packages]
     for name in PACKAGES:
         found = importlib.util.find_spec(name)
-        places += [] if found is None else found.submodule_search_locations or []
-    return [Path(place) for place in places]
+        paths += [] if found is None else found.submodule_search_locations or []
+    return [Path(path) for path in paths]
 
 
 def described(error: Exception) -> Head:
-    """An error as it is sent: a word for its kind, and one line."""
+    """Return an error as it is sent: a word for its kind, and one line."""
     text = str(error).strip()
     if isinstance(error, InvalidInput | NotFound):
         kind = error.code
@@ -75,7 +82,6 @@ def described(error: Exception) -> Head:
 
 
 def _facts(bundle: Any) -> Head:
-    """What the server has to know of a bundle."""
     signatures = {name: signature.to_dict() for name, signature in bundle.signatures.items()}
     engine = getattr(bundle, "engine", "tensorflow")
     return {"kind": bundle.kind, "spec": bundle.spec, "signatures": signatures, "engine": engine}
@@ -91,12 +97,12 @@ def _serve(bundle: Any, connection: socket.socket) -> None:
             except Exception as error:
                 answer = described(error), {}
             send(connection, *answer)
-    except (EOFError, OSError):  # the server has gone
+    except (EOFError, OSError):  # the server has ended
         os._exit(0)
 
 
 class _Answers:
-    """What can be asked of a bundle: a method each, from a head and arrays to a head and arrays."""
+    """The requests that a bundle answers, a method each: head and arrays to head and arrays."""
 
     def __init__(self, bundle: Any):
         self._bundle = bundle
@@ -104,7 +110,7 @@ class _Answers:
 
     def warm(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
         self._bundle.warm()
-        with contextlib.suppress(AttributeError):  # no glibc; else what compilers freed is kept
+        with contextlib.suppress(AttributeError):  # without glibc
             ctypes.CDLL(None).malloc_trim(0)
         return {}, {}
 

@@ -301,7 +301,7 @@ def test_a_student_is_no_teacher(mistake, student_run, tmp_path):
     line = mistake(
         "distill", "student-smoke", "--teacher", student_run, "--workdir", tmp_path / "run"
     )
-    assert line.endswith("holds a parallel-wavenet, not a wavenet.")
+    assert line.endswith("holds a parallel-wavenet, expected a wavenet.")
 
 
 def test_a_softmax_is_no_teacher(mistake, data, tmp_path):

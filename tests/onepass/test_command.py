@@ -327,8 +327,8 @@ def test_a_file_is_no_run_directory(mistake, data, tmp_path):
     file = tmp_path / "file"
     file.write_text("mine")
     line = mistake(*arguments(data, file))
-    assert line == f"The run directory {file} must be a folder, it is a file."
-    assert mistake(*arguments(data, file / "run")).startswith("Cannot make the run directory ")
+    assert line == f"The run directory {file} must be a folder, but it is a file."
+    assert mistake(*arguments(data, file / "run")).startswith("Cannot create the run directory ")
     assert file.read_text() == "mine"
 
 
@@ -356,7 +356,7 @@ def test_a_configuration_that_is_broken_is_named(mistake, data, copy):
         (lambda c: c["network"].update(layers=0), "`layers` must be at least 1, got 0"),
         (lambda c: c.pop("gain_db"), "gain_db"),
         (lambda c: c.pop("data"), "data"),
-        (lambda c: c.update(kind="vocoder"), "holds a vocoder, not a wavenet"),
+        (lambda c: c.update(kind="vocoder"), "holds a vocoder, expected a wavenet"),
         (lambda c: c.update(kind="pixelcnn"), "has no 'class_names'"),
         (
             lambda c: c["network"].update(skip_channels=5),
@@ -404,7 +404,7 @@ def test_a_full_disk_ends_in_one_line_and_keeps_what_there_was(mistake, data, co
     checkpoint = (copy / "checkpoints" / "step_00000002.npz").read_bytes()
     monkeypatch.setattr("replicator.runs.atomic_files.np.savez", full)
     line = mistake(*arguments(data, copy, num_steps=4), status=1)
-    assert "step_00000004.npz: No space left on device. What was saved before is kept." in line
+    assert "step_00000004.npz: No space left on device. Earlier files are unchanged." in line
     assert line.endswith("Training stopped at step 4; the newest checkpoint is step 2.")
     assert (copy / "checkpoints" / "step_00000002.npz").read_bytes() == checkpoint
     monkeypatch.undo()
@@ -442,7 +442,7 @@ def test_a_model_that_is_not_there_is_named(mistake, tmp_path, copy):
     empty = mistake("sample", tmp_path, "--out", tmp_path / "out")
     assert empty == f"{tmp_path} is not a run directory: no config.json."
     shutil.rmtree(copy / "checkpoints")
-    untrained = f"{copy} has no checkpoint yet; training makes one."
+    untrained = f"{copy} has no checkpoint yet; training writes one."
     assert mistake("evaluate", copy) == untrained
     assert not (copy / "checkpoints").exists()
 
@@ -481,7 +481,7 @@ def test_a_folder_that_cannot_be_made_is_named_before_any_sound(mistake, trained
     monkeypatch.setattr(sample_command, "_synthesise", None)
     out = trained / "config.json" / "out"
     line = mistake("sample", trained, "--out", out)
-    assert line == f"Cannot make the folder {out}: Not a directory."
+    assert line == f"Cannot create the folder {out}: Not a directory."
 
 
 def test_sounds_and_images_are_written_and_named_by_their_seed(trained, tmp_path, capsys):

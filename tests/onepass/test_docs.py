@@ -139,15 +139,3 @@ def test_commands_are_found_at_all():
 )
 def test_what_is_not_understood_is_seen(line, holds, understood):
     assert understood(line.split()) is holds
-
-
-def test_the_python_of_the_likelihood_page_holds():
-    page = ROOT / "docs" / "tutorials" / "likelihood.md"
-    for block in blocks(page, "python"):
-        exec(compile(block, str(page), "exec"), {})
-
-
-@pytest.mark.slow
-def test_the_python_of_the_readme_runs():
-    for block in blocks(ROOT / "README.md", "python"):
-        exec(compile(block, "README.md", "exec"), {})

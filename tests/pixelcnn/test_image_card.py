@@ -173,7 +173,7 @@ def test_what_cannot_be_exported_is_one_line(mistake, tmp_path, exported):
     assert line == f"`--note` is for runs; {exported} has its card."
     copy = shutil.copytree(run("pixelcnn"), tmp_path / "copy")
     shutil.rmtree(copy / "checkpoints")
-    assert mistake("export", copy, *out) == f"{copy} has no checkpoint yet; training makes one."
+    assert mistake("export", copy, *out) == f"{copy} has no checkpoint yet; training writes one."
     line = mistake("export", run("pixelcnn"), *out, "--parts-from", run("multiscale"))
     assert line == f"{run('pixelcnn')} holds a PixelCNN, which has no parts."
     assert not (tmp_path / "out").exists()

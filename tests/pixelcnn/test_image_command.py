@@ -290,7 +290,7 @@ def test_a_folder_that_cannot_be_made_is_named_before_any_image(mistake, monkeyp
     monkeypatch.setattr(sample_command, "write_png", None)
     out = run("pixelcnn") / "config.json" / "out"
     line = mistake("sample", run("pixelcnn"), "--out", out)
-    assert line == f"Cannot make the folder {out}: Not a directory."
+    assert line == f"Cannot create the folder {out}: Not a directory."
 
 
 # Figures

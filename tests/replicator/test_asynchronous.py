@@ -221,7 +221,7 @@ def test_a_worker_that_does_not_come_is_left_out(tasks):
     wait_for(lambda: servers.accepts_connections(addresses["worker"][1]), worker.output)
     chief = of.start("chief")
     assert chief.ended(LIMIT_SECONDS) == 0, chief.output()
-    assert f"Going on without workers {addresses['worker'][0]}." in chief.output()
+    assert f"Continuing without workers {addresses['worker'][0]}." in chief.output()
     assert "with 1 workers" in chief.output()
 
 
@@ -245,20 +245,20 @@ def test_missing_servers_are_named(monkeypatch):
     wanted = ", ".join(f"{i} ({a})" for i, a in enumerate(cluster.cluster["ps"]))
     with pytest.raises(UserError) as caught:
         servers.available_workers(cluster)
-    assert str(caught.value) == f"Not there after 0 seconds: parameter server {wanted}."
+    assert str(caught.value) == f"Not started after 0 seconds: parameter server {wanted}."
 
 
 @pytest.mark.parametrize("missing", ["chief", "ps", "worker"])
 def test_a_cluster_needs_tasks_of_every_kind(missing):
     addresses = {kind: ["localhost:1"] for kind in ("chief", "ps", "worker") if kind != missing}
     task = "ps" if missing == "chief" else "chief"
-    with pytest.raises(UserError, match=f"needs a {missing} in TF_CONFIG"):
+    with pytest.raises(UserError, match=f"requires a {missing} in TF_CONFIG"):
         _checked(Task(task, 0, addresses))
 
 
 def test_a_cluster_is_needed(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    with pytest.raises(UserError, match="needs TF_CONFIG"):
+    with pytest.raises(UserError, match="requires TF_CONFIG"):
         ParameterServerReplicator()
 
 

@@ -64,7 +64,7 @@ def test_damaged_weights_that_would_have_been_used_are_named(saved, capsys, dama
         cut_in_half(saved.path(step))
     assert_same(best_or_newest(RunDirectory(saved.folder.parent)), arrays(used))
     assert capsys.readouterr().err.splitlines() == [
-        f"{saved.path(step)} is damaged; step {used} is used instead." for step in said
+        f"{saved.path(step)} is damaged; using step {used} instead." for step in said
     ]
 
 
@@ -74,7 +74,7 @@ def test_newer_weights_that_were_never_evaluated_are_named_and_not_used(saved, c
     assert capsys.readouterr().err == ""
     saved.save(35, arrays(35))
     assert_same(best_or_newest(run), arrays(10))
-    said = f"{run.path}: step 10 is used; step 35 was not evaluated on dev yet.\n"
+    said = f"{run.path}: using step 10; step 35 is not evaluated on dev yet.\n"
     assert capsys.readouterr().err == said
 
 
@@ -212,7 +212,7 @@ def test_a_full_disk_leaves_the_file_before_and_no_other(saved, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match=r"Cannot write .*step_00000030\.npz: No space left on dev"):
         saved.save(30, arrays(31))
-    with pytest.raises(UserError, match="What was saved before is kept"):
+    with pytest.raises(UserError, match="Earlier files are unchanged"):
         saved.save(40, arrays(40))
     assert names(saved.folder) == before
     assert_same(saved.newest()[0], arrays(30))
@@ -269,7 +269,7 @@ def test_what_a_killed_process_left_half_written_is_removed(saved):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"Cannot make the folder .*file/checkpoints: Not a dir"):
+    with pytest.raises(UserError, match=r"Cannot create the folder .*file/checkpoints: Not a dir"):
         Checkpoints(tmp_path / "file" / "checkpoints").save(1, arrays(1))
 
 

@@ -63,8 +63,8 @@ def test_shapes_that_only_a_run_knows_are_named(checks):
 def test_a_primitive_within_another_graph_is_refused(checks, check, place):
     assert checks(check) == (
         "CollectiveOrderError",
-        f"`all_sum` is called within {place}, where replicas could disagree on whether to call "
-        f"it; call it in the step itself.",
+        f"`all_sum` is called within {place}, where some replicas might not call it; call it "
+        "directly in the step.",
     )
 
 
@@ -83,7 +83,7 @@ def test_variables_that_a_step_makes_are_refused_in_one_line(checks):
     kind, message = checks("variables")
     assert kind == "UserError"
     assert re.fullmatch(
-        r"A step must not make variables( \(`.+`\))?: they are made in `scope\(\)`, those of an "
-        r"optimizer by `optimizer\.build\(variables\)`\.",
+        r"A step must not create variables( \(`.+`\))?: create them in `scope\(\)`, those of an "
+        r"optimizer with `optimizer\.build\(variables\)`\.",
         message,
     )

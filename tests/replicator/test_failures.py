@@ -146,7 +146,7 @@ def test_a_killed_worker_ends_the_others_in_one_line_and_all_start_again(launch,
         r"^onepass: Another process .* is gone .*; step \d+ is saved in .*on", noticed[1]
     )
     assert lines[2:] == [
-        "onepass launch: all start again (restart 1 of 1).",
+        "onepass launch: all tasks restart (restart 1 of 1).",
         *[f"left at step {STEPS} (done)"] * 2,
     ]
     assert_same(newest(run), newest(whole))
@@ -176,7 +176,7 @@ def test_a_killed_server_ends_the_chief_in_one_line_and_all_start_again(launch, 
     assert lines[0].startswith("onepass launch: ps 0 was ended by SIGKILL")
     assert re.search(r"^onepass: Parameter server 0 .* is gone.* step \d+", lines[1])
     assert lines[2:] == [
-        "onepass launch: all start again (restart 1 of 1).",
+        "onepass launch: all tasks restart (restart 1 of 1).",
         f"left at step {STEPS} (done)",
     ]
     assert newest(run)["step"] == STEPS
@@ -190,8 +190,7 @@ def test_training_goes_on_when_a_worker_of_a_chief_is_killed_and_is_back(launch,
     kill(launched, "worker 0")
     assert launched.ended(2 * START_SECONDS) == 0
     assert messages(launched) == [
-        "onepass launch: worker 0 was ended by SIGKILL (status 137); it starts again (restart 1 "
-        "of 1).",
+        "onepass launch: worker 0 was ended by SIGKILL (status 137); it restarts (restart 1 of 1).",
         f"left at step {STEPS} (done)",
     ]
     assert newest(run)["step"] == STEPS

@@ -106,7 +106,9 @@ def test_the_first_failure_ends_all_and_is_named(launch):
     assert process.ended(LIMIT_SECONDS) == 7
     assert time.monotonic() - start < 15  # asked after 3 s
     said = [line for line in process.output().splitlines() if "launch" in line]
-    assert said == ["onepass launch: worker 1 left with status 7; the others end within 10 s."]
+    assert said == [
+        "onepass launch: worker 1 exited with status 7; the others are ended within 10 s."
+    ]
 
 
 def test_who_does_not_end_is_killed_in_time(launch):
@@ -117,8 +119,9 @@ def test_who_does_not_end_is_killed_in_time(launch):
     assert time.monotonic() - start < 12
     said = [line for line in process.output().splitlines() if "launch" in line]
     assert said == [
-        "onepass launch: worker 1 was ended by SIGKILL (status 137); the others end within 4 s.",
-        "onepass launch: worker 0 still ran after 4 s and was killed.",
+        "onepass launch: worker 1 was ended by SIGKILL (status 137); the others are ended within "
+        "4 s.",
+        "onepass launch: worker 0 did not end within 4 s and was killed.",
     ]
 
 
@@ -157,14 +160,14 @@ def test_patience_ends_after_a_signal(launch):
     ready(process, 2)
     process.signal(signal.SIGTERM)
     assert process.ended(LIMIT_SECONDS) == 137
-    assert "worker 1 still ran after 1 s and was killed." in process.output()
+    assert "worker 1 did not end within 1 s and was killed." in process.output()
 
 
 def test_a_second_ctrl_c_insists(launch):
     process = launch("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + SLEEP)
     ready(process, 2)
     process.signal(signal.SIGINT)
-    wait_until(lambda: "SIGINT is forwarded" in process.output())
+    wait_until(lambda: "SIGINT forwarded" in process.output())
     process.signal(signal.SIGINT)
     assert process.ended(15) == 130
 
@@ -198,16 +201,16 @@ if len(count.read_text()) < 3: {SLEEP.splitlines()[1]}
     process = launch(program, "--restarts", "2", "--grace-seconds", "2")
     assert process.ended(LIMIT_SECONDS) == 0
     assert (tmp_path / f"starts{index}").read_text() == "xxx"
-    assert "all start again (restart 2 of 2)." in process.output()
+    assert "all tasks restart (restart 2 of 2)." in process.output()
 
 
 def test_restarts_are_counted_and_a_mistake_is_no_reason_for_one(launch):
     killed = launch("os.kill(os.getpid(), 9)", "--workers", "1", "--restarts", "1")
     mistaken = launch("sys.exit(2)", "--workers", "1", "--restarts", "1")
     assert killed.ended(LIMIT_SECONDS) == 137
-    assert killed.output().count("start again") == 1
+    assert killed.output().count("restart 1 of 1") == 1
     assert mistaken.ended(LIMIT_SECONDS) == 2
-    assert "start again" not in mistaken.output()
+    assert "restart" not in mistaken.output()
 
 
 def test_a_worker_of_a_chief_starts_again_alone(launch, tmp_path):
@@ -224,7 +227,7 @@ while not again.exists() or me["type"] != "chief": time.sleep(0.01)
 """
     process = launch(program, "--servers", "1", "--restarts", "1")
     assert process.ended(LIMIT_SECONDS) == 0
-    said = "worker 1 was ended by SIGKILL (status 137); it starts again (restart 1 of 1)."
+    said = "worker 1 was ended by SIGKILL (status 137); it restarts (restart 1 of 1)."
     assert said in process.output()
     assert (tmp_path / "worker1").read_text() == "xx"
     assert (tmp_path / "chief0").read_text() == "x"
@@ -294,13 +297,13 @@ def test_all_end_when_nobody_listens(tmp_path):
 
 def test_mistakes_are_said_in_one_line(mistake):
     train = ["--", "onepass", "train"]
-    assert mistake("launch").startswith("put the command after ` -- `")
-    assert mistake("launch", "--", "nosuch") == "there is no program `nosuch` to launch."
+    assert mistake("launch").startswith("The command must follow ` -- `")
+    assert mistake("launch", "--", "nosuch") == "There is no program `nosuch`."
     assert "did you mean --workers" in mistake("launch", "--worker", "2", *train)
     assert mistake("launch", "--workers", "0", *train) == "`--workers` must be at least 1, got 0."
     assert "`--grace-seconds` must be" in mistake("launch", "--grace-seconds", "0", *train)
     assert "`--restarts` must be 0" in mistake("launch", "--restarts", "-1", *train)
-    assert "--hosts` belongs to" in mistake("launch", "--hosts", "a:1", *train)
+    assert "--hosts` requires" in mistake("launch", "--hosts", "a:1", *train)
     printing = ["launch", "--servers", "1", "--workers", "2", "--print", "commands", "--hosts"]
     assert "with 4 addresses" in mistake(*printing, "a:1,b:2", *train)
     assert "got 'a:x'" in mistake(*printing, "a:x", *train)

@@ -61,7 +61,7 @@ def test_one_decision_implies_the_column_row_pair_and_its_moments(two_blocks):
 def test_repeated_layers_and_tied_tensors_are_one_group(two_blocks):
     step, partitioner = two_blocks
     groups = [
-        {step.arguments[place].name for place in group.places}
+        {step.arguments[index].name for index in group.indices}
         for group in state_groups(step, partitioner)
     ]
     for name in ("query", "out", "up", "down"):
@@ -106,20 +106,20 @@ def test_the_search_is_deterministic(check):
 
 
 REFUSALS = {
-    "devices": "A mesh 4x2 is of 8 devices, there are 4.",
+    "devices": "A mesh 4x2 needs 8 devices, there are 4.",
     "text": "--mesh must be two sizes, rows x model, as in 4x2; got 2by2.",
     "rows": "--mesh 3x1: 3 does not divide batches of 16 rows.",
     "model": "--mesh 1x3: 3 divides no dimension of the state.",
-    "both": "--devices is for batches divided by rows alone",
-    "another program": "is of program",
-    "another mesh": "is of the mesh",
-    "axis": 'cuts `x` [16, 64] as ["columns"]: the mesh has rows, model.',
-    "size": 'the mesh {"rows": 3} does not divide it so.',
+    "both": "--devices divides batches by rows only",
+    "another program": "is for program",
+    "another mesh": "is for the mesh",
+    "axis": 'cuts `x` [16, 64] as ["columns"]: the axes of the mesh are rows, model.',
+    "size": 'the mesh {"rows": 3} does not divide it.',
     "twice": 'cuts `weights/up` [64, 256] as ["model", "model"]',
-    "name": "names `weights/right`, which the program has not.",
+    "name": "names `weights/right`, unknown to the program.",
     "nothing": "cannot be read",
     "memory": "No layout over 2x2 devices fits in 1e-05 GiB: the smallest needs",
-    "memory of a file": "GiB a device, more than 1e-05.",
+    "memory of a file": "GiB per device, more than 1e-05.",
 }
 
 

@@ -96,18 +96,18 @@ def test_a_step_function_is_one_global_computation(check, layouts):
 
 
 REFUSALS = {
-    "devices": "8 devices were asked for, there are 4 (CPU)",
+    "devices": "`devices` must be 1 to 4 (CPU), got 8",
     "size": "`mesh` must have sizes of at least 1, got batch=0.",
     "no batch": "`mesh` must have a dimension 'batch', got rows.",
-    "name": "`layouts`: 'kernel' names 'modle'; the mesh has batch, model.",
-    "expression": "`layouts`: '(' is no regular expression",
-    "axes": "`layouts`: 'kernel' is for 2 axes; `kernel` has 3.",
-    "does not divide": "`layouts`: 'bias' cuts axis 0 of `bias`, of size 6, along 'batch', whose 4 "
-    "devices do not divide it.",
-    "nothing": "`layouts`: 'kernle' is found in the name of no variable; there are rows, kernel, "
+    "name": "`layouts`: 'kernel' names 'modle'; the dimensions of the mesh are batch, model.",
+    "expression": "`layouts`: '(' must be a regular expression",
+    "axes": "`layouts`: 'kernel' must have an entry for each of the 3 axes of `kernel`, got 2.",
+    "does not divide": "`layouts`: 'bias' cuts axis 0 of `bias`, of size 6, along 'batch', but its "
+    "4 devices do not divide it.",
+    "nothing": "`layouts`: 'kernle' is found in the name of no variable; names are rows, kernel, "
     "bias, scale.",
     "rows": "The rows of a global batch must be a multiple of 2 shards, got 5.",
-    "unread": "`other:0` is read on each device and not among `reads`.",
+    "unread": "`other:0` is read on each device but is not in `reads`.",
     "outside": "`all_sum` may only be called in a step.",
 }
 

@@ -155,6 +155,6 @@ def test_an_error_of_the_own_device_is_no_lost_peer(error, is_lost):
 
 def test_a_slow_peer_names_the_setting_that_waits_longer():
     replicator = types.SimpleNamespace(num_workers=2, is_async=False)
-    longer = "--strategy multi_worker:SECONDS waits longer"
+    longer = "--strategy multi_worker:SECONDS sets the time limit"
     with pytest.raises(PeerLostError, match=longer), explaining_peer_errors(replicator):
         raise tf.errors.DeadlineExceededError(None, None, "timed out")

@@ -287,7 +287,9 @@ def test_a_measurement_is_made_once(tmp_path):
 def test_a_profile_of_another_machine_is_refused_in_one_line(tmp_path):
     there = this_machine() | {"processor": "Z80", "cores": 1}
     (tmp_path / "a.json").write_text(json.dumps({"machine": there, "found": {}}))
-    with pytest.raises(UserError, match=r"is of another machine \(processor Z80, here .*cores 1, "):
+    with pytest.raises(
+        UserError, match=r"is from another machine \(processor Z80, this one .*cores 1, "
+    ):
         Store(tmp_path).kept("a", dict)
 
 
@@ -572,12 +574,15 @@ def test_a_second_plan_measures_nothing(line, monkeypatch):
     [
         (["--devices", "0"], "`--devices` must be at least 1, got 0"),
         (["--devices", "4", "--mesh", "4"], "`--mesh` needs two sizes, rows x model, as in 4x2"),
-        (["--devices", "4", "--mesh", "3x2"], "`--mesh` 3x2 is of 6 devices, `--devices` says 4"),
+        (["--devices", "4", "--mesh", "3x2"], "`--mesh` 3x2 has 6 devices, but `--devices` is 4"),
         (["--devices", "4", "--memory", "0"], "`--memory` must be above 0, got 0"),
         (["--devices", "4", "--link", "inf"], "`--link` must be above 0, got inf"),
         (["--devices", "4", "--plot", "a.gif"], "`--plot` must end in .png, .pdf or .svg, got a"),
-        (["--devices", "4", "--trace", "nowhere/a"], "there is no folder nowhere to write a to"),
-        (["--devices", "2", "--mesh", "2x1", "--strategy", "replicas"], "`--mesh` is for `--strat"),
+        (["--devices", "4", "--trace", "nowhere/a"], "The folder nowhere for a does not exist"),
+        (
+            ["--devices", "2", "--mesh", "2x1", "--strategy", "replicas"],
+            "`--mesh` requires `--strat",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_one_line(options, said, mistake):

@@ -159,7 +159,7 @@ def test_training_may_cross_to_jax_and_back(folder, workdir, alone, tmp_path):
     out = Path(shutil.copytree(folder, tmp_path / "carried"))
     done = run_alone(out, "--steps", "6", "--report-steps", "2", devices=3)
     assert done.returncode == 0, done.stderr
-    assert "3 x cpu: from step 3 to 6" in done.stderr
+    assert "3 x cpu: training from step 3 to 6" in done.stderr
     assert "training: 6/6 steps" in done.stderr
     assert adopt(out, workdir) == 6
 
@@ -385,7 +385,7 @@ def test_a_mistake_is_one_line_and_status_2(line, capsys, monkeypatch):
     monkeypatch.setattr(portable_run, "catch_stop_signals", list)
     (folder / "manifest.json").write_text('{"format": 99}')
     assert portable_run.main(["--folder", str(folder)]) == 2
-    assert capsys.readouterr().err == f"error: {folder}/manifest.json is not of format 1.\n"
+    assert capsys.readouterr().err == f"error: {folder}/manifest.json must have format 1.\n"
 
 
 def test_a_full_disk_is_no_mistake_of_the_user(tmp_path, monkeypatch, capsys):
@@ -404,7 +404,7 @@ def test_adoption_makes_a_run_and_refuses_what_does_not_fit(line, tmp_path):
     workdir = tmp_path / "run"
     assert adopt(folder, workdir) == 2
     assert RunDirectory.open(workdir).config() == {"name": "line", "loop": 1}
-    with pytest.raises(UserError, match=r"is at step 2 already; .* has step 2"):
+    with pytest.raises(UserError, match=r"is already at step 2; .* has step 2"):
         adopt(folder, workdir)
     (workdir / "config.json").write_text('{"name": "line", "loop": 7}')
     portable_run.train(folder, options(steps=3))
@@ -428,7 +428,7 @@ def test_devices_that_cannot_share_the_rows_are_refused(line):
 
 def test_batches_that_cannot_be_drawn_are_one_line(line):
     (line[0] / "batches.py").unlink()
-    with pytest.raises(portable_run.UserError, match=r"cannot be drawn: .*No such file"):
+    with pytest.raises(portable_run.UserError, match=r"cannot be sampled: .*No such file"):
         portable_run.train(line[0], options())
 
 
@@ -450,7 +450,7 @@ def test_an_exported_function_may_read_the_average_of_what_was_trained(line):
 
 def test_an_export_does_not_overwrite_a_trained_folder(line):
     folder, state, loss = line
-    with pytest.raises(UserError, match="already holds checkpoints of an exported run"):
+    with pytest.raises(UserError, match="already has checkpoints of an exported run"):
         portable.export_training(
             folder, state, loss, {}, batch_module=points, batches={}, config={}
         )

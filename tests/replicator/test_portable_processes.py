@@ -88,7 +88,7 @@ def test_two_processes_train_as_one_which_resumes_from_their_checkpoint(copied, 
     (second / "checkpoints/step_00000000.npz").unlink()  # the state is that of the first
     both = start([first, second], "--steps", "3", "--report-steps", "1")
     assert ended(both) == [0, 0], [process.output() for process in both]
-    assert "2 x cpu in 2 processes: from step 0 to 3" in both[0].output()
+    assert "2 x cpu in 2 processes: training from step 0 to 3" in both[0].output()
     assert errors(both[1]) == []
     assert not list(second.glob("checkpoints/*")) + list(second.glob("metrics.jsonl"))
     lines = (first / "metrics.jsonl").read_text().splitlines()
@@ -106,7 +106,7 @@ def test_a_state_that_is_cut_over_processes_resumes_from_one_and_goes_back(copie
     layout.write_text(json.dumps({"program": digest, **CUT_BY_ALL}))
     both = start([folder] * 2, "--layout", layout, "--steps", "4", devices=2)
     assert ended(both) == [0, 0], [process.output() for process in both]
-    assert "4 x cpu in 2 processes: from step 2 to 4" in both[0].output()
+    assert "4 x cpu in 2 processes: training from step 2 to 4" in both[0].output()
     assert_close(alone(folder), alone(copied("one")))
 
 
@@ -142,7 +142,7 @@ def test_the_others_end_with_one_line_where_a_process_is_killed(victim, copied, 
     both[victim].signal(signal.SIGKILL)
     other = both[1 - victim]
     assert other.ended(END_SECONDS) == 2, other.output()
-    gone = "error: another process of this training is gone; start all again to resume"
+    gone = "error: another process of this training was lost; restart all of them to resume"
     assert [line for line in errors(other) if not line.startswith("training")][-1] == gone
 
 
@@ -152,9 +152,9 @@ def test_what_cannot_be_connected_is_one_line_and_status_2(copied, start):
     folder = copied("refused")
     layout = folder / "layout.json"
     cases = {
-        "A mesh 8x1 is of 8 devices, there are 2.": (2, "--mesh", "8x1"),
+        "A mesh 8x1 needs 8 devices, there are 2.": (2, "--mesh", "8x1"),
         "--devices must be one of [2], got 1": (2, "--devices", "1"),
-        "not all processes have come within 1 s": (3, "--wait-seconds", "1"),
+        "not all processes connected within 1 s": (3, "--wait-seconds", "1"),
     }
     for expected, (count, *options) in cases.items():
         for process in start([folder] * 2, *options, count=count):

@@ -120,8 +120,8 @@ def test_checkpoints_without_a_configuration_are_not_taken_over(run):
         ("{", "cannot be read"),
         ("\xff", "cannot be read"),
         ("", "cannot be read"),
-        ("[1]", "must hold one JSON object, it holds a list"),
-        ("null", "must hold one JSON object, it holds a null"),
+        ("[1]", "must hold one JSON object, got a list"),
+        ("null", "must hold one JSON object, got a null"),
     ],
 )
 def test_a_broken_configuration_is_named(run, text, complaint):
@@ -158,9 +158,9 @@ def test_a_setting_that_an_earlier_version_did_not_have_is_at_its_default(tmp_pa
 
 def test_a_file_is_no_run_directory(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="file must be a folder, it is a file"):
+    with pytest.raises(UserError, match="file must be a folder, but it is a file"):
         RunDirectory.create(tmp_path / "file", CONFIG)
-    with pytest.raises(UserError, match=r"Cannot make the run directory .*file/run: Not a dir"):
+    with pytest.raises(UserError, match=r"Cannot create the run directory .*file/run: Not a dir"):
         RunDirectory.create(tmp_path / "file" / "run", CONFIG)
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -241,7 +241,7 @@ def test_a_run_that_goes_on_on_other_data_says_so_and_forgets_its_best_score(run
     resumed = resumed_on(run, before, now)
     (note,) = resumed.notes
     assert note.startswith(f"{resumed.path} was trained on /a")
-    assert note.endswith("0.5 at step 2, was of other data and is forgotten")
+    assert note.endswith("0.5 at step 2, was measured on the earlier data and is dropped")
     kept = resumed.checkpoints()
     assert (kept.best_step(), kept.scored_step(), kept.steps()) == (None, None, [2])
 

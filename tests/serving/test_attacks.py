@@ -275,7 +275,7 @@ INT = np.int32([1])
         ({"frames": ONE, "row": -INT}, "`row` must be"),
         ({"frames": splat(sides=(-1, 1, 3))}, "no negative side"),
         ({"frames": splat(sides=(1, 1, 3), float_val=[0.0] * 4)}, "at most 3"),
-        ({"frames": ONE, "other": INT}, "`other` is no input"),
+        ({"frames": ONE, "other": INT}, "`other` is not an input"),
     ],
 )
 def test_wrong_numbers_are_refused_with_field_and_rule_over_grpc(server, channel, inputs, words):

@@ -16,7 +16,7 @@ from serving.errors import (
     Overloaded,
     TooLarge,
 )
-from serving.observability.metrics import Metrics, ModelMetrics
+from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
 
@@ -189,7 +189,7 @@ def test_a_full_queue_answers_overloaded_and_recovers(limits):
         first = await held(bundle, engine)
         waiting = [submitted(engine, bundle, seed) for seed in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="3 rows wait already") as refused:
+        with pytest.raises(Overloaded, match="3 rows wait") as refused:
             await engine.submit("serving_default", sound(bundle, [3], [3]))
         bundle.control.open.set()
         await asyncio.gather(first, *waiting)
@@ -215,12 +215,12 @@ def test_forty_clients_at_a_small_queue_are_all_answered():
     bundle.control.seconds = 0.002
     most = []
 
-    class Peak(ModelMetrics):
+    class Peak:
         rows = 0
 
-        def rows_queued(self, rows):
-            Peak.rows += rows
-            most.append(Peak.rows)
+        def inc(self, rows):
+            self.rows += rows
+            most.append(self.rows)
 
     async def client(engine, number):
         results = []
@@ -235,7 +235,9 @@ def test_forty_clients_at_a_small_queue_are_all_answered():
         return results
 
     async def run():
-        engine = batcher(bundle, Peak(Metrics(), "voice"), rows=16)
+        metrics = Metrics().for_model("voice")
+        metrics.queue_rows = Peak()
+        engine = batcher(bundle, metrics, rows=16)
         return await asyncio.gather(*(client(engine, number) for number in range(40)))
 
     results = [answer for answers in asyncio.run(run()) for answer in answers]
@@ -299,14 +301,10 @@ def test_one_bad_row_fails_alone(caplog):
     bundle, quiet = FakeSound(), FakeSound()
     bundle.control.fails_on = 13
 
-    class Retries(ModelMetrics):
-        count = 0
-
-        def batch_retried(self):
-            Retries.count += 1
+    metrics = Metrics()
 
     async def run():
-        engine = batcher(bundle, Retries(Metrics(), "voice"))
+        engine = batcher(bundle, metrics.for_model("voice"))
         first = await held(bundle, engine)
         tasks = [submitted(engine, bundle, seed) for seed in (11, 12, 13, 14)]
         await asyncio.sleep(0)
@@ -320,7 +318,9 @@ def test_one_bad_row_fails_alone(caplog):
         alone = quiet.call("serving_default", sound(quiet, [seed], [3]))
         np.testing.assert_array_equal(answer["sound"], alone["sound"])
     assert bundle.control.rows == [1, 4, 1, 1, 1, 1]
-    assert Retries.count == 1
+    assert (
+        metrics.registry.get_sample_value("onepass_batches_retried_total", {"model": "voice"}) == 1
+    )
     assert "secret detail" in caplog.text  # the log has what the answer has not
 
 

@@ -78,8 +78,8 @@ def test_what_is_left_out_is_filled_in_for_every_row():
         ({"heat": np.ones([2, 3]) * 1j}, "`heat` must be float32, got complex128."),
         ({"picture": [[256], [0]]}, "`picture` must be uint8, got 256."),
         ({"picture": [[0], [-1]]}, "`picture` must be uint8, got -1."),
-        ({"else": 1}, "`else` is no input; there are frames, num, seed, heat, picture."),
-        ({"x" * 99: 1}, f"`{'x' * 64}...` is no input; there are frames"),
+        ({"else": 1}, "`else` is not an input; there are frames, num, seed, heat, picture."),
+        ({"x" * 99: 1}, f"`{'x' * 64}...` is not an input; there are frames"),
     ],
 )
 def test_a_broken_rule_is_named_with_its_field(changed, complaint):
@@ -147,7 +147,7 @@ def test_a_program_that_could_reach_out_is_refused_by_name(tmp_path, op, place):
 
     path = edited("pixelcnn", tmp_path, edit)
     line = refusal(path)
-    assert line == f"{path}/saved_model.pb holds an operation that bundles may not: {op}."
+    assert line == f"{path}/saved_model.pb holds a disallowed operation: {op}."
 
 
 def calls_of_modules(graph):
@@ -167,8 +167,8 @@ func.func @main(%arg0: tensor<f32>) -> tensor<f32> {
 @pytest.mark.parametrize(
     ("module", "version", "complaint"),
     [
-        (serialized(REACHES_OUT), 9, "an operation that bundles may not: stablehlo.custom_call."),
-        (REACHES_OUT.encode(), 9, "an operation that bundles may not: stablehlo.custom_call."),
+        (serialized(REACHES_OUT), 9, "a disallowed operation: stablehlo.custom_call."),
+        (REACHES_OUT.encode(), 9, "a disallowed operation: stablehlo.custom_call."),
         (REACHES_OUT.encode(), 3, "a module that is no portable artifact."),
         (b"ML\xefR\x01", 9, "a module that is no portable artifact."),
     ],
@@ -187,7 +187,7 @@ def test_the_lowered_program_may_hold_no_more_than_the_other(tmp_path):
         drawing(graph)[0].node_def.add(name="innocent", op="ReadFile")
 
     path = edited("pixelcnn", tmp_path, edit, "lowered.pb")
-    assert refusal(path) == f"{path}/lowered.pb holds an operation that bundles may not: ReadFile."
+    assert refusal(path) == f"{path}/lowered.pb holds a disallowed operation: ReadFile."
 
 
 @pytest.mark.parametrize("op", sorted(SAVING.split()))
@@ -203,7 +203,7 @@ def test_what_saves_variables_must_not_be_reached_by_a_call(tmp_path, op):
         ][:1]
         root.node_def.add(name="call", op="PartitionedCall").attr["f"].func.name = "inner"
 
-    assert f"bundles may not: {op}." in refusal(edited("pixelcnn", tmp_path, edit))
+    assert f"a disallowed operation: {op}." in refusal(edited("pixelcnn", tmp_path, edit))
 
 
 def with_function(graph, name, op):
@@ -221,7 +221,7 @@ def test_a_function_that_only_an_object_names_is_held_to_what_calls_may_do(tmp_p
         target = next(n for n in objects if n.WhichOneof("kind") == "bare_concrete_function")
         target.bare_concrete_function.concrete_function_name = "unlisted"
 
-    assert f"bundles may not: {op}." in refusal(edited("pixelcnn", tmp_path, edit))
+    assert f"a disallowed operation: {op}." in refusal(edited("pixelcnn", tmp_path, edit))
 
 
 def test_what_saves_variables_must_not_be_what_a_signature_runs(tmp_path):
@@ -231,7 +231,7 @@ def test_what_saves_variables_must_not_be_what_a_signature_runs(tmp_path):
             output.name = saver
 
     line = refusal(edited("pixelcnn", tmp_path, edit))
-    assert "an operation that bundles may not: " in line
+    assert "a disallowed operation: " in line
 
 
 def test_a_function_that_nothing_calls_is_refused(tmp_path):
@@ -281,7 +281,7 @@ def test_an_object_of_another_library_is_refused(tmp_path):
     def edit(graph):
         graph.object_graph_def.nodes[0].user_object.identifier = "_tf_keras_model"
 
-    assert "holds an object that bundles may not: _tf_keras_model." in refusal(
+    assert "holds a disallowed object: _tf_keras_model." in refusal(
         edited("pixelcnn", tmp_path, edit)
     )
 
@@ -316,14 +316,14 @@ def test_a_program_that_is_none_is_one_line(tmp_path):
     (path / "saved_model.pb").write_bytes(b"\xff" * 100)
     assert refusal(resigned(path)).startswith(f"{path}/saved_model.pb cannot be read: ")
     (path / "saved_model.pb").unlink()
-    assert refusal(resigned(path)) == f"{path} is no bundle: it has no saved_model.pb."
+    assert refusal(resigned(path)) == f"{path} is not a bundle: it has no saved_model.pb."
 
 
 def test_variables_that_are_gone_or_cut_are_one_line(tmp_path):
     path = copied("pixelcnn", tmp_path)
     (variables,) = (path / "variables").glob("*.data*")
     variables.write_bytes(variables.read_bytes()[:100])
-    assert refusal(path).endswith(f"variables/{variables.name} was changed.")
+    assert refusal(path).endswith(f"variables/{variables.name} differs.")
     assert refusal(resigned(path)).startswith(f"{path} cannot be loaded: ")
     variables.unlink()
     assert refusal(resigned(path)).startswith(f"{path} cannot be loaded: ")
@@ -352,14 +352,14 @@ def rewritten(folder, **changes):
     [
         ({"kind": "sorcery"}, "must be of a wavenet, parallel-wavenet, pixelcnn, multiscale."),
         ({"serving": {"format": 2}}, "is of format 2; this version reads 1."),
-        ({"serving": {"format": 1}}, "does not say how to serve it: 'signatures'."),
+        ({"serving": {"format": 1}}, "lacks what is needed to serve it: 'signatures'."),
         (
             {"serving": {"format": 1, "signatures": {}, "allowed_batches": [1]}},
-            "does not say how to serve it: 'compiled'.",
+            "lacks what is needed to serve it: 'compiled'.",
         ),
         (
             {"serving": {"format": 1, "signatures": {"compiled": 3}, "allowed_batches": [1]}},
-            "does not say how to serve it: 'int' object",
+            "lacks what is needed to serve it: 'int' object",
         ),
     ],
 )
@@ -370,14 +370,14 @@ def test_a_model_json_of_another_version_is_one_line(tmp_path, changes, complain
 def test_a_model_folder_without_a_program_says_how_to_make_one(tmp_path):
     path = rewritten(tmp_path, serving=None)
     line = refusal(path)
-    assert line == f"{path} has no program; onepass export {path} --out DIR makes one."
+    assert line == f"{path} has no program; add one by `onepass export {path} --out DIR`."
 
 
 def test_a_folder_that_holds_no_version_is_one_line(tmp_path):
-    assert refusal(tmp_path / "no") == f"{tmp_path / 'no'} is no folder."
-    assert refusal(tmp_path) == f"{tmp_path} is no bundle, and holds no version of one."
+    assert refusal(tmp_path / "no") == f"{tmp_path / 'no'} is not a folder."
+    assert refusal(tmp_path) == f"{tmp_path} is not a bundle, and holds no version of one."
     folder = model_folder("pixelcnn")
-    assert refusal(folder) == f"The folder of a bundle is called by its version, got {folder}."
+    assert refusal(folder) == f"The folder of a bundle must be named by its version, got {folder}."
 
 
 def test_the_highest_version_is_loaded_in_the_order_of_numbers(tmp_path):

@@ -287,7 +287,7 @@ def test_an_answer_with_numbers_that_are_no_json_is_no_servers_of_models(body, c
     with (
         Scripted((200, {}, body)) as server,
         Client(server.address) as client,
-        pytest.raises(ClientError, match="is no server of these models"),
+        pytest.raises(ClientError, match="is not a server of these models"),
     ):
         call(client)
 
@@ -297,7 +297,7 @@ def test_a_model_json_that_is_none_is_an_error_of_the_protocol_over_grpc(tmp_pat
     with (
         served("grpc", tmp_path) as (address, _),
         Client(address) as client,
-        pytest.raises(ClientError, match="The answer cannot be read: NaN is no JSON"),
+        pytest.raises(ClientError, match="The response cannot be read: NaN is not JSON"),
     ):
         client.speak("voice", frames=FRAMES, seconds=1.0)
 
@@ -313,7 +313,7 @@ def test_a_model_of_another_kind_says_so(client):
 def test_a_token_is_needed_and_must_be_right(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("ONEPASS_TOKEN", TOKEN)
     with served(kind, tmp_path) as (address, _):
-        for token, words in ((None, "wants a token"), ("wrong", "refuses the token")):
+        for token, words in ((None, "requires a token"), ("wrong", "rejects the token")):
             with (
                 Client(address, token=token) as client,
                 pytest.raises(ClientError, match=words) as raised,
@@ -340,7 +340,7 @@ def test_what_is_no_server_of_models_is_refused():
     for answer in (page, (404, {}, b"<html>"), (302, {"location": "/"}, b"")):
         with Scripted(answer) as server, Client(server.address) as client:
             for call in (client.models, lambda: client.speak("voice", frames=FRAMES)):
-                with pytest.raises(ClientError, match="is no server of these models"):
+                with pytest.raises(ClientError, match="is not a server of these models"):
                     call()
 
 
@@ -499,7 +499,7 @@ def test_an_answer_that_never_comes_ends_at_the_deadline():
         start = time.monotonic()
         with (
             Client(address, timeout_seconds=0.3) as client,
-            pytest.raises(ClientError, match=r"No answer came within 0\.3 s") as raised,
+            pytest.raises(ClientError, match=r"No response within 0\.3 s") as raised,
         ):
             client.models()
     assert time.monotonic() - start < 2 and raised.value.code == "deadline_exceeded"
@@ -563,7 +563,7 @@ def test_an_image_is_measured_before_it_is_decoded(side, declared_side):
     with (
         Scripted((200, {}, line + b"\n")) as server,
         Client(server.address) as client,
-        pytest.raises(ClientError, match="no server of these models"),
+        pytest.raises(ClientError, match="not a server of these models"),
     ):
         list(client.draw("shapes"))
 
@@ -692,7 +692,7 @@ def test_a_condition_goes_by_the_name_that_the_model_has_for_it(
 def test_a_server_without_tls_is_not_said_to_be_none(address, mistake, tmp_path):
     with_tls = address.replace("://", "s://")
     line = mistake("sample", f"{with_tls}/voice", "--out", tmp_path / "out")
-    assert line.startswith(f"{with_tls} does not speak TLS; ")
+    assert line.startswith(f"{with_tls} does not use TLS; ")
     assert line.endswith(f"its address begins with {address.partition(':')[0]}://.")
 
 

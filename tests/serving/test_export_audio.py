@@ -252,7 +252,7 @@ def test_a_student_in_bfloat16_is_near_and_streams_its_own_sound():
     assert 1e-5 < error < 0.05
     streamed = np.concatenate(list(half.stream(**given, chunk_samples=1600)), 1)
     np.testing.assert_allclose(streamed, spoken, atol=4 * error * np.abs(exact).max())
-    with pytest.raises(UserError, match="computes in float32"):
+    with pytest.raises(UserError, match="needs float32"):
         serving.load(bundle_folder(PLAIN_STUDENT, "--bfloat16"), "numba")
 
 

@@ -159,7 +159,9 @@ def test_what_cannot_end_in_time_even_alone_is_refused_with_the_reason():
         engine = Engine()
         engine.known(100, 0.9)
         task = await engine.submitted(list(range(64)), 100, timeout_seconds=50.0)
-        with pytest.raises(TooLarge, match=r"about 58 seconds, and has 50: ask for fewer rows"):
+        with pytest.raises(
+            TooLarge, match=r"about 58 seconds, with a limit of 50: ask for fewer rows"
+        ):
             await task
         return engine.bundle.control.calls
 

@@ -234,7 +234,7 @@ def test_a_broken_new_version_and_a_disk_that_vanishes_leave_the_old_one_serving
         with at_work(clients):
             until(lambda: all(1 in client.versions for client in clients))
             fresh.root.rename(away)
-            until(lambda: "goes on being served" in versions_of(command)["1"][1])
+            until(lambda: "still served" in versions_of(command)["1"][1])
             assert str(fresh.root) not in versions_of(command)["1"][1]
             assert command.asked("GET", "/readyz")[0] == 200
             away.rename(fresh.root)

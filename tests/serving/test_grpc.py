@@ -319,7 +319,7 @@ def spoilt(spoil):
             "INVALID_ARGUMENT",
             "`frames` must be given once",
         ),
-        (spoilt(lambda r: r.outputs.add(name="x")), "INVALID_ARGUMENT", "`x` is no output"),
+        (spoilt(lambda r: r.outputs.add(name="x")), "INVALID_ARGUMENT", "`x` is not an output"),
     ],
 )
 def test_a_wrong_inference_is_refused_with_the_field_and_the_rule(channel, request_, status, words):
@@ -567,7 +567,7 @@ def test_bytes_that_are_no_message_are_the_clients_mistake(channel):
         "/grpc.health.v1.Health/Check",
         "/inference.GRPCInferenceService/ModelInfer",
     ):
-        with refused("INVALID_ARGUMENT", "no message of this method"):
+        with refused("INVALID_ARGUMENT", "not a message of this method"):
             channel.unary_unary(path)(b"\xff\xff\xff", timeout=10)
     with refused("INVALID_ARGUMENT", "one message, got none"):
         channel.stream_unary(PREDICT)(iter(()), timeout=10)

@@ -16,7 +16,7 @@ from tensorflow_serving.apis import (
 )
 
 from serving.errors import InvalidInput, ServingError, TooLarge
-from serving.grpc.messages import message, method_names, method_types
+from serving.grpc.messages import message, method_types, pool
 from serving.grpc.tensors import DTYPES, decode, decode_all, encode
 
 MIB = 2**20
@@ -159,7 +159,7 @@ def test_a_tensor_without_rank_is_refused():
 
 
 def test_an_unknown_input_is_refused_before_any_is_read():
-    with pytest.raises(InvalidInput, match="`wrong` is no input; there are seed"):
+    with pytest.raises(InvalidInput, match="`wrong` is not an input; there are seed"):
         decode_all({"wrong": proto("DT_STRING")}, {"seed": None}, MIB)
 
 
@@ -198,7 +198,7 @@ def test_every_service_has_the_methods_of_tensorflows():
         (model_service_pb2, "ModelService"),
     ):
         methods = module.DESCRIPTOR.services_by_name[service].methods_by_name
-        for name in method_names(f"tensorflow.serving.{service}"):
+        for name in pool().FindServiceByName(f"tensorflow.serving.{service}").methods_by_name:
             request, response, _ = method_types(f"tensorflow.serving.{service}", name)
             assert request.DESCRIPTOR.full_name == methods[name].input_type.full_name
             assert response.DESCRIPTOR.full_name == methods[name].output_type.full_name

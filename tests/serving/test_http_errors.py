@@ -56,7 +56,7 @@ def test_a_broken_endpoint_gives_500_and_no_details(models, monkeypatch, caplog)
     monkeypatch.setattr("serving.http.tensorflow_rest.json_model", broken)
     response = ask(models, "POST", PREDICT, json={})
     assert response.status_code == 500
-    assert response.json() == {"error": "The server failed; its log has the reason."}
+    assert response.json() == {"error": "The server failed; see its log."}
     assert SECRET in caplog.text
 
 

@@ -138,7 +138,7 @@ def test_the_only_input_that_must_be_given_needs_no_name():
     [
         ([{"frames": [[1, 2, 3]]}, {"row": 1}], "same inputs in every row"),
         ([{"frames": [[1, 2, 3]]}, {"frames": [[1, 2, 3], [1, 2, 3]]}], "`frames` .* ragged"),
-        ([{"other": 1}], "`other` is no input"),
+        ([{"other": 1}], "`other` is not an input"),
         ([{"frames": {"b64": "AAAA"}}], "3 deep"),
     ],
 )
@@ -229,7 +229,7 @@ def test_json_data_may_be_flat_or_nested(data):
         ({**frames(data=[1] * 6), "datatype": "FP64"}, b"", "datatype` must be FP32"),
         ({**frames(data=[1] * 6), "datatype": "BYTES"}, b"", "datatype` must be FP32"),
         ({**frames(data=[1] * 6), "name": 3}, b"", r"`inputs\[0\].name` must be a text"),
-        ({**frames(data=[1] * 6), "name": "other"}, b"", "`other` is no input"),
+        ({**frames(data=[1] * 6), "name": "other"}, b"", "`other` is not an input"),
         ({**frames(), "parameters": {"shared_memory_region": "r"}}, b"", "shared_memory_region"),
         ({**frames(), "parameters": []}, b"", "parameters` must be an object"),
         (7, b"", r"`inputs\[0\]` must be an object"),

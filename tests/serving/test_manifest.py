@@ -25,7 +25,7 @@ def refusal(folder):
         verify(folder)
     line = str(refused.value)
     assert "\n" not in line
-    return line.removeprefix(f"{folder}").removeprefix(" is not as it was exported: ")
+    return line.removeprefix(f"{folder}").removeprefix(" was changed since its export: ")
 
 
 def test_the_manifest_holds_what_sha256sum_says(folder):
@@ -38,7 +38,7 @@ def test_the_manifest_holds_what_sha256sum_says(folder):
 
 def test_a_single_bit_that_flips_is_seen(folder):
     (folder / "variables" / "data").write_bytes(b"\0\1\3")
-    assert refusal(folder) == "variables/data was changed."
+    assert refusal(folder) == "variables/data differs."
 
 
 def test_a_file_too_few_or_too_many_is_named(folder):
@@ -113,4 +113,4 @@ def test_a_manifest_that_is_none_is_one_line(folder, text, complaint):
 
 def test_a_folder_without_a_manifest_is_no_bundle(folder):
     (folder / MANIFEST).unlink()
-    assert refusal(folder) == " is no bundle: it has no manifest.json."
+    assert refusal(folder) == " is not a bundle: it has no manifest.json."

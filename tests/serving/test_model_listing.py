@@ -14,8 +14,9 @@ from serving.engine.registry import ModelRegistry
 from serving.errors import InvalidInput
 from serving.http.app import make_app
 from serving.http.fields import MAX_VALUES, json_model
-from serving.http.synthesis_requests import SPELT_OUT, check_length, spoken_length, text_parts
+from serving.http.synthesis_requests import check_length
 from serving.observability.metrics import Metrics
+from speech.parts import SPELT_OUT, spoken_length, text_parts
 from speech.phonemes import MAX_CHARACTERS
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from serving.models_folder import check_models_folder
+from serving.command import check_models_folder
 
 
 @pytest.fixture
@@ -53,6 +53,6 @@ def test_a_bundle_that_lies_elsewhere_says_where_it_belongs(mistake, models):
 def test_a_run_and_a_model_folder_say_how_they_are_exported(mistake, tmp_path, file, kind, what):
     folder = folder_of(tmp_path, file, kind)
     assert mistake("serve", folder) == (
-        f"{folder} is {what} of a {kind}, not yet to be served: `onepass export {folder} --out "
-        "MODELS/NAME/1` makes a bundle, and MODELS is what to pass."
+        f"{folder} is {what} of a {kind}, which cannot be served: export it with "
+        f"`onepass export {folder} --out MODELS/NAME/1`, and pass MODELS."
     )

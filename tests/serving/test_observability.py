@@ -272,7 +272,7 @@ def test_a_missing_exporter_is_said(monkeypatch, caplog):
 
 
 def test_without_being_asked_for_nothing_is_traced(monkeypatch):
-    for name in traces.ASKED_BY:
+    for name in traces.ENDPOINT_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     assert traces.configure() is False
     with traces.span("anything", {"traceparent": "nonsense"}):

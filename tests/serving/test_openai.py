@@ -99,9 +99,9 @@ def test_the_only_model_of_a_kind_need_not_be_named(client):
     [
         ({"prompt": "zebra"}, "there are class 0, class 1"),
         ({"prompt": "10"}, "there are class 0, class 1"),
-        ({"prompt": "-1"}, "names no class"),
-        ({"prompt": "1" * 400}, "names no class"),
-        ({"prompt": "\u0663"}, "names no class"),
+        ({"prompt": "-1"}, "must be a class"),
+        ({"prompt": "1" * 400}, "must be a class"),
+        ({"prompt": "\u0663"}, "must be a class"),
         ({"prompt": ""}, "`prompt` must be a text"),
         ({"prompt": " "}, "`prompt` must be a text"),
         ({}, "`prompt` must be given"),

@@ -325,7 +325,7 @@ def test_token_is_asked_for_and_kept_until_the_tab_closes(visit, tmp_path):
         assert visitor.focused() == "token"
         page.keyboard.type("a guess of some length")
         page.keyboard.press("Enter")
-        page.get_by_role("alert").filter(has_text="not the right one").wait_for()
+        page.get_by_role("alert").filter(has_text="The token is wrong").wait_for()
         page.get_by_label("Token").fill(TOKEN)
         page.keyboard.press("Enter")
         page.get_by_role("radio", name="voice").wait_for()

@@ -2,7 +2,7 @@
 
 import threading
 
-from serving.engine.permits import Permits
+from serving.engine.streams import Permits
 
 
 def test_permits_are_given_in_the_order_in_which_they_are_asked_for():

@@ -199,7 +199,7 @@ def test_a_broken_new_version_leaves_the_old_one_serving(store, fault, caplog):
             await registry.rescan()
             assert await ask(registry) == 1
             assert states(registry) == {1: "AVAILABLE", 2: "END"}
-            assert the_error(registry, 2) == "It cannot be loaded; the server's log has the reason."
+            assert the_error(registry, 2) == "It cannot be loaded; see the server's log."
 
     asyncio.run(run())
     assert "secret detail" in caplog.text
@@ -269,7 +269,7 @@ def test_before_the_first_look_nothing_is_known_to_be_missing(store):
     store.add()
     registry = ModelRegistry(store.root, Settings(), store.load)
     for question in (registry.names, lambda: registry.get("voice"), lambda: registry.versions("x")):
-        with pytest.raises(NotReady, match="not looked for models yet") as refused:
+        with pytest.raises(NotReady, match="not scanned its models yet") as refused:
             question()
         assert refused.value.retry_after_seconds >= 1
 
@@ -306,7 +306,7 @@ def test_what_was_refused_for_its_content_is_tried_again_only_when_that_changes(
 
     def load(path):
         tried.append(path)
-        raise UserError("It holds an operation that bundles may not: WriteFile.")
+        raise UserError("It holds a disallowed operation: WriteFile.")
 
     async def run():
         async with polling(store, monkeypatch, load) as (registry, looked):
@@ -360,7 +360,8 @@ def test_loading_ends_after_its_time_and_is_not_begun_again_beside_itself(store,
             await registry.initial_load_done()
             assert registry.ready and registry.is_busy
             assert (
-                the_error(registry, 1, "stuck") == "It was not loaded and warm within 0.05 seconds."
+                the_error(registry, 1, "stuck")
+                == "It was not loaded and warmed within 0.05 seconds."
             )
             await looked(20)
             assert store.loads.count(("stuck", 1)) == 1
@@ -394,7 +395,7 @@ def test_the_reason_that_a_user_may_read_names_no_folder(store):
     store.add()
 
     def load(path):
-        raise UserError(f"{path} is not as it was exported:\n{store.root}/voice/1/x was changed.")
+        raise UserError(f"{path} was changed since its export:\n{store.root}/voice/1/x differs.")
 
     async def run():
         registry = ModelRegistry(store.root, Settings(poll_seconds=1000.0), load)
@@ -403,7 +404,7 @@ def test_the_reason_that_a_user_may_read_names_no_folder(store):
         await registry.stop(1.0)
         return the_error(registry, 1)
 
-    assert asyncio.run(run()) == "voice/1 is not as it was exported: voice/1/x was changed."
+    assert asyncio.run(run()) == "voice/1 was changed since its export: voice/1/x differs."
 
 
 def vanish(root):
@@ -439,7 +440,7 @@ def test_a_disk_that_vanishes_keeps_what_is_loaded_and_says_so(store, fault):
             return the_error(registry, 1)
 
     error = asyncio.run(run())
-    assert error.endswith("what is loaded goes on being served")
+    assert error.endswith("loaded models are still served")
     assert str(store.root) not in error
 
 
@@ -610,7 +611,7 @@ def test_a_request_is_checked_before_it_waits(store):
         ({**FRAMES, "frames": np.full([1, 3, 3], np.nan, np.float32)}, "`frames` must be finite"),
         ({"seed": np.array([1])}, "`frames` must be given"),
         ({**FRAMES, "temperature": np.array([-1], np.float32)}, "`temperature` must be"),
-        ({**FRAMES, "extra": np.array([1])}, "`extra` is no input"),
+        ({**FRAMES, "extra": np.array([1])}, "`extra` is not an input"),
     ]:
         with pytest.raises(InvalidInput, match=words):
             asyncio.run(run(inputs))

@@ -243,7 +243,7 @@ def test_a_process_that_hangs_or_dies_or_lies_is_ended_once_and_reported(load, w
     with pytest.raises(ModelEnded):
         call(bundle, 13) if when == "call" else list(bundle.stream(FRAMES[0], seed=14))
     assert not bundle.is_alive
-    with pytest.raises(NotReady, match="`voice` is being started again"):
+    with pytest.raises(NotReady, match="`voice` is being restarted"):
         call(bundle)
     reason = {"hang": "did not answer within 0.5 seconds", "crash": "ended"}
     lines = [r.getMessage() for r in caplog.records if "process of a model" in r.getMessage()]
@@ -270,7 +270,7 @@ def test_a_refusal_is_a_refusal_and_says_whether_the_disk_is_at_fault(fork_serve
     with pytest.raises(UserError, match=r"is no bundle, and holds no version of one\."):
         SandboxedBundle(folder, fork_server, LIMITS, {})
     (folder / "model.json").write_text("{}")
-    with pytest.raises(UserError, match=r"is no bundle: it has no manifest\.json\.") as refused:
+    with pytest.raises(UserError, match=r"is not a bundle: it has no manifest\.json\.") as refused:
         SandboxedBundle(folder, fork_server, LIMITS, {})
     assert isinstance(refused.value.__cause__, OSError)
 

@@ -396,7 +396,7 @@ def test_a_viewer_that_leaves_stops_the_drawing(models):
     [
         ({}, "`class` must be given"),
         ({"class": "zebra"}, "there are class 0"),
-        ({"class": 10}, "names no class"),
+        ({"class": 10}, "must be a class"),
         ({"class": 1.0}, "`class` must be a text or an integer"),
         ({"class": True}, "`class` must be a text or an integer"),
         ({"class": 1, "caption": "x"}, "`caption` must not be given"),

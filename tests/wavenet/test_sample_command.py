@@ -8,9 +8,11 @@ import sound_bundles
 import soundfile
 
 import onepass
+from distill.model import load
 from wavenet import sample_command
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level
+from wavenet.sample_arguments import SampleArguments
 
 VOCODER, STUDENT, FREE = "vocoder", "draft", "mixture, context, speakers"
 CONDITIONAL = ("softmax, frames", VOCODER, STUDENT)
@@ -66,7 +68,7 @@ def test_files_are_named_by_the_recording_and_not_written_over(tmp_path, capsys)
     before = (tmp_path / "out" / names[1]).read_bytes()
     capsys.readouterr()
     assert sample(STUDENT, tmp_path / "out", *words, "--temperature", 0.5) == 2
-    line = f"onepass: {tmp_path / 'out' / names[1]} is there already; --overwrite replaces it.\n"
+    line = f"onepass: {tmp_path / 'out' / names[1]} already exists; --overwrite replaces it.\n"
     assert capsys.readouterr().err == line
     assert (tmp_path / "out" / names[1]).read_bytes() == before
     again = [*words, "--temperature", 0.5, "--overwrite"]
@@ -142,15 +144,47 @@ def test_a_mel_of_another_convention_is_refused_unless_forced(knowing, tmp_path,
     assert named(tmp_path / "out") == ["mel_0_0.png", "mel_0_0.wav"]
 
 
-@pytest.mark.parametrize(
-    ("shape", "hint"),
-    [
-        ((7, 30), "it is transposed, save mel.T."),
-        ((1, 30, 7), "a batch of one, save mel[0]."),
-        ((1, 7, 30), "a batch of one, save mel[0].T."),
-    ],
-)
-def test_a_mel_of_another_shape_gets_a_hint(tmp_path, capsys, shape, hint):
-    np.save(tmp_path / "mel.npy", np.full(shape, -5.0, np.float32))
+@pytest.mark.parametrize("shape", [(7, 30), (1, 7, 30), (1, 30, 7)])
+def test_a_mel_as_hifi_gan_stores_it_is_taken_unchanged(tmp_path, shape):
+    frames = np.random.default_rng(0).uniform(-6.0, -4.0, [30, 7]).astype(np.float32)
+    np.save(tmp_path / "plain.npy", frames)
+    np.save(tmp_path / "turned.npy", frames.T.reshape(shape) if shape[-2] == 7 else frames[None])
+    for name in ("plain", "turned"):
+        assert sample(STUDENT, tmp_path / "out", "--mel", tmp_path / f"{name}.npy") == 0
+    sounds = [audio.read(tmp_path / "out" / f"{name}_0_0.wav") for name in ("plain", "turned")]
+    assert np.array_equal(*sounds)
+
+
+def test_a_mel_of_another_shape_is_refused(tmp_path, capsys):
+    np.save(tmp_path / "mel.npy", np.full([2, 30, 7], -5.0, np.float32))
     assert sample(STUDENT, tmp_path / "out", "--mel", tmp_path / "mel.npy") == 2
-    assert capsys.readouterr().err.endswith(f"got {shape}: {hint}\n")
+    assert capsys.readouterr().err.endswith(
+        "must hold numbers [frames, 7], [7, frames] or [1, 7, frames], got (2, 30, 7).\n"
+    )
+
+
+def test_a_text_is_spoken_and_names_its_file_by_its_words(tmp_path, capsys):
+    read = []
+
+    def read_text(model, text, speed):
+        read.append((text, speed))
+        return np.full([30, 7], 0.4, np.float32)
+
+    folder = sound_bundles.model_folder(STUDENT)
+    given = SampleArguments(folder, tmp_path, text="Good morning, Vienna!", speed=1.5)
+    assert sample_command.sample(given, load, read_text) == 0
+    assert read == [("Good morning, Vienna!", 1.5)]
+    assert named(tmp_path) == ["good_morning_vienna_0_0.png", "good_morning_vienna_0_0.wav"]
+    words = ["--text", "Good morning", "--mel", tmp_path / "mel.npy"]
+    assert sample(STUDENT, tmp_path / "out", *words) == 2
+    assert "`--mel` and `--text` exclude each other" in capsys.readouterr().err
+
+
+def test_refinement_changes_the_sound_of_a_student_and_is_refused_for_a_teacher(tmp_path, capsys):
+    for passes in (0, 2):
+        words = ["--refine", passes, "--seconds", 0.2]
+        assert sample(STUDENT, tmp_path / str(passes), *words) == 0
+    plain, refined = (audio.read(next((tmp_path / passes).glob("*.wav"))) for passes in "02")
+    assert plain.shape == refined.shape and np.abs(plain - refined).max() > 1e-3
+    assert sample(VOCODER, tmp_path / "out", "--refine", 1) == 2
+    assert "`--refine` must be 0: a wavenet" in capsys.readouterr().err

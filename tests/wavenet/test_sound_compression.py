@@ -62,4 +62,4 @@ def test_another_network_refuses_the_file():
     network = network_of("mixture, predicting, amplified")
     data = compress(SoundCodec(network), recordings_for(network, (20,)), None, 1e-5)
     other = SoundCodec(network_of("mixture, predicting, amplified", seed=1))
-    assert "needs the model" in refused(decompress, other, data)
+    assert "requires the model" in refused(decompress, other, data)

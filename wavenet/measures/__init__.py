@@ -7,7 +7,6 @@ from wavenet.measures.quality import measure
 from wavenet.measures.residual import residual_kurtosis
 from wavenet.measures.spectral import (
     DB_PER_NAT,
-    level_difference_db,
     log_mel_distance_db,
     multi_resolution_stft_distance,
 )
@@ -17,7 +16,6 @@ __all__ = [
     "dnsmos_p808",
     "f0_error_cents",
     "f0_within_50_cents",
-    "level_difference_db",
     "log_mel_distance_db",
     "measure",
     "multi_resolution_stft_distance",

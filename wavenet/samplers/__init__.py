@@ -1,6 +1,6 @@
 """Sound from a WaveNet by three samplers that agree: by definition, by XLA, by Numba."""
 
-from wavenet.samplers.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
+from wavenet.samplers.generation import CHUNK_SAMPLES, Request, generate, stream
 from wavenet.samplers.naive import NaiveSampler
 from wavenet.samplers.numba.sampler import NumbaSampler, NumbaVocoderSampler
 from wavenet.samplers.vocoder import VocoderSampler, VocoderState
@@ -8,7 +8,6 @@ from wavenet.samplers.xla import SamplerState, XlaSampler
 
 __all__ = [
     "CHUNK_SAMPLES",
-    "Backend",
     "NaiveSampler",
     "NumbaSampler",
     "NumbaVocoderSampler",

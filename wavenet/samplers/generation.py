@@ -12,12 +12,8 @@ import tensorflow as tf
 
 from wavenet.networks import Network
 from wavenet.samplers import naive
-from wavenet.samplers.fixed_point import FixedPointSampler
 from wavenet.samplers.numba.sampler import is_known, sampler_for
-from wavenet.samplers.vocoder import VocoderSampler
-from wavenet.samplers.xla import XlaSampler
 from wavenet.speech_model import PassCount, Request
-from wavenet.vocoder import VocoderWaveNet
 
 Backend = Literal["auto", "numba", "xla", "fixed-point", "naive"]
 CHUNK_SAMPLES = 1024
@@ -54,7 +50,7 @@ def stream(
     if backend == "naive":
         yield _naive(network, request)
         return
-    sampler: Any = sampler_for(network) if backend == "numba" else _compiled(network, backend)
+    sampler = _sampler(network, backend)
     length = _chunk_length(network, request, chunk_samples)
     yield from _chunks(network, sampler, request, length, count)
 
@@ -87,7 +83,7 @@ def _chunks(
         noise = network.likelihood.noise(request.seed, request.rows, first, length)
         part = None if condition is None else _padded(condition[:, first : first + length], length)
         levels, found, state = sampler.generate_chunk(state, part, noise, request.temperature)
-        if count is not None and isinstance(sampler, FixedPointSampler):
+        if count is not None and sampler.found == "passes":
             count.add(int(found), length)
         yield np.asarray(levels)[:, : request.num_samples - done]
 
@@ -117,18 +113,11 @@ def _chunk_length(network: Network, request: Request, wanted: int) -> int:
     return -(-length // block) * block
 
 
-def _compiled(network: Network, backend: Backend):
-    """The sampler by XLA, kept with the network beside what was compiled for it."""
-    name = "_" + backend.replace("-", "_") + "_sampler"
-    if not hasattr(network, name):
-        setattr(network, name, _made(network, backend))
-    return getattr(network, name)
-
-
-def _made(network: Network, backend: Backend) -> XlaSampler | VocoderSampler | FixedPointSampler:
-    if backend == "fixed-point":
-        return FixedPointSampler(network)
-    return VocoderSampler(network) if isinstance(network, VocoderWaveNet) else XlaSampler(network)
+def _sampler(network: Network, backend: Backend) -> Any:
+    """Return the sampler of a backend; the network keeps those that XLA compiles."""
+    if backend == "numba":
+        return sampler_for(network)
+    return network.fixed_point_sampler if backend == "fixed-point" else network.xla_sampler
 
 
 def _check(network: Network, request: Request) -> None:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from wavenet.conditioner import Condition
-from wavenet.samplers.xla import LayerStep, Rings
-from wavenet.vocoder import AHEAD, VocoderWaveNet
+from wavenet.samplers.bunch_step import BunchStep, written_at
+from wavenet.samplers.xla import Rings
+from wavenet.vocoder import VocoderWaveNet
 
 
 class VocoderState(NamedTuple):
@@ -30,6 +30,8 @@ class VocoderState(NamedTuple):
 
 class VocoderSampler:
     """Generates with a network's current weights; compiled once for each chunk shape."""
+
+    found = "parameters"  # beside levels and state, what `generate_chunk` returns
 
     def __init__(self, network: VocoderWaveNet):
         self.network = network
@@ -74,7 +76,7 @@ class VocoderSampler:
             raise ValueError(f"`noise` must hold whole bunches of {bunch}, got {time} samples.")
         batch = tf.shape(noise)[0] if rows is None else rows
         made = network.split(tf.cast(condition, network.front_dtype))
-        step = BunchStep(network, self.rings, made, noise, temperature, self.history)
+        step = BunchStep(network, self.rings, made)
         local = tf.cast(made.local, network.dtype)[:, ::bunch]
         gates = step.gate_offsets(local, batch, time // bunch)
         room = [[0, time], [0, 0]]
@@ -87,12 +89,18 @@ class VocoderSampler:
         start = state.position // bunch
 
         def body(n, buffers, queues, levels, parameters):
-            skips, queues = step.of_bunch(start + n, n * bunch, buffers, queues, gates[n])
-            given = network.from_layers(skips)
+            first = n * bunch
+            given, queues = step.of_bunch(
+                start + n, first, self.history + first, buffers, queues, gates[n]
+            )
             for i, part in enumerate(tf.split(given, bunch, -1)):
-                level, now, buffers = step.sample(n * bunch + i, buffers, part)
-                levels = levels.write(n * bunch + i, level)
-                parameters = parameters.write(n * bunch + i, now)
+                time, end = first + i, self.history + first + i
+                now, predicted = step.parameters(time, end, buffers, part)
+                level = network.likelihood.sample(now, noise[:, time], temperature)
+                value = tf.cast(network.inputs(level), state.wave.dtype)
+                buffers = written_at(buffers, end, step.entries(time, value, predicted))
+                levels = levels.write(time, level)
+                parameters = parameters.write(time, now)
             return n + 1, buffers, queues, levels, parameters
 
         _, buffers, queues, levels, parameters = tf.while_loop(
@@ -117,88 +125,3 @@ class VocoderSampler:
         )
         queues = self.rings.fill(network.resumed(inputs, condition)[1])
         return VocoderState(tf.shape(levels)[1], wave, residual, scaled, queues)
-
-
-class BunchStep(LayerStep):
-    """One step of the layers and the samples of its bunch, over the condition of a chunk."""
-
-    network: VocoderWaveNet
-
-    def __init__(
-        self,
-        network: VocoderWaveNet,
-        rings: Rings,
-        made: Condition,
-        noise,
-        temperature,
-        history: int,
-    ):
-        super().__init__(network, rings)
-        self.made, self.history, self.noise, self.temperature = made, history, noise, temperature
-        self.front_width = network.config.front_width
-        self.head_width = network.config.head_width
-        self.gain, self.shrink = tf.exp(-made.log_gain), tf.exp(-made.log_level)
-
-    def of_bunch(self, number, first, buffers, queues, gates):
-        """The layers' skips [batch, skip] for the bunch that begins at `first`, and the queues."""
-        _, residual, scaled = buffers
-        hidden = self.network.front(
-            self._last(residual, first, self.front_width),
-            self._last(scaled, first, self.front_width),
-            self._pitch_taps(residual, first),
-        )
-        return self.skips(number, hidden, queues, gates)
-
-    def sample(self, time, buffers, given):
-        """The level of one sample int32 [batch], its parameters, and the buffers with it.
-
-        given: what the layers give to the head of this sample, [batch, units].
-        """
-        network = self.network
-        wave, residual, scaled = buffers
-        recent = network.from_recent(
-            self._last(residual, time, self.head_width),
-            self._last(scaled, time, self.head_width),
-            self._pitch_taps(residual, time),
-        )
-        predicted = self._predicted(wave, time)
-        raw = network.outputs(given + recent)
-        now = network.in_wave_units(raw, predicted, self.made.log_gain[:, time])
-        level = network.likelihood.sample(now, self.noise[:, time], self.temperature)
-        value = tf.cast(network.inputs(level), wave.dtype)
-        entries = (
-            value,
-            (value - predicted) * self.gain[:, time],
-            value * self.shrink[:, time],
-        )
-        place = [[self.history + time]]
-        return (
-            level,
-            now,
-            tuple(
-                tf.tensor_scatter_nd_update(x, place, entry[None])
-                for x, entry in zip(buffers, entries, strict=True)
-            ),
-        )
-
-    def _predicted(self, wave, time):
-        order = self.network.config.prediction_order
-        if not order:
-            return tf.zeros_like(wave[0])
-        past = self._last(wave, time, order)
-        return tf.reduce_sum(past[:, ::-1] * self.made.coefficients[:, time], -1)
-
-    def _last(self, values, time, width: int):
-        """The `width` values before a time, oldest first, [batch, width]."""
-        first = self.history + time - width
-        return tf.transpose(tf.slice(values, [first, 0], [width, -1]))
-
-    def _pitch_taps(self, residual, time):
-        taps = self.network.config.pitch_taps
-        if not taps:
-            return None
-        period = self.network.whole_period(self.made.period[:, time])
-        first = self.history + time - period + AHEAD + 1 - taps
-        rows = first[:, None] + tf.range(taps)
-        columns = tf.broadcast_to(tf.range(tf.shape(rows)[0])[:, None], tf.shape(rows))
-        return tf.gather_nd(residual, tf.stack([rows, columns], -1))

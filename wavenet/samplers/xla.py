@@ -32,6 +32,8 @@ class SamplerState(NamedTuple):
 class XlaSampler:
     """Generates with a network's current weights; compiled once for each chunk shape."""
 
+    found = "parameters"  # beside levels and state, what `generate_chunk` returns
+
     def __init__(self, network: WaveNet):
         self.network = network
         self.rings = Rings(network.config)

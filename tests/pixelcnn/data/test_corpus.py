@@ -133,7 +133,7 @@ def test_what_is_left_out_and_what_was_done_is_in_the_notes(tmp_path):
         "left out, too small: 1: train/tiny.png (7x9, wanted 8x8)",
         "CMYK, converted to RGB: 1: train/print.jpg",
         "transparent, laid on white: 1: train/clear.png",
-        "not read, of no kind that is known: 1 .txt",
+        "skipped, of an unknown kind: 1 .txt",
     )
 
 
@@ -214,7 +214,7 @@ def folder_without_dev(folder):
         (
             folder_of_broken,
             "SOURCE: no usable image (left out, broken: 2: a.png (not an image that pillow "
-            "knows), b.png (not an image that pillow knows); not read, of no kind that is known: "
+            "knows), b.png (not an image that pillow knows); skipped, of an unknown kind: "
             "2 .txt, 1 .py).",
         ),
         (

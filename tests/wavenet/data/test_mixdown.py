@@ -88,6 +88,6 @@ def test_a_folders_report_notes_all_of_it(tmp_path):
         "cut off, with less sound than the header promises: 1: cut.wav",
         "channels cancel each other, so only the loudest is used: 1: anti.wav",
         "resampled from 22,050 Hz to 16,000 Hz: 1: fine.wav",
-        "not read, of no kind that is known: 2 .m4a, 1 .heic, 1 .aac",
+        "skipped, of an unknown kind: 2 .m4a, 1 .heic, 1 .aac",
     ):
         assert note in said

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from likelihoods import Categorical, Gaussian, LogisticMixture
-from likelihoods.distribution import LocationScale
+from likelihoods.capabilities import with_scales
 from wavenet.samplers.numba import kernels
 from wavenet.samplers.numba.kernels import LANES, aligned, pack_matrix, padded
 
@@ -128,7 +128,7 @@ def _whole_lines(size: int) -> int:
 def layer_sizes(network) -> dict[str, float]:
     """The sizes of a network's layers and of its likelihood."""
     config, likelihood = network.config, network.likelihood
-    is_located = isinstance(likelihood, LocationScale)
+    located = with_scales(likelihood)
     channels = {
         "residual": config.residual_channels,
         "gate": config.gate_channels,
@@ -145,9 +145,9 @@ def layer_sizes(network) -> dict[str, float]:
         "skip_inputs": config.skip_channels,
         "likelihood": LOOPS[type(likelihood)],
         "levels": likelihood.levels,
-        "components": likelihood.sections[0] if is_located else 0,
+        "components": 0 if located is None else located.sections[0],
         "num_parameters": likelihood.num_parameters,
-        "min_log_scale": likelihood.min_log_scale if is_located else 0.0,
+        "min_log_scale": 0.0 if located is None else likelihood.min_log_scale,
     }
     return sizes | in_vectors(channels)
 
@@ -200,8 +200,9 @@ def _residual(network, layer) -> tuple[np.ndarray, np.ndarray]:
 def _head_parts(network) -> dict[str, np.ndarray]:
     kernel = np.asarray(network.head2_kernel, np.float64)
     bias = np.asarray(network.head2_bias, np.float64)
-    if isinstance(network.likelihood, LocationScale):
-        means = network.likelihood.sections[1]
+    located = with_scales(network.likelihood)
+    if located is not None:
+        means = located.sections[1]
         mean, log_scale = slice(-2 * means, -means), slice(-means, None)
         gain = network.config.input_gain
         if network.prediction_kernel is None:  # else means are in units of the scales

@@ -1,0 +1,198 @@
+"""Blocks that a cheap draft proposes, and one pass of the model confirms.
+
+Given its noise, every symbol is a function of the symbols before it (`Distribution.sample`). A pass
+over a proposed block computes all these functions at once: the proposals up to the first that
+differs are the model's own symbols, and so is what the pass has drawn in its place. From there the
+draft proposes again. So the symbols are those of every other method, for the same noise, whatever
+the draft proposes; only the number of passes depends on it. A draft that is a function of the same
+noise agrees with the model wherever its distributions are close (a coupling of both). Source:
+Wiggers and Hoogeboom 2020, "Predictive Sampling with Forecasting Autoregressive Models",
+arXiv:2002.09928; blocks as in Leviathan et al. 2023, arXiv:2211.17192.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import tensorflow as tf
+
+from autoregressive.symbols import State, TimeOrder
+from likelihoods.distribution import Distribution
+
+BLOCK = 16
+
+
+class Block(NamedTuple):
+    """What a draft is told of a block.
+
+    Attributes:
+      noise: [batch, n, noise channels], of the model's distribution.
+      condition: [batch, n, channels], or None.
+      temperature: see `Distribution.sample`.
+    """
+
+    noise: tf.Tensor
+    condition: tf.Tensor | None
+    temperature: tf.Tensor
+
+
+class Draft(Protocol):
+    """What proposes symbols; a pure function of tensors, which compiles under XLA."""
+
+    def initial_state(self, batch: int) -> Any:
+        """Return the state before the first symbol."""
+
+    def memory(self, block: Block) -> Any:
+        """Return what the proposals of one block share, before the first of them."""
+
+    def propose(
+        self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Any, state: Any
+    ) -> tuple[tf.Tensor, Any, Any]:
+        """Return symbols int32 [batch, n], the memory, and the state after all of the block.
+
+        Args:
+          block: of which symbols are asked for.
+          symbols: int32 [batch, n], of which the first `known` are the model's.
+          known: int32 [batch]. The symbol before it is the only one that the newest proposal did
+            not have.
+          memory: of the proposal before, or from `memory`.
+          state: before the block.
+        """
+
+
+class _Progress(NamedTuple):
+    """A block between two passes; `states` are those of model and draft after it."""
+
+    symbols: tf.Tensor
+    known: tf.Tensor
+    open: tf.Tensor
+    memory: Any
+    states: Any
+
+
+def speculative(
+    network: TimeOrder,
+    distribution: Distribution,
+    noise: tf.Tensor,
+    condition: tf.Tensor | None,
+    temperature: tf.Tensor,
+    draft: Draft,
+    block: int = BLOCK,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return symbols int32 [batch, time], and the passes of the network int32 [].
+
+    Args:
+      network, distribution, noise, condition, temperature: as for `cached`; the network's steps
+        take many symbols at once.
+      draft: what proposes.
+      block: symbols of a proposal.
+    """
+    batch, length = noise.shape[0], noise.shape[1]
+    short = [[0, 0], [0, -length % block], [0, 0]]
+    noise = tf.pad(noise, short)
+    condition = None if condition is None else tf.pad(condition, short)
+    drawn = tf.TensorArray(tf.int32, noise.shape[1] // block, element_shape=[batch, block])
+
+    def body(number, states, drawn, passes):
+        rows = tf.range(block) + number * block
+        now = Block(
+            tf.gather(noise, rows, axis=1),
+            None if condition is None else tf.gather(condition, rows, axis=1),
+            temperature,
+        )
+        symbols, states, more = _settled(network, distribution, draft, now, states)
+        return number + 1, states, drawn.write(number, symbols), passes + more
+
+    first = (0, (network.initial_state(batch), draft.initial_state(batch)), drawn, 0)
+    count = noise.shape[1] // block
+    _, _, drawn, passes = tf.while_loop(
+        lambda number, *_: number < count, body, first, maximum_iterations=count
+    )
+    symbols = tf.reshape(tf.transpose(drawn.stack(), [1, 0, 2]), [batch, -1])
+    return symbols[:, :length], passes
+
+
+def _settled(
+    network: TimeOrder, distribution: Distribution, draft: Draft, block: Block, states: Any
+) -> tuple[tf.Tensor, Any, tf.Tensor]:
+    """Return the symbols of a block, the states after it, and the passes that it took."""
+    before, drafted = states
+    batch, size = block.noise.shape[:2]
+    place = tf.range(size)
+
+    def one_pass(progress: _Progress, passes: tf.Tensor) -> tuple[_Progress, tf.Tensor]:
+        known = progress.known
+        guess, memory, after = draft.propose(
+            block, progress.symbols, known, progress.memory, drafted
+        )
+        guess = tf.ensure_shape(guess, [batch, size])
+        own, state = _drawn(network, distribution, guess, block, before)
+        right = (own == guess) | (place < known[:, tf.newaxis])
+        first = tf.reduce_min(tf.where(right, size, place), 1)
+        symbols = tf.where(place == first[:, tf.newaxis], own, guess)
+        # No symbol of the block reads its last one.
+        open_ = tf.reduce_any(first < size - 1)
+        known = tf.minimum(first + 1, size)
+        return _Progress(symbols, known, open_, memory, (state, after)), passes + 1
+
+    nothing = tf.zeros([batch, size], tf.int32)
+    start = _Progress(
+        nothing, tf.zeros([batch], tf.int32), tf.constant(True), draft.memory(block), states
+    )
+    done, passes = one_pass(start, tf.constant(0))
+    done, passes = tf.while_loop(
+        lambda progress, _: progress.open, one_pass, (done, passes), maximum_iterations=size
+    )
+    state, after = done.states
+    after = draft.propose(block, done.symbols, done.known, done.memory, drafted)[2]
+    state = {"input": network.read(done.symbols[:, -1:]), "network": state}
+    return done.symbols, (state, after), passes
+
+
+def _drawn(
+    network: TimeOrder, distribution: Distribution, guess: tf.Tensor, block: Block, state: State
+) -> tuple[tf.Tensor, Any]:
+    """Return what the model draws at every place of a guess, and its network's state after it."""
+    inputs = tf.concat([state["input"], network.read(guess)[:, :-1]], 1)
+    parameters, after = network.chunk(inputs, state["network"], block.condition)
+    drawn = distribution.sample(parameters, block.noise, block.temperature)
+    return tf.cast(tf.reshape(drawn, guess.shape), tf.int32), after
+
+
+class SteppedDraft:
+    """A smaller model in time order, one step a symbol, as a draft; see `Draft`.
+
+    Args:
+      network, distribution: of the model; the noise is taken as its own.
+    """
+
+    def __init__(self, network: Any, distribution: Distribution):
+        self._network, self._distribution = network, distribution
+
+    def initial_state(self, batch: int) -> State:
+        """Return the state before the first symbol."""
+        return self._network.initial_state(batch)
+
+    def memory(self, block: Block) -> tuple[()]:
+        """Return nothing: every proposal is made anew."""
+        return ()
+
+    def propose(
+        self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Any, state: State
+    ) -> tuple[tf.Tensor, Any, State]:
+        """Return the block, which continues the known symbols; see `Draft.propose`."""
+        size, network = symbols.shape[1], self._network
+        step = network.stepper(block.condition)
+
+        def body(time, state, drawn):
+            parameters, after = step(time, 0, state)
+            noise = block.noise[:, time][:, tf.newaxis]
+            new = self._distribution.sample(parameters, noise, block.temperature)
+            new = tf.cast(tf.reshape(new, [-1]), tf.int32)
+            new = tf.ensure_shape(tf.where(time < known, symbols[:, time], new), known.shape)
+            after = {"input": network.read(new[:, tf.newaxis]), "network": after}
+            return time + 1, after, drawn.write(time, new)
+
+        drawn = tf.TensorArray(tf.int32, size, element_shape=known.shape)
+        _, state, drawn = tf.while_loop(
+            lambda time, *_: time < size, body, (0, state, drawn), maximum_iterations=size
+        )
+        return tf.transpose(drawn.stack()), memory, state

@@ -1,0 +1,92 @@
+"""A run that is kept nowhere: what training asks of a run directory, without a file."""
+
+import math
+from collections.abc import Mapping
+
+from replicator.runs.atomic_files import Arrays
+from replicator.runs.run_directory import NO_DEFAULTS, Keys
+
+
+class InMemoryRun:
+    """A `RunDirectory` without a folder: nothing of it is written, and none is resumed.
+
+    Attributes:
+      identity: the configuration given to `claim`, without the keys that may change.
+      notes: always empty.
+    """
+
+    def __init__(self) -> None:
+        self.identity: dict = {}
+        self.notes: list[str] = []
+
+    def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
+        """Keep the identity; there is no other run to compare it with."""
+        self.identity = {k: v for k, v in config.items() if k not in changeable}
+
+    def checkpoints(self, keep: int = 3) -> "ScoresInMemory":
+        """Return what stands for the run's checkpoints."""
+        return ScoresInMemory()
+
+    def metrics_log(self, first_step: int = 0) -> "NoMetricsLog":
+        """Return a log that drops what it is given."""
+        return NoMetricsLog()
+
+
+class ScoresInMemory:
+    """`Checkpoints` that keep the scores alone: the state is in the model's own variables."""
+
+    def __init__(self) -> None:
+        self._best: tuple[int, float] | None = None
+        self._scored: int | None = None
+
+    def newest(self) -> tuple[Arrays | None, list]:
+        """Return that there is no checkpoint, and none that is damaged."""
+        return None, []
+
+    def remove_leftovers(self) -> None:
+        """Do nothing: there is no folder."""
+
+    def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> None:
+        """Do nothing: the state is in memory."""
+
+    def mark_scored(self, step: int, score: float) -> bool:
+        """Record the score (lower is better) of a step; return whether it is the best so far."""
+        self._scored = step
+        is_best = math.isfinite(score) and (self._best is None or score < self._best[1])
+        if is_best:
+            self._best = step, score
+        return is_best
+
+    def best_step(self) -> int | None:
+        """Return the step of the best score; None before the first evaluation."""
+        return None if self._best is None else self._best[0]
+
+    def best_score(self) -> float | None:
+        """Return the best score; None before the first evaluation."""
+        return None if self._best is None else self._best[1]
+
+    def scored_step(self) -> int | None:
+        """Return the step of the last evaluation."""
+        return self._scored
+
+    def after_divergence(self) -> str:
+        """Return a sentence on the state before an update that was not made, and what to try."""
+        return "the model has the weights before it. Try a lower learning rate."
+
+    def kept(self, step: int) -> str:
+        """Return where the state of a step is that was saved."""
+        return f"the model has the weights of step {step}"
+
+    def newest_kept(self) -> str:
+        """Return which state there is where the present one could not be saved."""
+        return "the model has its last weights"
+
+
+class NoMetricsLog:
+    """A `MetricsLog` that drops everything."""
+
+    def scalars(self, step: int, figures: dict[str, float]) -> None:
+        """Drop the figures."""
+
+    def close(self) -> None:
+        """Do nothing: there is no file."""

@@ -1,0 +1,144 @@
+"""The driver of every run that trains: `onepass.fit` and the commands call it.
+
+with TrainingRun(workdir, replicator, log, batch_size) as run:
+    with run.preparing():
+        data = ...
+        run.claim(config, changeable, defaults)
+    with run.variables():
+        network = ...
+        state = TrainState(network, ...)
+    return run.train(state, loss, loop, batches, evaluation)
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from replicator import strategies
+from replicator.runs.in_memory import InMemoryRun
+from replicator.runs.run_directory import NO_DEFAULTS, Keys, RunDirectory
+from replicator.strategies import Replicator
+from replicator.strategies.coordination import chief_first, chief_only, variable_scope
+from replicator.training.accumulation import Batch
+from replicator.training.config import LoopConfig, OptimizerConfig
+from replicator.training.loop import Evaluate, Outcome, Trainer
+from replicator.training.state import LossFn, TrainState
+from replicator.training.step import check_rows
+
+BatchesFrom = Callable[[int, int, int], Iterable[Batch]]
+
+
+class TrainingRun:
+    """A run of training, from its data to its outcome; a context, which unlocks its directory.
+
+    Args:
+      workdir: the run directory; None: the run is in memory alone.
+      replicator: the devices; None: one device.
+      log: called with lines for the person watching, in the chief alone.
+      rows: of a global batch.
+      optimizer: whose microbatches the rows of each replica are cut into; None: not cut.
+
+    Raises:
+      UserError: the replicas and microbatches cannot divide the rows evenly.
+    """
+
+    def __init__(
+        self,
+        workdir: Path | None,
+        replicator: Replicator | None = None,
+        log: Callable[[str], None] = print,
+        rows: int = 1,
+        optimizer: OptimizerConfig | None = None,
+    ):
+        self.replicator = strategies.single() if replicator is None else replicator
+        check_rows(rows, self.replicator, 1 if optimizer is None else optimizer.accumulate)
+        self._workdir = None if workdir is None else Path(workdir)
+        self._log = chief_only(self.replicator, log)
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "TrainingRun":
+        """Return the run itself."""
+        return self
+
+    def __exit__(self, *exception) -> None:
+        """Unlock the run directory."""
+        self._stack.close()
+
+    @functools.cached_property
+    def directory(self) -> RunDirectory:
+        """The run directory, which its first use makes and locks; ValueError in memory."""
+        if self._workdir is None:
+            raise ValueError("a run in memory has no directory.")
+        directory = RunDirectory.locked(self._workdir, self.replicator.is_chief)
+        self._stack.callback(directory.unlock)
+        return directory
+
+    @functools.cached_property
+    def _record(self) -> RunDirectory | InMemoryRun:
+        return InMemoryRun() if self._workdir is None else self.directory
+
+    def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
+        """Write config.json, or compare it with that of the run to resume; see `RunDirectory`."""
+        self._record.claim(config, changeable, defaults)
+
+    def log(self, *lines: str) -> None:
+        """Give the lines to the person watching."""
+        for line in lines:
+            self._log(line)
+
+    def preparing(self) -> contextlib.AbstractContextManager:
+        """Return the context in which data are read and the directory is claimed, chief first."""
+        return chief_first(self.replicator)
+
+    def variables(self) -> contextlib.AbstractContextManager:
+        """Return the context in which all variables are made that a step reads."""
+        return variable_scope(self.replicator)
+
+    def samples(self) -> Path:
+        """Return the folder for what evaluations sample, made if missing."""
+        return self.directory.folder("samples")
+
+    def sharing(self, name: str) -> Path | None:
+        """Return the work directory if this process reads and writes the folder `name` in it.
+
+        None in memory, and in a process on a disk that the chief does not share.
+        """
+        if self._workdir is None:
+            return None
+        is_shared = self.replicator.is_chief or (self._workdir / name).is_dir()
+        return self._workdir if is_shared else None
+
+    def train(
+        self,
+        state: TrainState,
+        loss: LossFn,
+        loop: LoopConfig,
+        batches: BatchesFrom,
+        evaluation: Callable[[], Evaluate | None],
+        *,
+        start: Callable[[], None] | None = None,
+        reads: Sequence[tf.Variable] = (),
+        description: str = "",
+    ) -> Outcome:
+        """Train from the newest checkpoint, or from the start, to the end; return how it ended.
+
+        Args:
+          state, loss, reads: see `Trainer`; made in `variables`.
+          loop: how long to train, and how often to evaluate and save.
+          batches: returns part i of k equal parts of the rows of the batches from a step on.
+          evaluation: makes the evaluation callback; called in the chief alone.
+          start: prepares the weights of a new run; called in the chief alone.
+          description: of the model, for the person watching; "": the number of its weights.
+
+        Raises:
+          DivergedError, UserError: see `Trainer.train`.
+        """
+        trainer = Trainer(self._record, state, loss, loop, self.replicator, reads)
+        self.log(*trainer.resume(start))
+        going_on = f", going on from step {trainer.step}" if trainer.step else ""
+        self.log((description or f"{state.size:,} weights") + going_on)
+        evaluate = evaluation() if self.replicator.is_chief else None
+        return trainer.train(functools.partial(batches, trainer.step), evaluate)

@@ -1,0 +1,152 @@
+"""Responses: JSON, errors as each protocol words them, and streams."""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from typing import Any, TypedDict, TypeVar
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from serving.errors import Cancelled, DeadlineExceeded, ServingError
+
+OPENAI_PATHS = ("/v1/images/", "/v1/audio/")
+OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+NO_HEADERS: Mapping[str, str] = {}
+
+Result = TypeVar("Result")
+
+
+class Error(TypedDict):
+    """An error in one line."""
+
+    error: str
+
+
+class OpenaiReason(TypedDict):
+    """The fields of an OpenAI error."""
+
+    message: str
+    type: str
+    param: None
+    code: str
+
+
+class OpenaiError(TypedDict):
+    """An error as OpenAI wraps it."""
+
+    error: OpenaiReason
+
+
+def json_response(
+    value: Any, status: int = 200, headers: Mapping[str, str] = NO_HEADERS
+) -> Response:
+    """Return a JSON response; NumPy arrays become lists, and numbers that are not finite null."""
+    content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(content, status, {**headers, "content-type": "application/json"})
+
+
+def is_openai_path(path: str) -> bool:
+    """Return whether a path is OpenAI's; only OpenAI has the list `/v1/models`."""
+    return path == "/v1/models" or path.startswith(OPENAI_PATHS)
+
+
+def protocol_of(path: str) -> str:
+    """Return the protocol of a path: "openai", "v2", "tensorflow-rest" or "onepass"."""
+    if is_openai_path(path):
+        return "openai"
+    if path == "/v2" or path.startswith("/v2/"):
+        return "v2"
+    is_own = path.endswith((":speak", ":draw", "/examples"))
+    return "tensorflow-rest" if path.startswith("/v1/") and not is_own else "onepass"
+
+
+def error_body(path: str, status: int, message: str, code: str) -> bytes:
+    """Return the JSON body of an error at a path.
+
+    OpenAI's paths get `{"error": {"message", "type", "param", "code"}}`; TensorFlow Serving, the v2
+    protocol and all other paths `{"error": "text"}`.
+    """
+    if not is_openai_path(path):
+        return orjson.dumps(Error(error=message))
+    kind = OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    reason: OpenaiReason = {"message": message, "type": kind, "param": None, "code": code}
+    return orjson.dumps(OpenaiError(error=reason))
+
+
+def error_headers(error: ServingError) -> dict[str, str]:
+    """Return the headers that an error adds to its response: when to retry."""
+    if error.retry_after_seconds is None:
+        return {}
+    return {"retry-after": str(max(1, math.ceil(error.retry_after_seconds)))}
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Wait until the client has disconnected; the body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of the work; cancel it and raise Cancelled if the client disconnects."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(wait_for_disconnect(receive))
+    try:
+        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise Cancelled("The client disconnected.")
+    finally:
+        watch.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait((task,))
+            if not task.cancelled():
+                task.exception()
+
+
+class StreamedResponse:
+    """An ASGI response of chunks of bytes, each sent at once.
+
+    Nothing is sent before the first chunk exists, so that a failure until then has its own status.
+    A client that disconnects, or that reads nothing for `stall_seconds`, closes the chunks.
+    """
+
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        media_type: str,
+        stall_seconds: float,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ):
+        self._chunks, self._stall_seconds = chunks, stall_seconds
+        # Tells nginx not to buffer the response.
+        named = {"content-type": media_type, "x-accel-buffering": "no", **headers}
+        self._headers = [(name.encode(), value.encode()) for name, value in named.items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the chunks."""
+        await cancel_on_disconnect(receive, self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self._headers}
+        started = False
+        try:
+            async for chunk in self._chunks:
+                if not started:
+                    await send(start)
+                    started = True
+                await self._send(send, chunk)
+        finally:
+            await self._chunks.aclose()
+        if not started:
+            await send(start)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, chunk: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._stall_seconds):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except TimeoutError as error:
+            raise DeadlineExceeded("The client does not read the response.") from error

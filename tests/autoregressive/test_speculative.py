@@ -1,0 +1,159 @@
+"""Drafts change the number of passes, and nothing else: the symbols are those of the noise."""
+
+import causal_networks
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autoregressive.model import Autoregressive
+from autoregressive.samplers import speculative
+from distill.any_teacher import flow_student
+from likelihoods import Categorical, Gaussian, LogisticMixture
+
+FLOAT64 = tf.TensorSpec([None, None, 1], tf.float64)
+TIME, BLOCK = 37, 8
+BIAS = [0.1, -2.0]  # mean and log-scale
+
+
+class Dilated(tf.Module):
+    """A causal network in float64, so that rounding moves no level."""
+
+    def __init__(self, num_parameters, condition_channels=0, first_seed=0):
+        super().__init__()
+        shapes = [[2, 1 + condition_channels, 6], [2, 6, num_parameters]]
+        self.kernels = [
+            tf.Variable(tf.cast(causal_networks.variable(shape, seed, 0.7), tf.float64))
+            for seed, shape in enumerate(shapes, first_seed)
+        ]
+
+    def __call__(self, x, condition=None):
+        h = x if condition is None else tf.concat([x, tf.cast(condition, x.dtype)], -1)
+        for i, kernel in enumerate(self.kernels):
+            padded = tf.pad(h, [[0, 0], [2**i, 0], [0, 0]])
+            h = tf.nn.convolution(padded, kernel, dilations=[2**i])
+            h = tf.tanh(h) if i == 0 else h
+        return h
+
+
+def model_of(distribution, seed=0, condition_channels=0):
+    network = Dilated(distribution.num_parameters, condition_channels, seed)
+    return Autoregressive(
+        network, distribution, inputs=FLOAT64, condition_channels=condition_channels
+    )
+
+
+DISTRIBUTIONS = {
+    "mixture": LogisticMixture(levels=64, components=2),
+    "softmax": Categorical(16),
+    "gaussian": Gaussian(levels=32),
+}
+
+
+class Constant:
+    """A draft that always proposes the middle."""
+
+    def as_draft(self, model):
+        self.level = model.distribution.levels // 2
+        return self
+
+    def initial_state(self, batch):
+        return ()
+
+    def memory(self, block):
+        return ()
+
+    def propose(self, block, symbols, known, memory, state):
+        place = tf.range(symbols.shape[1])
+        return tf.where(place < known[:, None], symbols, self.level), memory, state
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_the_symbols_are_those_of_the_cached_sampler_whatever_the_draft(name):
+    model, smaller = model_of(DISTRIBUTIONS[name]), model_of(DISTRIBUTIONS[name], seed=5)
+    expected = model.sample(3, TIME, 7, method="cached")
+    assert len(np.unique(expected)) > 5
+    for draft in (smaller, Constant(), flow_student(model, num_flows=2, channels=4)):
+        drawn = model.sample(3, TIME, 7, method="speculative", draft=draft)
+        np.testing.assert_array_equal(drawn, expected)
+
+
+def test_a_temperature_and_a_condition_reach_the_draft():
+    model = model_of(DISTRIBUTIONS["mixture"], condition_channels=2)
+    condition = np.random.default_rng(0).normal(size=[2, TIME, 2]).astype(np.float32)
+    drafts = (
+        model_of(DISTRIBUTIONS["mixture"], 5, 2),
+        model_of(DISTRIBUTIONS["mixture"], 5),
+        flow_student(model, num_flows=1, channels=4),
+    )
+    expected = model.sample(2, TIME, 7, condition, method="cached", temperature=0.5)
+    for draft in drafts:
+        drawn = model.sample(
+            2, TIME, 7, condition, method="speculative", temperature=0.5, draft=draft
+        )
+        np.testing.assert_array_equal(drawn, expected)
+
+
+def passes(model, draft):
+    noise = model.distribution.noise(7, tf.range(1), 0, TIME)
+    return int(
+        speculative(
+            model.symbol_network,
+            model.distribution,
+            noise,
+            None,
+            tf.constant(1.0),
+            draft.as_draft(model),
+            BLOCK,
+        )[1]
+    )
+
+
+def test_a_draft_that_is_the_model_takes_one_pass_a_block():
+    model = model_of(DISTRIBUTIONS["mixture"])
+    assert passes(model, model_of(DISTRIBUTIONS["mixture"])) == -(-TIME // BLOCK)
+    assert passes(model, Constant()) > -(-TIME // BLOCK)
+
+
+def test_a_student_goes_on_from_a_corrected_symbol():
+    """The flow x = z s + mu of a constant Gaussian is that Gaussian: its drafts are all right."""
+    inputs = keras.Input([None, 1])
+    layer = keras.layers.Dense(
+        2, kernel_initializer="zeros", bias_initializer=lambda shape, dtype: tf.constant(BIAS)
+    )
+    network = keras.Model(inputs, layer(inputs))
+    model = Autoregressive(network, Gaussian(levels=32))
+    student = flow_student(model, num_flows=1, channels=4)
+    student.networks[0].layers[-1].bias.assign(BIAS)
+    assert passes(model, student) == -(-TIME // BLOCK)
+
+
+@pytest.mark.parametrize(
+    ("draft", "error"),
+    [
+        (
+            lambda: model_of(Categorical(8)),
+            "`draft` must have 64 levels and 2 noise channels, got 8 and 1",
+        ),
+        (
+            lambda: model_of(DISTRIBUTIONS["mixture"], 0, 2),
+            "read no condition or one of 0 channels, got 2",
+        ),
+        (lambda: None, "`draft` must be given for `method=.speculative.`"),
+    ],
+)
+def test_a_draft_of_other_symbols_is_refused(draft, error):
+    with pytest.raises(ValueError, match=error):
+        model_of(DISTRIBUTIONS["mixture"]).sample(1, 8, 0, method="speculative", draft=draft())
+
+
+def test_a_draft_is_for_speculative_sampling_alone():
+    model = model_of(DISTRIBUTIONS["mixture"])
+    with pytest.raises(ValueError, match="and for no other"):
+        model.sample(1, 8, 0, method="cached", draft=model)
+
+
+def test_real_symbols_have_no_draft():
+    model = model_of(Gaussian(levels=None))
+    with pytest.raises(ValueError, match="needs levels in time order"):
+        model.sample(1, 8, 0, method="speculative", draft=model)

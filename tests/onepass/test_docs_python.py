@@ -1,0 +1,133 @@
+"""Every Python block of README and docs/ is run: page by page, in order, at a small size.
+
+The blocks of a page share one namespace and one folder, which has a recording and, where the page
+takes it as given, what `GIVEN` defines.
+"""
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+from doc_pages import PAGES, blocks
+from processes import ROOT
+
+import likelihoods
+import onepass
+from wavenet.data import audio
+
+REFERENCE = ROOT / "docs" / "reference"
+# What a block says, and what is run in its place.
+SMALLER = (
+    (r"steps=\d{2,}", "steps=2"),
+    (r"length=16000", "length=50"),
+    (r'load\("student"\)', 'load("shipped")'),  # run directories of hours
+    (r'load\("drawn"\)', 'load("shipped-digits")'),
+)
+# Pages that say what a folder holds; this is run before them.
+GIVEN = {
+    "README": """
+import keras, numpy as np
+waveforms = np.zeros([8, 100], "float32")
+keras.Sequential([keras.Input([None, 1]), keras.layers.Dense(30)]).save("mine.keras")
+""",
+}
+# What is compiled (test_docs.py) and not run here, and why.
+ONLY_COMPILED = {
+    r"http://127\.0\.0\.1:8501": "it needs a server: test_docs_run.py asks one by the commands",
+    r"^import serving$": "tests/serving/test_bundle.py does so with bundles that it exports",
+    r"tensorflow_serving": "it asks TensorFlow Serving",
+    r"^from run import": "it runs without TensorFlow: tests/replicator/test_portable.py and "
+    "tests/pixelcnn/test_image_portable.py do so",
+    r"export_stages\(": "its stages are the reader's: tests/replicator/test_pipeline_execution.py "
+    "has some",
+}
+SHIPPED = re.compile(r'"shipped[\w-]*"\)|load\("(student|drawn)"\)')  # models that take a minute
+PUBLIC = sorted(set(onepass.__all__) - {"__version__"})
+
+
+def runnable(page):
+    """Return the blocks of a page that are run, as they are run."""
+    found = []
+    for block in blocks(page, "python"):
+        if not any(re.search(pattern, block, re.M) for pattern in ONLY_COMPILED):
+            for pattern, instead in SMALLER:
+                block = re.sub(pattern, instead, block)
+            found.append(block)
+    return found
+
+
+def is_slow(page):
+    """Return whether a page samples a shipped model."""
+    return any(SHIPPED.search(block) and ".load(" in block for block in blocks(page, "python"))
+
+
+def cases():
+    for page in (page for page in PAGES if runnable(page)):
+        marks = [pytest.mark.slow] if is_slow(page) else []
+        yield pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:keras")  # of a mask that no layer reads
+@pytest.mark.parametrize("page", list(cases()))
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    time = np.arange(8000) / 16000
+    audio.write("SPEECH.wav", (0.3 * np.sin(900 * time)).astype(np.float32), 16000)
+    namespace = {"__name__": "page"}
+    for block in [GIVEN.get(page.stem, ""), *runnable(page)]:
+        exec(compile(block, str(page), "exec"), namespace)
+
+
+def sections(page):
+    """Return, by the public name that it documents, the text of every section of a page."""
+    parts = re.split(r"^(?:::: |## )([\w.]+).*$", page.read_text(encoding="utf-8"), flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def undocumented(page, package, names):
+    """Return the names of a package that have no section, or no example, on a page."""
+    found = sections(page)
+    missing = []
+    for name in names:
+        text = found.get(f"{package}.{name}")
+        examples = [] if text is None else re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+        if not any(re.search(rf"\b{name}\b", example) for example in examples):
+            missing.append(name)
+    return missing
+
+
+def test_the_reference_has_a_section_and_an_example_for_every_public_name():
+    assert undocumented(REFERENCE / "onepass.md", "onepass", PUBLIC) == []
+    page = REFERENCE / "likelihoods.md"
+    assert undocumented(page, "likelihoods", likelihoods.__all__) == []
+
+
+def test_a_name_without_an_example_is_seen(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("::: a.b\n\n```python\na.b()\n```\n\n## a.c\n\n```python\na.b()\n```\n")
+    assert undocumented(page, "a", ["b", "c", "d"]) == ["c", "d"]
+
+
+def described(function):
+    """Return what the docstring of a function lacks: Args of each parameter, Returns."""
+    text = inspect.getdoc(function) or ""
+    parameters = [name for name in inspect.signature(function).parameters if name != "self"]
+    missing = [name for name in parameters if not re.search(rf"^  \*{{0,2}}{name}[:,]", text, re.M)]
+    returns = inspect.signature(function).return_annotation not in (None, "None")
+    return missing + (["Returns"] if returns and "Returns:" not in text else [])
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in PUBLIC if inspect.isfunction(getattr(onepass, name))]
+)
+def test_a_public_function_documents_its_arguments_and_its_result(name):
+    function = getattr(onepass, name)
+    assert described(function) == []
+    assert re.match(r"[A-Z][a-z]+ .*\.\n|[A-Z][a-z]+ .*\.$", inspect.getdoc(function))
+
+
+def test_every_replacement_and_every_exception_is_needed():
+    every = [block for page in PAGES for block in blocks(page, "python")]
+    for pattern in [*ONLY_COMPILED, *(pattern for pattern, _ in SMALLER)]:
+        assert any(re.search(pattern, block, re.M) for block in every), pattern

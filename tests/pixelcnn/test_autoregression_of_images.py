@@ -1,0 +1,80 @@
+"""A PixelCNN through the library's own parts: the same seed, the same images."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_networks import QuickInitial, perturbed
+
+import onepass
+from pixelcnn.autoregression import autoregressive
+from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.density import ImageDensity
+from pixelcnn.networks.config import ConditioningConfig, OutputConfig, PixelCNNConfig
+from pixelcnn.sampling.generation import ImageSampler, Request
+from replicator.runs.errors import UserError
+
+SIZE, SEED, LABELS = 5, 3, np.array([2, 0], np.int32)
+
+
+def density_of(likelihood, channels):
+    config = PixelCNNTrainConfig(
+        output=OutputConfig(likelihood, 256, channels, components=3, softmax_units=7),
+        conditioning=ConditioningConfig("class", classes=3),
+        data=DataConfig(SIZE, channels),
+        network=PixelCNNConfig(layers=2, units=6, output_units=20),
+    )
+    return perturbed(ImageDensity(config, QuickInitial(0)))
+
+
+def drawn_by(density, sampler):
+    """The images of two classes, one after the other."""
+    draw = ImageSampler(density)
+    requests = [
+        Request((row,), SEED, SIZE, {"label": LABELS[row : row + 1]}, sampler=sampler)
+        for row in range(2)
+    ]
+    return np.stack([next(draw.images(request))[-1] for request in requests])
+
+
+@pytest.mark.parametrize(("likelihood", "channels"), [("logistic", 3), ("softmax", 1)])
+def test_every_method_draws_the_images_of_the_sampler(likelihood, channels):
+    density = density_of(likelihood, channels)
+    expected = drawn_by(density, "cached")
+    assert len(np.unique(expected)) > 5
+    model, shape = autoregressive(density), (SIZE, SIZE, channels)
+    for method in ("auto", "fixed-point", "naive"):
+        images = model.sample(2, shape, SEED, {"label": LABELS}, method=method)
+        np.testing.assert_array_equal(images, expected)
+
+
+@pytest.mark.parametrize(("likelihood", "channels"), [("logistic", 3), ("softmax", 1)])
+def test_log_probabilities_are_those_of_the_density(likelihood, channels):
+    density = density_of(likelihood, channels)
+    images = np.random.default_rng(1).integers(0, 256, [2, SIZE, SIZE, channels]).astype(np.int32)
+    batch = {"levels": tf.constant(images), "label": tf.constant(LABELS)}
+    expected = density.nats(batch)[str(SIZE)]
+    found = autoregressive(density).log_prob(images, {"label": LABELS})
+    np.testing.assert_allclose(tf.reduce_sum(found, [1, 2]), expected, rtol=1e-5)
+
+
+def test_conditionals_have_the_parameters_of_the_distribution():
+    model = autoregressive(density_of("softmax", 1))
+    images = np.zeros([1, SIZE, SIZE, 1], np.int32)
+    found = model.conditionals(images, {"label": LABELS[:1]})
+    assert found.shape == [1, SIZE, SIZE, model.distribution.num_parameters]
+    assert model.distribution.mode(found).shape == images.shape
+
+
+def test_a_multiscale_model_has_no_raster_order():
+    density = ImageDensity(MultiscaleTrainConfig(data=DataConfig(32)))
+    with pytest.raises(UserError, match="Only a PixelCNN draws in raster order"):
+        autoregressive(density)
+
+
+@pytest.mark.slow
+def test_the_shipped_pixelcnn_draws_the_image_of_its_seed():
+    model = onepass.load("shipped-digits-teacher")
+    expected = model.generate(7, seed=SEED)
+    for method in ("auto", "fixed-point"):
+        image = model.autoregressive.sample(1, (32, 32, 3), SEED, model.condition(7), method=method)
+        assert (image != expected).mean() < 0.01

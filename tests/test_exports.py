@@ -1,0 +1,65 @@
+"""A package exports what others use through it, and no more."""
+
+import ast
+
+import pytest
+from doc_pages import PAGES, blocks
+from package_exports import FOLDERS, offered, packages, used
+from processes import ROOT
+
+EVERYWHERE = (*FOLDERS, "tests")
+
+
+def sources():
+    """Yield `(path, text)` of every Python file and of every Python block of the documentation."""
+    for folder in EVERYWHERE:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path, path.read_text(encoding="utf-8")
+    for page in PAGES:
+        for block in blocks(page, "python"):
+            yield page, block
+
+
+@pytest.fixture(scope="module")
+def unused():
+    """Return the exports that no other file uses, as `package.name`."""
+    trees = [(path, ast.parse(text)) for path, text in sources()]
+    own = dict(trees)
+    names = {package: offered(own[path]) for package, path in packages().items()}
+    seen = set()
+    for path, tree in trees:
+        here = next((p for p, init in packages().items() if init == path), None)
+        seen |= {(p, name) for p, name in used(tree, names) if p != here}
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    unseen = {(p, name) for p in names for name in names[p] if (p, name) not in seen}
+    return {f"{p}.{name}" for p, name in unseen if f"`{p.split('.')[-1]}.{name}(" not in text}
+
+
+def test_every_export_of_a_package_is_used_through_it(unused):
+    assert unused == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("from a.b import c\n__all__ = ['c']", {"c"}),
+        ("if TYPE_CHECKING:\n    from a.b import c as c", {"c"}),
+        ("from a.b import c\nd = c", set()),
+        ("from a.b import c\nd = c\n__all__ = ['c', 'd']", {"c", "d"}),
+    ],
+)
+def test_exports_are_what_a_package_imports_or_lists(text, names):
+    assert offered(ast.parse(text)) - {"TYPE_CHECKING"} == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["from a import b", "import a\na.b()", "import a as x\nx.b", "from r import a\na.b"],
+)
+def test_each_way_to_use_an_export_is_seen(text):
+    names = {"a": {"b"}, "r.a": {"b"}}
+    assert {("a", "b"), ("r.a", "b")} & set(used(ast.parse(text), names))
+
+
+def test_a_name_that_is_imported_from_its_module_does_not_use_the_export():
+    assert ("a", "b") not in set(used(ast.parse("from a.c import b"), {"a": {"b"}}))

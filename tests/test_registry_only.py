@@ -1,0 +1,130 @@
+"""Networks, likelihoods and models are told apart by what they offer, and in a registry alone."""
+
+import ast
+import functools
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FLOORS = (
+    *("likelihoods", "autoregressive", "compression", "wavenet", "pixelcnn"),
+    *("distill", "speech", "serving", "onepass"),
+)
+# The files that look for what a stranger's network or distribution offers.
+REGISTRIES = {"autoregressive/networks.py", "likelihoods/capabilities.py"}
+# Files that other work is to mend, with the number of tests that they still hold.
+LEFT = {
+    "distill/images/training.py": 7,
+    "distill/training.py": 2,
+    "onepass/bench/audio/command.py": 1,
+    "serving/bundles/export.py": 5,
+    "serving/bundles/streaming_models.py": 4,
+}
+# What a class of a network, a distribution, a model or its configuration has for a base or a name.
+BASES = {"Module", "Network", "Tabulated", "Protocol", "TrainedSpeechModel", "Bundle", "Output"}
+ENDINGS = ("Model", "Network", "WaveNet", "PixelCNN", "Multiscale", "TrainConfig", "Bundle")
+LIKELIHOODS = {"Continuous", "HasEntropy", "LocationScale", "Normal", "Distribution"}
+DISTILLATIONS = {"FlowConfig", "GuidedConfig", "Autoregressive"}
+NOT_NETWORKS = {"Batches", "Optimizer", "Replicator", "Strategy", "SpeechModelLike"}
+
+
+def trees(floors=FLOORS):
+    """Yields `(place, tree)` of every module of these folders."""
+    for floor in floors:
+        for path in sorted((ROOT / floor).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def base_names(node):
+    """Returns the last names of a class's bases, without their arguments."""
+    plain = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
+    return {ast.unparse(base).split(".")[-1] for base in plain}
+
+
+@functools.cache
+def watched():
+    """Returns the names of all classes of networks, distributions, models and their configurations.
+
+    Of likelihoods/ those that draw; elsewhere those with a base of such a class, or its name.
+    """
+    classes = [node for _, tree in trees() for node in ast.walk(tree)]
+    classes = [node for node in classes if isinstance(node, ast.ClassDef)]
+    found = LIKELIHOODS | DISTILLATIONS | {"SteppedNetwork"}
+    for _, tree in trees(["likelihoods"]):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+                found |= {node.name} if {"log_prob", "sample"} & methods else set()
+    found |= {node.name for node in classes if node.name.endswith(ENDINGS)}
+    known = set()
+    while known != found:
+        known = set(found)
+        bases = BASES - {"Protocol"} | known
+        found |= {node.name for node in classes if base_names(node) & bases}
+    return found - NOT_NETWORKS
+
+
+def lines_asking(tree, names):
+    """Returns the lines that ask which of these classes something is."""
+    found = []
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+            continue
+        if node.func.id in ("isinstance", "issubclass") and len(node.args) == 2:
+            asked = {
+                each.attr if isinstance(each, ast.Attribute) else each.id
+                for each in ast.walk(node.args[1])
+                if isinstance(each, ast.Name | ast.Attribute)
+            }
+            if asked & names:
+                found.append(f"{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def test_nothing_asks_which_network_likelihood_or_model_it_has():
+    names = watched()
+    found = {place: lines_asking(tree, names) for place, tree in trees()}
+    asked = {place: lines for place, lines in found.items() if lines and place not in REGISTRIES}
+    more = {place: lines for place, lines in asked.items() if len(lines) > LEFT.get(place, 0)}
+    assert more == {}
+
+
+def test_the_registries_are_needed():
+    names = watched()
+    assert {
+        place for place, tree in trees() if place in REGISTRIES and lines_asking(tree, names)
+    } == (REGISTRIES)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "WaveNet",
+            "VocoderWaveNet",
+            "PixelCNN",
+            "Multiscale",
+            "ParallelWaveNet",
+            "MixtureOutput",
+        ),
+        *("LogisticMixture", "Categorical", "Gaussian", "GaussianMixture", "PixelMixture"),
+        *(
+            "Continuous",
+            "LocationScale",
+            "SpeechModel",
+            "StudentModel",
+            "ImageModel",
+            "AudioBundle",
+        ),
+        *("Autoregressive", "PixelCNNTrainConfig", "MultiscaleTrainConfig", "Factor"),
+    ],
+)
+def test_a_class_is_watched(name):
+    tree = ast.parse(f"if isinstance(x.network, {name}): pass\nissubclass(y, (int, a.{name}))")
+    assert len(lines_asking(tree, watched())) == 2
+
+
+def test_other_classes_may_be_asked_for():
+    tree = ast.parse("isinstance(x, int | str)\nisinstance(e, OSError)\nisinstance(p, Path)")
+    assert lines_asking(tree, watched()) == []

@@ -1,0 +1,144 @@
+"""The shipped networks through the library's own parts: the same seed, the same sound."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from marks import some_slow
+from networks import KINDS, condition_of, levels_of, network_of
+from vocoders import SOME_SLOW as VOCODERS
+from vocoders import frames_of, vocoder_of
+
+import onepass
+from autoregressive.incremental import UnsupportedNetworkError
+from wavenet.autoregression import autoregressive, compiled_loop
+from wavenet.density import Density
+from wavenet.samplers import Request, generate
+
+BATCH, SAMPLES, SEED = 2, 46, 3
+NEAR = 8  # levels of 16 bits: sums run in another order, see test_sampler.py
+STEPPED = some_slow(
+    [kind for kind in KINDS if "context" not in kind],
+    ("mixture", "mixture, one-hot speakers, frames"),
+)
+
+
+def sound_of(network, samples=SAMPLES, batch=BATCH):
+    """Frames, speaker and condition of so many samples, None each where there is none."""
+    config, frames, speaker = network.config, None, None
+    if config.feature_channels:
+        frames = np.asarray(frames_of(network, batch, samples), np.float32)
+    if config.speakers:
+        speaker = np.arange(batch, dtype=np.int32) % config.speakers
+    condition = None
+    if frames is not None or speaker is not None:
+        condition = network.condition(frames, speaker, samples)
+    return frames, speaker, condition
+
+
+def drawn_by(network, backend, samples=SAMPLES, batch=BATCH):
+    frames, speaker, _ = sound_of(network, samples, batch)
+    request = Request(samples, SEED, tuple(range(batch)), frames, speaker)
+    return generate(network, request, backend)
+
+
+def drawn(network, method, samples=SAMPLES, batch=BATCH):
+    model = autoregressive(network)
+    condition = sound_of(network, samples, batch)[2]
+    sound = model.sample(batch, samples, SEED, condition, method=method)
+    return network.codec.encode(sound).numpy()
+
+
+@pytest.mark.parametrize("kind", STEPPED)
+def test_the_derived_step_draws_the_sound_of_the_hand_written_one(kind):
+    network = network_of(kind, compute_dtype="float64")
+    expected = drawn_by(network, "xla")
+    assert len(np.unique(expected)) > 5
+    np.testing.assert_array_equal(drawn(network, "cached"), expected)
+
+
+@pytest.mark.parametrize("kind", VOCODERS)
+def test_the_steps_of_a_vocoder_draw_the_sound_of_the_hand_written_ones(kind):
+    network = vocoder_of(kind, compute_dtype="float64")
+    expected = drawn_by(network, "xla")
+    assert len(np.unique(expected)) > 5
+    np.testing.assert_array_equal(drawn(network, "cached"), expected)
+
+
+@pytest.mark.parametrize("method", ["naive", "fixed-point"])
+def test_passes_over_the_whole_sound_draw_it_too(method):
+    network = network_of("gaussian, frames", compute_dtype="float64")
+    expected = drawn_by(network, "xla", 24)
+    np.testing.assert_array_equal(drawn(network, method, 24), expected)
+    vocoder = vocoder_of("bunches of 4", compute_dtype="float64")
+    expected = drawn_by(vocoder, "xla", 14)
+    np.testing.assert_array_equal(drawn(vocoder, method, 14), expected)
+
+
+@pytest.mark.parametrize("kind", ["softmax, speakers", "mixture, context"])
+def test_auto_is_the_compiled_loop_to_the_bit(kind):
+    network = network_of(kind)
+    expected = drawn_by(network, "numba")
+    np.testing.assert_array_equal(drawn(network, "auto"), expected)
+
+
+def test_auto_of_a_vocoder_is_the_compiled_loop_to_the_bit():
+    network = vocoder_of("prediction, pitch, bunches of 4")
+    np.testing.assert_array_equal(drawn(network, "auto"), drawn_by(network, "numba"))
+
+
+def test_no_loop_is_taken_for_a_distribution_that_none_is_written_for():
+    network = network_of("mixture")
+    assert compiled_loop(network, network.likelihood) is not None
+    network.likelihood = type("Mine", (type(network.likelihood),), {})()
+    assert compiled_loop(network, network.likelihood) is None
+
+
+def test_chunks_of_a_vocoder_that_are_no_whole_bunches_join_to_the_sound():
+    network = vocoder_of("prediction, pitch, bunches of 4", compute_dtype="float64")
+    condition = sound_of(network)[2]
+    chunks = list(autoregressive(network).stream(SAMPLES, SEED, condition, num=BATCH, chunk=17))
+    assert [chunk.shape[1] for chunk in chunks] == [20, 20, 6]
+    levels = network.codec.encode(np.concatenate(chunks, 1)).numpy()
+    np.testing.assert_array_equal(levels, drawn_by(network, "xla"))
+
+
+@pytest.mark.parametrize("kind", ["mixture, context", "softmax, speakers"])
+def test_log_probabilities_are_those_of_the_density(kind):
+    network = network_of(kind)
+    levels = levels_of(network, 1, 64)
+    speaker = 0 if network.config.speakers else None
+    expected = Density(network).log_prob(levels[0], speaker=speaker)
+    given = condition_of(network, 1, 64)
+    found = autoregressive(network).log_prob(network.codec.decode(levels), given)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_network_with_a_context_stack_has_no_step_of_one_sample():
+    model = autoregressive(network_of("mixture, context"))
+    with pytest.raises(UnsupportedNetworkError, match="context reads the sound in whole blocks"):
+        model.sample(1, 16, 0, method="cached")
+
+
+def test_a_condition_that_is_needed_is_asked_for():
+    model = autoregressive(vocoder_of("dense conditioner"))
+    assert model.condition_channels == model.network.config.gate_inputs
+    with pytest.raises(ValueError, match="`condition` must be given"):
+        model.sample(1, 16, 0, method="cached")
+
+
+def test_the_network_as_a_causal_one_is_the_network():
+    network = network_of("mixture, predicting, amplified")
+    inputs = network.inputs(tf.constant(levels_of(network, 2, 40)))
+    np.testing.assert_array_equal(network.of_past(network.shifted(inputs)), network(inputs))
+
+
+@pytest.mark.slow
+def test_the_shipped_teacher_draws_the_sound_of_its_seed():
+    model = onepass.load("shipped-teacher")
+    frames = np.random.default_rng(0).normal(0.5, 0.1, [5, 80]).astype(np.float32)
+    expected = model.generate(frames, seed=SEED, num=BATCH, temperature=1.0)
+    condition = model.network.condition(np.stack([frames] * BATCH))
+    parts = model.autoregressive
+    for method in ("auto", "cached"):
+        sound = parts.sample(BATCH, expected.shape[1], SEED, condition, method=method)
+        np.testing.assert_allclose(sound, expected, atol=NEAR / 32768)
