@@ -23,7 +23,7 @@ class ArrayClient:
 
     def __init__(self, client: Client, name: str, spec: dict[str, Any]):
         if not isinstance(spec.get("elements"), dict):
-            raise UserError(f"The model `{name}` is none of a user's: it has `generate`.")
+            raise UserError(f"`{name}` is not a model of a user; it has `generate`.")
         self._client, self._name, self._spec = client, name, spec
         self._signatures = client.signatures(name)
 
