@@ -30,9 +30,11 @@ def save(
       folder: made if missing; a model that is there is replaced.
       sample_rate_hz: of a model of sound, whose samples are then written and served as such; None:
         what the model was stored with before, or none.
+
     Returns:
       The folder, which `onepass.load`, `onepass sample`, `onepass evaluate` and `onepass export`
       take.
+
     Raises:
       UserError: a part of the model cannot be stored; the message names it.
       ValueError: the model is of another kind, or the sample rate is below 1 or of images.

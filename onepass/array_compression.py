@@ -26,9 +26,9 @@ LEAST_LOG_PROB = -700.0
 def compress(
     model: Any, elements: Any, condition: Any = None, *, tolerance: float = TOLERANCE
 ) -> bytes:
-    """Return a file from which `decompress` gives exactly the model's levels of some elements.
+    """Compress elements without loss, by the exact conditionals of a model.
 
-    It takes the bits of `log_prob`, and little more. Whole numbers are kept as they are, real
+    The file takes the bits of `log_prob`, and little more. Integers are kept as they are, real
     elements as the nearest of the model's levels.
 
     Args:
@@ -38,6 +38,10 @@ def compress(
       condition: as for `log_prob`; it is not stored in the file, and `decompress` needs it.
       tolerance: how far the network's outputs may differ, relative, on the processor that decodes.
         Below it decoding is exact; above it the file is refused there.
+
+    Returns:
+      The bytes of the file.
+
     Raises:
       UserError: the model has no levels, too many, or a distribution of whole pixels; or the
         package constriction is missing.
@@ -58,12 +62,16 @@ def compress(
 
 
 def decompress(model: Any, data: bytes, condition: Any = None) -> np.ndarray:
-    """Return the elements of a file that `compress` made, [num, time] or [num, height, ...].
+    """Decompress the elements in a file of `compress`.
 
     Args:
       model: that the file was compressed with, live or loaded.
       data: the file.
       condition: that it was compressed with.
+
+    Returns:
+      [num, time] or [num, height, width, channels].
+
     Raises:
       UserError: the file is damaged, cut short, or of another model.
     """

@@ -48,7 +48,7 @@ def export(
     sign_with: Path | None = None,
     warm: bool = True,
 ) -> Path:
-    """Write a model as a bundle, whole or not at all, and return its folder.
+    """Write a model as a bundle that `onepass serve` serves, whole or not at all.
 
     Args:
       model: with today's weights.
@@ -61,6 +61,10 @@ def export(
       sign_with: private key of ed25519, in PEM, for `onepass serve --trust`.
       warm: write the warm-up requests that TensorFlow Serving makes, where the package
         tensorflow-serving-api is installed.
+
+    Returns:
+      The folder of the bundle, absolute.
+
     Raises:
       UserError: the model cannot be stored as a bundle, and why; or `out` is in use.
       ValueError: the model is of another kind, or `length` or `sample_rate_hz` has no meaning.
