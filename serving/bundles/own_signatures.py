@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.model import Autoregressive
-from autoregressive.samplers import fixed_point
+from autoregressive.samplers.fixed_point import fixed_point
 from likelihoods.capabilities import pixel_channels
 from likelihoods.noise import as_key
 from serving.bundles.audio_signatures import MAX_TEMPERATURE, streaming_functions
