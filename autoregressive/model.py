@@ -44,8 +44,13 @@ class Autoregressive:
     Raises:
       ValueError: the network has another number of output channels than the distribution has
         parameters, or codec and distribution have different levels.
+
+    Attributes:
+      sample_rate_hz: of a model of sound that was stored with one; None: it makes no sound.
     """
 
+    kind = "autoregressive"
+    sample_rate_hz: int | None = None
     compresses: ClassVar[bool] = False  # has `compress` and `decompress`
 
     def __init__(

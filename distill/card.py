@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from distill.evaluation import evaluate
-from distill.model import StudentModel, teacher_of
+from distill.model import load_student, teacher_of
 from distill.teacher import digest, load_teacher
 from replicator.runs.card import ExportArguments, measure_table, training_lines, write
 from replicator.runs.intervals import EXPLAINED, in_words
@@ -14,9 +14,9 @@ from wavenet.card import data_lines, frame_statistics, provenance
 from wavenet.evaluation import dev_corpus
 
 
-def export(given: ExportArguments, model: StudentModel) -> str:
+def export(given: ExportArguments) -> str:
     """Evaluate a run's student and its teacher on dev, write the folder, and return a summary."""
-    stored = RunDirectory.open(given.run).config()
+    stored, model = RunDirectory.open(given.run).config(), load_student(given.run)
     teacher = load_teacher(teacher_of(model))
     data = Path(stored["data_folder"])
     name = _shipped_name(stored)

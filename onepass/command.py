@@ -34,6 +34,12 @@ VERBS = {
     "launch": "a cluster of processes: onepass launch --workers 2 -- onepass train ...",
     "pipeline": "compare pipeline schedules: onepass pipeline --devices 8 --microbatches 32",
 }
+# By what a model makes, the module that has its `run_sample` and `run_evaluate`.
+COMMANDS = {
+    "sound": "distill.command",
+    "images": "pixelcnn.command",
+    "arrays": "onepass.array_command",
+}
 SERVERS = ("serve", "launch")  # which have nothing to say for as long as all is well
 HELP = frozenset({"-h", "--help"})
 COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")
@@ -211,17 +217,17 @@ def _of_kind(verb: str, needed: str, rest: list[str], **of_sound: Any) -> int:
             f"usage: onepass {verb} MODEL {needed} [options]\n\nMODEL is a run directory, a model "
             "folder or a shipped model, and decides the options:\n"
             f"  onepass {verb} shipped --help          of a model of sounds\n"
-            f"  onepass {verb} shipped-digits --help   of a model of images"
+            f"  onepass {verb} shipped-digits --help   of a model of images\n"
+            f"  onepass {verb} FOLDER --help           of a model that `onepass.save` wrote"
             + (REMOTE_HELP if verb == "sample" else "")
         )
         return 0
     kinds = map(_model_kind, [*_positional(rest), *rest])
-    makes_images = next(filter(None, kinds), "sound") == "images"
-    if makes_images:
-        run = getattr(importlib.import_module("pixelcnn.command"), f"run_{verb}")
-        return run(rest, parse_for_tensorflow)
-    run = getattr(importlib.import_module("distill.command"), f"run_{verb}")
-    return run(rest, parse_for_tensorflow, **of_sound)
+    module = importlib.import_module(COMMANDS[next(filter(None, kinds), "sound")])
+    run = getattr(module, f"run_{verb}")
+    if module.__name__ == COMMANDS["sound"]:
+        return run(rest, parse_for_tensorflow, **of_sound)
+    return run(rest, parse_for_tensorflow)
 
 
 def _positional(words: list[str]) -> list[str]:
@@ -232,12 +238,15 @@ def _positional(words: list[str]) -> list[str]:
 
 
 def _model_kind(word: str) -> str | None:
-    """What the model that a word names makes, "sound" or "images"; None where it names none."""
+    """What the model that a word names makes, a key of COMMANDS; None where it names none."""
+    from distill.model_store import is_of_user
     from pixelcnn.config import KINDS
     from pixelcnn.shipped import FOLDERS
     from replicator.runs.model_spec import kind_of
 
     if Path(word).exists():
+        if is_of_user(Path(word)):
+            return "arrays"
         kind = kind_of(Path(word))
         return kind and ("images" if kind in KINDS else "sound")
     if word.startswith("shipped"):

@@ -15,9 +15,10 @@ class CompressArguments:
     """
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory, model folder, or a shipped model of images."""
+    """Run directory, model folder, or a shipped model of images; or a folder of `onepass.save`."""
     files: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FILES")]
-    """Images of the model's size, 8 bits a channel; or mono recordings of 16 bits at its rate."""
+    """Images of the model's size, 8 bits a channel; or mono recordings of 16 bits at its rate; or
+    one npy file, for a folder of `onepass.save`."""
     out: Path
     """File to write, such as images.onepass."""
     overwrite: bool = False
@@ -33,7 +34,8 @@ class CompressArguments:
 
 @dataclasses.dataclass(frozen=True)
 class DecompressArguments:
-    """Write the images (PNG) or recordings (WAV or FLAC) of a file from `onepass compress`."""
+    """Write the images (PNG), recordings (WAV or FLAC) or array (npy) of a file from `onepass
+    compress`."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """The model that the file was compressed with."""

@@ -10,6 +10,9 @@ import soundfile
 from PIL import Image, UnidentifiedImageError
 
 from compression.container import Container, read, read_file
+from distill.model_store import is_stored
+from onepass import array_compression
+from onepass.array_files import array_of
 from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.models import load
 from pixelcnn.sampling.grids import write_png
@@ -21,6 +24,8 @@ from wavenet.data import audio
 
 def compress(given: CompressArguments) -> int:
     """Return the exit status of `onepass compress ...`."""
+    if is_stored(given.model):
+        return _compress_array(given)
     if not given.files:
         raise UserError("Name the files to compress.")
     check_new([given.out], given.overwrite)
@@ -55,6 +60,8 @@ def compress(given: CompressArguments) -> int:
 def decompress(given: DecompressArguments) -> int:
     """Return the exit status of `onepass decompress ...`."""
     data = read_file(given.file)
+    if is_stored(given.model):
+        return _decompress_array(given, data)
     paths = _paths(given.out, read(data))
     check_new(paths, given.overwrite)
     model, makes_images = _model(given.model)
@@ -91,6 +98,37 @@ def _paths(out: Path, found: Container) -> list[Path]:
             path = path.with_stem(f"{path.stem}-{i}")
         paths[path] = None
     return list(paths)
+
+
+def _compress_array(given: CompressArguments) -> int:
+    """Write the file of an npy file, by a model that `onepass.save` wrote."""
+    if len(given.files) != 1 or given.condition:
+        raise UserError(f"{given.model} compresses one npy file, without `--condition`.")
+    check_new([given.out], given.overwrite)
+    start, elements = time.perf_counter(), array_of(given.files[0])
+    try:
+        data = array_compression.compress(load(given.model), elements, tolerance=given.tolerance)
+    except ValueError as error:
+        raise UserError(f"{given.files[0]}: {error}") from error
+    with replacing(given.out) as temporary:
+        temporary.write_bytes(data)
+    bits, seconds = 8 * len(data) / elements.size, time.perf_counter() - start
+    print(
+        f"{given.out}: {elements.size:,} elements in {len(data):,} bytes, {bits:.3f} bits per"
+        f" element, in {seconds:.1f} s"
+    )
+    return 0
+
+
+def _decompress_array(given: DecompressArguments, data: bytes) -> int:
+    """Write the elements of a compressed file as an npy file."""
+    path = given.out / f"{given.file.stem}.npy"
+    check_new([path], given.overwrite)
+    elements = array_compression.decompress(load(given.model), data)
+    make_folder(given.out)
+    np.save(path, elements)
+    print(f"{path}: {list(elements.shape)}")
+    return 0
 
 
 def _model(path: Path) -> tuple[Any, bool]:

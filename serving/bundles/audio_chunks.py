@@ -90,12 +90,14 @@ def synthesize(
         shape_invariants=(*shapes, _shapes(state)),
         parallel_iterations=1,
     )
-    return trim_to_lengths(sound, lengths)
+    return trim_to_lengths(sound, lengths, streaming.limits)
 
 
-def trim_to_lengths(sound, lengths):
-    """Clip to [-1, 1] and set samples after each row's end to zero: float32 [batch, longest]."""
-    sound = tf.clip_by_value(sound[:, : tf.reduce_max(lengths)], -1.0, 1.0)
+def trim_to_lengths(sound, lengths, limits: tuple[float, float] | None):
+    """Clip to the limits and set samples after each row's end to zero: float32 [batch, longest]."""
+    sound = sound[:, : tf.reduce_max(lengths)]
+    if limits is not None:
+        sound = tf.clip_by_value(sound, *limits)
     within = tf.sequence_mask(lengths, tf.shape(sound)[1])
     return tf.where(within, sound, tf.zeros_like(sound))
 

@@ -28,7 +28,7 @@ class Bundle:
       backend: see `load`.
     """
 
-    kind: ClassVar[str]
+    kind: str
     compresses: ClassVar[bool] = False
 
     def __init__(

@@ -23,6 +23,7 @@ from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, counted
 from replicator.runs.progress import Progress
 from serving.bundles.signature import fastest
+from serving.client.arrays import ArrayClient
 from serving.client.client import RETRIES, Client, server_and_name
 from serving.client.streams import scales_of, whole_images
 from serving.settings import TOKEN_VARIABLE, is_url
@@ -97,6 +98,28 @@ class DrawArguments(Connection):
     """npy file of labels [side, side], for a model of maps."""
 
 
+@dataclasses.dataclass(frozen=True)
+class ArrayArguments(Connection):
+    """Let a server sample a user's model: sample_SEED.npy, [num, ...]. The token is in
+    ONEPASS_TOKEN."""
+
+    length: tuple[int, ...] = (1000,)
+    """Elements of a sequence; or the shape that the model was exported for."""
+    num: int = 1
+    """Samples, from the rows 0, 1, ... of the seed."""
+    temperature: float = 1.0
+    """1 samples the model; less comes closer to its mode."""
+    condition: Path | None = None
+    """npy file [num, length, channels], for a model with a condition."""
+
+
+ARGUMENTS: dict[str, Any] = {
+    "sound": SpeakArguments,
+    "picture": DrawArguments,
+    "array": ArrayArguments,
+}
+
+
 def run_sample(arguments: list[str], parse: Callable) -> int:
     """Run `onepass sample URL ...`; return the exit status.
 
@@ -110,10 +133,10 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     address, name = server_and_name(next(filter(is_url, arguments)))
     with Client(address, token=os.environ.get(TOKEN_VARIABLE) or None) as client:
         spec = client.spec(name)
-    if spec.get("kind") not in ("sound", "picture"):
+    kind = str(spec.get("kind"))
+    if kind not in ARGUMENTS:
         raise UserError(f"The model `{name}` cannot be sampled now; it is {_state(spec)}.")
-    speaks = spec["kind"] == "sound"
-    given = parse(SpeakArguments if speaks else DrawArguments, arguments, "onepass sample")
+    given = parse(ARGUMENTS[kind], arguments, "onepass sample")
     if given.num < 1:
         raise UserError(f"`--num` must be at least 1, got {given.num}.")
     try:
@@ -123,7 +146,24 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     token = os.environ.get(TOKEN_VARIABLE) or None
     limits: dict[str, Any] = {"timeout_seconds": given.timeout, "retries": given.retries}
     with Client(address, token=token, **limits) as client:
-        return (_speak if speaks else _draw)(client, name, spec, given)
+        runs: dict[str, Callable[..., int]] = {
+            "sound": _speak,
+            "picture": _draw,
+            "array": _sample_arrays,
+        }
+        return runs[kind](client, name, spec, given)
+
+
+def _sample_arrays(client: Client, name: str, spec: dict[str, Any], given: ArrayArguments) -> int:
+    """Writes the samples as one file."""
+    path = given.out / f"sample_{given.seed}.npy"
+    check_new([path], given.overwrite)
+    length: Any = given.length[0] if len(given.length) == 1 else given.length
+    condition = None if given.condition is None else _array(given.condition)
+    arguments = (given.num, length, given.seed, condition, given.temperature)
+    np.save(path, ArrayClient(client, name, spec).sample(*arguments))
+    print(f"{path}: {given.num} samples {list(given.length)}")
+    return 0
 
 
 def _state(spec: dict[str, Any]) -> str:
