@@ -60,7 +60,7 @@ def row_of(item: dict) -> int:
 
 
 def beside_one(model, temperatures: Sequence[float]) -> tuple[float, ...]:
-    """The temperatures that a model is heard at beside 1: its own, if another, and those asked."""
+    """Return the temperatures of a model besides 1: its own, if another, and those given."""
     return tuple(t for t in dict.fromkeys((model.temperature, *temperatures)) if t != 1.0)
 
 

@@ -1,4 +1,4 @@
-"""What the state of generation must know of a network: its weights, its loop and its memory."""
+"""The weights, loop and memory of a network, as the state of generation uses them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Program:
         return int(self.weights.plan["bunch"])
 
     def buffers(self, plan) -> Buffers:
-        """The memory of a group of rows, empty."""
+        """Return the memory of a group of rows, empty."""
         return _layer_buffers(self.weights, plan) | self.own_buffers(plan)
 
 
