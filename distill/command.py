@@ -69,7 +69,7 @@ class EvaluateArguments(wavenet_command.EvaluateArguments):
     teacher: Path | None = None
     """A student's teacher; None: the one that it was distilled from."""
     teacher_temperatures: tuple[float, ...] = ()
-    """Temperatures beside 1 at which a student's teacher makes the recordings too."""
+    """Temperatures besides 1 at which a student's teacher makes the recordings too."""
     beside: tuple[Path, ...] = ()
     """Run directories or model folders of other students, each a system of its own by its folder's
     name: a student without one term of its loss, say."""

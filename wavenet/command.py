@@ -52,7 +52,7 @@ class EvaluateArguments:
     """Recordings (three seconds of each) made anew from their own features and compared; None: 4
     by a WaveNet, all by a student."""
     temperatures: tuple[float, ...] = ()
-    """Temperatures beside 1 at which the model makes the recordings too, each a system of its own;
+    """Temperatures besides 1 at which the model makes the recordings too, each a system of its own;
     1 samples its density, less comes closer to its mode."""
     listening_page: Path | None = None
     """HTML file to write, with the first five of these recordings by every system, to listen to."""

@@ -94,6 +94,7 @@ class Network(tf.Module):
         Args:
           inputs: as for a call. pasts: what every layer read before; None: zeros.
           condition: see `inputs`.
+          pasts: the earlier inputs of every layer; None: zeros.
           skipped: inputs that come before those whose parameters are returned.
         """
         raise NotImplementedError

@@ -33,7 +33,9 @@ class BunchStep(LayerStep):
 
         Args:
           number: of the bunch since the start. time: of its first sample in the chunk.
+          time: index of the bunch's first sample.
           end: of the past in the buffers.
+          buffers: wave, residuals and samples over their level.
           queues: see `LayerStep.skips`.
           gates: see `LayerStep.skips`.
         """

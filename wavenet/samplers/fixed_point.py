@@ -25,7 +25,7 @@ class FixedPointSampler:
       window_samples: that a pass computes; rounded up to whole bunches.
     """
 
-    found = "passes"  # beside levels and state, what `generate_chunk` returns
+    found = "passes"  # in addition to levels and state, what `generate_chunk` returns
 
     def __init__(self, network: Network, window_samples: int = WINDOW_SAMPLES):
         self.network, self._pass = network, BlockPass(network)

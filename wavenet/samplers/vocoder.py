@@ -31,7 +31,7 @@ class VocoderState(NamedTuple):
 class VocoderSampler:
     """Generates with a network's current weights; compiled once for each chunk shape."""
 
-    found = "parameters"  # beside levels and state, what `generate_chunk` returns
+    found = "parameters"  # in addition to levels and state, what `generate_chunk` returns
 
     def __init__(self, network: VocoderWaveNet):
         self.network = network

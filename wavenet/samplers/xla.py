@@ -39,7 +39,7 @@ def xla_sampler(network: Network) -> Any:
 class XlaSampler:
     """Generates with a network's current weights; compiled once for each chunk shape."""
 
-    found = "parameters"  # beside levels and state, what `generate_chunk` returns
+    found = "parameters"  # in addition to levels and state, what `generate_chunk` returns
 
     def __init__(self, network: WaveNet):
         self.network = network

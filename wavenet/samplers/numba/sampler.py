@@ -31,7 +31,7 @@ class CompiledSampler(abc.ABC):
       threads: processor cores to use; by default all that this process may run on.
     """
 
-    found = "parameters"  # beside levels and state, what `generate_chunk` returns
+    found = "parameters"  # in addition to levels and state, what `generate_chunk` returns
 
     def __init__(self, network: Network, program: Program, threads: int | None):
         self.threads = cores(threads)
