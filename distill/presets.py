@@ -48,7 +48,7 @@ class LossConfig:
     """Updates before these two count; the discriminators learn from the start."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a weight below 0 or no term at all."""
+        """Raise ValueError, naming the field, for a weight below 0 or no term at all."""
         at_least(self, 0, *(field.name for field in dataclasses.fields(self)))
         at_least(self, 1, "draws")
         if not any(getattr(self, name) for name in ("kl", "adversarial", *SPECTRAL)):
@@ -62,7 +62,7 @@ class LossConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ClipConfig:
-    """What a batch is made of."""
+    """Clips per batch and their length."""
 
     clip_samples: int = 7680
     """Length of a clip, a multiple of the hop."""
@@ -73,13 +73,13 @@ class ClipConfig:
     """Clips in a batch."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "clip_samples", "batch_size")
 
 
 @dataclasses.dataclass(frozen=True)
 class DistillConfig:
-    """A distillation, whole: with the teacher and the data, nothing else decides what comes out."""
+    """A whole distillation: together with the teacher and the data, it determines the result."""
 
     student: StudentConfig = dataclasses.field(default_factory=StudentConfig)
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
@@ -96,10 +96,11 @@ class DistillConfig:
     discriminators: DiscriminatorConfig = _DISCRIMINATORS
 
     def resolved(self, teacher: "SpeechModel", path: Path) -> "DistillConfig":
-        """The configuration with the student's inputs taken from its teacher.
+        """Return the configuration with the student's inputs taken from its teacher.
 
-        Raises UserError if they were given and the teacher's are others, or if they cannot go
-        together with the rest.
+        Raises:
+          UserError: they were given and the teacher's are others, or they cannot be combined with
+            the rest.
         """
         theirs = teacher.config.network
         student = _following(self.student, theirs, teacher.config.data, path)
@@ -117,7 +118,7 @@ class DistillConfig:
 def _following(
     student: StudentConfig, theirs: WaveNetConfig, data: DataConfig, path: Path
 ) -> StudentConfig:
-    """The student's configuration with its inputs from the teacher's."""
+    """Return the student's configuration with its inputs from the teacher's."""
     if student.sample_rate_hz != data.sample_rate_hz:
         raise UserError(
             f"The teacher {path} speaks at {data.sample_rate_hz} Hz, this student at "
@@ -155,7 +156,7 @@ def _following(
 
 
 def _in_residual_domain(student: StudentConfig, theirs: WaveNetConfig, path: Path) -> StudentConfig:
-    """The configuration with the teacher's conditioner and linear prediction."""
+    """Return the configuration with the teacher's conditioner and linear prediction."""
     if not theirs.prediction_order:
         raise UserError(
             f"`student.domain` must be wave: the teacher {path} has no linear prediction from the "

@@ -1,7 +1,7 @@
 """Written English as it is read aloud: abbreviations, money, measures, years, addresses.
 
-espeak-ng reads most numbers and signs itself. What it gets wrong, or takes for the end of a
-sentence, is spelt out here.
+espeak-ng reads most numbers and signs itself. The forms that it misreads, or takes for the end of a
+sentence, are spelt out here.
 """
 
 import re

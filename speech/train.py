@@ -84,7 +84,7 @@ def main(given: Arguments) -> int:
 
 
 def write(folder: Path, voice: Voice) -> None:
-    """Writes a voice with its card; weights are stored as float16."""
+    """Write a voice with its card; weights are stored as float16."""
     folder.mkdir(parents=True, exist_ok=True)
     halves = {name: value.astype(np.float16) for name, value in voice.weights.items()}
     write_npz(folder / WEIGHTS_FILE, halves)
@@ -95,7 +95,7 @@ def write(folder: Path, voice: Voice) -> None:
 def voice_of(
     sizes: VoiceConfig, weights: dict[str, np.ndarray], scale: Scale, mel: MelConvention
 ) -> Voice:
-    """The voice of trained weights, before anything of it is stretched."""
+    """Return the voice of trained weights, before its statistics are corrected."""
     spec = {
         "kind": KIND,
         "config": to_json(sizes),
