@@ -76,7 +76,8 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE"],
-    python_requires=">=3.11",
+    # No release of TensorFlow has a wheel for Python 3.14: 2.22.0rc0 is the first candidate.
+    python_requires=">=3.11,<3.14",
     packages=find_packages(include=[*FLOORS, *(f"{floor}.*" for floor in FLOORS)]),
     package_data={
         "wavenet": ["shipped/**"],

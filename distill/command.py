@@ -1,6 +1,6 @@
 """The verb `distill` of the command line; `sample` and `evaluate` for every model of sound.
 
-What needs TensorFlow is imported where it is used, so that a help text need not wait for it.
+TensorFlow is imported where it is used, so that a help text need not wait for it.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DistillArguments(TrainingOptions):
-    """Distil a teacher into a student that speaks in one pass; resumes where it stopped."""
+    """Distil a teacher into a student that synthesises in one pass; resumes where it stopped."""
 
     teacher: Path
     """Run directory or model folder of a WaveNet, or `shipped-teacher`; read, never written."""
@@ -35,7 +35,7 @@ class DistillArguments(TrainingOptions):
 
 
 def run_distill(preset: str, arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass distill PRESET ...`, distils; 128 + a signal that stopped it."""
+    """Run `onepass distill PRESET ...` and return the exit status, 128 + a signal that ended it."""
     words = ("distill", preset)
     given = parse_training(DistillArguments, words, arguments, parse, PRESETS[preset])
     from distill.portable import adopt_run, export_run
@@ -60,8 +60,11 @@ def run_distill(preset: str, arguments: list[str], parse) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments(wavenet_command.EvaluateArguments):
-    """How good a model is on dev recordings: a WaveNet's bits per sample, a student beside its
-    teacher; how close they and Griffin-Lim come to the recordings; speed."""
+    """Evaluate a model on dev recordings.
+
+    It measures a WaveNet's bits per sample, or a student and its teacher; how close they and
+    Griffin-Lim come to the recordings; and speed.
+    """
 
     teacher: Path | None = None
     """A student's teacher; None: the one that it was distilled from."""
@@ -76,7 +79,7 @@ class EvaluateArguments(wavenet_command.EvaluateArguments):
 
 
 def run_evaluate(arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass evaluate ...` and prints the figures of a model of any kind."""
+    """Run `onepass evaluate ...`: print the figures of a model of any kind."""
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     if given.copy_synthesis is not None and given.copy_synthesis < 1:
         raise UserError(f"`--copy-synthesis` must be at least 1, got {given.copy_synthesis}.")
@@ -101,7 +104,7 @@ def run_evaluate(arguments: list[str], parse) -> int:
 
 
 def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, str]:
-    """The figures of a student as one object, and in words."""
+    """Return the figures of a student as one object, and as text."""
     from distill.evaluation import evaluate, format_report
     from distill.model import load, teacher_of
     from distill.teacher import load_teacher

@@ -1,4 +1,4 @@
-"""What a student is made of: one frozen dataclass, every field settable on the command line."""
+"""The configuration of a student, every field settable on the command line."""
 
 import dataclasses
 import math
@@ -41,7 +41,7 @@ class StudentConfig:
     """The architecture of a student (van den Oord et al. 2017, arXiv 1711.10433, section 3.2).
 
     Channel counts are those of one half of a gate; the convolution feeding it has twice as many.
-    What the student is conditioned on, and at what rate, follows from its teacher.
+    The student's condition, and its rate, follow from its teacher.
     """
 
     noise: Noise = "logistic"
@@ -105,7 +105,7 @@ class StudentConfig:
     """Arithmetic inside the network; variables and outputs stay float32. float64 is for judging."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for an impossible network."""
+        """Raise ValueError, naming the field, for an impossible network."""
         require(len(self.flows) >= 1, "flows", "at least one", self.flows)
         require(min(self.flows, default=0) >= 1, "flows", "at least 1 layer each", self.flows)
         require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
@@ -131,7 +131,7 @@ class StudentConfig:
         require(wave or not self.draft_passes, "draft_passes", "0 for the residual", self.domain)
 
     def dilations(self, layers: int) -> tuple[int, ...]:
-        """The dilation of each layer of a flow, in bunches."""
+        """Return the dilation of each layer of a flow, in bunches."""
         return tuple(2 ** (layer % self.cycle) for layer in range(layers))
 
     @property
@@ -148,22 +148,22 @@ class StudentConfig:
 
     @property
     def draft_channels(self) -> int:
-        """The draft's samples around each moment, and the voicing."""
+        """Channels of the draft: its samples around each moment, and the voicing."""
         return 2 * DRAFT_SIDE + 2 if self.draft_passes else 0
 
     @property
     def source_channels(self) -> int:
-        """The source's samples around each moment, and the voicing."""
+        """Channels of the source: its samples around each moment, and the voicing."""
         return 0 if self.source == "none" else 2 * DRAFT_SIDE + 2
 
     @property
     def reads_pitch(self) -> bool:
-        """Whether F0 and voicing are read off the frames, for the dense conditioner."""
+        """Whether F0 and voicing are estimated from the frames, for the dense conditioner."""
         return self.reads_f0 or self.source == "pulses"
 
     @property
     def row_samples(self) -> int:
-        """Samples for which the linear prediction stays the same."""
+        """Samples for which the linear prediction is constant."""
         return self.hop_samples // self.subframes
 
     @property

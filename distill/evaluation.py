@@ -60,13 +60,15 @@ def evaluate(
     """Returns the metrics of a student on dev recordings, as `evaluate --json` prints them.
 
     Args:
-      model, teacher: at the corpus's rate, features and level.
+      model: at the corpus's rate, features and level.
+      teacher: see `model`.
       copies: dev recordings (their first three seconds) made anew by every system; None: all.
       seed: of the noise.
       part: of the dev split, see `wavenet.dev_parts.dev_part`.
-      temperatures, teacher_temperatures: beside 1 and the student's own, at which students and
+      temperatures: beside 1 and the student's own, at which students and
         teacher make them too.
       on_sounds: see `copy_synthesis.SoundsCallback`.
+      teacher_temperatures: see `temperatures`.
       beside: other models, each a system of its own by its name; a student with a draft adds that.
       speculative_samples: of the first recording, see `speed_of_speculation`; 0: none.
 

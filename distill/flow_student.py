@@ -80,7 +80,10 @@ class FlowStudent:
         """Return `num` sequences [num, length] of elements, each a function of seed and row.
 
         Args:
-          num, length, seed, condition: as for `Autoregressive.sample`.
+          num: as for `Autoregressive.sample`.
+          length: as for `Autoregressive.sample`.
+          seed: as for `Autoregressive.sample`.
+          condition: as for `Autoregressive.sample`.
         """
         noise = self.noise(seed, tf.range(num), length)
         given = None if condition is None else tf.convert_to_tensor(condition)

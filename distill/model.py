@@ -67,7 +67,8 @@ class StudentModel(TrainedSpeechModel):
         Args:
           condition: frames [frames, channels], or None for a model without. From `frames(...)`, the
             sound is at that recording's level; from others, at the model's.
-          seed, num: sound n of a seed is the same whatever `num` is.
+          seed: sound n of a seed is the same whatever `num` is.
+          num: see `seed`.
           num_samples: length; by default that of the condition.
           speaker: a name, for models with speakers.
           temperature: multiplies the noise; 1 samples the model. None: that of `spec`, 1 if it

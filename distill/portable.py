@@ -60,13 +60,18 @@ def export_run(
     Whatever learns before the first step, that classifier and the reader of F0, learns here.
 
     Args:
-      preset, config, teacher, teacher_path, data, say: as for `training.distill`.
+      preset: as for `training.distill`.
+      config: as for `training.distill`.
+      teacher: as for `training.distill`.
+      teacher_path: as for `training.distill`.
+      data: as for `training.distill`.
       folder: new or empty of checkpoints.
       workdir: a run directory to go on from; without one, or one without checkpoints, the weights
         start as the seed says.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
 
     Raises UserError, DataError or AudioError with a line that explains what to do.
+      say: as for `training.distill`.
     """
     folder = new_folder(folder)
     config = config.resolved(teacher, teacher_path)
@@ -189,7 +194,8 @@ def export_sampler(
     Args:
       folder: may hold other exported functions.
       student: what draws.
-      batch, num_frames: sizes, fixed; a frame is a sample where the student has no frames.
+      batch: sizes, fixed; a frame is a sample where the student has no frames.
+      num_frames: see `batch`.
       name: of the function.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
     """

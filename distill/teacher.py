@@ -47,7 +47,8 @@ class WaveNetDensity:
         """What `conditionals` takes as its condition, without a gradient.
 
         Args:
-          frames, speaker: None where the network has none.
+          frames: None where the network has none.
+          speaker: None where the network has none.
           num_samples: that are asked for.
           side_frames: of `frames` on either side that are neighbours only; for a vocoder.
         """

@@ -20,6 +20,8 @@ class CompressArguments:
     """Images of the model's size, 8 bits a channel; or mono recordings of 16 bits at its rate."""
     out: Path
     """File to write, such as images.onepass."""
+    overwrite: bool = False
+    """Replace a file of that name that is there already."""
     condition: tuple[str, ...] = ()
     """Class or caption of the images, one for all or one per image; or the speaker. Stored in the
     file."""
@@ -39,3 +41,5 @@ class DecompressArguments:
     """The compressed file."""
     out: Path
     """Folder for the decompressed files; created if missing."""
+    overwrite: bool = False
+    """Replace existing files of the same names."""

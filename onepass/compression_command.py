@@ -9,21 +9,23 @@ import numpy as np
 import soundfile
 from PIL import Image, UnidentifiedImageError
 
-from compression.container import read, read_file
+from compression.container import Container, read, read_file
 from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.models import load
 from pixelcnn.sampling.grids import write_png
 from replicator.runs.atomic_files import replacing
 from replicator.runs.errors import UserError
-from replicator.runs.folders import make_folder
+from replicator.runs.folders import check_new, make_folder
 from wavenet.data import audio
 
 
 def compress(given: CompressArguments) -> int:
     """Return the exit status of `onepass compress ...`."""
-    model, makes_images = _model(given.model)
     if not given.files:
         raise UserError("Name the files to compress.")
+    check_new([given.out], given.overwrite)
+    make_folder(given.out.parent)
+    model, makes_images = _model(given.model)
     start = time.perf_counter()
     if makes_images:
         images = np.stack([_image(path, model) for path in given.files])
@@ -53,23 +55,42 @@ def compress(given: CompressArguments) -> int:
 def decompress(given: DecompressArguments) -> int:
     """Return the exit status of `onepass decompress ...`."""
     data = read_file(given.file)
-    described = read(data).description
+    paths = _paths(given.out, read(data))
+    check_new(paths, given.overwrite)
     model, makes_images = _model(given.model)
     start = time.perf_counter()
     elements = model.decompress(data)
-    names = described.get("names") or [f"{i:05d}" for i in range(len(elements))]
     make_folder(given.out)
-    for name, each in zip(names, elements, strict=True):
-        # A name in a compressed file is untrusted: only its last part is used.
-        plain = PurePosixPath(str(name).replace("\\", "/")).name or "unnamed"
-        path = given.out / plain
+    for path, each in zip(paths, elements, strict=True):
         if makes_images:
-            write_png(path.with_suffix(".png"), each)
+            write_png(path, each)
         else:
-            suffix = ".wav" if path.suffix.lower() == ".wav" else ".flac"
-            audio.write(path.with_suffix(suffix), each, model.sample_rate_hz)
+            audio.write(path, each, model.sample_rate_hz)
     print(f"{given.out}: {len(elements)} files in {time.perf_counter() - start:.1f} s")
     return 0
+
+
+def _paths(out: Path, found: Container) -> list[Path]:
+    """Return a file in a folder for each element, by the names that were compressed.
+
+    Of several elements of one name each gets a file of its own.
+    """
+    count = found.shape[0]
+    names = found.description.get("names")
+    if not isinstance(names, list) or len(names) != count:
+        names = [f"{i:05d}" for i in range(count)]
+    paths: dict[Path, None] = {}
+    for i, name in enumerate(names):
+        # A name in a file is a stranger's: its last part alone says where to write.
+        path = out / (PurePosixPath(str(name).replace("\\", "/")).name or "unnamed")
+        if found.kind == "images":
+            path = path.with_suffix(".png")
+        elif path.suffix.lower() != ".wav":
+            path = path.with_suffix(".flac")
+        while path in paths:
+            path = path.with_stem(f"{path.stem}-{i}")
+        paths[path] = None
+    return list(paths)
 
 
 def _model(path: Path) -> tuple[Any, bool]:

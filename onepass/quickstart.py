@@ -11,9 +11,9 @@ from distill.evaluation import evaluate as evaluate_student
 from distill.model import StudentModel
 from distill.teacher import load_teacher
 from onepass.quickstart_arguments import QuickstartArguments
-from onepass.quickstart_images import draw_images
+from onepass.quickstart_images import draw_images, image_files
 from replicator.runs.atomic_files import write_text
-from replicator.runs.folders import counted, make_folder
+from replicator.runs.folders import check_new, counted, make_folder
 from replicator.runs.progress import duration
 from wavenet import shipped
 from wavenet.data import audio
@@ -26,6 +26,7 @@ from wavenet.training import train
 
 PRESET = "wavenet-quick-16k"
 TRAINING_MINUTES = 3.0
+FILES = ("teacher.wav", "student.wav", "recorded.wav", "spectrograms.png", "report.md")
 MEASURED = (
     *("log_mel_distance_db", "multi_resolution_stft_distance", "pesq", "stoi"),
     *("f0_error_cents", "voicing_error", "level_difference_db"),
@@ -47,6 +48,7 @@ class Spoken:
 def run(given: QuickstartArguments) -> int:
     """Run `onepass quickstart` and return the exit status."""
     start = time.monotonic()
+    check_new([given.out / name for name in (*FILES, *image_files())], given.overwrite)
     make_folder(given.out)
     data = shipped.recordings_folder()
     recording = sorted(data.glob("dev/*.flac"))[0]

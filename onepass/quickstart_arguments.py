@@ -17,6 +17,8 @@ class QuickstartArguments:
 
     out: Path = Path("onepass-quickstart")
     """Folder for the sounds, the images, the run and report.md; created if missing."""
+    overwrite: bool = False
+    """Replace existing files of the same names."""
     seconds: float = 3.0
     """Length of the teacher's sound, in seconds; the student speaks the whole recording."""
     spoken: int = 4

@@ -17,6 +17,12 @@ SETS = {
 IMAGES = 20
 
 
+def image_files() -> list[str]:
+    """Return the names of the files that `draw_images` writes."""
+    kinds = ("pixel-by-pixel.png", "multiscale.png", "scales.png", "growing.gif")
+    return [f"{name}-{kind}" for name in SETS for kind in kinds]
+
+
 def draw_images(out: Path, seed: int) -> str:
     """Draw sheets of each shipped set with both models, and return the report's section.
 

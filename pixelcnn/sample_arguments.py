@@ -18,6 +18,9 @@ class SampleArguments:
     shipped-digits-flow, shipped-objects, shipped-objects-teacher, shipped-emoji."""
     out: Path
     """Folder for the files; made if missing."""
+    overwrite: bool = False
+    """Replace files of the same names that are there already, and remove the rest of a larger
+    grid of the seed."""
     num: int = 16
     """Images, from the rows 0, 1, ... of the seed; videos for a video model."""
     seed: int = 0

@@ -70,7 +70,7 @@ class PackedFlows(NamedTuple):
 
 
 def pack(flows: list[Flow]) -> PackedFlows:
-    """The present weights of the flows; what they learn later does not reach them."""
+    """Return a copy of the present weights of the flows; later training does not change it."""
     config = flows[0].config
     parts: list[np.ndarray] = []
     flow_table = np.zeros(len(flows), FLOW)
@@ -95,7 +95,7 @@ def pack(flows: list[Flow]) -> PackedFlows:
 
 
 def _enter(entry, named: dict[str, np.ndarray], parts: list[np.ndarray]) -> None:
-    """Appends the arrays, in whole cache lines, and notes in the entry where each begins."""
+    """Append the arrays, in whole cache lines, and record in the entry where each begins."""
     for name, array in named.items():
         entry[name] = sum(part.nbytes for part in parts)
         parts.append(np.pad(array.ravel(), (0, -array.size % 16)))
@@ -140,7 +140,7 @@ def _flow_parts(flow: Flow) -> dict[str, np.ndarray]:
 
 
 def _bunch_parts(flow: Flow) -> dict[str, np.ndarray]:
-    """What gates each sample of a bunch, one sample's weights after the other's."""
+    """Return the weights that gate each sample of a bunch, one sample after the other."""
     if flow.config.bunch_samples == 1:
         return {"bunch": np.zeros(0, np.float32), "bunch_bias": np.zeros(0, np.float32)}
     bias, recent = np.asarray(flow.bunch_bias), np.asarray(flow.recent_kernel)

@@ -1,4 +1,4 @@
-"""What a distillation of an image model is made of, every field settable on the command line."""
+"""Configurations of image distillations, every field settable on the command line."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -10,7 +10,7 @@ from replicator.training.config import LoopConfig, OptimizerConfig
 
 @dataclasses.dataclass(frozen=True)
 class GuidedTargets:
-    """What the student learns to say of a pixel."""
+    """The target distribution of a pixel."""
 
     guidance: float = 1.5
     """How far the teacher's distributions are moved away from those of no class in particular."""
@@ -22,7 +22,7 @@ class GuidedTargets:
     """Weight of the likelihood of the images themselves."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 0, "guidance", "kl", "likelihood")
         require(min(self.temperature) > 0, "temperature", "above 0", self.temperature)
         _check_terms(self, "likelihood")
@@ -56,7 +56,7 @@ class FlowTargets:
     a device), are from those of the images. It is trained first, and kept in the run."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 0, "kl", "likelihood", "forward", "guidance", "spectrum", "features")
         at_least(self, 1, "draws")
         _check_terms(self, "likelihood", "forward", "spectrum", "features")
@@ -69,7 +69,7 @@ class FlowTargets:
 
 @dataclasses.dataclass(frozen=True)
 class DistillConfig:
-    """What every distillation of an image model has."""
+    """The settings of every distillation of an image model."""
 
     kind: ClassVar[str]
     targets: GuidedTargets | FlowTargets
@@ -83,7 +83,7 @@ class DistillConfig:
     """Of new weights, of the order of the images, of noise, crops and dropout."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "batch_size")
 
 
@@ -98,7 +98,7 @@ class GuidedConfig(DistillConfig):
     rows and columns at equal distances are, from a corner drawn by chance. 0: all are."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         super().__post_init__()
         at_least(self, 0, "table_side")
 
@@ -115,13 +115,13 @@ class FlowConfig(DistillConfig):
     """Channels of each of a flow's two stacks."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         super().__post_init__()
         require(len(self.flows) > 0, "flows", "at least one", self.flows)
         at_least(self, 1, "units")
 
 
 def _check_terms(targets: GuidedTargets | FlowTargets, *others: str) -> None:
-    """Raises ValueError where all terms are off."""
+    """Raise ValueError where all terms are off."""
     if not any(getattr(targets, name) for name in ("kl", *others)):
         raise UserError("`kl` must be above 0 where no other term is.")

@@ -236,7 +236,8 @@ def train_units(
       num_units: clusters, at most the frames of the split.
       channels: of each layer.
       steps: updates of the network; 1,500 take about a minute of one core.
-      batch_size, clip_frames: of the clips that an update sees.
+      batch_size: of the clips that an update sees.
+      clip_frames: of the clips that an update sees.
       seed: of the clusters, the weights and the clips.
       say: called with lines for the person watching.
     """

@@ -1,7 +1,7 @@
 """Cached generation of a vocoder as one XLA program a chunk: a step of the layers a bunch.
 
 The layers' queues are those of `xla.Rings`, one entry a bunch. What layers and head read of the
-past directly, samples and residuals, lies in two buffers as long as history and chunk together.
+past directly, samples and residuals, lies in buffers as long as history and bunch together.
 """
 
 from typing import NamedTuple
@@ -79,7 +79,7 @@ class VocoderSampler:
         step = BunchStep(network, self.rings, made)
         local = tf.cast(made.local, network.dtype)[:, ::bunch]
         gates = step.gate_offsets(local, batch, time // bunch)
-        room = [[0, time], [0, 0]]
+        room = [[0, bunch], [0, 0]]
         buffers = tuple(tf.pad(x, room) for x in (state.wave, state.residual, state.scaled))
         outputs = network.likelihood.num_parameters
         written = (
@@ -89,18 +89,17 @@ class VocoderSampler:
         start = state.position // bunch
 
         def body(n, buffers, queues, levels, parameters):
-            first = n * bunch
-            given, queues = step.of_bunch(
-                start + n, first, self.history + first, buffers, queues, gates[n]
-            )
+            first, end = n * bunch, self.history
+            given, queues = step.of_bunch(start + n, first, end, buffers, queues, gates[n])
             for i, part in enumerate(tf.split(given, bunch, -1)):
-                time, end = first + i, self.history + first + i
+                time, end = first + i, self.history + i
                 now, predicted = step.parameters(time, end, buffers, part)
                 level = network.likelihood.sample(now, noise[:, time], temperature)
                 value = tf.cast(network.inputs(level), state.wave.dtype)
                 buffers = written_at(buffers, end, step.entries(time, value, predicted))
                 levels = levels.write(time, level)
                 parameters = parameters.write(time, now)
+            buffers = tuple(tf.pad(x[bunch:], room) for x in buffers)
             return n + 1, buffers, queues, levels, parameters
 
         _, buffers, queues, levels, parameters = tf.while_loop(
@@ -109,7 +108,7 @@ class VocoderSampler:
             (tf.constant(0), buffers, state.queues, *written),
             maximum_iterations=time // bunch,
         )
-        wave, residual, scaled = (x[-self.history :] for x in buffers)
+        wave, residual, scaled = (x[: self.history] for x in buffers)
         after = VocoderState(state.position + time, wave, residual, scaled, queues)
         return tf.transpose(levels.stack()), tf.transpose(parameters.stack(), [1, 0, 2]), after
 
