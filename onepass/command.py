@@ -264,7 +264,7 @@ def _bench(rest: list[str]) -> int:
             "checkout of the source."
         )
     sys.path.insert(0, str(checkout))
-    return runpy.run_path(str(program))["main"](rest)
+    return runpy.run_path(str(program))["main"](rest, "onepass bench")
 
 
 def _one_line(error: BaseException) -> str:
