@@ -271,6 +271,32 @@ def test_what_distributions_compute_with_is_allowed(distribution, tmp_path):
     )
 
 
+def mixed(tfd, parameters):
+    weights = tfd.Categorical(logits=tf.concat([parameters, -parameters], -1))
+    means = tf.stack([parameters[..., 0], 1.0 + parameters[..., 0]], -1)
+    return tfd.MixtureSameFamily(weights, tfd.Normal(means, 0.1))
+
+
+def turned(tfd, parameters):
+    return tfd.VonMises(parameters[..., 0], tf.nn.softplus(parameters[..., 0]))
+
+
+@pytest.mark.parametrize(("make", "draws"), [(mixed, True), (turned, False)])
+def test_distributions_of_tensorflow_probability_are_exported(make, draws, tmp_path):
+    tfd = pytest.importorskip("tensorflow_probability").distributions
+    distribution = likelihoods.FromTFP(
+        lambda parameters: make(tfd, parameters), num_parameters=1, has_quantile=False
+    )
+    live = onepass.Autoregressive(batch_normalised, distribution)
+    made = serving.load(onepass.export(live, tmp_path / "mine" / "1", length=6))
+    elements = np.linspace(-1, 1, 6, dtype=np.float32)[np.newaxis]
+    np.testing.assert_allclose(
+        made.log_prob(elements), live.log_prob(elements), rtol=1e-4, atol=1e-4
+    )
+    if draws:
+        np.testing.assert_allclose(made.sample(1, 6, 3), live.sample(1, 6, 3), atol=1e-5)
+
+
 class Coin(likelihoods.Tabulated):
     """Two levels, whatever number of parameters a network has."""
 
