@@ -319,15 +319,15 @@ QUICK = ("half_precision", "stacked_cells")
     "name", some_slow(OF_ONE_CHANNEL, [n for n in OF_ONE_CHANNEL if n not in QUICK])
 )
 def test_networks_of_all_kinds_are_exported(name, tmp_path):
-    network, given = causal_networks.CAUSAL[name](), ()
+    make, given = causal_networks.CAUSAL[name], ()
     if name in CONDITIONED:
         given = (np.random.default_rng(1).normal(size=[1, 12, 2]).astype(np.float32),)
     options = {"condition_channels": 2 if name in CONDITIONED else 0}
     specs = [tf.zeros([1, 3, 1])] + [tf.zeros([1, 3, 2])] * len(given)
     if name == "embedding":
         specs = [tf.zeros([1, 3], tf.int32)]
-    channels = as_function(network, [tf.TensorSpec(x.shape, x.dtype) for x in specs])(*specs)
-    live = onepass.Autoregressive(network, Coin(channels.shape[-1]), **options)
+    channels = as_function(make(), [tf.TensorSpec(x.shape, x.dtype) for x in specs])(*specs)
+    live = onepass.Autoregressive(make(), Coin(channels.shape[-1]), **options)
     made = serving.load(onepass.export(live, tmp_path / "mine" / "1", length=12))
     expected = live.sample(1, 12, 1, *given)
     np.testing.assert_array_equal(made.sample(1, 12, 1, *given), expected)
