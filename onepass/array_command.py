@@ -1,5 +1,6 @@
-"""The verbs `sample` and `evaluate` for models of users; what runs them is imported once their
-options are read.
+"""The verbs `sample` and `evaluate` for models of users.
+
+Their implementation is imported once their options are read.
 """
 
 import dataclasses
@@ -15,9 +16,11 @@ MODEL = tyro.conf.arg(metavar="MODEL")
 
 @dataclasses.dataclass(frozen=True)
 class SampleArguments:
-    """Samples of a model that `onepass.save` or `onepass.export` wrote: WAV files of a model of
-    sound, PNG files of grey or colour images (16 bits where levels are more than 256), else one npy
-    file."""
+    """Sample a model that `onepass.save` or `onepass.export` wrote.
+
+    It writes WAV files of a model of sound, PNG files of grey or colour images (16 bits beyond 256
+    levels), else one npy file.
+    """
 
     model: Annotated[tyro.conf.Positional[Path], MODEL]
     """Folder of the model, or a bundle NAME/VERSION."""

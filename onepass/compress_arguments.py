@@ -34,8 +34,8 @@ class CompressArguments:
 
 @dataclasses.dataclass(frozen=True)
 class DecompressArguments:
-    """Write the images (PNG), recordings (WAV or FLAC) or array (npy) of a file from `onepass
-    compress`."""
+    """Write the images (PNG), recordings (WAV or FLAC) or array (npy) of a compressed file.
+    """
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """The model that the file was compressed with."""

@@ -351,6 +351,7 @@ def streaming_model(network: Any, pieces: tuple[int, int] | None = None) -> Stre
     Args:
       network: of a type in `STREAMING`.
       pieces: samples that are compiled as one, about; None: those of its kind.
+
     Raises:
       ValueError: the network is of another type.
     """

@@ -34,8 +34,9 @@ def check_version(out: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_folder(out: Path) -> Iterator[Path]:
-    """Yield a folder next to `out` that becomes `out` when the block ends, and is gone if it
-    raises.
+    """Yield a folder next to `out` that becomes `out` when the block ends.
+
+    It is removed if the block raises.
     """
     folder, made = out.with_name(f".{secrets.token_hex(8)}"), not out.parent.exists()
     try:
@@ -71,8 +72,10 @@ def write_program(
       folder: of the bundle.
       spec: of model.json, but for `serving`.
       module: has the variables.
-      functions: by signature. lowered: the same with programs as StableHLO, if there are any.
+      functions: by signature.
+      lowered: the same with programs as StableHLO, if there are any.
       serving: of model.json.
+
     Raises:
       UserError: the program has an operation that bundles may not have.
     """
