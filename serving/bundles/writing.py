@@ -1,4 +1,4 @@
-"""What is written of a bundle, of whatever kind its model is: whole or not at all."""
+"""Writing of a bundle, of any kind of model, complete or not at all."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What a client asks of a served model of a user: arrays in, arrays out."""
+"""Requests to a served model of a user: arrays in, arrays out."""
 
 from collections.abc import Iterator
 from typing import Any
