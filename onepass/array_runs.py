@@ -46,7 +46,7 @@ def evaluate(given: EvaluateArguments) -> int:
     """Print the bits per element of data, and return the exit status."""
     model: Any = load(given.model)
     if not hasattr(model, "log_prob"):
-        raise UserError(f"{given.model} is a student, which has no log-probabilities.")
+        raise UserError(f"{given.model} is a student, and students have no log-probabilities.")
     condition = None if given.condition is None else array_of(given.condition)
     if given.batch < 1:
         raise UserError(f"`--batch` must be at least 1, got {given.batch}.")
@@ -72,7 +72,11 @@ def evaluate(given: EvaluateArguments) -> int:
 
 
 def _drawn(function: Callable[[], Any]) -> Any:
-    """Return what a function of the model gives; what it refuses is the user's mistake."""
+    """Return the result of a function of the model.
+
+    Raises:
+      UserError: the model refuses the arguments.
+    """
     try:
         return function()
     except (ServingError, ValueError) as error:
@@ -80,7 +84,7 @@ def _drawn(function: Callable[[], Any]) -> Any:
 
 
 def _batches(rows: Iterator[np.ndarray], size: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield rows of one shape together, and the number of the first of them."""
+    """Yield consecutive rows of one shape, at most `size`, and the number of the first one."""
     first = 0
     together: list[np.ndarray] = []
     for row in rows:
@@ -110,7 +114,7 @@ def _suffix(model: Any, length: Any) -> str:
 
 
 def _levels(model: Any) -> int:
-    """Return how many whole numbers an element may be; 0 where elements are real."""
+    """Return the number of integer values of an element; 0 if elements are real."""
     spec = getattr(model, "spec", None)
     elements = elements_of(model) if spec is None else spec["elements"]
     return elements["levels"] if elements["dtype"] == "int32" else 0
