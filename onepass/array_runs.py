@@ -14,7 +14,7 @@ from onepass.array_files import array_of, rows_of
 from onepass.models import load
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, make_folder
-from replicator.runs.intervals import in_words, weighted_mean
+from replicator.runs.intervals import format_measure, weighted_mean
 from serving.bundles.own_signatures import elements_of
 from serving.errors import ServingError
 
@@ -67,7 +67,7 @@ def evaluate(given: EvaluateArguments) -> int:
     if given.as_json:
         print(json.dumps(figures, indent=2))
     else:
-        print(f"{in_words(measured)} bits per element, of {elements:,} elements")
+        print(f"{format_measure(measured)} bits per element, of {elements:,} elements")
     return 0
 
 
