@@ -141,7 +141,7 @@ class Batches:
             if not 1 <= len(batch) <= len(KEYS):
                 raise ValueError(
                     "a batch must be elements, or elements and a condition, got"
-                    f" {len(batch)} arrays; give more by name, in a dict."
+                    f" {len(batch)} arrays; pass further arrays by name, in a dict."
                 )
             batch = dict(zip(KEYS, batch, strict=False))
         if not isinstance(batch, dict):
