@@ -46,7 +46,7 @@ def evaluate(given: EvaluateArguments) -> int:
     """Print the bits per element of data, and return the exit status."""
     model: Any = load(given.model)
     if not hasattr(model, "log_prob"):
-        raise UserError(f"{given.model} is a student, and students have no log-probabilities.")
+        raise UserError(f"{given.model} is a student, which has no log-probabilities.")
     condition = None if given.condition is None else array_of(given.condition)
     if given.batch < 1:
         raise UserError(f"`--batch` must be at least 1, got {given.batch}.")

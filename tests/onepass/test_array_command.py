@@ -91,7 +91,7 @@ def test_what_is_asked_wrongly_is_named(saved, tmp_path, capsys):
     loud = ("evaluate", saved / "own", "--data", tmp_path / "loud.npy")
     assert "`elements` must be in [-1, 1]" in refusal(capsys, *loud)
     student = ("evaluate", saved / "student", "--data", tmp_path / "loud.npy")
-    assert "is a student, and students have no log-probabilities" in refusal(capsys, *student)
+    assert "is a student, which has no log-probabilities" in refusal(capsys, *student)
     nothing = ("evaluate", saved / "deep", "--data", tmp_path)
     assert "contains no .png" in refusal(capsys, *nothing)
     length = ("sample", saved / "own", "--out", tmp_path, "--length", 3, 4)
