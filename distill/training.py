@@ -45,7 +45,7 @@ def distill(
     teacher_path: Path,
     data: Path,
     workdir: Path,
-    say=print,
+    log=print,
     replicator: Replicator | None = None,
 ) -> Outcome:
     """Distil or resume a run in `workdir` and return how it ended.
@@ -57,14 +57,14 @@ def distill(
       teacher_path: its location.
       data: a folder of recordings, see `wavenet.data.recordings.scan`.
       workdir: the run directory, created if missing; a run there must have the same configuration.
-      say: called with progress messages.
+      log: called with progress messages.
       replicator: the devices; None: one device. It changes nothing but the time.
 
     Raises:
       UserError, DataError, AudioError: with a line that explains what to do.
     """
     config = config.resolved(teacher, teacher_path)
-    with TrainingRun(workdir, replicator, say, config.clips.batch_size, config.optimizer) as run:
+    with TrainingRun(workdir, replicator, log, config.clips.batch_size, config.optimizer) as run:
         with run.preparing():
             stored = run_config(preset, config, teacher, teacher_path, data)
             unsaid = defaults_of(config, teacher)
@@ -188,7 +188,7 @@ def corpus_features(config: DistillConfig, teacher: SpeechModel) -> tuple[Featur
 
 
 def corpus_for(
-    config: DistillConfig, teacher: SpeechModel, data: Path, workdir: Path | None, say
+    config: DistillConfig, teacher: SpeechModel, data: Path, workdir: Path | None, log
 ) -> Corpus:
     """Return the recordings at the teacher's rate and level, with frames of its convention."""
     features = corpus_features(config, teacher)
@@ -197,7 +197,7 @@ def corpus_for(
     )
     report = scan_folder(data, wanted, None if workdir is None else Path(workdir) / FEATURES)
     for line in report.lines():
-        say(line)
+        log(line)
     corpus = prepare_corpus(report, wanted, workdir, gain_db=teacher.gain_db)
     known = teacher.known_speakers
     if known and corpus.speakers[: len(known)] != known:
@@ -277,7 +277,7 @@ def _classifier(run: TrainingRun, config: DistillConfig, corpus: Corpus) -> Unit
     path = run.directory.path / UNITS
     if not path.exists():
         run.log("training a classifier of speech units for the perceptual loss")
-        classifier = train_units(corpus, seed=config.seed, say=run.log)
+        classifier = train_units(corpus, seed=config.seed, log=run.log)
         if not run.replicator.is_chief:  # and on a disk that the chief does not share
             return classifier
         save(classifier, path)

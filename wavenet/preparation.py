@@ -24,7 +24,7 @@ LEAST_DEVIATION = 0.02  # of a band, in units of `above_silence`
 CENTS_PER_OCTAVE = 1200.0
 
 
-def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, say=print) -> None:
+def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, log=print) -> None:
     """Give the network the statistics of the mel, and train its reader of F0 where it has one.
 
     Both are stored with its weights and then stay fixed. A network that starts from a trained model
@@ -56,7 +56,7 @@ def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, say=p
         return
     train_reader(conditioner, reader, corpus, config)
     cents, voicing = reader_error(conditioner, reader, corpus)
-    say(
+    log(
         f"F0 read off the mel on dev: half of the voiced frames within {cents:.0f} cents, "
         f"voicing wrong in {100 * voicing:.1f} % of the frames"
     )

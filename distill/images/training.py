@@ -38,7 +38,7 @@ def distill(
     teacher_path: Path,
     data: Path | str,
     workdir: Path,
-    say=print,
+    log=print,
     replicator: Replicator | None = None,
 ) -> Outcome:
     """Distil or resume a run in `workdir`, an ordinary image model, and return how it ended.
@@ -50,14 +50,14 @@ def distill(
       teacher_path: its location.
       data: images with the teacher's conditions, see `read_corpus`.
       workdir: the run directory, created if missing; a run there must have the same configuration.
-      say: called with progress messages.
+      log: called with progress messages.
       replicator: the devices; None: one device. It changes nothing but the time.
 
     Raises:
       UserError, DataError: with a line that explains what to do.
     """
     check_outside(workdir, data, "images")
-    with TrainingRun(workdir, replicator, say, config.batch_size, config.optimizer) as run:
+    with TrainingRun(workdir, replicator, log, config.batch_size, config.optimizer) as run:
         with run.preparing():
             dataset = dataset_for(config, teacher, data)
             stored = run_config(preset, config, teacher, teacher_path, dataset, data)
