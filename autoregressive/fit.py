@@ -83,8 +83,10 @@ def fit(
       replicator: in whose scope the network was created; None: one device.
       jit_compile: compile the step with XLA.
       log: called with progress messages; a progress bar is shown on standard error.
+
     Returns:
       The outcome: `step`, `reason`, `seconds`, `best_score` and `best_step`.
+
     Raises:
       ValueError, UserError: bad data or loss; training diverged; the directory has another run.
     """

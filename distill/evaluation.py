@@ -62,6 +62,7 @@ def evaluate(
     Args:
       model: at the corpus's rate, features and level.
       teacher: see `model`.
+      corpus: the recordings.
       copies: dev recordings (their first three seconds) made anew by every system; None: all.
       seed: of the noise.
       part: of the dev split, see `wavenet.dev_parts.dev_part`.

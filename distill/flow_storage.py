@@ -32,6 +32,7 @@ def save(student: FlowStudent, folder: str | Path, *, sample_rate_hz: int | None
     Returns:
       The folder. `load` reads it; `program` in it is a SavedModel with the functions `calls`, one
       for each network, `encode`, `decode` and `scale`.
+
     Raises:
       UserError: a part of the student cannot be stored; the message names it.
       ValueError: a sample rate below 1.

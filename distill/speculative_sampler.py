@@ -43,7 +43,7 @@ LOWEST_LOG_SCALE = -40.0  # of a draft's likelihood: it holds none up
 
 
 class _Block(NamedTuple):
-    """What every pass over a block reads.
+    """The inputs of every pass over a block.
 
     seed: uint32 [2]. rows: int32 [batch]. start: int32 [], position of the block. noise: float32
     [batch, time]. spoken, given: the conditions of student and teacher. pasts, state: what the

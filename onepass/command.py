@@ -238,7 +238,7 @@ def _positional(words: list[str]) -> list[str]:
 
 
 def _model_kind(word: str) -> str | None:
-    """What the model that a word names makes, a key of COMMANDS; None where it names none."""
+    """Return the output of the model that a word names, a key of COMMANDS; None for none."""
     from distill.model_store import is_of_user
     from pixelcnn.config import KINDS
     from pixelcnn.shipped import FOLDERS

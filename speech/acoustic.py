@@ -88,13 +88,13 @@ class LossConfig:
     """The weights of the errors."""
 
     mel: float = 1.0
-    """Of the mean absolute error of a band, in its standard deviations."""
+    """Weight of the mean absolute error of a band, in its standard deviations."""
     duration: float = 0.5
-    """Of the mean absolute error of a log-duration."""
+    """Weight of the mean absolute error of a log-duration."""
     pitch: float = 1.0
-    """Of the mean absolute error of F0 in octaves, where it is voiced."""
+    """Weight of the mean absolute error of F0 in octaves, where it is voiced."""
     voicing: float = 0.2
-    """Of the cross-entropy of voicing in nats."""
+    """Weight of the cross-entropy of voicing in nats."""
 
 
 class AcousticLoss:

@@ -134,8 +134,12 @@ def melody(
     """log2(F0 / 200 Hz) and the logit of voicing, [..., frames, 2].
 
     Args:
+      backend: the operations.
+      config: the sizes.
+      weights: by name.
       spread: the hidden states of each frame's phoneme, [..., frames, channels].
-      positions: [..., frames, POSITION_CHANNELS]. mask: [..., frames, 1] or 1.0.
+      positions: [..., frames, POSITION_CHANNELS].
+      mask: [..., frames, 1] or 1.0.
     """
     hidden = _dense(weights, "melody_in", spread) + _dense(weights, "melody_position", positions)
     hidden = _stack(backend, weights, "melody", config.melody_dilations, hidden * mask, mask)
@@ -155,6 +159,9 @@ def mel(
     """Mel frames, [..., frames, bands], in standard deviations around the mean of each band.
 
     Args:
+      backend: the operations.
+      config: the sizes.
+      weights: by name.
       spread: as for `melody`.
       positions: as for `melody`.
       pitch: [..., frames, 2], log2(F0 / 200 Hz) and voiced as 0 or 1.

@@ -46,13 +46,13 @@ class Arguments:
     out: Path | None = None
     """Folder to write the voice to: model.json, weights.npz (average weights) and card.md."""
     model: str = "shipped"
-    """The model that shall speak: its mel frames are learnt, and it speaks for the card."""
+    """The model to make frames for; it also synthesises the sounds of the card."""
     spoken: int = 8
     """Dev texts spoken for the card, at least 2; their sounds go to RUN/spoken."""
     data_licence: str = "unknown"
     """Licence of the recordings, and whose they are, for the card."""
     note: str = ""
-    """Anything else that the card shall say of the training."""
+    """A further remark on the training, for the card."""
 
 
 def main(given: Arguments) -> int:

@@ -37,13 +37,13 @@ class SpeechConfig:
     )
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     batch_frames: int = 2400
-    """Frames in a batch, about."""
+    """Approximate number of frames per batch."""
     mel_dropout: float = 0.1
-    """Share of hidden channels of a recording's phonemes that the mel network does not see."""
+    """Share of hidden channels of a recording's phonemes that are dropped from the mel network."""
     melody_dropout: float = 0.4
-    """The same of the network of F0, which learns half an hour of melodies by heart otherwise."""
+    """The same of the network of F0, which otherwise memorises half an hour of melodies."""
     seed: int = 0
-    """Of the first weights and of the batches."""
+    """Seed of the initial weights and of the batches."""
 
 
 @dataclasses.dataclass(frozen=True)

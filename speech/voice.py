@@ -59,7 +59,8 @@ class Voice:
         """Mel frames, float32 [frames, bands], `above_silence`: 0 in silence, 1 at full scale.
 
         Args:
-          text: see `phonemes`. speed: how much faster than the recordings, 0.25 to 4.
+          text: see `phonemes`.
+          speed: how much faster than the recordings, 0.25 to 4.
 
         Raises:
           TextError: the text cannot be spoken, or would last more than MAX_FRAMES.

@@ -92,7 +92,7 @@ class Network(tf.Module):
         """Return the parameters of a call, and the input of every layer [batch, steps, residual].
 
         Args:
-          inputs: as for a call. pasts: what every layer read before; None: zeros.
+          inputs: as for a call.
           condition: see `inputs`.
           pasts: the earlier inputs of every layer; None: zeros.
           skipped: inputs that come before those whose parameters are returned.

@@ -97,7 +97,7 @@ class TrainedSpeechModelLike(SpeechModelLike, Protocol):
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What model.json says."""
+        """The content of model.json."""
 
     @property
     def temperature(self) -> float:
@@ -116,7 +116,7 @@ class TrainedSpeechModel(FeatureExtraction):
 
     @property
     def kind(self) -> str:
-        """What model.json calls it: "wavenet", "parallel-wavenet"."""
+        """Its kind in model.json: "wavenet", "parallel-wavenet"."""
         return str(self.spec["kind"])
 
     @property

@@ -47,7 +47,8 @@ class Drafter(tf.Module):
         Args:
           frames: float32 [batch, frames, channels].
           phase_cycles: float64 [batch], the phase of the voice before the samples asked for.
-          asked: of all the frames' samples. start: position of the first of all in the whole sound.
+          asked: of all the frames' samples.
+          start: position of the first of all samples in the whole sound.
         """
         hop = self._mel.hop_samples
         pitch = self.reader.pitch(frames)

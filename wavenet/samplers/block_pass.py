@@ -14,11 +14,11 @@ class PassState(NamedTuple):
     """All that a block depends on besides its own inputs and condition; it ends with a bunch."""
 
     inputs: tf.Tensor
-    """The newest of `network.inputs`, [batch, history]."""
+    """The newest `network.inputs`, [batch, history]."""
     condition: tf.Tensor
     """The condition of these, [batch, history, channels]; no channel where there is none."""
     pasts: list[tf.Tensor]
-    """What every layer read last, [batch, its `past_steps`, residual_channels]."""
+    """The last inputs of every layer, [batch, its `past_steps`, residual_channels]."""
 
 
 class BlockPass:

@@ -32,7 +32,7 @@ class BunchStep(LayerStep):
         """Return what the layers give to the head [batch, B * units], and the queues after it.
 
         Args:
-          number: of the bunch since the start. time: of its first sample in the chunk.
+          number: of the bunch since the start.
           time: index of the bunch's first sample.
           end: of the past in the buffers.
           buffers: wave, residuals and samples over their level.

@@ -37,7 +37,7 @@ class BunchArrays(NamedTuple):
     history: np.ndarray
     """WAVE, RESIDUAL and SCALED of the past, float32 [3, rows, history_samples + ROOM]."""
     inputs: np.ndarray
-    """What front or head reads of the past, float32 [rows, the more of both]."""
+    """Past inputs of front or head, float32 [rows, the larger of both]."""
     outputs: np.ndarray
     """float32 [rows, outputs and padding]."""
     chances: np.ndarray

@@ -38,10 +38,10 @@ class Chunk(NamedTuple):
     start: int
     """Steps before the chunk."""
     condition: int
-    """The address of what the gates read, float32 [steps, rows, channels]."""
+    """The address of the gates' input, float32 [steps, rows, channels]."""
     described: np.ndarray
-    """What else the condition says of every step, float32 [rows, steps, channels]: see bunches.py;
-    no channels for a `WaveNet`."""
+    """The rest of the condition of every step, float32 [rows, steps, channels]: see bunches.py; no
+    channels for a `WaveNet`."""
     noise: np.ndarray
     """float32 [rows, time, noise_channels]."""
     temperature: np.float32

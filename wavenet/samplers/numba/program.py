@@ -21,9 +21,9 @@ class Program:
     lead: Callable[..., None]
     """The loop over a chunk's steps, `run_lead(plan, arrays, chunk, alone)`."""
     own_buffers: Callable[[np.void], Buffers]
-    """What is in front of the layers and behind them has this memory of its own, by plan."""
+    """Memory of the parts before and after the layers, by plan."""
     arrays: Callable[[PackedWeights, Buffers], Any]
-    """What the loop reads and writes other than by address, from all buffers."""
+    """The arrays that the loop does not read or write by address, from all buffers."""
 
     @property
     def bunch(self) -> int:

@@ -21,9 +21,9 @@ class Conditions(NamedTuple):
     """The condition of every step of a chunk."""
 
     gates: np.ndarray
-    """What the gates read, float32 [batch, steps, channels]."""
+    """Input of the gates, float32 [batch, steps, channels]."""
     described: np.ndarray
-    """What the rest of the network reads, float32 [batch, steps, channels], see `Chunk`."""
+    """Input of the rest of the network, float32 [batch, steps, channels], see `Chunk`."""
 
 
 class Group:

@@ -22,7 +22,7 @@ LOOPS: dict[type, int] = {
     Gaussian: GAUSSIAN,
     Categorical: CATEGORICAL,
 }
-"""What `draw` knows a distribution by."""
+"""The name of a distribution in `draw`."""
 
 _SIZES = (  # true channels are `*_inputs`; padded ones come in vectors and in bytes
     *("rows", "layers", "width", "bunch", "front_width", "condition_inputs", "residual_inputs"),
@@ -74,17 +74,17 @@ class PackedWeights:
 
     memory: np.ndarray
     plan: np.void
-    """Of `plan_type`, all but the rows and their buffers filled in."""
+    """Of `plan_type`, complete except for the rows and their buffers."""
     dilations: np.ndarray
     """int64 [layers]."""
     ring_starts: np.ndarray
-    """Where the queue of each layer begins, in steps, int64 [layers]."""
+    """Start of the queue of each layer, in steps, int64 [layers]."""
     ring_steps: int
     """Length of all queues."""
 
     @property
     def rings(self) -> dict[str, np.ndarray]:
-        """What the step reads of the queues."""
+        """The step's view of the queues."""
         return {"dilations": self.dilations, "ring_starts": self.ring_starts}
 
 
