@@ -37,6 +37,7 @@ ONLY_COMPILED = {
     r"http://127\.0\.0\.1:8501": "it needs a server: test_docs_run.py asks one by the commands",
     r"^import serving$": "tests/serving/test_bundle.py does so with bundles that it exports",
     r"tensorflow_serving": "it asks TensorFlow Serving",
+    r"^from locust": "it is a file for locust, a load generator that no extra installs",
     r"^from run import": "it runs without TensorFlow: tests/replicator/test_portable.py and "
     "tests/pixelcnn/test_image_portable.py do so",
     r"export_stages\(": "its stages are the reader's: tests/replicator/test_pipeline_execution.py "
