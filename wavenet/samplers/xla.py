@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet, gated
-from wavenet.networks import Network
+from wavenet.sound_network import Network
 
 
 class SamplerState(NamedTuple):
