@@ -16,9 +16,14 @@ BENCHMARKS = ("audio", "students", "images", "training", "lossless")
 PLOTS = (".png", ".pdf", ".svg")
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Run benchmarks, print their tables and write the files; return the exit status."""
-    given = _parse(words)
+def main(words: Sequence[str] | None = None, command: str = "python -m benchmarks") -> int:
+    """Run benchmarks, print their tables and write the files; return the exit status.
+
+    Args:
+      words: the arguments; None: those of the process.
+      command: as the help text calls it.
+    """
+    given = _parse(words, command)
     from benchmarks import report  # the command line is checked before anything slow is imported
 
     found = []
@@ -38,8 +43,10 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parse(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+def _parse(words: Sequence[str] | None, command: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        command, description="Compare onepass with its peers, side by side in one run."
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--json", type=Path, help="file for the rows as JSON")
     parser.add_argument("--plot", type=Path, help="file for a plot of the ratios")

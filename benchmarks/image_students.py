@@ -84,7 +84,13 @@ def line(
     """The row of a model.
 
     Args:
-      dev: images and labels that neither has seen. drawn: samples of the classes `labels`.
+      name: of the system.
+      model: that drew the images.
+      teacher: its teacher.
+      dev: images and labels that neither has seen.
+      classifier: of the classes.
+      drawn: samples of the classes `labels`.
+      labels: the requested classes.
     """
     quality: dict[str, Any] = sample_quality(classifier, list(drawn.images), np.array(labels))
     cells = [

@@ -102,7 +102,8 @@ def _json_rows(benchmark: Benchmark) -> Iterator[dict[str, Any]]:
     known = {(row.what, row.size, row.batch): row for row in benchmark.rows}
     for row in benchmark.rows:
         others = [known.get((name, row.size, row.batch)) for name in row.against]
-        for other in list(filter(None, others)) or [None]:
+        held: list[Row | None] = [other for other in others if other is not None]
+        for other in held or [None]:
             ratios = None
             if other is not None:
                 ratios = [a / b for a, b in zip(row.values, other.values, strict=True)]

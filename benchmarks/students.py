@@ -41,14 +41,15 @@ SPEED = "times real time"
 def benchmark(quick: bool = False, paper: StudentConfig = PAPER) -> Benchmark:
     """Return the benchmark of students; `quick` has short sounds."""
     found = Benchmark("students", left_out={"FARGAN": FARGAN_REASON})
-    shipped, teacher = onepass.load("shipped").network, onepass.load("shipped-teacher")
+    student: Any = onepass.load("shipped")
+    teacher: Any = onepass.load("shipped-teacher")
     random = ParallelWaveNet(
         paper, mel=MelConvention(paper.sample_rate_hz, paper.hop_samples, bands=80)
     )
     for seconds in (0.2,) if quick else SECONDS:
         size = f"{seconds:g} s"
-        for name, student in (("student", shipped), ("student, paper", random)):
-            _add_student(found, name, student, seconds, size)
+        for name, flows in (("student", student.network), ("student, paper", random)):
+            _add_student(found, name, flows, seconds, size)
         rate_hz = teacher.sample_rate_hz
         frames = _frames(teacher.network.config, round(seconds * rate_hz))[0]
         found.add(

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -50,7 +51,7 @@ def benchmark(quick: bool = False) -> Benchmark:
 
     def peer() -> None:
         distribution = tfp_pixelcnn.make(side)
-        step = tfp_pixelcnn.training_step(distribution, random_images(batch, side), xla=False)
+        step: Any = tfp_pixelcnn.training_step(distribution, random_images(batch, side), xla=False)
         found.add(Row(PEER, size, batch, "images/s"), functools.partial(_rate, step, batch))
 
     found.peer(PEER, peer)

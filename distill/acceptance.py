@@ -1,4 +1,4 @@
-"""How often a teacher would keep its student's draws: the acceptance of speculative sampling.
+"""The acceptance of speculative sampling: how often a teacher would keep its student's draws.
 
 A draft x_t of p_S is kept with probability min(1, p_T(x_t | x_<t) / p_S(x_t | x_<t)) (Leviathan et
 al. 2023, arXiv 2211.17192, section 2.3). Its mean measures how close student and teacher are,

@@ -31,7 +31,7 @@ class DistillArguments(TrainingOptions):
     """Run directory or model folder of a WaveNet, or `shipped-teacher`; read, never written."""
     config: Annotated[DistillConfig, tyro.conf.arg(name="")]
     data: Path | None = None
-    """Folder of recordings; None: the one that the teacher was trained on."""
+    """Folder of recordings; None: that of the teacher's training."""
 
 
 def run_distill(preset: str, arguments: list[str], parse) -> int:
@@ -69,13 +69,14 @@ class EvaluateArguments(wavenet_command.EvaluateArguments):
     teacher: Path | None = None
     """A student's teacher; None: the one that it was distilled from."""
     teacher_temperatures: tuple[float, ...] = ()
-    """Temperatures beside 1 at which a student's teacher makes the recordings too."""
+    """Temperatures besides 1 at which a student's teacher resynthesises the recordings too."""
     beside: tuple[Path, ...] = ()
-    """Run directories or model folders of other students, each a system of its own by its folder's
-    name: a student without one term of its loss, say."""
+    """Run directories or model folders of other students to compare, each named by its folder: for
+    example a student without one term of its loss."""
     speculative_samples: int = 0
-    """Samples of a dev recording that the teacher draws by the student's drafts: how many are kept,
-    samples a pass, time beside the cached sampler at batch 1. 0: none."""
+    """Samples of a dev recording that the teacher draws with the student's drafts: reports the
+    share that is kept, samples per pass, and the time compared with the cached sampler at batch 1.
+    0: none."""
 
 
 def run_evaluate(arguments: list[str], parse) -> int:

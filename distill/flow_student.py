@@ -66,8 +66,10 @@ class FlowStudent:
         self._compiled = tf.function(self._drawn, autograph=False, jit_compile=True)
 
     def draw(self, noise: tf.Tensor, condition: tf.Tensor | None = None) -> FlowOutput:
-        """Return what the student makes of noise float32 [batch, time]: values as networks read
-        them, and the location and log-scale of each given the noise before it.
+        """Return the student's output for noise float32 [batch, time].
+
+        It has values as networks read them, and the location and log-scale of each given the
+        noise before it.
         """
         steps, values = [], noise
         for call in self.calls:

@@ -20,18 +20,18 @@ from replicator.runs.heartbeat import heartbeat
 from serving.settings import is_url
 
 VERBS = {
-    "quickstart": "speak, draw, train and report on what is shipped, in a few minutes",
+    "quickstart": "speech, images and training with shipped models, in a few minutes",
     "train": "train a model on a folder: onepass train PRESET --data DIR --workdir RUN",
-    "distill": "a fast student of it: onepass distill PRESET --teacher RUN --workdir RUN",
-    "evaluate": "figures of a trained model: onepass evaluate RUN [--data DIR] [--json]",
-    "sample": "sounds or images from a trained model: onepass sample RUN --out DIR",
-    "compress": "lossless files by a model: onepass compress MODEL FILES... --out FILE.onepass",
-    "decompress": "what is in one: onepass decompress MODEL FILE.onepass --out DIR",
-    "export": "a bundle to serve: onepass export RUN --out MODELS/NAME/1",
-    "serve": "answer over HTTP and gRPC: onepass serve MODELS [--host --port ...]",
+    "distill": "train a fast student: onepass distill PRESET --teacher RUN --workdir RUN",
+    "evaluate": "measure a trained model: onepass evaluate RUN [--data DIR] [--json]",
+    "sample": "generate sounds or images: onepass sample RUN --out DIR",
+    "compress": "compress files losslessly: onepass compress MODEL FILES... --out FILE.onepass",
+    "decompress": "restore compressed files: onepass decompress MODEL FILE.onepass --out DIR",
+    "export": "write a bundle to serve: onepass export RUN --out MODELS/NAME/1",
+    "serve": "serve bundles over HTTP and gRPC: onepass serve MODELS [--host --port ...]",
     "bench": "compare with peers, from a checkout: onepass bench [audio|images|...]",
-    "plan": "step time and memory before you buy: onepass plan RUN|PRESET --devices N",
-    "launch": "a cluster of processes: onepass launch --workers 2 -- onepass train ...",
+    "plan": "predict step time and memory: onepass plan RUN|PRESET --devices N",
+    "launch": "start a cluster of processes: onepass launch --workers 2 -- onepass train ...",
     "pipeline": "compare pipeline schedules: onepass pipeline --devices 8 --microbatches 32",
 }
 # By what a model makes, the module that has its `run_sample` and `run_evaluate`.
@@ -238,7 +238,7 @@ def _positional(words: list[str]) -> list[str]:
 
 
 def _model_kind(word: str) -> str | None:
-    """What the model that a word names makes, a key of COMMANDS; None where it names none."""
+    """Return the output of the model that a word names, a key of COMMANDS; None for none."""
     from distill.model_store import is_of_user
     from pixelcnn.config import KINDS
     from pixelcnn.shipped import FOLDERS
@@ -264,7 +264,7 @@ def _bench(rest: list[str]) -> int:
             "checkout of the source."
         )
     sys.path.insert(0, str(checkout))
-    return runpy.run_path(str(program))["main"](rest)
+    return runpy.run_path(str(program))["main"](rest, "onepass bench")
 
 
 def _one_line(error: BaseException) -> str:

@@ -22,7 +22,7 @@ class CompressArguments:
     out: Path
     """File to write, such as images.onepass."""
     overwrite: bool = False
-    """Replace a file of that name that is there already."""
+    """Replace an existing file of that name."""
     condition: tuple[str, ...] = ()
     """Class or caption of the images, one for all or one per image; or the speaker. Stored in the
     file."""
@@ -34,8 +34,7 @@ class CompressArguments:
 
 @dataclasses.dataclass(frozen=True)
 class DecompressArguments:
-    """Write the images (PNG), recordings (WAV or FLAC) or array (npy) of a file from `onepass
-    compress`."""
+    """Write the images (PNG), recordings (WAV or FLAC) or array (npy) of a compressed file."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """The model that the file was compressed with."""

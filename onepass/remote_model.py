@@ -56,7 +56,11 @@ class RemoteModel:
         """Return `num` arrays [num, *length] of a user's model, see `Autoregressive.sample`.
 
         Args:
-          num, length, seed, condition, temperature: as there.
+          num: see `Autoregressive.sample`.
+          length: see `Autoregressive.sample`.
+          seed: see `Autoregressive.sample`.
+          condition: see `Autoregressive.sample`.
+          temperature: see `Autoregressive.sample`.
 
         Raises:
           ClientError: the server refuses or cannot be reached. UserError: it is no user's model.
@@ -67,7 +71,8 @@ class RemoteModel:
         """Return the log-probability of every element, float32, in nats, by a user's model.
 
         Args:
-          elements, condition: as for `Autoregressive.log_prob`.
+          elements: as for `Autoregressive.log_prob`.
+          condition: as for `Autoregressive.log_prob`.
 
         Raises:
           ClientError: the server refuses or cannot be reached. UserError: the model has none.

@@ -261,9 +261,12 @@ class WaveNet(Network):
         return self.resumed(inputs, condition)[0]
 
     def of_clips(self, inputs, frames=None, speaker=None):
-        """The parameters of every sample of training clips, [batch, time, parameters].
+        """Return the parameters of every sample of training clips, [batch, time, parameters].
 
-        inputs: as for a call. frames, speaker: as for `condition`.
+        Args:
+          inputs: as for a call.
+          frames: as for `condition`.
+          speaker: as for `condition`.
         """
         condition = None
         if self.config.feature_channels or self.config.speakers:
@@ -279,11 +282,16 @@ class WaveNet(Network):
         return self(inputs, rows)
 
     def resumed(self, inputs, condition=None, pasts=None, skipped: int = 0):
-        """The parameters of a call, and the input of every layer [batch, time, residual].
+        """Return the parameters of a call, and the input of every layer [batch, time, residual].
 
         Both begin after the first `skipped` inputs, which the front reads and the layers do not.
 
-        pasts: what every layer read before, [batch, its `past_steps`, residual]; None: zeros.
+        Args:
+          inputs: as for a call.
+          condition: as for a call.
+          pasts: the earlier inputs of every layer, [batch, its `past_steps`, residual]; None:
+            zeros.
+          skipped: number of inputs before those that the layers read.
         """
         if self.context_stack is not None:
             condition = self._with_context(self.context_stack, inputs, condition)
@@ -372,7 +380,7 @@ class WaveNet(Network):
 
 
 def stack_of(config: WaveNetConfig, initial: Initial, condition_channels: int) -> ResidualStack:
-    """The residual layers of a configuration, which read so many channels of a condition."""
+    """Return the residual layers of a configuration for a condition of so many channels."""
     channels = (config.residual_channels, config.gate_channels, config.skip_channels)
     return ResidualStack(
         initial, channels, config.dilations, config.filter_width, condition_channels, "stack"

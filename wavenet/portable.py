@@ -194,7 +194,6 @@ def export_sampler(
       sampler: "fixed-point" takes no context stack.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
     """
-
     made = FixedPointSampler(network) if sampler == "fixed-point" else XlaSampler(network)
     functions = {
         "sampler": _chunk(made, batch, chunk_samples),

@@ -36,13 +36,13 @@ class Chunk(NamedTuple):
 
     noises: np.ndarray
     """float32 [sounds, flows + 1, front_width + time + ROWS bunches]: the past and then the noise
-    of each flow; the next flow's is filled, and in the end the output."""
+    of each flow; the next flow's is filled, and finally the output."""
     condition: np.ndarray
     """float32 [sounds, bunches, channels]."""
     location: np.ndarray
     """float32 [sounds, time], zeros: of all flows, filled; whole bunches."""
     log_scale: np.ndarray
-    """Alike."""
+    """Likewise."""
     windows: np.ndarray
     """float32 [sounds, rows of all windows, channels and padding]."""
     used: np.ndarray
@@ -53,12 +53,12 @@ class TileSchedule(NamedTuple):
     """The distribution of tiles over threads."""
 
     tile_rows: int
-    """Bunches of a tile."""
+    """Bunches per tile."""
     tiles: int
-    """Of one sound."""
+    """Tiles per sound."""
     threads: int
     progress: np.ndarray
-    """Layers that each thread is done with, all tiles before counted: int64 [threads, _LINE]."""
+    """Layers that each thread has finished, over all tiles: int64 [threads, _LINE]."""
 
 
 class Scratch(NamedTuple):
@@ -68,7 +68,7 @@ class Scratch(NamedTuple):
     units: np.ndarray
     hidden: np.ndarray
     layered: np.ndarray
-    """Alike: what the layers of a bunch give to the gates of its samples."""
+    """Likewise: the layers' input to the gates of a bunch's samples."""
     outputs: np.ndarray
     """[rows, LANES]: location and log-scale."""
     scales: np.ndarray
@@ -196,7 +196,13 @@ def _compose(sizes, chunk, scratch, sound, flow, start, rows):
     """Compute the flow's output, and location and scale of all flows so far.
 
     Args:
+      sizes: of the flows.
+      chunk: the arrays of the chunk.
+      scratch: the thread's memory.
+      sound: index of the sound.
+      flow: the packed flow.
       start: the first sample; there is a row for each sample a bunch apart.
+      rows: number of rows.
     """
     lowest, bunch = np.float32(sizes.min_log_scale), sizes.bunch
     for row in range(rows):

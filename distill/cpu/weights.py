@@ -15,7 +15,8 @@ from wavenet.samplers.numba.kernels import LANES, aligned, padded
 from wavenet.samplers.numba.weights import wide
 
 TILE_ROWS = 80 * ROWS
-"""Most bunches of a tile: its activations and one layer's weights fit a core's own cache."""
+"""Largest number of bunches per tile: its activations and one layer's weights fit a core's
+cache."""
 
 # Numba's cache looks at one file only. The name of this field, a part of every compiled function's
 # signature, has it look at the kernels as well.
@@ -32,7 +33,7 @@ SIZES = np.dtype(
     ]
     + [("min_log_scale", np.float64)]
 )
-"""What all layers have in common."""
+"""Sizes common to all layers."""
 
 _FLOW_PARTS = (
     *("front", "front_bias", "bunch", "bunch_bias"),
@@ -41,7 +42,7 @@ _FLOW_PARTS = (
 _LAYER_PARTS = ("gate", "gate_bias", "residual", "residual_bias")
 
 FLOW = np.dtype([(name, np.int64) for name in _FLOW_PARTS])
-"""Where a flow's weights begin, in bytes of the memory."""
+"""Start of a flow's weights, in bytes of the memory."""
 
 LAYER = np.dtype(
     [
@@ -53,7 +54,7 @@ LAYER = np.dtype(
         )
     ]
 )
-"""A layer's place, and where its weights begin."""
+"""A layer's location, and the start of its weights."""
 
 
 class PackedFlows(NamedTuple):

@@ -23,7 +23,7 @@ class DistillImagesArguments(TrainingOptions):
     read, never written."""
     config: Annotated[DistillConfig, tyro.conf.arg(name="")]
     data: str | None = None
-    """Images, as for `train`; None: the ones that the teacher was trained on."""
+    """Images, as for `train`; None: those of the teacher's training."""
 
 
 @dataclasses.dataclass(frozen=True)

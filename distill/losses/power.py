@@ -64,7 +64,7 @@ def _relative(ours, theirs, axes):
 
 
 def _resolution(sound, recorded, fft_size: int, hop_samples: int, window_samples: int):
-    """|| S - S' ||_F / || S ||_F + mean |log S - log S'|, S being the recording's magnitudes."""
+    """Return || S - S' ||_F / || S ||_F + mean |log S - log S'|, S the recording's magnitudes."""
     ours, theirs = (magnitudes(x, window_samples, hop_samples, fft_size) for x in (sound, recorded))
     scale = tf.sqrt(tf.reduce_sum(tf.square(theirs), [1, 2]) + SILENT)
     convergence = tf.sqrt(tf.reduce_sum(tf.square(ours - theirs), [1, 2]) + 1e-12) / scale

@@ -38,14 +38,14 @@ ARITHMETIC = """
     Sqrt Square SquaredDifference Sub Sum TruncateDiv TruncateMod Xdivy Xlogy Xlog1py
 """
 FUNCTIONS = """
-    Acos Acosh Asin Asinh Atan Atan2 Atanh Betainc Cos Cosh Digamma Elu Erf Erfc Erfinv Igamma
-    Igammac LeakyRelu Lgamma LogSoftmax Ndtri Relu Relu6 Selu Sigmoid Sin Sinh Softmax Softplus
-    Softsign SparseSoftmaxCrossEntropyWithLogits Tan Tanh
+    Acos Acosh Asin Asinh Atan Atan2 Atanh BesselI0e Betainc Cos Cosh Digamma Elu Erf Erfc Erfinv
+    Igamma Igammac LeakyRelu Lgamma LogSoftmax Ndtri Relu Relu6 Selu Sigmoid Sin Sinh Softmax
+    Softplus Softsign SparseSoftmaxCrossEntropyWithLogits Tan Tanh
 """
 # Of their seeds alone, which are inputs.
 RANDOM = """
-    StatelessRandomGetAlg StatelessRandomGetKeyCounter StatelessRandomNormalV2
-    StatelessRandomUniformV2
+    StatelessMultinomial StatelessRandomGetAlg StatelessRandomGetKeyCounter StatelessRandomNormalV2
+    StatelessRandomUniformFullIntV2 StatelessRandomUniformV2
 """
 LOGIC = """
     All Any ApproximateEqual ArgMax ArgMin BitwiseAnd BitwiseOr BitwiseXor Equal Greater

@@ -100,8 +100,10 @@ class DrawArguments(Connection):
 
 @dataclasses.dataclass(frozen=True)
 class ArrayArguments(Connection):
-    """Let a server sample a user's model: sample_SEED.npy, [num, ...]. The token is in
-    ONEPASS_TOKEN."""
+    """Sample a user's model on a server: sample_SEED.npy, [num, ...].
+
+    The token is read from ONEPASS_TOKEN.
+    """
 
     length: tuple[int, ...] = (1000,)
     """Elements of a sequence; or the shape that the model was exported for."""

@@ -271,6 +271,32 @@ def test_what_distributions_compute_with_is_allowed(distribution, tmp_path):
     )
 
 
+def mixed(tfd, parameters):
+    weights = tfd.Categorical(logits=tf.concat([parameters, -parameters], -1))
+    means = tf.stack([parameters[..., 0], 1.0 + parameters[..., 0]], -1)
+    return tfd.MixtureSameFamily(weights, tfd.Normal(means, 0.1))
+
+
+def turned(tfd, parameters):
+    return tfd.VonMises(parameters[..., 0], tf.nn.softplus(parameters[..., 0]))
+
+
+@pytest.mark.parametrize(("make", "draws"), [(mixed, True), (turned, False)])
+def test_distributions_of_tensorflow_probability_are_exported(make, draws, tmp_path):
+    tfd = pytest.importorskip("tensorflow_probability").distributions
+    distribution = likelihoods.FromTFP(
+        lambda parameters: make(tfd, parameters), num_parameters=1, has_quantile=False
+    )
+    live = onepass.Autoregressive(batch_normalised, distribution)
+    made = serving.load(onepass.export(live, tmp_path / "mine" / "1", length=6))
+    elements = np.linspace(-1, 1, 6, dtype=np.float32)[np.newaxis]
+    np.testing.assert_allclose(
+        made.log_prob(elements), live.log_prob(elements), rtol=1e-4, atol=1e-4
+    )
+    if draws:
+        np.testing.assert_allclose(made.sample(1, 6, 3), live.sample(1, 6, 3), atol=1e-5)
+
+
 class Coin(likelihoods.Tabulated):
     """Two levels, whatever number of parameters a network has."""
 
@@ -293,15 +319,15 @@ QUICK = ("half_precision", "stacked_cells")
     "name", some_slow(OF_ONE_CHANNEL, [n for n in OF_ONE_CHANNEL if n not in QUICK])
 )
 def test_networks_of_all_kinds_are_exported(name, tmp_path):
-    network, given = causal_networks.CAUSAL[name](), ()
+    make, given = causal_networks.CAUSAL[name], ()
     if name in CONDITIONED:
         given = (np.random.default_rng(1).normal(size=[1, 12, 2]).astype(np.float32),)
     options = {"condition_channels": 2 if name in CONDITIONED else 0}
     specs = [tf.zeros([1, 3, 1])] + [tf.zeros([1, 3, 2])] * len(given)
     if name == "embedding":
         specs = [tf.zeros([1, 3], tf.int32)]
-    channels = as_function(network, [tf.TensorSpec(x.shape, x.dtype) for x in specs])(*specs)
-    live = onepass.Autoregressive(network, Coin(channels.shape[-1]), **options)
+    channels = as_function(make(), [tf.TensorSpec(x.shape, x.dtype) for x in specs])(*specs)
+    live = onepass.Autoregressive(make(), Coin(channels.shape[-1]), **options)
     made = serving.load(onepass.export(live, tmp_path / "mine" / "1", length=12))
     expected = live.sample(1, 12, 1, *given)
     np.testing.assert_array_equal(made.sample(1, 12, 1, *given), expected)
