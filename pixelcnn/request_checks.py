@@ -16,7 +16,10 @@ def check_request(
 
     Args:
       density: a PixelCNN or a multiscale model.
-      size, temperature, given, start: see `ImageModel.generate`.
+      size: side in pixels, see `ImageModel.generate`.
+      temperature: one number, or one for each scale.
+      given: pixels to keep, or None.
+      start: an image to enlarge, or None.
     """
     if density.multiscale is None:
         _check_pixelcnn(density, size, temperature, start)

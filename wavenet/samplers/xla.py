@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from wavenet.config import WaveNetConfig
-from wavenet.network import WaveNet, gated
+from wavenet.network import WaveNet
+from wavenet.residual_layers import gated
 from wavenet.sound_network import Network
 
 
