@@ -26,11 +26,9 @@ from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import Corpus
 from wavenet.data.pipeline import Surroundings, clips, source_of
 from wavenet.model import SpeechModel
-from wavenet.networks import same_network
 from wavenet.pitch_reader import train_pitch_reader
 from wavenet.presets import Feature
 from wavenet.training import FEATURES, HEARD, prepare_corpus, scan_folder
-from wavenet.vocoder import VocoderWaveNet
 
 KIND = "parallel-wavenet"
 CHANGEABLE = ("loop", "data_folder", "teacher", *HEARD)
@@ -88,8 +86,7 @@ def _distill(
     with run.variables():
         if not is_single_device(run.replicator):
             student = _untrained(config, teacher)
-            make = functools.partial(same_network, teacher.network)
-            density = WaveNetDensity(frozen_copy(teacher.network, make))
+            density = WaveNetDensity(frozen_copy(teacher.network, teacher.network.untrained))
             classifier = None if classifier is None else copied(classifier)
             frozen = (*density.network.variables, *(classifier.variables if classifier else ()))
         opponent = discriminators(config)
@@ -151,17 +148,17 @@ def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     Its conditioner starts as the teacher's where there is room for it; all its weights except the
     statistics of its frames start as those of `config.start_from` where that is given.
     """
-    student = _untrained(config, teacher)
+    student, conditioner = _untrained(config, teacher), teacher.network.conditioner
     if config.start_from is not None:
         folder = shipped.model_folder(Path(config.start_from))
         assign_weights(student, stored_weights(folder), folder)
-        if student.residual is not None and isinstance(teacher.network, VocoderWaveNet):
-            student.keep_frames_of(teacher.network.conditioner)
+        if student.residual is not None and conditioner is not None:
+            student.keep_frames_of(conditioner)
         return student
-    if student.residual is not None and isinstance(teacher.network, VocoderWaveNet):
-        student.start_from_conditioner(teacher.network.conditioner)
+    if student.residual is not None and conditioner is not None:
+        student.start_from_conditioner(conditioner)
         return student
-    theirs = getattr(teacher.network, "upsampler", None)  # a vocoder has dense layers instead
+    theirs = teacher.network.upsampler  # a vocoder has dense layers instead
     if student.upsampler is not None and theirs is not None:
         try:
             student.start_from(theirs)

@@ -26,7 +26,7 @@ def sample(given: SampleArguments) -> int:
     options: dict[str, Any] = {}
     if given.condition is not None:
         options["condition"] = array_of(given.condition)
-    if hasattr(model, "distribution"):
+    if model.kind == "autoregressive":
         options["method"] = given.method
     if given.temperature != 1.0:
         options["temperature"] = given.temperature
@@ -45,7 +45,7 @@ def sample(given: SampleArguments) -> int:
 def evaluate(given: EvaluateArguments) -> int:
     """Print the bits per element of data, and return the exit status."""
     model: Any = load(given.model)
-    if not hasattr(model, "log_prob"):
+    if model.kind == "flow-student":
         raise UserError(f"{given.model} is a student, which has no log-probabilities.")
     condition = None if given.condition is None else array_of(given.condition)
     if given.batch < 1:

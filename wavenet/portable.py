@@ -24,10 +24,11 @@ from replicator.training.state import LossFn, TrainState
 from wavenet.config import WaveNetConfig
 from wavenet.data import batch_sampling
 from wavenet.data.corpus import Corpus, export_npz
-from wavenet.networks import Network, make_network
+from wavenet.networks import make_network
 from wavenet.presets import TrainConfig
 from wavenet.samplers.fixed_point import FixedPointSampler
 from wavenet.samplers.xla import XlaSampler
+from wavenet.sound_network import Network
 from wavenet.training import (
     CHANGEABLE,
     begin,

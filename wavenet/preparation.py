@@ -14,9 +14,9 @@ from wavenet.conditioner import Conditioner
 from wavenet.data.corpus import Corpus, frames_of, recordings_of
 from wavenet.data.pipeline import source_of
 from wavenet.features.conventions import MelConvention
-from wavenet.networks import Network
 from wavenet.pitch_reader import PitchReader, train_pitch_reader
 from wavenet.presets import TrainConfig
+from wavenet.sound_network import Network
 
 READER = "conditioner/reader/"  # how the names of its variables begin
 READER_FRAMES = 80  # of a clip that the reader of F0 learns from

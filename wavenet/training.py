@@ -24,9 +24,10 @@ from wavenet.data.recordings import DataError, ScanReport, ScanRules, scan
 from wavenet.evaluation_callback import EvaluationCallback
 from wavenet.features import PitchConvention
 from wavenet.features.frame_statistics import FrameStatistics
-from wavenet.networks import Network, make_network
+from wavenet.networks import make_network
 from wavenet.preparation import prepare_network
 from wavenet.presets import TrainConfig
+from wavenet.sound_network import Network
 
 KIND = "wavenet"
 HEARD = ("level_db", "frames")  # of config.json: what the recordings were, which decides nothing
