@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from replicator.launch.tf_config import Task
 from replicator.runs.errors import UserError
 from replicator.runs.heartbeat import spoke, telling
+from replicator.strategies.default_sigterm import default_sigterm
 
 _CONNECT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.2
@@ -70,10 +71,11 @@ def saying_what_is_awaited(task: Task) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def heeding_signals() -> Iterator[None]:
-    """A context around the start of TensorFlow's part of a cluster; only the main thread needs it.
+    """Return a context around the start of TensorFlow's part of a cluster, for the main thread.
 
-    It lets no Python run meanwhile, so that Ctrl-C has to end the process by itself; and it takes
-    SIGTERM, which has its usual effect again afterwards.
+    TensorFlow lets no Python run meanwhile, and takes SIGTERM. Ctrl-C and SIGTERM therefore end
+    the process by themselves, unless they are ignored; nothing is lost before training begins.
+    Afterwards they have their usual effect again.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -81,8 +83,10 @@ def heeding_signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     if before[signal.SIGINT] is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    heeded = before[signal.SIGTERM] not in (signal.SIG_IGN, None)
     try:
-        yield
+        with default_sigterm() if heeded else contextlib.nullcontext():
+            yield
     finally:
         for number, handler in before.items():
             if handler is not None:  # None: not installed by Python
