@@ -189,7 +189,7 @@ class ArrayCodec:
         for position in range(_calls(shape)):
             parameters = passed(tf.constant(symbols), condition)
             at = np.unravel_index(position, shape[1:3] if shape[2:] else shape[1:])
-            place = (slice(None), *(int(index) for index in at))
+            place: Any = (slice(None), *(int(index) for index in at))
             symbols[place] = read(parameters[place]).reshape(symbols[place].shape)
         return symbols
 
