@@ -7,6 +7,7 @@ format:
 
 lint:
 	ruff check .
+	lint-imports --no-cache
 
 types:
 	mypy

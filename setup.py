@@ -57,6 +57,7 @@ TEST = [
     *SIGN,
     *TRACES,
     "hypothesis>=6.120",
+    "import-linter>=2.5",
     "jax",
     "kubernetes-validate>=1.33",
     "pytest>=8.0",
@@ -75,7 +76,8 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE"],
-    python_requires=">=3.11",
+    # No release of TensorFlow has a wheel for Python 3.14: 2.22.0rc0 is the first candidate.
+    python_requires=">=3.11,<3.14",
     packages=find_packages(include=[*FLOORS, *(f"{floor}.*" for floor in FLOORS)]),
     package_data={
         "wavenet": ["shipped/**"],
@@ -83,7 +85,6 @@ setup(
         "distill": ["shipped/**"],
         "speech": ["shipped/**"],
         "serving": ["grpc/protos/**", "page/*"],
-        "onepass": ["bench/audio/*.cpp"],
     },
     include_package_data=False,
     install_requires=[

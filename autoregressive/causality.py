@@ -1,4 +1,4 @@
-"""`check_causal`: where a network looks ahead."""
+"""`check_causal`: a test for networks that look ahead."""
 
 import dataclasses
 from typing import Any
@@ -9,9 +9,9 @@ import tensorflow as tf
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
 from autoregressive.networks import as_function, condition_spec, input_spec
 
-# Of the sequences that are compared.
+# Length of the compared sequences.
 LENGTH = 24
-# Rounding may differ between two lengths.
+# Rounding may differ between lengths.
 TOLERANCE = 1e-3
 
 
@@ -76,11 +76,14 @@ def observed_lookahead(
     seed: int = 0,
     length: int = LENGTH,
 ) -> str:
-    """Return what a comparison of outputs shows; "" if the network seems to be causal.
+    """Return the lookahead found by comparing outputs; "" if the network seems to be causal.
 
     Args:
-      network, inputs, condition: as for `incremental`.
-      seed: of the inputs. length: of the sequences, in steps.
+      network: as for `incremental`.
+      inputs: as for `incremental`.
+      condition: as for `incremental`.
+      seed: of the random inputs.
+      length: of the sequences, in steps.
     """
     specs = [input_spec(network, inputs), condition_spec(network, condition)]
     specs = [spec for spec in specs if spec is not None]
@@ -121,7 +124,7 @@ def _distance(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
 
 
 def _rows_changed(whole: tf.Tensor, changed: tf.Tensor, time: int) -> int:
-    """Return how far before `time` the first row is that changed."""
+    """Return the distance before `time` of the first row that changed."""
     distance = _distance(whole[:, :time], changed[:, :time])
     axes = [axis for axis in range(distance.shape.rank) if axis != 1]
     rows = tf.reduce_any(distance > TOLERANCE, axes).numpy()

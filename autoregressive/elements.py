@@ -6,10 +6,11 @@ from likelihoods.codec import Codec
 
 
 def check_elements(elements: np.ndarray, codec: Codec, rank: int) -> None:
-    """Raise ValueError for data that the codec would change without a word.
+    """Raise ValueError for data that the codec would silently change.
 
     Args:
-      elements: integers or numbers. codec: that will encode them.
+      elements: integers or floats.
+      codec: that will encode them.
       rank: 2 for [batch, time], 4 for [batch, height, width, channels].
     """
     axes = "[batch, time]" if rank == 2 else "[batch, height, width, channels]"
@@ -19,7 +20,7 @@ def check_elements(elements: np.ndarray, codec: Codec, rank: int) -> None:
     if codec.levels is None:
         return
     lowest, highest = (np.asarray(codec.decode(np.int32(s))) for s in (0, codec.levels - 1))
-    # Rounding of the elements themselves may leave the range by a little.
+    # Rounded elements may be slightly out of range.
     slack = 1e-6 * (highest - lowest) if elements.dtype.kind == "f" else 0
     outside = (elements < lowest - slack) | (elements > highest + slack)
     if outside.any():
@@ -31,10 +32,11 @@ def check_elements(elements: np.ndarray, codec: Codec, rank: int) -> None:
 
 
 def check_finite(array: np.ndarray, name: str) -> None:
-    """Raise ValueError for an array with NaN, or with what is infinite in float32.
+    """Raise ValueError for an array with NaN or a value that is infinite in float32.
 
     Args:
-      array: integers or numbers. name: in the message.
+      array: integers or floats.
+      name: for the message.
     """
     if array.dtype.kind not in "iuf":
         raise ValueError(f"`{name}` must be numbers, got {array.dtype}.")

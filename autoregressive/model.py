@@ -28,18 +28,19 @@ class Autoregressive:
     """A model p(x) = prod_t p(x_t | x_0, ..., x_(t-1)) of sequences or images.
 
     Args:
-      network: any causal `tf.Module`, Keras model or function; see `incremental`. In time order it
-        is given the sequence shifted by one, so that it has to be causal and nothing more. In
-        raster order it must be masked: its output at a pixel depends on the pixels before it.
+      network: any causal `tf.Module`, Keras model or function; see `incremental`. In time order its
+        input is the sequence shifted by one, so it need only be causal. In raster order it must be
+        masked: its output at a pixel depends only on the pixels before it.
       distribution: of every element, see `likelihoods.distribution`.
       codec: from elements to the distribution's symbols. By default `Linear` for sequences of
         levels, `Integers` for images and `Reals` for real symbols.
       condition_channels: of the network's second argument [batch, time, channels]; 0: it has none.
-        A Keras model with two inputs says so itself.
+        Not needed for a Keras model with two inputs.
       order: "time" for elements [batch, time], "raster" for images [batch, height, width,
         channels].
-      inputs: what the network takes, where it is no Keras model, nor float32 [batch, time, 1] or a
-        grey image: [None, None, 1], or [None, None, None, channels].
+      inputs: shape and dtype of the network's input, [None, None, 1] or [None, None, None,
+        channels]. Not needed for a Keras model, or for float32 [batch, time, 1] and grey images.
+
     Raises:
       ValueError: the network has another number of output channels than the distribution has
         parameters, or codec and distribution have different levels.
@@ -95,12 +96,14 @@ class Autoregressive:
         codec: Codec,
         order: Literal["time", "raster"] = "time",
     ) -> "Autoregressive":
-        """Return the model of a network that reads symbols and shifts them by itself.
+        """Return the model of a network that reads symbols and does its own shift.
 
         Args:
-          symbols: a `SymbolNetwork`; in time order a `SteppedSymbols`, to be sampled by "cached".
-          distribution, codec: of its symbols.
-          order: of them.
+          symbols: a `SymbolNetwork`; in time order, a `SteppedSymbols` if it is to be sampled by
+            "cached".
+          distribution: of the symbols.
+          codec: of the symbols.
+          order: "time" or "raster".
         """
         model = cls.__new__(cls)
         model._begin(symbols, distribution, codec, order)
@@ -108,12 +111,12 @@ class Autoregressive:
 
     @property
     def network(self) -> Any:
-        """The network as it was given."""
+        """The network, as it was passed."""
         return self.symbol_network.network
 
     @property
     def condition_channels(self) -> int:
-        """Channels of the condition, 0 where there is none."""
+        """Channels of the condition, 0 if there is none."""
         spec = self.symbol_network.condition
         return 0 if spec is None else spec.shape[-1]
 
@@ -146,7 +149,8 @@ class Autoregressive:
     def trainable_variables(self, *example: tf.Tensor) -> list[tf.Variable]:
         """Return the variables that the network's output depends on.
 
-        example: symbols, and a condition where there is one; by default four zeros of time order.
+        Args:
+          *example: symbols, and a condition if there is one; by default four zeros in time order.
         """
         if not example:
             zeros = tf.zeros([1, 4], tf.float32 if self.distribution.levels is None else tf.int32)
@@ -159,8 +163,9 @@ class Autoregressive:
 
         Args:
           elements: [batch, time] or [batch, height, width, channels].
+
         Raises:
-          ValueError: a wrong rank, NaN, or elements that no level stands for.
+          ValueError: elements of a wrong rank, with NaN, or that are no level of the codec.
         """
         if not tf.is_tensor(elements) or tf.executing_eagerly():
             check_elements(np.asarray(elements), self.codec, 2 if self.order == "time" else 4)
@@ -170,11 +175,12 @@ class Autoregressive:
         """Return the parameters of every element's distribution, given the elements before it.
 
         Args:
-          elements: [batch, time], or [batch, height, width, channels].
-          condition: float32 [batch, time, channels], where the network has one.
+          elements: [batch, time] or [batch, height, width, channels].
+          condition: float32 [batch, time, channels], if the network has one.
+
         Returns:
-          [..., num_parameters]; of images [batch, height, width, channels, num_parameters] where
-          the distribution is of single channels.
+          [..., num_parameters]; for images [batch, height, width, channels, num_parameters] if the
+          distribution is of single channels.
         """
         symbols = self.symbols(elements)
         if not tf.executing_eagerly():
@@ -186,10 +192,13 @@ class Autoregressive:
         """Return the log-probability of every element, or log-density of real ones, in nats.
 
         Args:
-          elements, condition: as for `conditionals`.
+          elements: as for `conditionals`.
+          condition: as for `conditionals`.
+
         Returns:
-          float32 [batch, time], or [batch, height, width] with `channels` in the distribution and
-          [batch, height, width, channels] without. Their sum over a row is its log-probability.
+          float32 [batch, time]; for images [batch, height, width] if the distribution is of whole
+          pixels, [batch, height, width, channels] if it is of single channels. The sum over a row
+          is the row's log-probability.
         """
         symbols = self.symbols(elements)
         if not tf.executing_eagerly():
@@ -213,20 +222,21 @@ class Autoregressive:
     ) -> np.ndarray:
         """Return `num` sequences [num, length] or images [num, height, width, channels].
 
-        Every row depends on the seed, its number and its condition alone: not on the method, and
-        not on `num`, beyond the rounding of the network.
+        A row depends only on the seed, its index and its condition: not on the method or on `num`,
+        except for the network's rounding.
 
         Args:
-          num: rows. length: elements of each, or (height, width, channels).
+          num: rows.
+          length: elements of each row, or (height, width, channels).
           seed: integer in [0, 2^64).
-          condition: [num, length, channels], where the network has one.
+          condition: [num, length, channels], if the network has one.
           method: "cached", one step per element; "fixed-point", passes until nothing changes;
-            "naive", a pass per element; "auto", a sampler that is registered for the network and
-            the distribution, or the fastest of the others that the network allows; "speculative",
-            passes over blocks that `draft` proposes.
+            "naive", one pass per element; "auto", the sampler registered for the network and the
+            distribution, or else "cached", or "fixed-point" if the network has no step;
+            "speculative", passes over blocks that `draft` proposes.
           temperature: see `Distribution.sample`.
-          draft: for "speculative": a smaller model of the same symbols and noise, a student of
-            this model, or anything with `as_draft(model)`. It changes nothing but the time taken.
+          draft: for "speculative": a smaller model with the same symbols and noise, a student of
+            this model, or any object with `as_draft(model)`. It changes only the time taken.
         """
         if method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
@@ -249,13 +259,19 @@ class Autoregressive:
         chunk: int = 2000,
         temperature: float = 1.0,
     ) -> Iterator[np.ndarray]:
-        """Yield the elements of `sample`, [num, chunk] at a time and the rest last.
+        """Yield the elements of `sample`, [num, chunk] at a time; the last part may be shorter.
 
         Args:
-          length, seed, condition, num, temperature: as for `sample`.
-          chunk: elements at a time, rounded up to what the network computes together.
+          length: as for `sample`.
+          seed: as for `sample`.
+          condition: as for `sample`.
+          num: as for `sample`.
+          chunk: elements at a time, rounded up to a multiple of the network's block.
+          temperature: as for `sample`.
+
         Raises:
-          NotCausalError, UnsupportedNetworkError: the network has no step.
+          NotCausalError: the network has no step.
+          UnsupportedNetworkError: the network has no step.
         """
         if self.order != "time":
             raise ValueError("`stream` needs a model in time order, got raster.")
@@ -295,6 +311,9 @@ class Autoregressive:
     def as_draft(self, model: "Autoregressive") -> Draft:
         """Return this model as a draft of another one.
 
+        Args:
+          model: whose samples the draft proposes.
+
         Raises:
           ValueError: it has other symbols, noise or condition, or no steps of one symbol.
         """
@@ -315,13 +334,17 @@ class Autoregressive:
         return SteppedDraft(network, own)
 
     def _speculative(self, draft: Any):
-        """Return a sampler by a draft; ValueError for a model that none can be of."""
+        """Return a sampler with a draft.
+
+        Raises:
+          ValueError: the model is not one of levels in time order, or the draft does not fit it.
+        """
         if self.order != "time" or self.distribution.levels is None:
             raise ValueError('`method="speculative"` needs levels in time order.')
         network, distribution = self.symbol_network, self.distribution
         if ("speculative", draft) not in self._functions:
             proposing = draft.as_draft(self)
-            network.initial_state(1)  # a network without steps says so here
+            network.initial_state(1)  # raises for a network without steps
 
             def run(noise, condition, temperature):
                 return speculative(network, distribution, noise, condition, temperature, proposing)[
@@ -367,7 +390,7 @@ def _default_codec(distribution: Distribution, order: str) -> Codec:
 
 
 def _tensor(condition: Any) -> Any:
-    """Return a condition, or a dict of several, as tensors."""
+    """Return a condition as a tensor, or a dict of conditions as tensors."""
     if isinstance(condition, dict):
         return {name: tf.convert_to_tensor(value) for name, value in condition.items()}
     return None if condition is None else tf.convert_to_tensor(condition)

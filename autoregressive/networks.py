@@ -1,4 +1,4 @@
-"""Networks as their users write them, called in one way."""
+"""Users' networks of any kind, called in a uniform way."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -8,10 +8,10 @@ import tensorflow as tf
 
 
 class CausalNetwork(Protocol):
-    """From elements, and perhaps a condition, to the parameters of a distribution at every time.
+    """A network from elements, and perhaps a condition, to distribution parameters at every time.
 
-    Law: the row t of the output depends on the rows 0 to t of the arguments, and on neither the
-    later ones nor their number.
+    Law: row t of the output depends on rows 0 to t of the arguments, but neither on later ones nor
+    on their number.
     """
 
     def __call__(self, inputs: tf.Tensor, condition: tf.Tensor, /) -> tf.Tensor:
@@ -20,9 +20,9 @@ class CausalNetwork(Protocol):
 
 @runtime_checkable
 class SteppedNetwork(Protocol):
-    """A causal network that brings its own step.
+    """A causal network with its own step.
 
-    Law: `step` over parts of the time, each with the state that the one before returned, equals
+    Law: `step` over parts of the time, each with the state that the previous one returned, equals
     the call.
     """
 
@@ -36,23 +36,23 @@ class SteppedNetwork(Protocol):
 
 
 def brings_step(network: Any) -> bool:
-    """Return whether a network has a step of its own, see `SteppedNetwork`."""
+    """Return whether a network has its own step, see `SteppedNetwork`."""
     return isinstance(network, SteppedNetwork)
 
 
 def keras_inputs(network: Any) -> list[tf.TensorSpec]:
-    """Return what a functional or built sequential Keras model takes, [None, ...] each."""
+    """Return the inputs of a functional or built sequential Keras model, [None, ...] each."""
     try:
         return [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in network.inputs or ()]
-    except (AttributeError, ValueError):  # no Keras model, or one that no call has built
+    except (AttributeError, ValueError):  # not a Keras model, or not built yet
         return []
 
 
 def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec:
-    """Return the first argument of a network: as given, as Keras says, or one channel.
+    """Return the first argument of a network: as given, as in Keras, or one channel.
 
     Raises:
-      ValueError: a Keras model takes one length only.
+      ValueError: a Keras model takes only one length.
     """
     own = keras_inputs(network)
     if given is not None:
@@ -67,9 +67,12 @@ def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpe
 def image_spec(
     network: Any, channels: int | None, given: tf.TensorSpec | None = None
 ) -> tf.TensorSpec:
-    """Return the images that a network takes: as given, or as Keras says, or float32.
+    """Return the images that a network takes: as given, as in Keras, or float32.
 
-    channels: where neither says them; None: 1.
+    Args:
+      network: any network.
+      channels: used if neither has them; None: 1.
+      given: spec of the images.
     """
     if given is not None:
         return given
@@ -80,7 +83,7 @@ def image_spec(
 
 
 def condition_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec | None:
-    """Return the second argument of a network, or None where it has one argument."""
+    """Return the second argument of a network, or None if it has one argument."""
     own = keras_inputs(network)
     if given is not None:
         return given
@@ -88,11 +91,11 @@ def condition_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.Tenso
 
 
 def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[..., tf.Tensor]:
-    """Return a function of tensors that calls the network as it is used, not as it is trained.
+    """Return a function of tensors that calls the network in inference mode.
 
     Args:
       network: any callable.
-      specs: of its arguments; a Keras layer that has no weights yet makes them for these.
+      specs: of its arguments; a Keras layer without weights is built for these.
     """
     listed = len(keras_inputs(network)) > 1
     options = {"training": False} if _takes_training(network) else {}
@@ -109,7 +112,7 @@ def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]
     """Return the trainable variables that a function of tensors reads.
 
     Args:
-      function: is traced for the example, in the scope of a Replicator if its variables are.
+      function: traced for the example, in the scope of a Replicator if its variables are in one.
       example: its arguments.
     """
     traced = tf.function(function, autograph=False).get_concrete_function(*example)
@@ -118,7 +121,7 @@ def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]
 
 
 def _of_all_replicas(variable: tf.Variable) -> tf.Variable:
-    """Return the variable that a replica's copy belongs to; of one device the variable itself."""
+    """Return the variable of a replica's copy; on one device the variable itself."""
     container = getattr(variable.handle, "_distributed_container", None)
     return variable if container is None or container() is None else container()
 

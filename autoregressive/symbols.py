@@ -15,9 +15,9 @@ State = dict[str, Any]
 
 
 class SymbolNetwork(Protocol):
-    """What a sampler needs of a network.
+    """The part of a network that samplers use.
 
-    Law: the parameters at a position depend on the symbols at earlier positions alone.
+    Law: the parameters at a position depend only on the symbols at earlier positions.
     """
 
     def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
@@ -31,31 +31,33 @@ Step = Callable[[Any, int, State], tuple[tf.Tensor, Any]]
 
 
 class SteppedSymbols(SymbolNetwork, Protocol):
-    """What the cached sampler needs of a network in time order."""
+    """The part of a network in time order that the cached sampler uses."""
 
     @property
     def has_step(self) -> bool:
-        """Whether there are steps at all."""
+        """True if the network can compute one symbol at a time."""
 
     @property
     def block(self) -> int:
-        """Symbols after which the steps repeat: a network may compute some of them together."""
+        """Number of steps in a cycle: a network may compute several symbols together."""
 
     def initial_state(self, batch: int) -> State:
-        """Return {"input": what it reads before the first symbol, "network": its own state}."""
+        """Return {"input": the input before the first symbol, "network": the network's state}."""
 
     def stepper(self, condition: tf.Tensor | None) -> Step:
         """Return the steps of a chunk that begins with a block.
 
-        A step takes the time in the chunk, the remainder of the time by `block` as a Python
-        number, and the state; it returns the parameters [batch, 1, num_parameters] of that symbol,
-        and the network's state after them.
+        Args:
+          condition: [batch, time, channels] of the chunk, or None.
 
-        condition: [batch, time, channels] of the chunk, or None.
+        Returns:
+          A function of the time in the chunk, the remainder of the time by `block` as a Python
+          number, and the state. It returns the parameters [batch, 1, num_parameters] of that
+          symbol, and the network's state after it.
         """
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return what the network reads of symbols [batch, n]."""
+        """Return symbols [batch, n] as the network's inputs."""
 
 
 class TimeOrder:
@@ -63,9 +65,10 @@ class TimeOrder:
 
     Args:
       network: causal; see `autoregressive.networks.CausalNetwork`.
-      distribution, codec: of the symbols.
-      inputs: of the network: [None, None] or [None, None, 1]. Integers are the symbols themselves,
-        numbers what the codec scales them to.
+      distribution: of the symbols.
+      codec: of the symbols.
+      inputs: of the network: [None, None] or [None, None, 1]. An integer dtype means the symbols
+        themselves, a float dtype the codec's scaled values.
       condition: of its second argument, if it has one.
     """
 
@@ -91,10 +94,11 @@ class TimeOrder:
 
     @property
     def stepped(self) -> Any:
-        """The network with `initial_state` and `step`, derived when they are first asked for.
+        """The network with `initial_state` and `step`, derived on first use.
 
         Raises:
-          NotCausalError, UnsupportedNetworkError: there is no step.
+          NotCausalError: there is no step.
+          UnsupportedNetworkError: there is no step.
         """
         if self._stepped is None:
             with tf.init_scope():
@@ -105,20 +109,20 @@ class TimeOrder:
 
     @property
     def has_step(self) -> bool:
-        """Whether the network has a step, its own or a derived one."""
+        """True if the network has a step, its own or a derived one."""
         try:
             return self.stepped is not None
         except (NotCausalError, UnsupportedNetworkError):
             return False
 
     def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
-        """Return [batch, time, num_parameters]; of position t from the symbols before t."""
+        """Return [batch, time, num_parameters]; those of position t from the symbols before t."""
         return self.parameters_after(self.read(symbols), condition)
 
     def parameters_after(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
-        """Return the parameters from what the network reads of all positions, see `read`.
+        """Return the parameters from the network's inputs at all positions, see `read`.
 
-        Numbers need not be those of symbols: gradients flow through them.
+        Float inputs need not be those of symbols: gradients flow through them.
         """
         shifted = tf.concat([self.start(tf.shape(inputs)[0]), inputs[:, :-1]], 1)
         shifted.set_shape(inputs.shape)
@@ -129,13 +133,13 @@ class TimeOrder:
         return tf.range(tf.shape(symbols)[1])[tf.newaxis]
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return what the network reads of symbols [batch, time]."""
+        """Return symbols [batch, time] as the network's inputs."""
         is_level = self.inputs.dtype.is_integer
         inputs = tf.cast(symbols if is_level else self._codec.scale(symbols), self.inputs.dtype)
         return inputs if self.inputs.shape.rank == 2 else inputs[..., tf.newaxis]
 
     def start(self, batch: int | tf.Tensor) -> tf.Tensor:
-        """Return what the network reads before the first symbol, one step: the middle."""
+        """Return the network's input before the first symbol, one step of the middle value."""
         value = tf.constant(self._start, self.inputs.dtype)
         return tf.fill([batch, 1, *self.inputs.shape[2:]], value)
 
@@ -155,10 +159,10 @@ class TimeOrder:
     def chunk(
         self, inputs: tf.Tensor, state: Any, condition: tf.Tensor | None
     ) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of n symbols in one pass, and the network's state after them.
+        """Return the parameters of n symbols from one pass, and the network's state after them.
 
         Args:
-          inputs: what it reads before each of them, [batch, n, ...].
+          inputs: of the network, one before each symbol, [batch, n, ...].
           state: of the network alone.
           condition: [batch, n, channels], or None.
         """
@@ -179,8 +183,8 @@ class RasterOrder:
 
     Args:
       network: from images, and perhaps a condition, to [batch, height, width, parameters].
-      distribution: of one pixel, where it has `channels`; else of one channel, and the network has
-        parameters for each channel.
+      distribution: of one pixel, if it has `channels`; otherwise of one channel, and the network
+        has parameters for each channel.
       codec: of the symbols.
       inputs: of the network, [None, None, None, channels].
     """

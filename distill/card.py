@@ -15,7 +15,7 @@ from wavenet.evaluation import dev_corpus
 
 
 def export(given: ExportArguments) -> str:
-    """Evaluates a run's student and its teacher on dev, writes the folder; returns a line on it."""
+    """Evaluate a run's student and its teacher on dev, write the folder, and return a summary."""
     stored, model = RunDirectory.open(given.run).config(), load_student(given.run)
     teacher = load_teacher(teacher_of(model))
     data = Path(stored["data_folder"])
@@ -38,7 +38,7 @@ def export(given: ExportArguments) -> str:
 
 
 def _shipped_name(stored: dict) -> str:
-    """Returns the teacher's public name: the shipped one's, else the name of its folder."""
+    """Return the teacher's public name: the shipped one's, else the name of its folder."""
     shipped = wavenet_model.load(Path(wavenet_model.SHIPPED))
     if digest(shipped.network) == stored["teacher_weights"]:
         return wavenet_model.SHIPPED
@@ -46,7 +46,7 @@ def _shipped_name(stored: dict) -> str:
 
 
 def card(spec: dict) -> str:
-    """Returns the model card, Markdown, of a model.json."""
+    """Return the model card, Markdown, of a model.json."""
     quality, kl = spec["quality"], spec["quality"]["kl_nats"]
     mel = ", conditioned on mel spectrograms" if spec["features"]["mel"] else ""
     systems = {"student": quality, **quality["against"]}

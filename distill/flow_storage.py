@@ -25,10 +25,14 @@ def save(student: FlowStudent, folder: str | Path, *, sample_rate_hz: int | None
     """Write a student as programs that need none of the code that defined its networks.
 
     Args:
-      student, folder, sample_rate_hz: as for `autoregressive.storage.save`.
+      student: as for `autoregressive.storage.save`.
+      folder: as for `autoregressive.storage.save`.
+      sample_rate_hz: as for `autoregressive.storage.save`.
+
     Returns:
       The folder. `load` reads it; `program` in it is a SavedModel with the functions `calls`, one
       for each network, `encode`, `decode` and `scale`.
+
     Raises:
       UserError: a part of the student cannot be stored; the message names it.
       ValueError: a sample rate below 1.

@@ -65,8 +65,10 @@ class FlowStudent:
         self._compiled = tf.function(self._drawn, autograph=False, jit_compile=True)
 
     def draw(self, noise: tf.Tensor, condition: tf.Tensor | None = None) -> FlowOutput:
-        """Return what the student makes of noise float32 [batch, time]: values as networks read
-        them, and the location and log-scale of each given the noise before it.
+        """Return the student's output for noise float32 [batch, time].
+
+        It has values as networks read them, and the location and log-scale of each given the
+        noise before it.
         """
         steps, values = [], noise
         for call in self.calls:
@@ -128,7 +130,10 @@ class FlowStudent:
         """Return `num` sequences [num, length] of elements, each a function of seed and row.
 
         Args:
-          num, length, seed, condition: as for `Autoregressive.sample`.
+          num: as for `Autoregressive.sample`.
+          length: as for `Autoregressive.sample`.
+          seed: as for `Autoregressive.sample`.
+          condition: as for `Autoregressive.sample`.
         """
         noise = self.noise(seed, tf.range(num), length)
         given = None if condition is None else tf.convert_to_tensor(condition)

@@ -50,8 +50,9 @@ def is_stored(folder: Path) -> bool:
 
 
 def is_of_user(path: Path) -> bool:
-    """Return whether a folder is one that `save` wrote, or a bundle of such a model, NAME or
-    NAME/VERSION.
+    """Return whether a folder was written by `save`, or is a bundle of such a model.
+
+    A bundle is given as NAME or NAME/VERSION.
     """
     if is_stored(path):
         return True

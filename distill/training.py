@@ -1,4 +1,4 @@
-"""Distilling a student: from a trained teacher and recordings to a run directory."""
+"""Distillation of a student: from a trained teacher and recordings to a run directory."""
 
 import dataclasses
 import functools
@@ -48,18 +48,20 @@ def distill(
     say=print,
     replicator: Replicator | None = None,
 ) -> Outcome:
-    """Distils, or goes on distilling, in `workdir`; how it ended.
+    """Distil or resume a run in `workdir` and return how it ended.
 
     Args:
-      preset: the name it goes by.
-      config: everything that decides the outcome, with the teacher and the data.
-      teacher: from `load_teacher`; it is read and never written. teacher_path: where it lies.
+      preset: its name.
+      config: everything that determines the result, with the teacher and the data.
+      teacher: from `load_teacher`; it is read and never written.
+      teacher_path: its location.
       data: a folder of recordings, see `wavenet.data.recordings.scan`.
-      workdir: the run directory, made if missing; a run there must have the same configuration.
-      say: called with lines for the person watching.
-      replicator: what it runs on; None: one device. It changes nothing but the time it takes.
+      workdir: the run directory, created if missing; a run there must have the same configuration.
+      say: called with progress messages.
+      replicator: the devices; None: one device. It changes nothing but the time.
 
-    Raises UserError, DataError or AudioError with a line that explains what to do.
+    Raises:
+      UserError, DataError, AudioError: with a line that explains what to do.
     """
     config = config.resolved(teacher, teacher_path)
     with TrainingRun(workdir, replicator, say, config.clips.batch_size, config.optimizer) as run:
@@ -128,7 +130,7 @@ def discriminators(config: DistillConfig) -> Discriminators | None:
 def pretrain_pitch_reader(
     student: ParallelWaveNet, config: DistillConfig, teacher: SpeechModel, corpus: Corpus
 ) -> None:
-    """Lets the reader of F0 learn its task before the flows rely on it."""
+    """Train the reader of F0 before the flows rely on it."""
     if student.drafter is None or not config.pitch_steps:
         return
     channels = config.student.feature_channels
@@ -146,8 +148,8 @@ def pretrain_pitch_reader(
 def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     """Return a student before its first step.
 
-    Its conditioner starts as the teacher's where there is room for it; all its weights but what
-    the conditioner knows of its frames start as those of `config.start_from` where that is given.
+    Its conditioner starts as the teacher's where there is room for it; all its weights except the
+    statistics of its frames start as those of `config.start_from` where that is given.
     """
     student = _untrained(config, teacher)
     if config.start_from is not None:
@@ -179,7 +181,7 @@ def _untrained(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
 
 
 def corpus_features(config: DistillConfig, teacher: SpeechModel) -> tuple[Feature, ...]:
-    """The frames that clips come with: the teacher's, and F0 for a student with a draft."""
+    """Return the frames of clips: the teacher's, and F0 for a student with a draft."""
     theirs = teacher.config.data.features
     extra = () if "f0" in theirs or not config.student.draft_passes else ("f0",)
     return (*theirs, *extra)
@@ -188,7 +190,7 @@ def corpus_features(config: DistillConfig, teacher: SpeechModel) -> tuple[Featur
 def corpus_for(
     config: DistillConfig, teacher: SpeechModel, data: Path, workdir: Path | None, say
 ) -> Corpus:
-    """The recordings at the teacher's rate and level, with frames of its convention."""
+    """Return the recordings at the teacher's rate and level, with frames of its convention."""
     features = corpus_features(config, teacher)
     wanted = dataclasses.replace(
         teacher.config, data=dataclasses.replace(teacher.config.data, features=features)
@@ -214,9 +216,15 @@ def batches(
     shard_index: int = 0,
     num_shards: int = 1,
 ) -> tf.data.Dataset:
-    """The batches from step `start_step` on, a function of the seed and the step alone.
+    """Return the batches from `start_step` on, a function of the seed and the step alone.
 
-    shard_index, num_shards: which equal part of their rows.
+    Args:
+      corpus: the recordings.
+      config: of the run.
+      teacher: determines the frames.
+      start_step: number of the first batch.
+      shard_index: the equal part of their rows to return.
+      num_shards: number of equal parts.
     """
     return clips(
         corpus,
@@ -233,7 +241,7 @@ def batches(
 
 
 def surroundings(config: DistillConfig) -> Surroundings:
-    """What comes with a clip beside its own samples and frames."""
+    """Return the past and neighbouring frames of a clip."""
     if config.student.domain == "wave":
         return Surroundings()
     return Surroundings(config.clips.left_samples, SIDE_FRAMES)
@@ -242,7 +250,7 @@ def surroundings(config: DistillConfig) -> Surroundings:
 def run_config(
     preset: str, config: DistillConfig, teacher: SpeechModel, teacher_path: Path, data: Path
 ) -> dict:
-    """What config.json says of a run: all that is needed to use the student without its teacher."""
+    """Return the content of a run's config.json: all that the student needs without its teacher."""
     return {
         "kind": KIND,
         "preset": preset,
@@ -258,12 +266,12 @@ def run_config(
 
 
 def defaults_of(config: DistillConfig, teacher: SpeechModel) -> dict:
-    """The defaults of the settings in `run_config`."""
+    """Return the defaults of the settings in `run_config`."""
     return {**defaults(config), "data": defaults(teacher.config.data)}
 
 
 def _classifier(run: TrainingRun, config: DistillConfig, corpus: Corpus) -> UnitClassifier | None:
-    """The run's classifier of speech units, trained first if there is none yet; None if unused."""
+    """Return the run's classifier of speech units, trained if missing; None if unused."""
     if not (config.loss.feature or config.loss.style):
         return None
     path = run.directory.path / UNITS

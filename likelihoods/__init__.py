@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from likelihoods.pixels import PixelMixture as PixelMixture
     from likelihoods.tfp import FromTFP as FromTFP
 
-_PLACES = {
+_EXPORTS = {
     "Categorical": "categorical",
     "Codec": "codec",
     "Distribution": "distribution",
@@ -40,11 +40,11 @@ _PLACES = {
     "Tabulated": "distribution",
     "bits_per_sample": "distribution",
 }
-__all__ = list(_PLACES)
+__all__ = list(_EXPORTS)
 
 
 def __getattr__(name: str) -> Any:
     """Return a public name from the module that defines it (PEP 562)."""
-    if name not in _PLACES:
+    if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)

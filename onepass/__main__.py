@@ -1,4 +1,4 @@
-"""`python -m onepass` is the command `onepass`."""
+"""`python -m onepass`, the command `onepass`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Command-line words read into dataclasses, with every mistake in one line."""
+"""Command-line words read into dataclasses, with every mistake reported in one line."""
 
 import contextlib
 import difflib
@@ -17,11 +17,22 @@ SEEDS = 2**64
 
 
 class UsageError(UserError):
-    """A command line that cannot be understood; its message is one line."""
+    """An error of a command line that cannot be parsed; its message is one line."""
 
 
 def parse(kind, arguments: list[str], program: str, default=None, description: str | None = None):
-    """The dataclass `kind` read from arguments; UsageError, in one line, if they do not fit."""
+    """Return the dataclass `kind` read from arguments.
+
+    Args:
+      kind: a dataclass.
+      arguments: words of the command line.
+      program: its name in messages.
+      default: an instance of `kind` with the default values.
+      description: of the help text; None: that of the dataclass.
+
+    Raises:
+      UsageError: the arguments do not fit.
+    """
     import tyro
 
     printed = io.StringIO()
@@ -42,7 +53,17 @@ def parse(kind, arguments: list[str], program: str, default=None, description: s
 
 
 def chosen(arguments: list[str], known: Collection[str], what: str, program: str) -> str:
-    """The first argument, one of the known words."""
+    """Return the first argument, which must be one of the known words.
+
+    Args:
+      arguments: words of the command line.
+      known: words to choose from.
+      what: kind of word, for messages.
+      program: name of the command, for messages.
+
+    Raises:
+      UsageError: there is no argument, or an unknown one.
+    """
     names = ", ".join(known)
     if not arguments:
         raise UsageError(f"name a {what}: {names} (see {program} --help)")
@@ -55,7 +76,7 @@ def chosen(arguments: list[str], known: Collection[str], what: str, program: str
 
 
 def _complaint(boxed: str) -> str:
-    """What tyro's box says, in one short line, without the help that it repeats."""
+    """Return the message of tyro's box in one short line, without the repeated help."""
     sections = _sections(boxed)
     text = " ".join(" ".join(sections[0]).split()) if sections else "it cannot be read"
     if text.startswith("Missing from"):
@@ -72,7 +93,7 @@ def _complaint(boxed: str) -> str:
 
 
 def _sections(boxed: str) -> list[list[str]]:
-    """The lines of each part of a box, drawn with lines or in ASCII, without colours and frame."""
+    """Return the lines of each part of a box, drawn with lines or in ASCII, without its frame."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
     sections: list[list[str]] = [[]]
     for line in text.splitlines()[1:]:  # the first one is the title
@@ -84,5 +105,5 @@ def _sections(boxed: str) -> list[list[str]]:
 
 
 def _options(section: list[str]) -> list[str]:
-    """The options that a section lists, such as `--data PATH`; their help is indented further."""
+    """Return the options that a section lists, such as `--data PATH`, without their help."""
     return [line.strip() for line in section if re.match(r" {4}\S", line)]

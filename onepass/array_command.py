@@ -1,5 +1,6 @@
-"""The verbs `sample` and `evaluate` for models of users; what runs them is imported once their
-options are read.
+"""The verbs `sample` and `evaluate` for models of users.
+
+Their implementation is imported once their options are read.
 """
 
 import dataclasses
@@ -15,20 +16,22 @@ MODEL = tyro.conf.arg(metavar="MODEL")
 
 @dataclasses.dataclass(frozen=True)
 class SampleArguments:
-    """Samples of a model that `onepass.save` or `onepass.export` wrote: WAV files of a model of
-    sound, PNG files of grey or colour images (16 bits where levels are more than 256), else one npy
-    file."""
+    """Sample a model that `onepass.save` or `onepass.export` wrote.
+
+    It writes WAV files of a model of sound, PNG files of grey or colour images (16 bits beyond 256
+    levels), else one npy file.
+    """
 
     model: Annotated[tyro.conf.Positional[Path], MODEL]
     """Folder of the model, or a bundle NAME/VERSION."""
     out: Path
-    """Folder for the files, sample_SEED_ROW or sample_SEED.npy; made if missing."""
+    """Folder for the files, sample_SEED_ROW or sample_SEED.npy; created if missing."""
     length: tuple[int, ...]
     """Elements of a sequence; or height, width and channels of an image."""
     num: int = 1
     """Samples, the rows 0, 1, ... of the seed."""
     seed: int = 0
-    """Of the noise: the same seed gives the same samples."""
+    """Seed of the noise: the same seed gives the same samples."""
     temperature: float = 1.0
     """1 samples the model; less comes closer to its mode."""
     condition: Path | None = None
@@ -36,9 +39,9 @@ class SampleArguments:
     method: Literal["auto", "cached", "fixed-point", "naive"] = "auto"
     """Sampler of a saved model; all give the same samples."""
     npy: bool = False
-    """Write an npy file, whatever the model makes."""
+    """Always write an npy file."""
     overwrite: bool = False
-    """Replace files of these names that are there already."""
+    """Replace existing files of these names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +56,7 @@ class EvaluateArguments:
     condition: Path | None = None
     """npy file [num, time, channels], for a model with a condition."""
     batch: int = 16
-    """Rows that are computed together."""
+    """Rows computed together."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print the figures as JSON."""
 

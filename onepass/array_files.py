@@ -33,6 +33,7 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
     Args:
       path: npy file, or a folder of sounds or images, in the order of their names.
       model: whose `sample_rate_hz` sounds must have.
+
     Raises:
       UserError: there is no row, or a file cannot be read.
     """

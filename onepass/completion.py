@@ -1,35 +1,29 @@
 """Shell completion, by tyro's own mechanism: `onepass --tyro-print-completion bash|zsh|tcsh`.
 
 The command chooses a verb, and a verb a preset, before tyro reads the options; for the script they
-are put together as one tree of sub-commands.
+are combined into one tree of sub-commands.
 """
 
-import importlib
 from typing import Annotated, Any, Union
 
 import tyro
 
-from onepass.command import BENCHES
 from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.quickstart_arguments import QuickstartArguments
 
 
 def run(arguments: list[str]) -> None:
-    """Prints or writes the script that `--tyro-print-completion SHELL` asks for, and exits."""
+    """Print or write the script requested by `--tyro-print-completion SHELL`, and exit."""
     tyro.cli(tree(), prog="onepass", args=arguments)
 
 
 def tree() -> Any:
-    """The type of the whole command line, a union of sub-commands."""
+    """Return the type of the whole command line, a union of sub-commands."""
     from replicator.launch.command import LaunchArguments
     from replicator.planning.arguments import PlanArguments
     from serving.bundles.export_arguments import ExportArguments
     from serving.command import ServeArguments
 
-    benches = {
-        name: importlib.import_module(f"onepass.bench.{name}.arguments").BenchArguments
-        for name in BENCHES
-    }
     return _union(
         {
             "quickstart": QuickstartArguments,
@@ -41,7 +35,6 @@ def tree() -> Any:
             "decompress": DecompressArguments,
             "export": ExportArguments,
             "serve": ServeArguments,
-            "bench": _union(benches),
             "plan": PlanArguments,
             "launch": LaunchArguments,
         }
@@ -49,7 +42,7 @@ def tree() -> Any:
 
 
 def _union(kinds: dict[str, Any]) -> Any:
-    """Sub-commands by name; each a type that tyro reads."""
+    """Return sub-commands by name, each a type that tyro reads."""
     named = (Annotated[kind, tyro.conf.subcommand(name)] for name, kind in kinds.items())
     return Union[tuple(named)]  # noqa: UP007 - of types that are known only now
 
@@ -75,7 +68,7 @@ def _distillations() -> dict[str, Any]:
 
 
 def _of_models(name: str) -> Any:
-    """The options of a verb that a model decides: those of sound, with those of images."""
+    """Return the options of a verb that depend on the model, for each shipped model."""
     from distill import command as sounds
     from onepass.shipped import SHIPPED
     from pixelcnn import command as images

@@ -101,13 +101,13 @@ def load(place: str | Path) -> "Model":
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a folder, or its sub-folder of a version, holds an exported program."""
+    """Return whether a folder, or its subfolder for a version, holds an exported program."""
     versions = (folder for folder in path.glob("*/") if folder.name.isdecimal())
     return any((place / PROGRAM_FILE).exists() for place in (path, *versions))
 
 
 def makes_of(path: Path) -> str:
-    """What the model of a run directory or model folder makes, "sound" or "images"."""
+    """Return the output of the model in a run directory or model folder, "sound" or "images"."""
     from pixelcnn.config import KINDS
 
     return "images" if kind_of(path) in KINDS else "sound"

@@ -1,4 +1,4 @@
-"""`onepass plan`: which model a word names, and its training step for batches of any size."""
+"""`onepass plan`: the model that a word names, and its training step for batches of any size."""
 
 import importlib
 import tempfile
@@ -20,7 +20,13 @@ MODULES = {"wavenet": "wavenet", "pixelcnn": "pixelcnn", "multiscale": "pixelcnn
 def run_plan(
     rest: list[str], parse: Callable[..., PlanArguments], import_tensorflow: Callable[[], None]
 ) -> int:
-    """Reads the rest of `onepass plan ...`, and plans; the exit status."""
+    """Run `onepass plan` and return the exit status.
+
+    Args:
+      rest: words after the verb.
+      parse: reads a dataclass from words.
+      import_tensorflow: called before TensorFlow is needed.
+    """
     given = parse(PlanArguments, rest, "onepass plan")
     check(given)
     package = _package(given.model)
@@ -32,10 +38,10 @@ def run_plan(
 
 
 def _package(model: str) -> str | None:
-    """The package that trains a run or a preset; None for an exported folder.
+    """Return the package that trains a run or a preset; None for an exported folder.
 
     Raises:
-      UserError, UsageError: the word names nothing that can be planned.
+      UserError: the word names nothing that can be planned.
     """
     if (Path(model) / "manifest.json").exists():
         return None

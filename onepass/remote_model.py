@@ -1,4 +1,4 @@
-"""A served model with the methods of one that is here; needs neither TensorFlow nor its weights."""
+"""A served model with the methods of a local one, without TensorFlow or its weights."""
 
 import functools
 import os
@@ -23,7 +23,8 @@ def _levelled(chunk: np.ndarray, gain_db: float) -> np.ndarray:
 class RemoteModel:
     """A model of `onepass serve`.
 
-    spec: what the server says of it.
+    Attributes:
+      spec: the server's description of it.
 
     Args:
       url: http://HOST:PORT/NAME, https or grpc. The token is in ONEPASS_TOKEN.
@@ -40,7 +41,7 @@ class RemoteModel:
 
     @property
     def makes_sound(self) -> bool:
-        """Whether it makes sound; else images."""
+        """True for sound, False for images."""
         return self.spec.get("kind") == "sound"
 
     def sample(
@@ -55,7 +56,11 @@ class RemoteModel:
         """Return `num` arrays [num, *length] of a user's model, see `Autoregressive.sample`.
 
         Args:
-          num, length, seed, condition, temperature: as there.
+          num: see `Autoregressive.sample`.
+          length: see `Autoregressive.sample`.
+          seed: see `Autoregressive.sample`.
+          condition: see `Autoregressive.sample`.
+          temperature: see `Autoregressive.sample`.
 
         Raises:
           ClientError: the server refuses or cannot be reached. UserError: it is no user's model.
@@ -66,7 +71,8 @@ class RemoteModel:
         """Return the log-probability of every element, float32, in nats, by a user's model.
 
         Args:
-          elements, condition: as for `Autoregressive.log_prob`.
+          elements: as for `Autoregressive.log_prob`.
+          condition: as for `Autoregressive.log_prob`.
 
         Raises:
           ClientError: the server refuses or cannot be reached. UserError: the model has none.
@@ -80,15 +86,17 @@ class RemoteModel:
     def generate(
         self, condition: Any = None, *, seed: int = 0, num: int = 1, **given: Any
     ) -> np.ndarray:
-        """Sounds, float32 [num, samples], or images, uint8 [num, size, size, channels].
+        """Return sounds, float32 [num, samples], or images, uint8 [num, size, size, channels].
 
         Args:
           condition: frames float [frames, channels] to speak; or a class, a caption or a map.
-          seed, num: sample n of a seed is the same whatever `num` is.
+          seed: of the noise.
+          num: number of outputs; output n of a seed does not depend on `num`.
           given: further arguments of `Client.speak` (text, recording, seconds, temperature, ...)
             or of `Client.draw` (temperature, ...).
 
-        Raises ClientError where the server refuses or cannot be reached.
+        Raises:
+          ClientError: the server rejects the request or cannot be reached.
         """
         if self.makes_sound:
             rows = [
@@ -99,10 +107,10 @@ class RemoteModel:
         return np.stack([scales[-1] for scales in self.progressions(condition, seed, num, **given)])
 
     def stream(self, condition: Any = None, *, seed: int = 0, **given: Any) -> Iterator[np.ndarray]:
-        """Return one sound in chunks float32 [samples], as the server makes it.
+        """Yield one sound in chunks float32 [samples], as the server generates it.
 
-        Of frames from the `frames(...)` of a model that is here, it is at the recording's level. Of
-        a user's model of sequences `length` must be given.
+        With frames from the `frames(...)` of a local model, it has the recording's level. A
+        user's model of sequences needs `length`.
         """
         if self.spec.get("kind") == "array":
             length, temperature = given.pop("length"), given.pop("temperature", 1.0)
@@ -118,17 +126,17 @@ class RemoteModel:
     def progressions(
         self, condition: Any = None, seed: int = 0, num: int = 1, **given: Any
     ) -> Iterator[list[np.ndarray]]:
-        """For each image all its scales, the smallest first, as the server makes them."""
+        """Yield all scales of each image, the smallest first, as the server generates them."""
         named = {**self._condition(condition), **given}
         with self._client.draw(self.name, num=num, seed=seed, **named) as scales:
             yield from whole_images(scales)
 
     def close(self) -> None:
-        """Lets the connection go."""
+        """Close the connection."""
         self._client.close()
 
     def _condition(self, condition: Any) -> dict[str, Any]:
-        """A condition as `Client.draw` names it; an array is a map."""
+        """Return a condition as an argument of `Client.draw`; an array is a map."""
         if condition is None:
             return {}
         if self.spec.get("condition") == "caption":

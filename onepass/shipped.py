@@ -1,4 +1,4 @@
-"""The models that come with the package, by name, read without TensorFlow."""
+"""The models that are part of the package, by name, read without TensorFlow."""
 
 from pathlib import Path
 
@@ -14,11 +14,11 @@ SHIPPED = {
     "shipped-objects-teacher": "images",
     "shipped-emoji": "images",
 }
-"""What each model makes."""
+"""The output of each model."""
 
 
 def folder(name: str) -> Path:
-    """The model folder of a shipped model, with model.json and card.md."""
+    """Return the model folder of a shipped model, with model.json and card.md."""
     from distill.shipped import student_folder
     from pixelcnn.shipped import folder as image_folder
     from wavenet import shipped as teachers

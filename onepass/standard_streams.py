@@ -1,4 +1,4 @@
-"""Standard input, output and error that may be closed, full, or read by nobody any more."""
+"""Standard input, output and error that may be closed, full, or without a reader."""
 
 import contextlib
 import errno
@@ -9,20 +9,20 @@ from typing import Any, TextIO
 
 
 class Output:
-    """Standard output, which remembers why something that was printed is lost.
+    """Standard output that stores the error of a line that could not be written.
 
     Attributes:
-      lost: the error of the first line that could not be written; None while all are.
+      lost: the error of the first line that could not be written; None if there is none.
     """
 
     def __init__(self, stream: TextIO | None):
         self._is_closed = stream is None
-        # The real one stays open for as long as the process lives.
+        # The replacement stays open until the process ends.
         self._stream = open(os.devnull, "w") if stream is None else stream  # noqa: SIM115
         self.lost: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write to the stream; of a closed one the text is lost, and the work goes on."""
+        """Write to the stream; the text for a closed one is dropped without stopping the work."""
         if self._is_closed and text:
             self.lost = OSError(errno.EBADF, os.strerror(errno.EBADF))
         with self._watched():
@@ -48,7 +48,7 @@ class Output:
 
 @contextlib.contextmanager
 def watched_output() -> Iterator[Output]:
-    """A context in which standard output is an `Output`; what waits in it is written at its end."""
+    """Replace standard output by an `Output` during the block, and flush it at the end."""
     _open_closed()
     before, output = sys.stdout, Output(sys.stdout)
     sys.stdout = output
@@ -59,19 +59,19 @@ def watched_output() -> Iterator[Output]:
         with contextlib.suppress(OSError):
             output.flush()
         if output.lost is not None:
-            _let_go(1)  # or Python would try again as it ends
+            _discard(1)  # otherwise Python would try again at exit
 
 
 def say_error(line: str) -> None:
-    """Print a line on standard error, where that can be written."""
+    """Print a line on standard error, if that can be written."""
     try:
         print(f"onepass: {line}", file=sys.stderr, flush=True)
     except OSError:
-        _let_go(2)
+        _discard(2)
 
 
 def _open_closed() -> None:
-    """Open closed descriptors of standard streams on nothing, so that no file takes their numbers.
+    """Open closed standard descriptors on the null device, so that no file takes their numbers.
 
     Python has None for such a stream; standard output stays so, see `Output`.
     """
@@ -79,13 +79,13 @@ def _open_closed() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for as long as the process lives)
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
 
 
-def _let_go(descriptor: int) -> None:
-    """Send what still waits to be written to a standard stream nowhere."""
+def _discard(descriptor: int) -> None:
+    """Discard what a standard stream has not written yet."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)

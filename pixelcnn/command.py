@@ -94,17 +94,17 @@ class EvaluateArguments:
     """Run directory, model folder, or shipped-digits, shipped-digits-teacher,
     shipped-digits-flow, shipped-objects, shipped-objects-teacher, shipped-emoji."""
     data: str | None = None
-    """Images, as for `train`, whose dev split is used; None: the ones it was trained on."""
+    """Images, as for `train`, whose dev split is used; None: those of its training."""
     everything: Annotated[bool, tyro.conf.arg(name="all")] = False
-    """Use the images of all splits, also those that training would take."""
+    """Use the images of all splits, including those for training."""
     samples: int = 200
-    """Images to draw for what samples show; 0: none."""
+    """Number of images to draw and measure; 0: none."""
     guidance: float = 0.0
-    """Of these samples, see `onepass sample`."""
+    """Guidance of these samples, see `onepass sample`."""
     temperature: tuple[float, ...] = (1.0,)
-    """Of these samples; one number, or one a scale, base first."""
+    """Temperature of these samples; one number, or one per scale, base first."""
     seed: int = 0
-    """Of the intervals and the samples."""
+    """Seed of the intervals and the samples."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
 
@@ -130,7 +130,7 @@ def run_evaluate(arguments: list[str], parse) -> int:
         **evaluate(model, dataset, given.seed),
         **_of_samples(given, model, dataset),
     }
-    print(json.dumps(figures, indent=2) if given.as_json else in_words(figures))
+    print(json.dumps(figures, indent=2) if given.as_json else format_report(figures))
     return 0
 
 
@@ -173,7 +173,7 @@ def training_data(path: Path, model: "ImageModel") -> str:
     return data
 
 
-def in_words(figures: dict) -> str:
+def format_report(figures: dict) -> str:
     """Return the figures of a model as lines."""
     from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
     from replicator.runs import intervals

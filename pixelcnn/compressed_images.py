@@ -1,6 +1,6 @@
 """Compressed files of images, for `ImageModel.compress` and `decompress`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -8,12 +8,11 @@ from compression.container import Container, check_decoded, checksum_of, digest_
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import variable_names
 
-if TYPE_CHECKING:
-    from pixelcnn.model import ImageModel
+ImageModel = Any  # of pixelcnn/model.py, whose methods these functions are
 
 
 def compress(
-    model: "ImageModel", images: np.ndarray, condition: Any, batch: int, tolerance: float
+    model: ImageModel, images: np.ndarray, condition: Any, batch: int, tolerance: float
 ) -> bytes:
     """Return the file of images; arguments and errors as for `ImageModel.compress`."""
     _check_model(model)
@@ -42,7 +41,7 @@ def compress(
     ).to_bytes()
 
 
-def decompress(model: "ImageModel", data: bytes) -> np.ndarray:
+def decompress(model: ImageModel, data: bytes) -> np.ndarray:
     """Return the images of a file; arguments and errors as for `ImageModel.decompress`."""
     _check_model(model)
     found = read_for(data, "images", digest(model), model.config.output.levels)
@@ -58,14 +57,14 @@ def decompress(model: "ImageModel", data: bytes) -> np.ndarray:
     return images
 
 
-def digest(model: "ImageModel") -> bytes:
+def digest(model: ImageModel) -> bytes:
     """Return the digest of a model's weights, 16 bytes."""
     network = model.network
     named = zip(variable_names(network), network.trainable_variables, strict=True)
     return digest_of({name: variable.numpy() for name, variable in named})
 
 
-def _check_model(model: "ImageModel") -> None:
+def _check_model(model: ImageModel) -> None:
     multiscale, kind = model.multiscale, model.config.conditioning.kind
     if not model.whole:
         raise UserError("The run has not trained all parts; it gives no probability.")
@@ -78,7 +77,7 @@ def _check_model(model: "ImageModel") -> None:
         raise UserError("A video model's images cannot be compressed: they need the frames before.")
 
 
-def _checked(model: "ImageModel", images: np.ndarray) -> np.ndarray:
+def _checked(model: ImageModel, images: np.ndarray) -> np.ndarray:
     """Return the images, once they are known to be of the model's size."""
     images = np.asarray(images)
     wanted = (model.size, model.size, model.channels)
@@ -90,7 +89,7 @@ def _checked(model: "ImageModel", images: np.ndarray) -> np.ndarray:
     return images
 
 
-def _stored(model: "ImageModel", value: Any) -> Any:
+def _stored(model: ImageModel, value: Any) -> Any:
     """Return a condition as stored: a class's number, a caption, the rows of a map, or None."""
     model.condition(value)  # refuses what the model does not know
     if value is None:
@@ -100,7 +99,7 @@ def _stored(model: "ImageModel", value: Any) -> Any:
     return model.label(value) if model.config.conditioning.kind == "class" else str(value)
 
 
-def _conditions(model: "ImageModel", stored: list, first: int, count: int) -> dict[str, np.ndarray]:
+def _conditions(model: ImageModel, stored: list, first: int, count: int) -> dict[str, np.ndarray]:
     """Return the conditions of `count` images from `first` on, as the conditioner reads them."""
     values = stored * count if len(stored) == 1 else stored[first : first + count]
     rows = [model.condition(np.array(v) if isinstance(v, list) else v) for v in values]

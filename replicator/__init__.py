@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from replicator.training.config import OptimizerConfig as OptimizerConfig
     from replicator.training.state import TrainState as TrainState
 
-_PLACES = {
+_EXPORTS = {
     "OptimizerConfig": "training.config",
     "Replicator": "strategies.base",
     "TrainState": "training.state",
 }
-__all__ = list(_PLACES)
-__getattr__ = lazy_exports(__name__, _PLACES)
+__all__ = list(_EXPORTS)
+__getattr__ = lazy_exports(__name__, _EXPORTS)

@@ -7,7 +7,7 @@ from doc_pages import PAGES, blocks
 from package_exports import FOLDERS, offered, packages, used
 from processes import ROOT
 
-EVERYWHERE = (*FOLDERS, "tests")
+EVERYWHERE = (*FOLDERS, "benchmarks", "tests")
 
 
 def sources():

@@ -17,7 +17,6 @@ REGISTRIES = {"autoregressive/networks.py", "likelihoods/capabilities.py"}
 LEFT = {
     "distill/images/training.py": 7,
     "distill/training.py": 2,
-    "onepass/bench/audio/command.py": 1,
     "serving/bundles/export.py": 5,
     "serving/bundles/streaming_models.py": 4,
 }

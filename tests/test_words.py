@@ -30,7 +30,7 @@ RETIRED = {
 }
 FOLDERS = {
     *("likelihoods", "replicator", "autoregressive", "compression", "wavenet", "pixelcnn"),
-    *("distill", "speech", "serving", "onepass", "examples", "tests"),
+    *("distill", "speech", "serving", "onepass", "examples", "benchmarks", "tests"),
 }
 # Fields of stored configurations, which keep their names.
 STORED = {"picture_channels"}

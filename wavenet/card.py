@@ -1,4 +1,4 @@
-"""A run exported as a folder: weights, conventions of the features, level, and a model card."""
+"""Export of a run as a folder: weights, conventions of the features, level, and a model card."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ COPIES = 20  # dev recordings at most that the distances of the card are measure
 
 
 def export(given: ExportArguments) -> str:
-    """Measures a run's WaveNet on dev and writes the folder; what was measured, in words."""
+    """Evaluate a run's WaveNet on dev, write the folder, and return the figures as text."""
     # What bfloat16 saves in training it does not save in sampling, where float32 is exact.
     stored, model = RunDirectory.open(given.run).config(), load(given.run, "float32")
     data = Path(stored["data_folder"])
@@ -46,7 +46,7 @@ def export(given: ExportArguments) -> str:
 
 
 def _measured(model: SpeechModel, data: Path) -> dict:
-    """See `evaluate`; for a model of several speakers also "by_speaker", {name: measures}."""
+    """Return the figures of `evaluate`; of several speakers also "by_speaker", {name: measures}."""
     figures = evaluate(model, dev_corpus(model, data), copies=COPIES)
     if len(model.known_speakers) < 2:
         return figures
@@ -56,13 +56,13 @@ def _measured(model: SpeechModel, data: Path) -> dict:
 
 
 def frame_statistics(model: TrainedSpeechModel) -> dict:
-    """Return `frames` of model.json, see `FrameStatistics`; nothing where they are not known."""
+    """Return `frames` of model.json, see `FrameStatistics`; nothing where they are unknown."""
     known = model.frame_statistics
     return {} if known is None else {"frames": known.to_dict()}
 
 
 def _settings(stored: dict) -> str:
-    """The flags that a run was given beside its preset's name."""
+    """Return the options of a run besides its preset's name."""
     preset = PRESETS.get(stored["preset"])
     if preset is None:
         return ""
@@ -72,9 +72,14 @@ def _settings(stored: dict) -> str:
 def provenance(
     given: ExportArguments, data: Path, config: TrainConfig, network: tf.Module, command: str
 ) -> dict:
-    """Where a model of speech comes from, as model.json says it: `origin`, and minutes of train.
+    """Return the provenance of a model of speech for model.json: `origin`, and minutes of train.
 
-    config: by which the recordings are read; the other arguments are those of `origin`.
+    Args:
+      given: as for `origin`.
+      data: as for `origin`.
+      config: by which the recordings are read.
+      network: as for `origin`.
+      command: as for `origin`.
     """
     train = scan_folder(data, config).of("train")
     minutes = sum(r.measured.seconds for r in train) / 60
@@ -82,7 +87,7 @@ def provenance(
 
 
 def data_lines(spec: dict) -> str:
-    """What a model of speech was trained on and reads, as items of a Markdown list."""
+    """Return the data and inputs of a model of speech as items of a Markdown list."""
     mel = spec["features"]["mel"]
     return (
         f"- Data: {spec['data']}, {spec['train_minutes']} minutes of training. "
@@ -93,7 +98,7 @@ def data_lines(spec: dict) -> str:
 
 
 def card(spec: dict) -> str:
-    """The card, Markdown, of what model.json says."""
+    """Return the model card, Markdown, of a model.json."""
     quality = spec["quality"]
     dev = quality["dev"]
     part = f", the half `{dev['part']}`" if dev.get("part") in ("choose", "report") else ""
@@ -117,12 +122,12 @@ it was not trained on. Over recordings, {EXPLAINED}:
 
 
 def _codec_line(codec: dict) -> str:
-    """FLAC's row of the table, of a model of the same 16-bit samples; "" for another."""
+    """Return FLAC's row of the table, for a model of the same 16-bit samples; "" for another."""
     return f"| FLAC at its best, bits per sample | {codec['flac']:.3f} | |\n" if codec else ""
 
 
 def _speakers_table(by_speaker: dict) -> str:
-    """The measures of each speaker's recordings side by side, where there are several."""
+    """Return the measures of each speaker's recordings in a table, where there are several."""
     if not by_speaker:
         return ""
     rows = measure_table(by_speaker)

@@ -1,6 +1,6 @@
 """The verbs of the command line for a WaveNet: train, evaluate.
 
-What needs TensorFlow is imported where it is used, so that a help text need not wait for it.
+TensorFlow is imported where it is used, so that a help text need not wait for it.
 """
 
 import dataclasses
@@ -33,34 +33,37 @@ class TrainArguments(TrainingOptions):
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments:
-    """How good a model is on dev recordings: a WaveNet's bits per sample, a student beside its
-    teacher; how close they and Griffin-Lim come to the recordings; speed."""
+    """Evaluate a model on dev recordings.
+
+    It measures a WaveNet's bits per sample, or a student and its teacher; how close they and
+    Griffin-Lim come to the recordings; and speed.
+    """
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, or `shipped`."""
     data: Path | None = None
     """Folder of recordings, whose dev split is used; None: the one it was trained on."""
     split: DevPart = "report"
-    """Half of the dev recordings, by name: choose (what checkpoints and settings are chosen on),
-    report (nothing is chosen on it), or dev for all."""
+    """Half of the dev recordings, by name: choose (on which checkpoints and settings are chosen),
+    report (on which nothing is chosen), or dev for all."""
     speaker: str | None = None
-    """Only the recordings of this one, for a model of several speakers; None: everybody's."""
+    """Only recordings of this speaker, for a model of several; None: all."""
     copy_synthesis: Annotated[int | None, tyro.conf.arg(aliases=["--spoken"])] = None
-    """Recordings (three seconds of each) made anew from their own features and compared; None: 4
-    by a WaveNet, all by a student."""
+    """Number of recordings (three seconds of each) that are resynthesised from their own features
+    and compared; None: 4 by a WaveNet, all by a student."""
     temperatures: tuple[float, ...] = ()
-    """Temperatures beside 1 at which the model makes the recordings too, each a system of its own;
-    1 samples its density, less comes closer to its mode."""
+    """Temperatures besides 1 at which the model resynthesises the recordings too, each a separate
+    system; 1 samples its density, less comes closer to its mode."""
     listening_page: Path | None = None
     """HTML file to write, with the first five of these recordings by every system, to listen to."""
     seed: int = 0
-    """Of the noise."""
+    """Seed of the noise."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
 
 
 def run_train(preset: str, arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass train PRESET ...` and trains; 128 + a signal that stopped it."""
+    """Run `onepass train PRESET ...` and return the exit status, 128 + a signal that stopped it."""
     words = ("train", preset)
     given = parse_training(TrainArguments, words, arguments, parse, PRESETS[preset])
     from wavenet.portable import export_run
@@ -77,8 +80,8 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
 
 
 def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str]:
-    """The figures of a WaveNet as one object, and in words."""
-    from wavenet.evaluation import dev_corpus, evaluate, in_words
+    """Return the figures of a WaveNet as one object, and as text."""
+    from wavenet.evaluation import dev_corpus, evaluate, format_report
 
     data = given.data or training_data(given.model)
     corpus = dev_corpus(model, data, given.speaker)
@@ -92,11 +95,15 @@ def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str
     }
     if page is not None:
         page.write()
-    return figures, in_words(figures)
+    return figures, format_report(figures)
 
 
 def listening_page(given: EvaluateArguments, sample_rate_hz: int) -> "ListeningPage | None":
-    """The page that was asked for, still empty, or None; UserError where it cannot be."""
+    """Return the requested page, still empty, or None.
+
+    Raises:
+      UserError: the page cannot be written.
+    """
     if given.listening_page is None:
         return None
     if not given.listening_page.parent.is_dir():
@@ -109,7 +116,7 @@ def listening_page(given: EvaluateArguments, sample_rate_hz: int) -> "ListeningP
 
 
 def training_data(path: Path) -> Path:
-    """The folder of recordings that a run was trained on; the shipped ones for a model folder."""
+    """Return the folder of recordings of a run; the shipped ones for a model folder."""
     if not (path / "config.json").exists():
         return shipped.recordings_folder()
     from replicator.runs.run_directory import RunDirectory

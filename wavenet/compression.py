@@ -1,7 +1,7 @@
 """A lossless code for 16-bit sound by a WaveNet's exact conditionals, decoded by its cached step.
 
 One parallel pass gives the distributions of a whole recording to the encoder. The decoder takes
-them from the step of the cached sampler, sample by sample, and feeds back what it reads.
+them from the step of the cached sampler, sample by sample, and feeds back the decoded samples.
 """
 
 from collections.abc import Callable
@@ -31,9 +31,10 @@ LEAST_SHARE = 0.03
 
 
 class SoundCodec:
-    """Encodes and decodes recordings of levels with the weights that the network has when called.
+    """An encoder and decoder of recordings of levels, with the weights of the network at the call.
 
-    Raises UserError for a network whose condition a file would have to hold, or which makes blocks.
+    Raises:
+      UserError: the network has a condition that a file would have to hold, or makes blocks.
     """
 
     def __init__(self, network: Any):
@@ -62,7 +63,7 @@ class SoundCodec:
         self._shift = tf.function(Step(network, self._sampler.rings).shift, autograph=False)
 
     def encode(self, levels: np.ndarray, speaker: int | None, tolerance: float) -> bytes:
-        """Returns the stream of a recording, int32 [samples]."""
+        """Return the stream of a recording, int32 [samples]."""
         condition = self._condition(len(levels), speaker)
         encoder = Encoder(Layout(self.depth, 1, 1, len(levels)))
         window, past = self._density.window_samples, self._density.past_samples
@@ -77,7 +78,7 @@ class SoundCodec:
         return encoder.finish()
 
     def decode(self, stream: bytes, samples: int, speaker: int | None) -> np.ndarray:
-        """Returns the recording int32 [samples] of a stream."""
+        """Return the recording int32 [samples] of a stream."""
         decoder = Decoder(stream, Layout(self.depth, 1, 1, samples))
         condition, levels = self._condition(samples, speaker), np.zeros(samples, np.int32)
         step, state = Step(self.network, self._sampler.rings), self._sampler.initial_state(1)
@@ -102,7 +103,7 @@ class SoundCodec:
         return self.network.condition(None, tf.constant([speaker]), samples)
 
     def _distribution(self, outputs: np.ndarray, tolerance: float) -> Mixture | Categorical:
-        """The distributions of samples with these outputs, float [samples, parameters]."""
+        """Return the distributions of samples with outputs float [samples, parameters]."""
         outputs = self.outputs(np.asarray(outputs, np.float64))
         like = np.sqrt(np.mean(np.square(outputs), 0))
         off = tolerance * (np.abs(outputs) + LEAST_SHARE * like)
@@ -111,7 +112,7 @@ class SoundCodec:
 
     @staticmethod
     def outputs(outputs: np.ndarray) -> np.ndarray:
-        """The network's outputs, float64 [samples, parameters], as the code reads them."""
+        """Return the network's outputs as the code reads them, float64 [samples, parameters]."""
         return outputs
 
 

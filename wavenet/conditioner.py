@@ -18,7 +18,7 @@ class Condition(NamedTuple):
     """The condition of a sub-frame, every entry [batch, rows, ...]."""
 
     local: tf.Tensor
-    """What the gates read, [batch, rows, channels]."""
+    """Input of the gates, [batch, rows, channels]."""
     coefficients: tf.Tensor
     """Of the linear prediction, float32 [batch, rows, order]."""
     log_gain: tf.Tensor
@@ -30,7 +30,7 @@ class Condition(NamedTuple):
 
 
 class ConditionerConfig(Protocol):
-    """The part of a network's configuration that its conditioner follows."""
+    """The part of a network's configuration that its conditioner depends on."""
 
     @property
     def feature_channels(self) -> int:
@@ -46,7 +46,7 @@ class ConditionerConfig(Protocol):
 
     @property
     def subframes(self) -> int:
-        """Rows of the condition in a frame."""
+        """Rows of the condition per frame."""
 
     @property
     def prediction_order(self) -> int:
@@ -58,15 +58,15 @@ class ConditionerConfig(Protocol):
 
     @property
     def pitch_bins(self) -> int:
-        """Bins of F0 that the reader tells apart; 0: it gives a number."""
+        """Bins of F0 of the reader; 0: it returns a number."""
 
     @property
     def compute_dtype(self) -> str:
-        """float64 has the conditioner compute in it, any other in float32."""
+        """float64 makes the conditioner compute in it, any other in float32."""
 
 
 class Conditioner(tf.Module):
-    """Two dense layers over standardised frames, beside what signal processing reads off them.
+    """Two dense layers over standardised frames, with pitch and linear prediction from the frames.
 
     Args:
       config: of the network.
@@ -97,7 +97,7 @@ class Conditioner(tf.Module):
 
     @property
     def kept(self) -> tuple[tf.Variable, ...]:
-        """The variables that are stored with the weights and never learn."""
+        """The variables that are stored with the weights and never trained."""
         reader = self.reader.variables if self.reader else ()
         return (self.mean, self.deviation, *reader)
 
@@ -107,12 +107,12 @@ class Conditioner(tf.Module):
         return FRAME_WIDTH // 2 + 1 + (self.reader.side_frames if self.reader else 0)
 
     def __call__(self, frames, side_frames: int = 0) -> Condition:
-        """The condition of every sub-frame of the frames.
+        """Return the condition of every sub-frame of the frames.
 
         Args:
           frames: [batch, frames, channels], `above_silence`.
-          side_frames: how many of them on either side are neighbours only and get no condition: 0,
-            beyond which silence is taken, or at least the property of this name.
+          side_frames: number of them on either side that are only neighbours and get no condition:
+            0, beyond which silence is assumed, or at least the property of this name.
         """
         side = self.side_frames
         frames = tf.cast(frames, self.dtype)
@@ -132,7 +132,7 @@ class Conditioner(tf.Module):
         return self._described(self._interpolated(tf.concat(columns, -1)))
 
     def hidden(self, mel, pitch):
-        """The units of the first layer, [batch, frames - 4, conditioner_units]."""
+        """Return the units of the first layer, [batch, frames - 4, conditioner_units]."""
         inputs = self.standardised(mel)
         if pitch is not None:
             inputs = tf.concat([inputs, 2.0 * pitch], -1)
@@ -140,13 +140,14 @@ class Conditioner(tf.Module):
         return tf.nn.silu(sums + self._cast(self.bias1))
 
     def standardised(self, mel):
-        """The mel frames with mean 0 and deviation 1 in every band over the corpus."""
+        """Return the mel frames with mean 0 and deviation 1 in every band over the corpus."""
         return (mel - self._cast(frozen(self.mean))) / self._cast(frozen(self.deviation))
 
     def pitch(self, frames):
-        """log2(F0 / 200 Hz) and the probability of voicing, [batch, frames, 2], without a gradient.
+        """Return log2(F0 / 200 Hz) and the probability of voicing, [batch, frames, 2], no gradient.
 
-        frames: [batch, frames, channels]; beyond them is silence.
+        Args:
+          frames: [batch, frames, channels]; silence is assumed beyond them.
         """
         bands = self.mel.bands
         if self.reader is None:
@@ -163,7 +164,7 @@ class Conditioner(tf.Module):
         return tf.cast(weights, self.dtype)
 
     def _mel_and_pitch(self, frames):
-        """The mel and [octaves, voicing], with the neighbours that the first layer needs."""
+        """Return the mel and [octaves, voicing], with the neighbours that the first layer needs."""
         bands = self.mel.bands
         mel = frames[..., :bands]
         if self.reader is None:
@@ -175,7 +176,7 @@ class Conditioner(tf.Module):
         return mel[:, side:-side], pitch + still
 
     def _interpolated(self, frames):
-        """[batch, (frames - 2) * subframes, channels], linear between the middles of the frames."""
+        """Return [batch, (frames - 2) * subframes, channels], linear between frame centres."""
         count = self.config.subframes
         offset = (tf.range(count, dtype=frames.dtype) + 0.5) / count - 0.5
         before, after = tf.nn.relu(-offset)[:, None], tf.nn.relu(offset)[:, None]
@@ -202,8 +203,8 @@ class Conditioner(tf.Module):
 
 
 def frozen(variable):
-    """The value of a variable that is stored with the weights and never learns.
+    """Return the value of a variable that is stored with the weights and never trained.
 
-    Its gradient is zero, not missing, so that training treats it as it does every other.
+    Its gradient is zero, not missing, so that training treats it like every other.
     """
     return tf.stop_gradient(variable) + 0.0 * variable

@@ -1,4 +1,4 @@
-"""What a WaveNet is made of: one frozen dataclass, every field settable on the command line."""
+"""The configuration of a WaveNet, every field settable on the command line."""
 
 import dataclasses
 import math
@@ -23,8 +23,8 @@ class WaveNetConfig:
     """
 
     likelihood: LikelihoodName = "logistic"
-    """What the output means: mixture of logistics or of Gaussians, one Gaussian, or a softmax over
-    mu-law levels."""
+    """Distribution of the output: a mixture of logistics or of Gaussians, one Gaussian, or a
+    softmax over mu-law levels."""
     levels: int = 65536
     """Amplitude levels: 65536 is 16-bit linear PCM, 256 the usual mu-law."""
     components: int = 10
@@ -68,7 +68,7 @@ class WaveNetConfig:
     context_channels: int = 32
     """Channels of the context stack and of the condition it gives."""
     bunch_samples: int = 1
-    """Samples that one step of the layers stands for: 1, 2 or 4; a small head draws each."""
+    """Samples per step of the layers: 1, 2 or 4; a small head draws each."""
     conditioner_units: int = 0
     """Units of the first of two dense layers that read the frames; 0: `frame_width` and the learned
     upsampling."""
@@ -79,17 +79,17 @@ class WaveNetConfig:
     pitch_taps: int = 0
     """Past residuals, one period of the voice ago, that layers and head read; 0: none, no F0."""
     pitch_bins: int = 0
-    """Classes of F0, 60 to 600 Hz, between which its reader decides; 0: it gives one number."""
+    """Classes of F0, 60 to 600 Hz, of the reader; 0: it estimates one number."""
     head_width: int = 8
     """Past samples that the head reads, for `conditioner_units`."""
     head_channels: int = 64
     """Gated units of the head, for `conditioner_units`."""
     compute_dtype: ComputeDtype = "float32"
-    """Arithmetic inside the network; variables and outputs stay float32. float64 is for judging:
-    with it, samplers whose sums run in another order still draw the very same levels."""
+    """Arithmetic inside the network; variables and outputs stay float32. float64 is for tests: with
+    it, samplers that sum in another order still draw the same levels."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for an impossible network."""
+        """Raise ValueError, naming the field, for an impossible network."""
         at_least(self, 1, "stacks", "layers")
         require(self.layers % self.stacks == 0, "layers", "a multiple of `stacks`", self.layers)
         require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
@@ -127,12 +127,12 @@ class WaveNetConfig:
 
     @property
     def reads_levels(self) -> bool:
-        """Whether the network reads past levels one by one, of which each has its own vector."""
+        """Whether the network reads past levels, each of which has its own vector."""
         return registry.FACTS[self.likelihood].is_companded
 
     @property
     def reads_pitch(self) -> bool:
-        """Whether F0 and voicing are read off the frames, or given with them."""
+        """Whether F0 and voicing are estimated from the frames, or given with them."""
         return self.pitch_taps > 0
 
     @property
@@ -143,7 +143,7 @@ class WaveNetConfig:
 
     @property
     def receptive_field(self) -> int:
-        """Past samples that one conditional depends on, the context stack left aside."""
+        """Past samples that one conditional depends on, without the context stack."""
         layers = (self.filter_width - 1) * sum(self.dilations)
         if not self.conditioner_units:
             return layers + self.front_width
@@ -151,7 +151,7 @@ class WaveNetConfig:
 
     @property
     def longest_period(self) -> int:
-        """Samples of the longest period that `pitch_taps` reach back."""
+        """Samples of the longest period that `pitch_taps` reach."""
         return 512 if self.pitch_taps else 0
 
     @property
@@ -175,7 +175,7 @@ class WaveNetConfig:
 
     @property
     def block_samples(self) -> int:
-        """Samples that are read or drawn as one; windows and chunks begin with a block."""
+        """Samples that are read or drawn together; windows and chunks begin with a block."""
         return self.context_block_samples if self.context_layers else self.bunch_samples
 
     @property
@@ -184,11 +184,11 @@ class WaveNetConfig:
         return 2**self.context_layers if self.context_layers else 0
 
     def make_likelihood(self) -> "Distribution":
-        """The distribution that the output parametrises."""
+        """Return the distribution that the output parametrises."""
         return registry.make_distribution(
             self.likelihood, self.levels, self.components, self.min_log_scale
         )
 
     def make_codec(self) -> "Codec":
-        """What the levels of that distribution stand for."""
+        """Return the codec of that distribution's levels."""
         return registry.make_codec(self.likelihood, self.levels)

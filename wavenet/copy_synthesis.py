@@ -1,6 +1,7 @@
-"""Copy synthesis: recordings made anew from their own features, by a model and by baselines.
+"""Copy synthesis: recordings resynthesised from their own features, by a model and by baselines.
 
-Every system gets the same recordings and is measured the same way, so that their figures compare.
+Every system gets the same recordings and is measured the same way, so that their figures are
+comparable.
 """
 
 import dataclasses
@@ -20,16 +21,15 @@ from wavenet.optional_packages import is_installed
 COLUMNS = 3  # systems side by side in a table
 SECONDS = 3  # of a recording that are synthesised: its beginning
 System = Callable[[dict, int], np.ndarray]
-"""From a dev recording (see `dev_recordings`) and a number of samples to a sound, [samples].
-
-Of several recordings each has its "row": noise differs with it, since intervals over recordings
-count them as independent."""
+"""From a dev recording (see `dev_recordings`) and a number of samples to a sound, [samples]. Each
+of several recordings has its "row", which changes the noise, since intervals over recordings treat
+them as independent."""
 SoundsCallback = Callable[[str, Sequence[np.ndarray], Sequence[dict]], None]
 """Called with a system's name, its sounds and the dev recordings that they are made from."""
 
 
 def model_system(model, seed: int, temperature: float = 1.0) -> System:
-    """A model of speech, given a recording's own frames and speaker.
+    """Return a model of speech as a system, given a recording's own frames and speaker.
 
     Args:
       model: a `SpeechModel`, or another with its `generate`.
@@ -54,30 +54,30 @@ def model_system(model, seed: int, temperature: float = 1.0) -> System:
 
 
 def row_of(item: dict) -> int:
-    """Return which of several recordings this is, from 0."""
+    """Return the index of a recording among several, from 0."""
     return int(item.get("row", 0))
 
 
 def beside_one(model, temperatures: Sequence[float]) -> tuple[float, ...]:
-    """The temperatures that a model is heard at beside 1: its own, if another, and those asked."""
+    """Return the temperatures of a model besides 1: its own, if another, and those given."""
     return tuple(t for t in dict.fromkeys((model.temperature, *temperatures)) if t != 1.0)
 
 
 def at_temperatures(model, seed: int, temperatures: Sequence[float], name: str = "model"):
-    """The `model_system` at each of these temperatures, by a name that says which."""
+    """Return the `model_system` at each of these temperatures, by a name that includes it."""
     return {f"{name}_at_{t:g}": model_system(model, seed, t) for t in temperatures}
 
 
 def baselines(mel: MelConvention, seed: int) -> dict[str, System]:
-    """What needs no training, by name.
+    """Return the systems that need no training, by name.
 
     griffin_lim: Griffin and Lim's algorithm. griffin_lim_mel_consistent: the same with magnitudes
-    that follow the sound as far as the mel lets them, which is clearly better. world: the recording
-    taken apart and put together by WORLD, which sees more than the mel; where pyworld is installed.
-    recording: the recording itself, the end of the scale of every measure without a reference.
+    that follow the sound as far as the mel allows, which is clearly better. world: the recording
+    analysed and resynthesised by WORLD, which sees more than the mel; where pyworld is installed.
+    recording: the recording itself, the ceiling of every measure without a reference.
 
     Args:
-      mel: the convention of the frames that they are given.
+      mel: the convention of their frames.
       seed: of the first phases.
     """
     with_world = is_installed("pyworld")
@@ -108,9 +108,9 @@ def compare(
     mel: MelConvention,
     on_sounds: SoundsCallback | None = None,
 ) -> dict[str, dict]:
-    """For each system "real_time_factor" and "measures" {name: `intervals.Measure`}.
+    """Return for each system "real_time_factor" and "measures" {name: `intervals.Measure`}.
 
-    The factor is seconds of computing for a second of sound, one sound at a time.
+    The factor is seconds of computing per second of sound, one sound at a time.
 
     Args:
       systems: by name.
@@ -143,7 +143,7 @@ def _compared(
 
 
 def real_time_factor(system: System, items: Sequence[dict], sample_rate_hz: int) -> float:
-    """Seconds of computing for a second of sound, one sound at a time."""
+    """Return seconds of computing per second of sound, one sound at a time."""
     return _synthesised("model", system, items, sample_rate_hz)[1]
 
 
@@ -163,12 +163,12 @@ def _synthesised(
 
 
 def synthesised_samples(item: dict, sample_rate_hz: int) -> int:
-    """Samples of a recording that are synthesised."""
+    """Return the number of samples of a recording that are synthesised."""
     return min(SECONDS * sample_rate_hz, len(item["waveform"]))
 
 
 def table(systems: Mapping[str, dict]) -> list[str]:
-    """What `compare` gives as lines of text, a column for each system, a few side by side."""
+    """Return the result of `compare` as lines of text, a column per system, a few in a row."""
     names = list(systems)
     lines: list[str] = []
     for first in range(0, len(names), COLUMNS):
@@ -178,7 +178,7 @@ def table(systems: Mapping[str, dict]) -> list[str]:
 
 
 def _recordings(systems: Mapping[str, dict]) -> int | str:
-    """How many recordings the measures are of; folders of version 0.2 do not say."""
+    """Return the number of measured recordings, "all" for folders of version 0.2."""
     counts = [_given(m) for each in systems.values() for m in each["measures"].values()]
     return max(filter(None, counts), default="all")
 
@@ -205,7 +205,7 @@ def _row(label: str, cells: Sequence[str]) -> str:
 
 
 def _cell(measured: dict) -> str:
-    """A mean with its interval, and of how many recordings it is where some have no value."""
+    """Return a mean with its interval, and the number of recordings where some have no value."""
     said = f"{measured['mean']:.3f}"
     if measured["low"] is not None:
         said += f" [{measured['low']:.3f}, {measured['high']:.3f}]"

@@ -24,11 +24,12 @@ class Density:
         self._window = tf.function(self._of_window, autograph=False, reduce_retracing=True)
 
     def log_prob(self, levels: np.ndarray, frames=None, speaker: int | None = None) -> np.ndarray:
-        """float32 [samples], nats, of every sample given those before it.
+        """Return the nats of every sample given those before it, float32 [samples].
 
         Args:
           levels: int32 [samples].
-          frames: float32 [frames, channels] or None. speaker: an index or None.
+          frames: float32 [frames, channels] or None.
+          speaker: an index or None.
         """
         condition = self._condition(len(levels), frames, speaker)
         parts = []

@@ -1,7 +1,7 @@
 """The dev split in two halves, by name.
 
-What is chosen while a model is made (a checkpoint, a setting) is chosen on one half, and the
-figures that are reported come from the other.
+All choices during development (a checkpoint, a setting) are made on one half, and the reported
+figures come from the other.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,15 @@ DevPart = Literal["choose", "report", "dev"]
 
 
 def dev_part(items: Sequence[dict], part: DevPart) -> list[dict]:
-    """The items, sorted by "name", that belong to a part of dev.
+    """Return the items, sorted by "name", that belong to a part of dev.
 
     Args:
       items: each with a "name".
       part: "choose" takes the second, fourth, ... item and "report" the others; "dev" takes all. A
         single item is in every part.
 
-    Raises ValueError for another part.
+    Raises:
+      ValueError: the part is unknown.
     """
     if part not in get_args(DevPart):
         raise ValueError(f"`part` must be one of {get_args(DevPart)}, got {part!r}.")

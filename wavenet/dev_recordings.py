@@ -1,4 +1,4 @@
-"""The recordings that a model is evaluated on, and what of them it is conditioned on."""
+"""The recordings that a model is evaluated on, and their conditions."""
 
 from collections.abc import Sequence
 
@@ -22,16 +22,17 @@ def dev_recordings(
 ) -> list[dict]:
     """Return the dev recordings of speakers that a network knows, see `corpus.full_recordings`.
 
-    Of one that is longer than `LONGEST_SECONDS` only the beginning, so that memory is bounded.
+    Recordings longer than `LONGEST_SECONDS` are cut to bound memory.
 
     Args:
-      network: with speakers, those of others are left out and "speaker" is its number of one.
-      corpus: whose dev split to take.
+      network: with speakers, recordings of unknown ones are left out and "speaker" is its number.
+      corpus: the corpus whose dev split is taken.
       features: see `corpus.full_recordings`.
       known: the names of the network's speakers, in the order of their numbers.
       part: see `dev_parts.dev_part`.
 
-    Raises UserError if none is left.
+    Raises:
+      UserError: none is left.
     """
     if not corpus.splits.get("dev"):
         raise UserError("There is no dev recording.")
@@ -46,7 +47,7 @@ def dev_recordings(
 
 
 def _beginning(item: dict, samples: int, hop_samples: int) -> dict:
-    """Return a recording, or the beginning of a longer one and the frames that lie over it."""
+    """Return a recording, or the beginning of a longer one with its frames."""
     if len(item["waveform"]) <= samples:
         return item
     cut = {name: item[name][:samples].copy() for name in ("waveform", "samples")}
@@ -77,7 +78,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def condition_of(network: WaveNet, item: dict) -> tuple[np.ndarray | None, int | None]:
-    """The frames and the speaker of a whole recording that the network is conditioned on."""
+    """Return the frames and the speaker of a whole recording that the network is conditioned on."""
     return (
         item["frames"] if network.config.feature_channels else None,
         item["speaker"] if network.config.speakers else None,
@@ -85,7 +86,7 @@ def condition_of(network: WaveNet, item: dict) -> tuple[np.ndarray | None, int |
 
 
 def up_to(items: list[dict], samples: float) -> list[dict]:
-    """The first recordings, at least one, that together last so many samples."""
+    """Return the first recordings, at least one, that together last so many samples."""
     chosen: list[dict] = []
     for item in items:
         if chosen and sum(len(i["waveform"]) for i in chosen) + len(item["waveform"]) > samples:

@@ -1,4 +1,4 @@
-"""How good a WaveNet is: bits per sample, and how close its speech comes to recordings."""
+"""Evaluation of a WaveNet: bits per sample, and closeness of its speech to recordings."""
 
 import dataclasses
 import math
@@ -47,26 +47,29 @@ def evaluate(
     temperatures: Sequence[float] = (),
     on_sounds: SoundsCallback | None = None,
 ) -> dict:
-    """The figures of a model on the dev recordings of a corpus, as `evaluate --json` prints them.
+    """Return the figures of a model on the dev recordings of a corpus, as for `evaluate --json`.
 
     Args:
       model: at the corpus's rate, features and level.
-      copies: dev recordings (their first three seconds) that the model and the baselines make anew
-        from their own features, at least 1, evenly from all of them by name; they are compared for
-        a model with frames.
+      corpus: the recordings.
+      copies: dev recordings (their first three seconds) that the model and the baselines
+        resynthesise from their own features, at least 1, evenly spaced by name; for a model with
+        frames.
       seed: of the noise.
       part: of the dev split, see `dev_parts.dev_part`.
-      temperatures: beside 1, at which the model makes them too.
+      temperatures: further temperatures besides 1.
       on_sounds: see `copy_synthesis.SoundsCallback`; for a model with frames.
 
-    Returns a dict with bits_per_sample, real_time_factor (seconds of computing a second of sound,
-    batch 1), measures {name: `Measure`}, codec {"flac": bits per sample of the 16-bit samples; left
-    out for a model of other levels, of which fewer take fewer bits} and dev, what it was measured
-    on: {part, recordings, seconds}; for a model with frames, against {baseline: {measures,
-    real_time_factor}}, see `copy_synthesis.baselines`; for one with mel frames and 16-bit levels,
-    untrained_predictor {order, bits_per_sample: `Measure`}; not_measured {extra: names}.
+    Returns:
+      A dict with bits_per_sample, real_time_factor (seconds of computing per second of sound, batch
+      1), measures {name: `Measure`}, codec {"flac": bits per sample of the 16-bit samples; left out
+      for a model of other levels, of which fewer take fewer bits} and dev: {part, recordings,
+      seconds}; for a model with frames, against {baseline: {measures, real_time_factor}}, see
+      `copy_synthesis.baselines`; for one with mel frames and 16-bit levels, untrained_predictor
+      {order, bits_per_sample: `Measure`}; not_measured {extra: names}.
 
-    Raises UserError if no dev recording is of a speaker that the model knows.
+    Raises:
+      UserError: no dev recording is of a speaker that the model knows.
     """
     if copies < 1:
         raise UserError(f"`copies` must be at least 1, got {copies}.")
@@ -89,10 +92,12 @@ def evaluate(
 
 
 def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus) -> dict:
-    """What all figures of a model of speech end in: codec, dev and not_measured, see `evaluate`.
+    """Return the last figures of any model of speech: codec, dev and not_measured, see `evaluate`.
 
     Args:
-      items: of dev. part: that they are of. seconds: of them that were measured.
+      items: of dev.
+      part: of dev that they belong to.
+      seconds: of them that were measured.
       corpus: that they are from.
     """
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
@@ -105,14 +110,15 @@ def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus
 
 
 def dev_corpus(model: SpeechModel, data: Path, speaker: str | None = None) -> Corpus:
-    """The dev recordings of a folder, prepared as the model needs them.
+    """Return the dev recordings of a folder, prepared as the model needs them.
 
     Args:
-      model: whose rate, features and level they get.
+      model: determines rate, features and level.
       data: a folder of recordings.
-      speaker: one that the model knows, whose recordings alone are taken; None: everybody's.
+      speaker: one that the model knows, whose recordings alone are taken; None: all.
 
-    Raises UserError if the model does not know the speaker or no recording is of that one.
+    Raises:
+      UserError: the model does not know the speaker or there is no such recording.
     """
     report = scan_folder(data, model.config)
     recordings = report.of("dev")
@@ -144,7 +150,7 @@ def _compared(
     temperatures: Sequence[float],
     on_sounds: SoundsCallback | None,
 ) -> dict:
-    """What `compare` says of the model and, as "against", of the baselines."""
+    """Return the result of `compare` for the model and, as "against", for the baselines."""
     rate_hz, hop = model.sample_rate_hz, model.config.network.hop_samples
     system = model_system(model, seed)
     if not model.conditional:
@@ -157,7 +163,7 @@ def _compared(
 
 
 def _untrained(model: SpeechModel, items: list[dict]) -> dict:
-    """The bits of linear prediction from the mel, for a model that is given one."""
+    """Return the bits of linear prediction from the mel, for a model that reads one."""
     network = model.config.network
     mel = model.config.data.mel(network.hop_samples)
     if mel is None or not model.conditional:
@@ -167,13 +173,13 @@ def _untrained(model: SpeechModel, items: list[dict]) -> dict:
     return {"untrained_predictor": {"order": order, "bits_per_sample": dataclasses.asdict(bits)}}
 
 
-def in_words(figures: dict) -> str:
-    """The figures as lines of text, a column for each system."""
+def format_report(figures: dict) -> str:
+    """Return the figures as lines of text, a column for each system."""
     bits = figures["measures"]["bits_per_sample"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
         f"  bits per sample    {measure_in_words(bits)}",
-        _flac_in_words(bits["mean"], figures["codec"].get("flac")),
+        _flac_line(bits["mean"], figures["codec"].get("flac")),
     ]
     if predictor := figures.get("untrained_predictor"):
         lines.append(
@@ -190,7 +196,7 @@ def in_words(figures: dict) -> str:
     return "\n".join([*lines, *filter(None, [left_out_line()])])
 
 
-def _flac_in_words(bits: float, flac: float | None) -> str:
+def _flac_line(bits: float, flac: float | None) -> str:
     if flac is None:
         return (
             "  FLAC               not compared: the model's levels are not those of 16-bit samples"
@@ -202,7 +208,7 @@ def _flac_in_words(bits: float, flac: float | None) -> str:
 def codes_16_bit_samples(codec: Codec) -> bool:
     """Return whether levels are those of 16-bit PCM, so that bits compare with a lossless codec's.
 
-    A coarser or companded grid loses what the codec keeps: its bits are of something else.
+    A coarser or companded grid loses information that the codec keeps.
     """
     lowest = codec.decode(tf.range(4)).numpy().astype(np.float64)
     steps = np.diff(lowest) * SIXTEEN_BITS
@@ -210,7 +216,7 @@ def codes_16_bit_samples(codec: Codec) -> bool:
 
 
 def heading(figures: dict) -> str:
-    """What figures were measured on, in words."""
+    """Return a line on the recordings that figures were measured on."""
     dev = figures["dev"]
     part = "dev" if dev["part"] == "dev" else f"`{dev['part']}` dev"
     count = counted(dev["recordings"], f"{part} recording")

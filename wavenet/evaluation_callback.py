@@ -23,7 +23,7 @@ DEV_SECONDS = 30.0  # of the dev recordings that checkpoints are chosen on
 
 
 class EvaluationCallback:
-    """Called by the trainer; gives the bits per sample on dev under the average weights."""
+    """Evaluation by the trainer: bits per sample on dev under the average weights."""
 
     def __init__(
         self, network: WaveNet, state: TrainState, corpus: Corpus, config: TrainConfig, folder: Path
@@ -37,7 +37,7 @@ class EvaluationCallback:
         )
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """Bits per sample on dev; logs it, and a sound with its spectrogram."""
+        """Return bits per sample on dev; log it, and a sound with its spectrogram."""
         with self.state.averaged():
             bits = self._bits()
             log.scalars(step, {"dev_bits_per_sample": bits})

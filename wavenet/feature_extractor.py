@@ -13,11 +13,11 @@ from wavenet.presets import DataConfig
 
 
 class SpeechModelLike(Protocol):
-    """What `FeatureExtraction` needs of a model of speech."""
+    """The requirements of `FeatureExtraction` on a model of speech."""
 
     @property
     def data(self) -> DataConfig:
-        """What it was trained on."""
+        """The data of its training."""
 
     @property
     def hop_samples(self) -> int:
@@ -25,24 +25,24 @@ class SpeechModelLike(Protocol):
 
     @property
     def gain_db(self) -> float:
-        """What recordings are amplified by before anything else."""
+        """Gain of recordings before anything else."""
 
     @property
     def level_db(self) -> float | None:
-        """RMS of the recordings that it was trained on, after the gain; None: not known."""
+        """RMS of its training recordings, after the gain; None: unknown."""
 
     @property
     def known_speakers(self) -> tuple[str, ...]:
         """Names in the order of their numbers."""
 
     def level_gain_db(self, waveform: np.ndarray) -> float:
-        """What brings a recording to the model's level."""
+        """Return the gain that brings a recording to the model's level."""
 
     def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
-        """Frames of a waveform that is amplified already."""
+        """Return the frames of a waveform that is already amplified."""
 
     def speaker_number(self, name: str | None) -> int | None:
-        """The number of a speaker."""
+        """Return the number of a speaker."""
 
 
 class FeatureExtraction:
@@ -50,15 +50,15 @@ class FeatureExtraction:
 
     @property
     def sample_rate_hz(self: SpeechModelLike) -> int:
-        """Of its sounds."""
+        """Sample rate of its sounds."""
         return self.data.sample_rate_hz
 
     def frames(self: SpeechModelLike, waveform: np.ndarray) -> RecordedFrames:
         """Return the conditioning frames of a recording, brought to the model's own level.
 
-        They know what the recording was amplified by (`frames.gain_db`, in dB), so that
-        `generate(frames)` gives a sound at the recording's level, with peaks bent to stay below
-        full scale. Of `np.asarray(frames)` it gives one at the model's level.
+        The frames keep the recording's gain (`frames.gain_db`, in dB), so that `generate(frames)`
+        returns a sound at the recording's level, with peaks bent to stay below full scale. From
+        `np.asarray(frames)` it returns one at the model's level.
 
         Args:
           waveform: float32 [samples] at `sample_rate_hz`, at its stored level.
@@ -71,11 +71,11 @@ class FeatureExtraction:
         return recorded_frames(frames, gain_db)
 
     def level_gain_db(self: SpeechModelLike, waveform: np.ndarray) -> float:
-        """Return what `frames` amplifies a recording by, in dB, see `data.recorded_level`."""
+        """Return the gain of `frames` for a recording, in dB, see `data.recorded_level`."""
         return level_gain_db(waveform, self.gain_db, self.level_db)
 
     def frames_at_level(self: SpeechModelLike, waveform: np.ndarray) -> np.ndarray:
-        """The same of a waveform that has the model's own level already."""
+        """Return the frames of a waveform that has the model's own level already."""
         mel, pitch = self.data.mel(self.hop_samples), self.data.pitch(self.hop_samples)
         columns = []
         if mel is not None:
@@ -93,9 +93,10 @@ class FeatureExtraction:
         return np.concatenate(columns, axis=1)
 
     def speaker_number(self: SpeechModelLike, name: str | None) -> int | None:
-        """The number of a speaker (None: the first), or None for a model without speakers.
+        """Return the number of a speaker (None: the first), or None for a model without speakers.
 
-        Raises UserError for a name that it does not know.
+        Raises:
+          UserError: the model does not know the name.
         """
         known = self.known_speakers
         if not known:

@@ -1,6 +1,6 @@
 """Linear prediction of speech from its mel frames alone: nothing is trained, nothing is sent.
 
-A mel frame tells the spectral envelope, and an envelope tells the best linear predictor (Valin and
+A mel frame determines the spectral envelope, and an envelope the best linear predictor (Valin and
 Skoglund 2019, LPCNet, arXiv 1810.11846; LP-WaveNet, 1811.11913):
 
     magnitudes over frequency -> squares -> autocorrelation r_0 .. r_K -> Levinson's recursion
@@ -41,12 +41,13 @@ class MelPrediction:
         self._lags = bin_to_lag(mel, order)
 
     def __call__(self, frames):
-        """Coefficients [..., order], log of the residual's gain [...], log of the level [...].
+        """Return coefficients [..., order], and logs of the residual's gain and the level [...].
 
-        The level is the root mean square of the sound that the frame describes. All are of the
-        frames' type, and finite for any finite frames.
+        The level is the root mean square of the sound that the frame describes. All have the
+        frames' type, and are finite for any finite frames.
 
-        frames: [..., bands], 0 in digital silence and 1 at a band magnitude of one.
+        Args:
+          frames: [..., bands], 0 in digital silence and 1 at a band magnitude of one.
         """
         natural = 1.0 if self._mel.log == "natural" else math.log(10.0)
         # Beyond these no recording in [-1, 1] can reach; they keep the squares finite.
@@ -62,7 +63,7 @@ class MelPrediction:
 
 @functools.lru_cache(maxsize=8)
 def band_to_bin(mel: MelConvention) -> np.ndarray:
-    """float32 [bands, bins]: the magnitude of each bin, linear between the centres of the bands.
+    """Return the weights [bands, bins] of each bin's magnitude, linear between the bands' centres.
 
     A band's magnitude over the weight of its triangle is the mean magnitude below the triangle.
     """
@@ -76,10 +77,10 @@ def band_to_bin(mel: MelConvention) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def bin_to_lag(mel: MelConvention, order: int) -> np.ndarray:
-    """float32 [bins, order + 1]: the autocorrelation of a sample, by lag, from the power by bin.
+    """Return the matrix float32 [bins, order + 1] from power by bin to autocorrelation by lag.
 
-    The inverse Fourier transform of the power, over the energy of the window, times a Gaussian lag
-    window.
+    It is the inverse Fourier transform of the power, over the energy of the window, times a
+    Gaussian lag window.
     """
     size = mel.fft_size
     angles = 2.0 * np.pi * np.outer(np.arange(size // 2 + 1), np.arange(order + 1)) / size
@@ -92,14 +93,14 @@ def bin_to_lag(mel: MelConvention, order: int) -> np.ndarray:
 
 
 def levinson(correlation):
-    """Coefficients a_1 .. a_K [..., K] and error power [...] of an autocorrelation [..., K + 1].
+    """Return a_1 .. a_K [..., K] and error power [...] of an autocorrelation [..., K + 1].
 
     Levinson and Durbin's recursion, with the reflection coefficient of step i
 
         k_i = (r_i - sum_(j<i) a_j r_(i-j)) / E_(i-1),    E_i = (1 - k_i^2) E_(i-1)
 
-    `correlation` must be positive definite, as one that comes from a power spectrum is; rounding
-    cannot make an error negative, since |k_i| is kept below one.
+    `correlation` must be positive definite, as that of a power spectrum is; rounding cannot make an
+    error negative, since |k_i| is kept below one.
     """
     error = correlation[..., 0]
     coefficients = correlation[..., :0]
@@ -114,12 +115,12 @@ def levinson(correlation):
 
 
 def predictions(wave, coefficients, past_samples: int = 0):
-    """p_t = sum_k a_k(t) x_(t-k), [batch, time], of a sound [batch, past_samples + time].
+    """Return p_t = sum_k a_k(t) x_(t-k), [batch, time], of a sound [batch, past_samples + time].
 
     Args:
       wave: the sound, silent before its first sample.
       coefficients: [batch, rows, order], a row for time / rows samples.
-      past_samples: samples in front of those that are asked for.
+      past_samples: samples in front of the requested ones.
     """
     order, rows = coefficients.shape[-1], tf.shape(coefficients)[1]
     short = max(0, order - past_samples)

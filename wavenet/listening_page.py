@@ -32,10 +32,12 @@ img { border-radius: 4px } figcaption { font-weight: 600 } h2 { font-size: 1.1re
 
 
 class ListeningPage:
-    """Collects sounds, called with what `copy_synthesis.compare` makes, and writes the page.
+    """A collector of the sounds of `copy_synthesis.compare`, which writes the page.
 
     Args:
-      path: of the file. title: of the page. sample_rate_hz: of every sound.
+      path: of the file.
+      title: of the page.
+      sample_rate_hz: of every sound.
     """
 
     def __init__(self, path: Path, title: str, sample_rate_hz: int):
@@ -44,7 +46,7 @@ class ListeningPage:
         self._names: list[str] = []
 
     def __call__(self, system: str, sounds: Sequence[np.ndarray], items: Sequence[dict]) -> None:
-        """Keeps a system's sounds of the first `RECORDINGS` dev recordings.
+        """Keep a system's sounds of the first `RECORDINGS` dev recordings.
 
         Args:
           system: its name.
@@ -55,7 +57,11 @@ class ListeningPage:
         self._names = [item.get("text") or item["name"] for item in items[:RECORDINGS]]
 
     def write(self) -> None:
-        """Writes the page; UserError if it cannot be written."""
+        """Write the page.
+
+        Raises:
+          UserError: it cannot be written.
+        """
         sections = (self._section(number, name) for number, name in enumerate(self._names))
         title = html.escape(self.title)
         write_text(
@@ -87,9 +93,10 @@ class ListeningPage:
 
 
 def ordered(systems: Iterable[str]) -> list[str]:
-    """Return the names of systems in the order of a page, those of one model side by side.
+    """Return the names of systems in the order of a page, those of one model together.
 
-    systems: by name; NAME_at_T is NAME at another temperature, NAME_draft what NAME refines.
+    Args:
+      systems: by name; NAME_at_T is NAME at another temperature, NAME_draft the draft of NAME.
     """
     names = list(systems)
     families = {name: name.rsplit("_at_", 1)[0].removesuffix("_draft") for name in names}
@@ -106,7 +113,7 @@ def ordered(systems: Iterable[str]) -> list[str]:
 
 
 def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:
-    """The sound as an Ogg file of Opus, about 4 kB a second.
+    """Return the sound as an Ogg file of Opus, about 4 kB per second.
 
     Args:
       sound: float [samples] in [-1, 1].
@@ -118,7 +125,7 @@ def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:
 
 
 def spectrogram_jpeg(sound: np.ndarray, sample_rate_hz: int) -> bytes:
-    """The sound's spectrogram as a small image, from `DB_RANGE` below its loudest point."""
+    """Return the sound's spectrogram as a small image, from `DB_RANGE` below its loudest point."""
     level = level_db(np.asarray(sound, np.float64), sample_rate_hz)
     shade = np.clip((level - level.max()) / DB_RANGE + 1.0, 0.0, 1.0)
     colours = matplotlib.colormaps["magma"](shade[::-1], bytes=True)[..., :3]

@@ -1,4 +1,4 @@
-"""Mel frames that come in a file: read, and held against what a model was trained on."""
+"""Mel frames from a file, compared with those of a model's training."""
 
 from pathlib import Path
 from typing import Any

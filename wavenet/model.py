@@ -34,9 +34,12 @@ SHIPPED = shipped.TEACHER
 class SpeechModel(TrainedSpeechModel):
     """A network ready to generate sound.
 
-    config: what it was trained as. gain_db: applied to recordings before anything else.
-    speakers: names, in the order of their numbers. spec: what model.json says. passes: those that
-    the newest sounds took, of samplers that make passes over many samples.
+    Attributes:
+      config: its training configuration.
+      gain_db: applied to recordings before anything else.
+      speakers: names, in the order of their numbers.
+      spec: the content of model.json.
+      passes: those of the newest sounds, of samplers that make passes over many samples.
     """
 
     network: Network
@@ -53,7 +56,7 @@ class SpeechModel(TrainedSpeechModel):
 
     @property
     def data(self) -> DataConfig:
-        """What it was trained on."""
+        """The data of its training."""
         return self.config.data
 
     def generate(
@@ -68,18 +71,19 @@ class SpeechModel(TrainedSpeechModel):
         temperature: float | None = None,
         backend: Backend = "auto",
     ) -> np.ndarray:
-        """Sounds, float32 [num, samples] in [-1, 1].
+        """Return sounds, float32 [num, samples] in [-1, 1].
 
         Args:
           condition: frames [frames, channels], or None for a model without. From `frames(...)`, the
             sound is at that recording's level; from others, at the model's.
-          seed, num: sound n of a seed is the same whatever `num` is.
+          seed: of the noise.
+          num: number of sounds; sound n of a seed does not depend on it.
           num_samples: length; by default that of the condition.
           speaker: a name, for models with speakers.
-          prime: float32 [samples] to go on from, at the level of the sound; the condition covers
-            it too.
-          temperature: 1 samples the model; less comes closer to its mode. None: that of `spec`, 1
-            if it declares none.
+          prime: float32 [samples] to continue, at the level of the sound; the condition covers it
+            too.
+          temperature: 1 samples the model; less comes closer to its mode. None: that of `spec`, or
+            1.
           backend: see `wavenet.samplers.generation.stream`.
         """
         given = (condition, seed, num, num_samples, speaker, temperature)
@@ -100,7 +104,7 @@ class SpeechModel(TrainedSpeechModel):
         backend: Backend = "auto",
         chunk_samples: int = CHUNK_SAMPLES,
     ) -> Iterator[np.ndarray]:
-        """The same sounds in chunks float32 [num, up to chunk_samples], as they are made."""
+        """Yield the same sounds in chunks float32 [num, up to chunk_samples], as they are made."""
         given = (condition, seed, num, num_samples, speaker, temperature)
         request = self._request(*given, self._primed(prime, condition))
         for levels in self._drawn(request, backend, chunk_samples):
@@ -109,21 +113,22 @@ class SpeechModel(TrainedSpeechModel):
     def _drawn(
         self, request: Request, backend: Backend, chunk_samples: int
     ) -> Iterator[np.ndarray]:
-        """Levels int32 [batch, up to chunk_samples] of a request."""
+        """Yield levels int32 [batch, up to chunk_samples] of a request."""
         self.passes.clear()
         return stream(self.network, request, backend, chunk_samples, self.passes)
 
     def log_prob(
         self, waveform: np.ndarray, condition=None, *, speaker: str | None = None
     ) -> np.ndarray:
-        """Exact log-probability of every sample given those before it, float32 [samples], nats.
+        """Return the exact nats of every sample given those before it, float32 [samples].
 
         Args:
           waveform: float32 [samples] at `sample_rate_hz` and at its stored level.
           condition: frames of the same recording from `frames(...)`, or None for a model without.
           speaker: a name, for models with speakers.
 
-        Raises ValueError for a waveform of another shape, of whole numbers, or not finite.
+        Raises:
+          ValueError: a waveform of another shape, of whole numbers, or not finite.
         """
         waveform = np.asarray(waveform)
         if waveform.ndim != 1 or waveform.dtype.kind != "f" or not np.all(np.isfinite(waveform)):
@@ -142,16 +147,17 @@ class SpeechModel(TrainedSpeechModel):
         speaker: str | None = None,
         tolerance: float = 1e-5,
     ) -> bytes:
-        """Return a file from which `decompress` gives exactly these recordings.
+        """Return a file from which `decompress` restores exactly these recordings.
 
         Args:
           recordings: int16 [samples] each, at `sample_rate_hz`, for a model of 65,536 levels; for
-            one of fewer, its levels, uint8 or uint16. They are compressed as loud as they are.
+            one of fewer, its levels, uint8 or uint16. They are compressed at their own level.
           speaker: a name, for models with speakers; it is stored in the file.
-          tolerance: how far the network's outputs may differ, relative, on the processor that
+          tolerance: relative difference that the network's outputs may have on the processor that
             decodes. Below it decoding is exact; above it the file is refused there.
 
-        Raises UserError for a model that reads frames, or for other recordings.
+        Raises:
+          UserError: a model that reads frames, or other recordings.
         """
         from wavenet.compression import SIXTEEN_BIT, compress
 
@@ -169,11 +175,12 @@ class SpeechModel(TrainedSpeechModel):
         return compress(self._codec, levels, self.speaker_number(speaker), tolerance)
 
     def decompress(self, data: bytes) -> list[np.ndarray]:
-        """Return the recordings of a file from `compress`, as they were given to it.
+        """Return the recordings of a file from `compress`.
 
-        A model of 65,536 levels gives int16, one of fewer uint8 or uint16 levels.
+        A model of 65,536 levels returns int16, one of fewer uint8 or uint16 levels.
 
-        Raises UserError, in one line, for a file that is damaged, cut short or of another model.
+        Raises:
+          UserError: the file is damaged, truncated or of another model.
         """
         from wavenet.compression import SIXTEEN_BIT, decompress
 
@@ -206,11 +213,11 @@ class SpeechModel(TrainedSpeechModel):
         return Density(self.network)
 
     def _primed(self, prime: np.ndarray | None, condition) -> np.ndarray | None:
-        """The levels of a prime that is at the level of the sound."""
+        """Return the levels of a prime that is at the level of the sound."""
         return None if prime is None else self._levels(audio.amplify(prime, gain_of(condition)))
 
     def _sound(self, levels: np.ndarray, condition) -> np.ndarray:
-        """The sound of levels, at the level of the recording that the condition is of."""
+        """Return the sound of levels, at the level of the condition's recording."""
         return at_recorded_level(self.network.codec.decode(levels).numpy(), gain_of(condition))
 
     def _levels(self, waveform) -> np.ndarray:
@@ -218,12 +225,12 @@ class SpeechModel(TrainedSpeechModel):
 
 
 def load(path: Path, compute_dtype: ComputeDtype | None = None) -> SpeechModel:
-    """The model of a run directory (average weights of its best checkpoint) or a model folder.
+    """Load the model of a run directory (average weights of its best checkpoint) or a model folder.
 
     Args:
       path: "shipped-teacher" is the one that comes with the package, unless there is a folder of
         that name.
-      compute_dtype: of the arithmetic, in place of that which it was trained with.
+      compute_dtype: of the arithmetic, instead of that of its training.
     """
     path = shipped.model_folder(path)
     stored, weights, spec = stored_model(path, _spec)
@@ -237,7 +244,7 @@ def load(path: Path, compute_dtype: ComputeDtype | None = None) -> SpeechModel:
 
 
 def _config(stored: Any, path: Path) -> TrainConfig:
-    """What a run's config.json says of a WaveNet, once every key is known to be there."""
+    """Return the configuration in a run's config.json of a WaveNet, after a check of its keys."""
     return checked_config(stored, path, (KIND,), {"preset", "gain_db", "speakers"}, config_from)
 
 

@@ -9,9 +9,7 @@ where `*` is a causal dilated convolution and `c` the condition of that time ste
 a speaker, and the context stack (section 2.6).
 """
 
-import functools
 import math
-from typing import Any
 
 import tensorflow as tf
 
@@ -62,15 +60,18 @@ class ResidualLayer(tf.Module):
 
     @property
     def past_steps(self) -> int:
-        """Steps of its input before the present one that it reads."""
+        """Past steps of its input that it reads."""
         return (self.width - 1) * self.dilation
 
     def __call__(self, hidden, condition, past=None):
-        """The next hidden state and the skip, [batch, time, residual] and [batch, time, skip].
+        """Return the next hidden state [batch, time, residual] and the skip [batch, time, skip].
 
         The condition may have fewer rows than `hidden`, each of which stands for as many steps.
 
-        past: the input before these steps, [batch, past_steps, residual]; None: zeros.
+        Args:
+          hidden: [batch, time, residual].
+          condition: [batch, rows, channels], or None.
+          past: the input before these steps, [batch, past_steps, residual]; None: zeros.
         """
         dtype = hidden.dtype
         weights = tf.concat(list(tf.unstack(self.gate_kernel)), 0)
@@ -93,20 +94,20 @@ class ResidualLayer(tf.Module):
         return self.residual(hidden, update), skip
 
     def _with_slow(self, gate, condition):
-        """The gates with a condition that is projected at its own, lower rate."""
+        """Return the gates with a condition that is projected at its own, lower rate."""
         batch, time, channels = tf.shape(gate)[0], tf.shape(gate)[1], gate.shape[-1]
         offsets = tf.matmul(condition, tf.cast(self.condition_kernel, gate.dtype))
         rows = tf.reshape(gate, [batch, tf.shape(condition)[1], -1, channels])
         return tf.reshape(rows + offsets[:, :, None], [batch, time, channels])
 
     def residual(self, hidden, update):
-        """The input of the next layer from this one's and the projected units."""
+        """Return the input of the next layer from this one's and the projected units."""
         dtype = hidden.dtype
         return (hidden + update + tf.cast(self.residual_bias, dtype)) * SQRT_HALF
 
 
 class ResidualStack(tf.Module):
-    """Residual layers one after another; gives the sum of their skips, scaled by sqrt(1/layers)."""
+    """Residual layers one after another, whose skips are summed and scaled by sqrt(1/layers)."""
 
     def __init__(
         self,
@@ -133,13 +134,16 @@ class ResidualStack(tf.Module):
         self.skip_scale = math.sqrt(1.0 / len(dilations))
 
     def __call__(self, hidden, condition):
-        """The scaled sum of skips, [batch, time, skip]."""
+        """Return the scaled sum of skips, [batch, time, skip]."""
         return self.with_hiddens(hidden, condition)[0]
 
     def with_hiddens(self, hidden, condition, pasts=None):
-        """The scaled sum of skips, and the input of every layer [batch, time, residual].
+        """Return the scaled sum of skips, and the input of every layer [batch, time, residual].
 
-        pasts: every layer's `past`; None: zeros.
+        Args:
+          hidden: as for a layer.
+          condition: as for a layer.
+          pasts: every layer's `past`; None: zeros.
         """
         skips, hiddens = 0.0, []
         for i, layer in enumerate(self.layers):
@@ -151,7 +155,7 @@ class ResidualStack(tf.Module):
 
 
 class ContextStack(tf.Module):
-    """A longer-sighted stack over blocks of past sound (WaveNet, section 2.6).
+    """A stack with a longer view, over blocks of past sound (WaveNet, section 2.6).
 
     Block b of the condition depends on the sound of the blocks before b only.
     """
@@ -167,7 +171,7 @@ class ContextStack(tf.Module):
         )
 
     def __call__(self, wave):
-        """The condition of each block, [batch, blocks, channels], from [batch, time] samples."""
+        """Return the condition of each block, [batch, blocks, channels], of samples."""
         batch, time = tf.shape(wave)[0], tf.shape(wave)[1]
         short = -time % self.block_samples
         blocks = tf.reshape(tf.pad(wave, [[0, 0], [0, short]]), [batch, -1, self.block_samples])
@@ -176,15 +180,15 @@ class ContextStack(tf.Module):
         return self.blocks(past)[:, self.history - 1 :]
 
     def blocks(self, past_blocks):
-        """The condition after each past block, [batch, blocks, channels]."""
+        """Return the condition after each past block, [batch, blocks, channels]."""
         hidden = tf.matmul(past_blocks, tf.cast(self.front_kernel, past_blocks.dtype))
         return self.stack(hidden, None)
 
 
 class WaveNet(Network):
-    """The network; holds variables only, no generation state.
+    """The network; it holds variables only, no generation state.
 
-    `network(inputs, condition)` gives the parameters of every conditional p(x_t | x_<t, c) in one
+    `network(inputs, condition)` returns the parameters of every conditional p(x_t | x_<t, c) in one
     pass; `network.condition(...)` prepares the condition.
     """
 
@@ -220,19 +224,12 @@ class WaveNet(Network):
         """Return another network of the same configuration, with untrained weights."""
         return WaveNet(self.config)
 
-    @functools.cached_property
-    def xla_sampler(self) -> Any:
-        """The cached sampler by XLA, and what was compiled for it."""
-        from wavenet.samplers.xla import XlaSampler
-
-        return XlaSampler(self)
-
     def inputs(self, levels):
-        """What the network reads for integer levels: the levels themselves, or scaled floats."""
+        """Return the input for integer levels: the levels themselves, or scaled floats."""
         return levels if self.config.reads_levels else self.codec.scale(levels)
 
     def condition(self, frames=None, speaker=None, num_samples: int | None = None):
-        """The condition that does not depend on the sound, [batch, time, channels], or None.
+        """Return the condition that does not depend on the sound, [batch, time, channels], or None.
 
         Args:
           frames: [batch, frames, feature_channels], one frame every `hop_samples` samples.
@@ -253,7 +250,7 @@ class WaveNet(Network):
         return tf.concat(parts, -1) if parts else None
 
     def __call__(self, inputs, condition=None):
-        """The parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
+        """Return the parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
 
         They are float32, or float64 where `compute_dtype` is.
 
@@ -264,9 +261,12 @@ class WaveNet(Network):
         return self.resumed(inputs, condition)[0]
 
     def of_clips(self, inputs, frames=None, speaker=None):
-        """The parameters of every sample of training clips, [batch, time, parameters].
+        """Return the parameters of every sample of training clips, [batch, time, parameters].
 
-        inputs: as for a call. frames, speaker: as for `condition`.
+        Args:
+          inputs: as for a call.
+          frames: as for `condition`.
+          speaker: as for `condition`.
         """
         condition = None
         if self.config.feature_channels or self.config.speakers:
@@ -282,11 +282,16 @@ class WaveNet(Network):
         return self(inputs, rows)
 
     def resumed(self, inputs, condition=None, pasts=None, skipped: int = 0):
-        """The parameters of a call, and the input of every layer [batch, time, residual].
+        """Return the parameters of a call, and the input of every layer [batch, time, residual].
 
         Both begin after the first `skipped` inputs, which the front reads and the layers do not.
 
-        pasts: what every layer read before, [batch, its `past_steps`, residual]; None: zeros.
+        Args:
+          inputs: as for a call.
+          condition: as for a call.
+          pasts: the earlier inputs of every layer, [batch, its `past_steps`, residual]; None:
+            zeros.
+          skipped: number of inputs before those that the layers read.
         """
         if self.context_stack is not None:
             condition = self._with_context(self.context_stack, inputs, condition)
@@ -296,11 +301,11 @@ class WaveNet(Network):
         return self.head(skips, prediction), hiddens
 
     def wave(self, levels):
-        """The amplified waveform, float32 [...], of integer levels."""
+        """Return the amplified waveform, float32 [...], of integer levels."""
         return self.codec.scale(levels) * self.config.input_gain
 
     def head(self, skips, prediction=None):
-        """The parameters, [..., parameters], from the sum of skips [..., skip]."""
+        """Return the parameters, [..., parameters], from the sum of skips [..., skip]."""
         dtype = skips.dtype
         hidden = tf.nn.relu(skips + tf.cast(self.skip_bias, dtype))
         hidden = tf.matmul(hidden, tf.cast(self.head1_kernel, dtype))
@@ -311,7 +316,7 @@ class WaveNet(Network):
 
     @property
     def silence(self) -> int:
-        """What the network reads before the first sample: a level that there is not, or 0."""
+        """The network's input before the first sample: a level that does not exist, or 0."""
         return self.config.levels if self.config.reads_levels else 0
 
     def shifted(self, inputs):
@@ -348,10 +353,10 @@ class WaveNet(Network):
         return hidden, prediction
 
     def _in_scaled_units(self, raw, prediction):
-        """Means and log-scales of the amplified waveform, brought back to the waveform's own.
+        """Return means and log-scales of the amplified waveform in the waveform's own units.
 
         A mean that corrects a linear prediction does so in units of its scale: a logistic's
-        gradient in those units is bounded, quiet samples do not drown the loud ones.
+        gradient in those units is bounded, so that quiet samples do not outweigh loud ones.
         """
         likelihood = with_scales(self.likelihood)
         if likelihood is None:
@@ -375,7 +380,7 @@ class WaveNet(Network):
 
 
 def stack_of(config: WaveNetConfig, initial: Initial, condition_channels: int) -> ResidualStack:
-    """The residual layers of a configuration, which read so many channels of a condition."""
+    """Return the residual layers of a configuration for a condition of so many channels."""
     channels = (config.residual_channels, config.gate_channels, config.skip_channels)
     return ResidualStack(
         initial, channels, config.dilations, config.filter_width, condition_channels, "stack"
@@ -383,9 +388,12 @@ def stack_of(config: WaveNetConfig, initial: Initial, condition_channels: int) -
 
 
 def causal_taps(past, hidden, dilation: int) -> list[tf.Tensor]:
-    """The taps h[t - j dilation], oldest first, each [batch, time, channels].
+    """Return the taps h[t - j dilation], oldest first, each [batch, time, channels].
 
-    past: the steps before `hidden`, a multiple of the dilation.
+    Args:
+      past: the steps before `hidden`, a multiple of the dilation.
+      hidden: [batch, time, channels].
+      dilation: in steps.
     """
     time = hidden.shape[1] if hidden.shape[1] is not None else tf.shape(hidden)[1]
     joined = tf.concat([past, hidden], 1)
@@ -394,6 +402,6 @@ def causal_taps(past, hidden, dilation: int) -> list[tf.Tensor]:
 
 
 def gated(gate):
-    """tanh(a) . sigmoid(b) of the two halves (a, b) of the last axis."""
+    """Return tanh(a) . sigmoid(b) of the two halves (a, b) of the last axis."""
     filters, gates = tf.split(gate, 2, -1)
     return tf.tanh(filters) * tf.sigmoid(gates)

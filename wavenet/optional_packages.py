@@ -1,4 +1,4 @@
-"""Which measures need a package that is not part of the main installation, and which one."""
+"""The packages of optional measures, and the extras that install them."""
 
 import functools
 import importlib.util
@@ -25,18 +25,18 @@ EXTRAS: dict[str, dict[str, tuple[str, ...]]] = {
 
 @functools.cache
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported; it is not imported."""
+    """Return whether a package can be imported; it is not imported."""
     return importlib.util.find_spec(package) is not None
 
 
 def available(measure: str) -> bool:
-    """Whether every package that a measure needs is installed."""
+    """Return whether every package that a measure needs is installed."""
     needed = [p for measures in EXTRAS.values() for p in measures.get(measure, ())]
     return all(is_installed(package) for package in needed)
 
 
 def left_out() -> dict[str, list[str]]:
-    """The measures that cannot be taken here, by the extra that would install what they need."""
+    """Return the measures that are unavailable here, by the extra that would add them."""
     missing = {
         extra: [name for name in measures if not available(name)]
         for extra, measures in EXTRAS.items()
@@ -45,7 +45,7 @@ def left_out() -> dict[str, list[str]]:
 
 
 def left_out_line() -> str:
-    """One line that says which measures are left out and what installs them; "" for none."""
+    """Return a line on the measures that are left out and the extras that add them; "" for none."""
     missing = left_out()
     if not missing:
         return ""
@@ -60,6 +60,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def require(package: str, extra: str, purpose: str) -> None:
-    """Raises UserError, with the command that installs it, unless a package is installed."""
+    """Raise UserError, with the command that installs it, unless a package is installed."""
     if not is_installed(package):
         raise UserError(f"{purpose} needs {package}: pip install 'onepass[{extra}]'.")

@@ -1,4 +1,4 @@
-"""F0 and voicing read off mel frames by a small network, where no F0 is given."""
+"""F0 and voicing estimated from mel frames by a small network, where no F0 is given."""
 
 import math
 
@@ -21,17 +21,17 @@ READER_OPTIMIZER = OptimizerConfig(2e-3, 50, "cosine", average_decay=0.99)
 
 
 class PitchReader(tf.Module):
-    """A small convolutional network over frames that says F0 and whether the frame is voiced.
+    """A small convolutional network over frames that estimates F0 and voicing.
 
-    With bins it is a classifier of F0, as CREPE is (Kim et al. 2018, arXiv 1802.06182): where two
-    octaves are possible it takes one and not what lies between.
+    With bins it is a classifier of F0, like CREPE (Kim et al. 2018, arXiv 1802.06182): where two
+    octaves are possible it chooses one and not a value between them.
 
     Args:
       features: channels of a frame.
       channels: of its layers.
-      bins: of F0 between 60 and 600 Hz, evenly on a logarithmic scale; 0: F0 is one number, learned
+      bins: of F0 between 60 and 600 Hz, evenly on a logarithmic scale; 0: F0 is one number, trained
         by its error.
-      padded: every layer pads its frames with zeros, and each frame gets an answer; otherwise the
+      padded: every layer pads its frames with zeros, and each frame gets an estimate; otherwise the
         `side_frames` on either side get none.
     """
 
@@ -56,11 +56,12 @@ class PitchReader(tf.Module):
         self.head_bias = initial.zeros([outputs], "head_bias")
 
     def __call__(self, frames):
-        """log2(F0 / 200 Hz) and the logit of voicing, [batch, frames] each.
+        """Return log2(F0 / 200 Hz) and the logit of voicing, [batch, frames] each.
 
         Without padding they are those of [batch, frames - 2 side_frames].
 
-        frames: float [batch, frames, features].
+        Args:
+          frames: float [batch, frames, features].
         """
         raw = self._outputs(frames)
         if self.bins:
@@ -69,10 +70,11 @@ class PitchReader(tf.Module):
         return tf.clip_by_value(raw[..., 0], low, high), raw[..., 1]
 
     def loss(self, frames, pitch):
-        """How badly F0 and voicing are read, []: see `pitch_loss` and `class_loss`.
+        """Return the loss of F0 and voicing, []: see `pitch_loss` and `class_loss`.
 
         Args:
-          frames: as for a call. pitch: [batch, frames that get an answer, 2].
+          frames: as for a call.
+          pitch: [batch, frames that get an estimate, 2].
         """
         if self.bins:
             raw = self._outputs(frames)
@@ -92,13 +94,13 @@ class PitchReader(tf.Module):
         return raw + tf.cast(self.head_bias, raw.dtype)
 
     def pitch(self, frames):
-        """F0 features [batch, frames, 2], as `log_f0_features`, without a gradient."""
+        """Return F0 features [batch, frames, 2], as `log_f0_features`, without a gradient."""
         octaves, logit = self(tf.cast(frames, tf.float32))
         return tf.stop_gradient(tf.stack([octaves, tf.cast(logit > 0.0, tf.float32)], -1))
 
     @property
     def side_frames(self) -> int:
-        """Frames on either side that one frame's answer depends on."""
+        """Frames on either side that one frame's estimate depends on."""
         return sum(width // 2 for width in WIDTHS)
 
 
@@ -107,13 +109,13 @@ def _octaves_of(hz: float) -> float:
 
 
 def _centres(bins: int, dtype):
-    """log2(F0 / 200 Hz) of each bin, [bins]."""
+    """Return log2(F0 / 200 Hz) of each bin, [bins]."""
     low, high = _octaves_of(LOWEST_HZ), _octaves_of(HIGHEST_HZ)
     return tf.linspace(tf.constant(low, dtype), tf.constant(high, dtype), bins)
 
 
 def _likeliest(logits):
-    """log2(F0 / 200 Hz) [batch, frames]: the mean over the likeliest bin and those near it."""
+    """Return log2(F0 / 200 Hz) [batch, frames], the mean around the likeliest bin."""
     bins, dtype = logits.shape[-1], logits.dtype
     best = tf.argmax(logits, -1, tf.int32)[..., tf.newaxis]
     near = tf.cast(tf.abs(tf.range(bins) - best) <= NEAR_BINS, dtype)
@@ -122,12 +124,13 @@ def _likeliest(logits):
 
 
 def class_loss(logits, logit, pitch):
-    """How badly F0 is classified, []: the cross-entropy of the bins where voiced and of voicing.
+    """Return the cross-entropy of the bins of F0 where voiced, plus that of voicing, [].
 
     The target is a normal distribution around F0 over the bins, 25 cents wide.
 
     Args:
-      logits: [batch, frames, bins]. logit: [batch, frames], of voicing.
+      logits: [batch, frames, bins].
+      logit: [batch, frames], of voicing.
       pitch: [batch, frames, 2], log2(F0 / 200 Hz) and 0 or 1, of `log_f0_features`.
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
@@ -140,14 +143,15 @@ def class_loss(logits, logit, pitch):
 
 
 def pitch_loss(octaves, logit, pitch, voiced_share=None):
-    """How badly F0 is read, []: an error in semitones where voiced, and a cross-entropy.
+    """Return the error of F0 in semitones where voiced, plus a cross-entropy of voicing, [].
 
-    The error counts squared up to a semitone and as it is beyond: an octave missed is one mistake.
+    The error is squared up to a semitone and linear beyond: a missed octave is one mistake.
 
     Args:
-      octaves, logit: [batch, frames], of a `PitchReader`.
+      octaves: [batch, frames], of a `PitchReader`.
+      logit: [batch, frames], of a `PitchReader`.
       pitch: [batch, frames, 2], log2(F0 / 200 Hz) and 0 or 1, of `log_f0_features`.
-      voiced_share: the voiced share of the frames, if not of these: of a batch that they are of.
+      voiced_share: the voiced share of the whole batch, if these frames are part of one.
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     off = tf.abs(12.0 * (octaves - truth))
@@ -160,13 +164,14 @@ def pitch_loss(octaves, logit, pitch, voiced_share=None):
 def train_pitch_reader(
     reader: PitchReader, source: ClipSource, steps: int, seed: int, prepare
 ) -> float:
-    """Teaches the reader F0 and voicing on clips of frames; the last value of its loss.
+    """Train the reader on F0 and voicing of clips of frames, and return the last loss.
 
     Args:
+      reader: to train.
       source: of `wavenet.data.pipeline.source_of`, whose frames end in the two F0 channels.
       steps: updates of 16 clips.
       seed: of the order of clips.
-      prepare: from the frames [batch, frames, channels] to what the reader is given.
+      prepare: from the frames [batch, frames, channels] to the reader's input.
     """
     state = TrainState(reader, READER_OPTIMIZER, steps)
     side = 0 if reader.padded else reader.side_frames

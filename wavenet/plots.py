@@ -17,7 +17,7 @@ COLUMNS = 1200
 
 
 def level_db(waveform: np.ndarray, sample_rate_hz: int) -> np.ndarray:
-    """dB re a full-scale sine, [frequencies, columns], columns centred on multiples of the hop."""
+    """Return dB re a full-scale sine, [frequencies, columns], a column per hop."""
     window_samples = max(16, round(WINDOW_SECONDS * sample_rate_hz))
     hop_samples = max(window_samples // 8, -(-waveform.size // COLUMNS))
     window = scipy.signal.get_window("hann", window_samples)
@@ -31,7 +31,7 @@ def level_db(waveform: np.ndarray, sample_rate_hz: int) -> np.ndarray:
 
 
 def _envelope(waveform: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First sample, lowest and highest value of each of at most about COLUMNS stretches."""
+    """Return first sample, lowest and highest value of each of about COLUMNS stretches."""
     stretch = max(1, waveform.size // COLUMNS)
     starts = np.arange(0, waveform.size, stretch)
     return starts, np.minimum.reduceat(waveform, starts), np.maximum.reduceat(waveform, starts)
@@ -79,13 +79,13 @@ def _check(waveforms: dict[str, np.ndarray]) -> None:
 
 
 def spectrogram_figure(waveforms: dict[str, np.ndarray], sample_rate_hz: int) -> Figure:
-    """A figure of each waveform above its spectrogram, on one scale of decibels.
+    """Return a figure of each waveform above its spectrogram, on one scale of decibels.
+
+    The colours span DB_RANGE dB below the loudest point of all plots; 0 dB is a full-scale sine.
 
     Args:
       waveforms: title -> float [samples] in [-1, 1].
       sample_rate_hz: of all of them.
-
-    The colours span DB_RANGE dB below the loudest point of all plots; 0 dB is a full-scale sine.
     """
     _check(waveforms)
     arrays = {title: np.asarray(w, np.float64) for title, w in waveforms.items()}
@@ -106,7 +106,7 @@ def spectrogram_figure(waveforms: dict[str, np.ndarray], sample_rate_hz: int) ->
 def spectrogram_png(
     path: str | os.PathLike[str], waveforms: dict[str, np.ndarray], sample_rate_hz: int
 ) -> None:
-    """Writes `spectrogram_figure` as a PNG file, whole or not at all; its folder must exist.
+    """Write `spectrogram_figure` as a PNG file, complete or not at all; its folder must exist.
 
     Raises:
       UserError: the file cannot be written.

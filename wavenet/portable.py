@@ -1,4 +1,4 @@
-"""A WaveNet's training step and sampler for machines that have JAX and no TensorFlow."""
+"""Export of a WaveNet's training step and sampler for machines with JAX and no TensorFlow."""
 
 import dataclasses
 import functools
@@ -52,16 +52,20 @@ def export_run(
     tensor_float_32: bool = True,
     say: Callable[[str], None] = print,
 ) -> Path:
-    """The folder, with all that `python run.py` in it needs to train the network elsewhere.
+    """Write a folder whose `python run.py` trains the network elsewhere, and return the folder.
 
     Args:
-      preset, config, data, say: as for `training.train`.
-      folder: new or empty of checkpoints.
-      workdir: a run directory to go on from; without one, or one without checkpoints, the weights
-        start as the seed says.
+      preset: as for `training.train`.
+      config: as for `training.train`.
+      data: as for `training.train`.
+      folder: new, or without checkpoints.
+      workdir: a run directory to resume from; without one, or one without checkpoints, the weights
+        start as the seed determines.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
+      say: as for `training.train`.
 
-    Raises UserError, DataError or AudioError with a line that explains what to do.
+    Raises:
+      UserError, DataError, AudioError: with a line that explains what to do.
     """
     new_folder(folder)
     report = scan_folder(data, config)
@@ -90,7 +94,7 @@ def export_corpus(
     *,
     tensor_float_32: bool = True,
 ) -> None:
-    """Writes step, state and clips of a prepared corpus; `stored` is what `run_config` says."""
+    """Write step, state and clips of a prepared corpus; `stored` is the result of `run_config`."""
     export_training(
         folder,
         state,
@@ -113,7 +117,7 @@ def export_corpus(
 
 
 def _around(corpus: Corpus, config: TrainConfig) -> dict[str, Any]:
-    """The settings of `clips.open_batches` that say what surrounds a clip."""
+    """Return the settings of `clips.open_batches` for past, neighbours and augmentation."""
     around = surroundings(config)
     augmentation = around.augmentation(corpus, config.data.features)
     return {
@@ -124,7 +128,7 @@ def _around(corpus: Corpus, config: TrainConfig) -> dict[str, Any]:
 
 
 def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
-    """What the exported step reads of a batch of `data.clips`."""
+    """Return the shapes and types of a batch of `data.clips` that the exported step reads."""
     rows, samples = config.data.batch_size, config.data.left_samples + config.data.clip_samples
     sound = tf.TensorSpec([rows, samples], tf.float32)
     spec = {"waveform": sound, "mask": sound}
@@ -137,7 +141,7 @@ def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
 
 
 def trainable(config: TrainConfig) -> Trainable:
-    """The training step on batches that are encoded, to be planned."""
+    """Return the training step on encoded batches, to be planned."""
     make = functools.partial(trainable, config)
     config = config.resolved(max(config.network.speakers, 1))
     network = make_network(config)
@@ -148,7 +152,7 @@ def trainable(config: TrainConfig) -> Trainable:
 
 
 def encoding_loss(network: Network) -> LossFn:
-    """The loss of `training.loss_function`, of a batch that has no levels yet."""
+    """Return the loss of `training.loss_function` for a batch without levels."""
     loss = loss_function(network)
 
     def encoding(batch):
@@ -167,13 +171,14 @@ def export_sampler(
     sampler: Literal["cached", "fixed-point"] = "cached",
     tensor_float_32: bool = True,
 ) -> None:
-    """Writes what samples the network under its current weights: functions and an initial state.
+    """Write functions that sample the network under its current weights, and an initial state.
 
-    `sampler`, of `XlaSampler.chunk`, takes and gives the fields of a `SamplerState`; it takes
+    `sampler`, of `XlaSampler.chunk`, takes and returns the fields of a `SamplerState`; it takes
     `noise` [batch, time, noise channels], `temperature` [] and, where the network has one,
-    `condition` [batch, time, channels] too; it gives `levels` int32 [batch, time] and `parameters`.
-    By fixed point, of `FixedPointSampler.chunk`, the state is a `PassState` (`pasts_0` is that of
-    the first layer), and `passes` int32 [] stands in for the parameters.
+    `condition` [batch, time, channels] too; it returns `levels` int32 [batch, time] and
+    `parameters`. By fixed point, of `FixedPointSampler.chunk`, the state is a `PassState`
+    (`pasts_0` is that of the first layer), and `passes` int32 [] replaces the parameters.
+
     `noise` takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] and `start` int32
     [], the position of the chunk. `condition` takes `frames` [batch, num_frames, features] and
     `speaker` int32 [batch], whichever the network has. `sampler_state.npz` is the initial state.
@@ -181,13 +186,13 @@ def export_sampler(
     Args:
       folder: may hold other exported functions.
       network: with a context stack, `chunk_samples` must be its block.
-      batch, chunk_samples: sizes, fixed.
+      batch: a fixed size.
+      chunk_samples: a fixed size.
       num_frames: of the sounds to be made, fixed (samples, where there are no frames); None exports
         no `condition`.
       sampler: "fixed-point" takes no context stack.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
     """
-
     made = FixedPointSampler(network) if sampler == "fixed-point" else XlaSampler(network)
     functions = {
         "sampler": _chunk(made, batch, chunk_samples),
@@ -206,7 +211,7 @@ def export_sampler(
 
 
 def _named(state: NamedTuple) -> dict[str, Any]:
-    """The tensors of a sampler's state by name, those of a list numbered."""
+    """Return the tensors of a sampler's state by name, those of a list numbered."""
     named: dict[str, Any] = {}
     for name, value in state._asdict().items():
         many = isinstance(value, list)
@@ -265,5 +270,5 @@ def _condition(network: Network, batch: int, num_frames: int):
 
 
 def condition_channels(config: WaveNetConfig) -> int:
-    """Channels of `network.condition`, which leaves the context stack aside."""
+    """Return the channels of `network.condition`, without the context stack."""
     return config.gate_inputs - (config.context_channels if config.context_layers else 0)

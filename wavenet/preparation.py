@@ -1,4 +1,4 @@
-"""What a vocoder has to know of a corpus before it learns: mel statistics, and reading F0."""
+"""Preparation of a vocoder before training: mel statistics, and estimating F0."""
 
 import math
 from pathlib import Path
@@ -25,12 +25,12 @@ CENTS_PER_OCTAVE = 1200.0
 
 
 def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, say=print) -> None:
-    """Give the network the statistics of the mel, and teach it to read F0 where it has to.
+    """Give the network the statistics of the mel, and train its reader of F0 where it has one.
 
-    Both are kept with its weights and stay as they are from there on. A network that starts from
-    a trained model of the same frames has them, with all its weights, from there; one of other
-    frames (another rate, hop or mel) measures the statistics and trains the reader anew, and so
-    does a reader of another size.
+    Both are stored with its weights and then stay fixed. A network that starts from a trained model
+    of the same frames takes them, with all its weights, from there; one of other frames (another
+    rate, hop or mel) measures the statistics and trains the reader again, and so does one with a
+    reader of another size.
 
     Raises:
       UserError: that model cannot be read or is of another network.
@@ -73,7 +73,7 @@ def _reader_variables(network: Network) -> dict[str, tf.Variable]:
 
 
 def _unlike(variables: dict[str, tf.Variable], weights: Arrays) -> Arrays:
-    """The values of all variables if one is of another size than in the weights; else nothing."""
+    """Return the values of all variables if one has another size than in the weights; else none."""
     shapes = {name: weights[name].shape for name in variables if name in weights}
     if shapes == {name: tuple(variable.shape) for name, variable in variables.items()}:
         return {}
@@ -81,7 +81,7 @@ def _unlike(variables: dict[str, tf.Variable], weights: Arrays) -> Arrays:
 
 
 def mel_statistics(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each mel band over train, float32 [bands] each."""
+    """Return mean and standard deviation of each mel band over train, float32 [bands] each."""
     frames = np.concatenate(
         [frames_of(corpus, p, ("mel",)) for p in recordings_of(corpus, "train")]
     )
@@ -92,7 +92,7 @@ def mel_statistics(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
 def train_reader(
     conditioner: Conditioner, reader: PitchReader, corpus: Corpus, config: TrainConfig
 ) -> None:
-    """Teaches the conditioner's reader F0 and voicing, on clips of the corpus's frames."""
+    """Train the conditioner's reader on F0 and voicing of the corpus's frames."""
     bands = conditioner.mel.bands
     clip_samples = READER_FRAMES * config.network.hop_samples
     source = source_of(corpus, "train", clip_samples, ("mel", "f0"))
@@ -108,9 +108,9 @@ def train_reader(
 def reader_error(
     conditioner: Conditioner, reader: PitchReader, corpus: Corpus
 ) -> tuple[float, float]:
-    """Median F0 error in cents, and the share of frames with the wrong voicing, on dev.
+    """Return the median F0 error in cents, and the share of frames with wrong voicing, on dev.
 
-    The error is that of the frames voiced in both.
+    The error is over the frames voiced in both.
     """
     bands, side, cents, wrong = conditioner.mel.bands, reader.side_frames, [], []
     for prepared in recordings_of(corpus, "dev"):

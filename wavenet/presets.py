@@ -14,7 +14,7 @@ Padding = Literal["zeros", "reflect"]
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """What a network is trained on, and how it is cut up."""
+    """The data of a network's training, and its clips."""
 
     sample_rate_hz: int = 24_000
     """Recordings of another rate are resampled."""
@@ -31,30 +31,30 @@ class DataConfig:
     mel_window_samples: int = 1024
     """Window of the mel spectrogram."""
     mel_padding: Padding = "zeros"
-    """What the first and last windows see beyond a recording's ends: zeros or its reflection."""
+    """Padding beyond a recording's ends: zeros or its reflection."""
     level_db: float | None = None
-    """RMS that one gain for all recordings aims at, in dB of full scale; those whose peak would
-    leave it get less. None: as stored."""
+    """Target RMS of the one gain for all recordings, in dB of full scale; recordings whose peak
+    would clip get less. None: as stored."""
     clip_samples: int = 7680
     """Length of a training clip, a multiple of the hop."""
     left_samples: int = 0
     """True past in front of each clip, outside the loss; a multiple of the hop. 0: silence."""
     batch_size: int = 4
-    """Clips in a batch."""
+    """Clips per batch."""
     augment_gain_db: float = 0.0
-    """Each clip is amplified by a random gain of up to so many dB, up or down."""
+    """Amplify each clip by a random gain of up to this many dB, up or down."""
     augment_polarity: bool = False
-    """Each clip is negated or not, at random."""
+    """Negate each clip at random."""
     augment_speeds: tuple[float, ...] = ()
-    """Speeds at which every training recording is there once more, such as 0.97 1.03; pitch and
+    """Speeds at which every training recording is added once more, such as 0.97 1.03; pitch and
     pace change together, and each speed takes as much memory as the recordings."""
     min_seconds: float = 0.3
     """Shorter recordings are left out."""
     dev_share: float = 0.05
-    """Share of the files kept for dev where the folder does not say."""
+    """Share of the files kept for dev where the folder has no split."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "sample_rate_hz", "clip_samples", "batch_size", "mel_bands")
         speeds = self.augment_speeds
         is_near = all(0.5 <= speed <= 2.0 for speed in speeds)
@@ -66,7 +66,7 @@ class DataConfig:
         require(known, "features", rule, " ".join(self.features))
 
     def mel(self, hop_samples: int) -> MelConvention | None:
-        """The convention of the mel frames, or None where there are none."""
+        """Return the convention of the mel frames, or None where there are none."""
         if "mel" not in self.features:
             return None
         window = self.mel_window_samples
@@ -82,7 +82,7 @@ class DataConfig:
         )
 
     def pitch(self, hop_samples: int) -> PitchConvention | None:
-        """The convention of the F0 frames, or None where there are none."""
+        """Return the convention of the F0 frames, or None where there are none."""
         if "f0" not in self.features:
             return None
         return PitchConvention(self.sample_rate_hz, hop_samples)
@@ -95,26 +95,27 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """A training run, whole: with the data, nothing else decides what comes out."""
+    """A whole training run: together with the data, it determines the result."""
 
     network: WaveNetConfig = dataclasses.field(default_factory=WaveNetConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
     pitch_steps: int = 2_000
-    """Updates of the network that reads F0 off the mel, before everything else; it stays as it is
-    from there on. For `pitch_taps` without F0 frames."""
+    """Updates of the network that estimates F0 from the mel, before everything else; it stays fixed
+    afterwards. For `pitch_taps` without F0 frames."""
     start_from: str | None = None
-    """A trained model of the same network whose weights are the initial ones (run directory, model
-    folder, `shipped-teacher`); it brings what it knows of its corpus. None: random weights."""
+    """A trained model of the same network with the initial weights (run directory, model folder,
+    `shipped-teacher`), including the statistics of its corpus. None: random weights."""
     seed: int = 0
-    """Of the initial weights and of the order of clips."""
+    """Seed of the initial weights and of the order of clips."""
 
     def resolved(self, num_speakers: int) -> "TrainConfig":
-        """The configuration with the network's inputs taken from the data's.
+        """Return the configuration with the network's inputs taken from the data's.
 
-        Raises ValueError if the network is given other inputs, if a clip is no whole number of
-        frames, or if there can be no frames of that kind.
+        Raises:
+          ValueError: the network is given other inputs, a clip is no whole number of frames, or
+            frames of that kind are impossible.
         """
         features = self.data.feature_channels
         speakers = num_speakers if self.data.by_speaker else 0

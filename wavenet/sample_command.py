@@ -63,10 +63,12 @@ def sample(
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """What a sound is made from.
+    """The input of a synthesis; None where there is none.
 
-    recording: float32 [samples] at the model's rate, as stored. gain_db: what brings it to the
-    model's level. frames: [frames, channels] at that level. None: there is none.
+    Attributes:
+      recording: float32 [samples] at the model's rate, as stored.
+      gain_db: brings it to the model's level.
+      frames: [frames, channels] at that level.
     """
 
     recording: np.ndarray | None = None
@@ -75,9 +77,10 @@ class _Source:
 
 
 class _Written:
-    """What is kept of sounds while they are written: levels, beginnings, time.
+    """Records of sounds while they are written: levels, beginnings, time.
 
-    gain_db: of the recording that they are of, which is taken back.
+    Args:
+      gain_db: of their recording, which is taken back.
     """
 
     def __init__(self, rate_hz: int, rows: int, gain_db: float):
@@ -87,13 +90,13 @@ class _Written:
         self.beginnings: list[np.ndarray] = []
 
     def levelled(self, chunk: np.ndarray) -> np.ndarray:
-        """A chunk [rows, samples] of the model at the recording's level."""
+        """Return a chunk [rows, samples] of the model at the recording's level."""
         most = audio.FULL_SCALE * min(1.0, 10.0 ** (self.gain_db / 20.0))
         self.limited += (np.abs(chunk) >= most).sum(1)
         return at_recorded_level(chunk, self.gain_db)
 
     def add(self, chunk: np.ndarray) -> None:
-        """Takes note of a chunk [rows, samples] as it is written."""
+        """Record a chunk [rows, samples] as it is written."""
         left = int(PLOTTED_SECONDS * self.rate_hz) - self.samples
         if left > 0:
             self.beginnings.append(chunk[:, :left])
@@ -105,7 +108,7 @@ class _Written:
 def _synthesise(
     given: SampleArguments, model, source: _Source, prime, total, paths, written: _Written
 ) -> bool:
-    """Writes the sounds as they are made; whether they were cut short by Ctrl-C."""
+    """Write the sounds as they are made, and return whether Ctrl-C cut them short."""
     primed = 0 if prime is None else len(prime)
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(audio.writing(p, model.sample_rate_hz)) for p in paths]
@@ -151,7 +154,7 @@ def _passes(given: SampleArguments) -> int | None:
 
 
 def _plot_and_report(paths, written: _Written, model, recording: np.ndarray | None) -> None:
-    """Draws the sounds beside the recording and prints what they are."""
+    """Plot the sounds next to the recording and print a summary."""
     rate_hz, beginnings = written.rate_hz, np.concatenate(written.beginnings, 1)
     for row, path in enumerate(paths):
         plotted = {"sampled": beginnings[row]}
@@ -169,11 +172,11 @@ def _plot_and_report(paths, written: _Written, model, recording: np.ndarray | No
         print(_speed(written))
     passes = getattr(model, "passes", None)
     if passes is not None and passes.passes:
-        print(passes.in_words())
+        print(passes.format_report())
 
 
 def _speed(written: _Written) -> str:
-    """How long the sounds took; of very short ones not in real time, which compiling would be."""
+    """Return a line on the time of the sounds; of very short ones without a real-time factor."""
     seconds = written.made / written.rate_hz
     took = f"{_duration(written.made, written.rate_hz)} of sound in {written.seconds:.2f} s"
     if seconds < LEAST_SECONDS:
@@ -183,13 +186,13 @@ def _speed(written: _Written) -> str:
 
 
 def _duration(samples: int, rate_hz: int) -> str:
-    """A length in seconds, and of a very short sound in samples."""
+    """Return a length in seconds, and of a very short sound in samples."""
     short = samples < LEAST_SECONDS * rate_hz
     return f"{samples:,} samples" if short else f"{samples / rate_hz:.2f} s"
 
 
 def _image(path: Path) -> Path:
-    """The file of a sound's spectrogram."""
+    """Return the file of a sound's spectrogram."""
     return path.with_suffix(".png")
 
 
@@ -214,7 +217,7 @@ def _check(given: SampleArguments) -> None:
 
 
 def _check_ability(given: SampleArguments, model) -> None:
-    """Raises UserError for what a model of this kind cannot do."""
+    """Raise UserError for an option that a model of this kind does not support."""
     kind = model.spec["kind"]
     if given.backend not in model.backends:
         names = ", ".join(model.backends)
@@ -228,7 +231,7 @@ def _check_ability(given: SampleArguments, model) -> None:
 
 
 def _recording_file(given: SampleArguments, model) -> Path | None:
-    """The recording to resynthesise or to continue; None for neither."""
+    """Return the recording to resynthesise or to continue; None for neither."""
     if given.mel or given.text or not (given.recording or model.conditional or given.prime_seconds):
         return None
     return given.recording or sorted(shipped.recordings_folder().glob("dev/*.flac"))[0]
@@ -261,7 +264,7 @@ def _source(
 
 
 def _length(given: SampleArguments, model, source: _Source) -> int:
-    """Samples of a sound, the prime among them."""
+    """Return the samples of a sound, including the prime."""
     seconds = 3.0 if given.seconds is None else given.seconds
     wanted = max(1, round(seconds * model.sample_rate_hz))
     if source.frames is None:
@@ -274,7 +277,7 @@ def _length(given: SampleArguments, model, source: _Source) -> int:
 def _prime(
     given: SampleArguments, model, recording: np.ndarray | None, total: int
 ) -> np.ndarray | None:
-    """The beginning of the recording, shorter than the sound; None: none."""
+    """Return the beginning of the recording, shorter than the sound; None: none."""
     if recording is None or not given.prime_seconds:
         return None
     wanted = min(round(given.prime_seconds * model.sample_rate_hz), len(recording))

@@ -1,4 +1,4 @@
-"""What samplers, training and distillation need of a network of sound, whichever it is."""
+"""The interface of a network of sound for samplers, training and distillation."""
 
 import functools
 import math
@@ -77,7 +77,8 @@ class Network(tf.Module):
         """Return the condition at the network's own rate, [batch, rows, channels].
 
         Args:
-          frames, speaker: as for `condition`.
+          frames: as for `condition`.
+          speaker: as for `condition`.
           num_samples: that are asked for.
           side_frames: of `frames` on either side that are neighbours only.
         """
@@ -91,28 +92,25 @@ class Network(tf.Module):
         """Return the parameters of a call, and the input of every layer [batch, steps, residual].
 
         Args:
-          inputs, condition: as for a call. pasts: what every layer read before; None: zeros.
+          inputs: as for a call.
+          condition: see `inputs`.
+          pasts: the earlier inputs of every layer; None: zeros.
           skipped: inputs that come before those whose parameters are returned.
         """
         raise NotImplementedError
 
     @functools.cached_property
-    def xla_sampler(self) -> Any:
-        """The cached sampler by XLA, and what was compiled for it."""
-        raise NotImplementedError
-
-    @functools.cached_property
-    def fixed_point_sampler(self) -> Any:
-        """The sampler by passes over many samples, and what was compiled for it."""
-        from wavenet.samplers.fixed_point import FixedPointSampler
-
-        return FixedPointSampler(self)
+    def samplers(self) -> dict[str, Any]:
+        """The samplers that were compiled for it, by backend; they last as long as it does."""
+        return {}
 
 
 def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:
     """Return the bias that the output starts from, [parameters]: means and scales, or zeros.
 
-    reach: how far from 0 means lie, of the amplified full scale.
+    Args:
+      likelihood: of the output.
+      reach: distance of means from 0, of the amplified full scale.
     """
     located = with_scales(likelihood)
     if located is None:
@@ -137,7 +135,10 @@ def speaker_row(config: WaveNetConfig, embedding: tf.Variable | None, speaker):
 def check_condition(config, frames, speaker) -> None:
     """Raise ValueError for frames or a speaker that a network does not read.
 
-    config: of the network, with `feature_channels` and `speakers`.
+    Args:
+      config: of the network, with `feature_channels` and `speakers`.
+      frames: or None.
+      speaker: or None.
     """
     for name, value, field in (
         ("frames", frames, "feature_channels"),

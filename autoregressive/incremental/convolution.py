@@ -15,7 +15,7 @@ CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 
 
 def convolution(node: Node) -> Part:
-    """Rule of a convolution along time, and perhaps along one axis more."""
+    """Return the part of a convolution along time, and perhaps along one more axis."""
     stream = node.only()
     if stream.axis == 0:
         return rowwise(node)
@@ -36,10 +36,10 @@ def convolution(node: Node) -> Part:
 
 @dataclasses.dataclass(frozen=True)
 class Dilated:
-    """The operations of a dilated convolution that TensorFlow makes of a plain one.
+    """The operations into which TensorFlow splits a dilated convolution.
 
-    `space` parts the times by their remainder (SpaceToBatchND), `inner` convolves, `batch` brings
-    them together again (BatchToSpaceND).
+    `space` separates the times by their remainder (SpaceToBatchND), `inner` convolves, `batch`
+    joins them again (BatchToSpaceND).
     """
 
     space: tf.Operation
@@ -48,7 +48,7 @@ class Dilated:
 
     @classmethod
     def ending_at(cls, batch: tf.Operation) -> "Dilated | None":
-        """Return the convolution that ends with this BatchToSpaceND, if it is one."""
+        """Return the convolution that ends with this BatchToSpaceND, or None."""
         chain = []
         op = batch.inputs[0].op
         while op.type in (*CONVOLUTIONS, "ExpandDims", "Squeeze"):
@@ -58,12 +58,15 @@ class Dilated:
         return cls(op, inner[0], tuple(chain)) if op.type == "SpaceToBatchND" and inner else None
 
     def conv_axis(self, axis: int) -> int:
-        """Return the axis of `inner` that holds what `axis` held before."""
+        """Return the axis of `inner` that corresponds to `axis` of the input."""
         return axis + (self.inner.inputs[0].shape.rank - self.space.inputs[0].shape.rank)
 
 
 def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
-    """Rule of a `Dilated`; the node is its BatchToSpaceND, with the inputs of the convolution."""
+    """Return the part of a `Dilated`, with its BatchToSpaceND as the node.
+
+    The inputs of the node are those of the convolution.
+    """
     stream = node.only()
     axis = stream.axis
     blocks = _known(node, whole.space.inputs[1])
@@ -89,7 +92,7 @@ def _known(node: Node, tensor: tf.Tensor) -> np.ndarray:
 
 
 def _bounds(node: Node, whole: Dilated, batch: tf.Operation, axis: int) -> tuple[int, int]:
-    """Rows of zeros before and after, without those that only fill up the last block."""
+    """Return the rows of zeros before and after, without those that only fill the last block."""
     paddings = _known(node, whole.space.inputs[2])[axis - 1]
     crops = _known(node, batch.inputs[2])[axis - 1]
     return int(paddings[0] - crops[0]), int(paddings[1] - crops[1])
@@ -121,7 +124,7 @@ def _padding(node: Node, axis: int, reach: int) -> tuple[int, int]:
 
 
 def _flat(type_name: str, axis: int):
-    """Return the `run` of a kernel whose only extent is along its `axis`: one product."""
+    """Return the `run` of a kernel that extends only along its `axis`: a single product."""
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         taps, kernel = inputs[0], tf.squeeze(inputs[1][0], 1 - axis)
@@ -136,7 +139,7 @@ def _flat(type_name: str, axis: int):
 
 
 def _product(taps: Sequence[tf.Tensor], kernel: tf.Tensor) -> tf.Tensor:
-    """Return the taps, side by side, times the kernel [taps, in, out]."""
+    """Return the concatenated taps times the kernel [taps, in, out]."""
     window = tf.concat(taps, -1)
     flat = tf.reshape(window, [-1, window.shape[-1]])
     product = tf.matmul(flat, tf.reshape(kernel, [-1, kernel.shape[-1]]))
@@ -153,7 +156,7 @@ def _grouped(taps: Sequence[tf.Tensor], kernel: tf.Tensor, groups: int) -> tf.Te
 
 
 def _tapwise(op: tf.Operation, axis: int):
-    """Return the `run` of a kernel with another axis: a convolution along that, per tap."""
+    """Return the `run` of a kernel with another axis: a convolution along that axis per tap."""
     convolve = tf.nn.conv2d if op.type == "Conv2D" else tf.nn.depthwise_conv2d
     dilations = op.get_attr("dilations")
     padding = op.get_attr("padding").decode()

@@ -12,13 +12,13 @@ from autoregressive.networks import as_function, brings_step, condition_spec, in
 
 
 class Incremental:
-    """A network that is called a few times at once, with the past in a state.
+    """A network that processes a few times per call, with the past in a state.
 
     Law: for x [batch, time, ...] split along time into parts of any length, `step` over the parts
-    gives the rows of `network(x)`, to rounding.
+    returns the rows of `network(x)`, up to rounding.
 
     Args:
-      function: from inputs, and a condition where there is one, to [batch, time, parameters].
+      function: from inputs, and a condition if there is one, to [batch, time, parameters].
       specs: of its arguments, [None, None, ...].
       names: of the network's layers, for errors.
     """
@@ -34,7 +34,7 @@ class Incremental:
             verify(self, self.plan(1), specs)
 
     def plan(self, batch: int) -> Plan:
-        """Return the plan of a batch size, made once."""
+        """Return the plan for a batch size, computed once."""
         if batch not in self._plans:
             specs = [_sized(spec, batch) for spec in self.specs]
             with tf.init_scope():
@@ -53,16 +53,16 @@ class Incremental:
         """Return the parameters [batch, n, parameters] of the next n times, and the state.
 
         Args:
-          inputs: [batch, n, ...], n being static.
-          state: from `initial_state`, or from the step before.
-          condition: [batch, n, channels], where the network has one.
+          inputs: [batch, n, ...] with static n.
+          state: from `initial_state`, or from the previous step.
+          condition: [batch, n, channels], if the network has one.
         """
         inputs = tf.convert_to_tensor(inputs)
         if None in inputs.shape[:2]:
             raise ValueError(
                 f"`inputs` must have a static batch size and number of times, got {inputs.shape}."
             )
-        # Traced once for each number of rows, also for the graphs that it is called in.
+        # Traced once per number of rows, also when called in a graph.
         return self._compiled(inputs, state, condition)
 
     def _step(self, inputs: tf.Tensor, state: State, condition: tf.Tensor | None):
@@ -84,7 +84,7 @@ def incremental(
 
     The network is traced at two lengths. Every operation on a tensor with a time axis is replaced
     by one on a few rows and the past rows that it needs. A network that has both methods of a
-    `SteppedNetwork` is returned as it is.
+    `SteppedNetwork` is returned unchanged.
 
     Args:
       network: a `tf.Module`, a Keras model or a function of [batch, time, channels] and, as an
@@ -101,7 +101,7 @@ def incremental(
     Raises:
       NotCausalError: the network looks ahead, depends on the length or has its own randomness;
         the message names the layer.
-      UnsupportedNetworkError: no rule covers an operation of it, which the message names.
+      UnsupportedNetworkError: an operation has no rule; the message names it.
     """
     if brings_step(network):
         return network

@@ -1,4 +1,4 @@
-"""Names of layers, for errors: what a user called them, from the names of operations."""
+"""Names of layers for error messages, from the names of operations."""
 
 import re
 from typing import Any
@@ -7,9 +7,10 @@ from autoregressive.incremental.replay import CALLS
 
 
 def layer_names(network: Any) -> frozenset[str]:
-    """Return the names of a Keras model's layers, those of nested models, too.
+    """Return the names of a Keras model's layers, including those of nested models.
 
-    network: of any kind; one that is no Keras model has no layers with names.
+    Args:
+      network: any network; only Keras models have named layers.
     """
     flatten = getattr(network, "_flatten_layers", None)
     return frozenset(layer.name for layer in flatten()) if flatten else frozenset()
@@ -20,12 +21,12 @@ def layer_of(operation: str, names: frozenset[str]) -> str:
 
     Args:
       operation: its name in the graph, for example "functional_1/conv1d_3_1/Pad".
-      names: of the layers that are known. Where none is in the operation's name, the scope that it
-        was made in, or the operation itself.
+      names: of the known layers. If the operation's name has none of them, its scope or
+        the operation itself is returned.
     """
     scopes = [scope for scope in operation.split("/") if scope not in CALLS]
     for scope in reversed(scopes):
-        # Keras opens a layer's scope twice, and the second one has a number added.
+        # Keras opens a layer's scope twice, and appends a number to the second one.
         for name in (re.sub(r"_\d+$", "", scope), scope):
             if name in names:
                 return name

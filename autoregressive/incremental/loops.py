@@ -21,7 +21,7 @@ ADDITIONS = ("Add", "AddV2")
 
 
 def list_of_rows(node: Node) -> Part:
-    """Rule of TensorListFromTensor: a list of the rows of a tensor with time first."""
+    """Return the part of TensorListFromTensor: a list of the rows of a tensor with time first."""
     stream = node.only()
     if stream.axis != 0 or stream.is_merged:
         raise node.unsupported("time must be the first axis of what becomes a list")
@@ -29,7 +29,7 @@ def list_of_rows(node: Node) -> Part:
 
 
 def stacked_list(node: Node) -> Part:
-    """Rule of TensorListStack: a tensor of the list that a loop has written."""
+    """Return the part of TensorListStack: a tensor of the list that a loop has written."""
     stream = node.kinds[0]
     if not isinstance(stream, Stream):
         node.refuse_kinds(but=[1])
@@ -39,12 +39,15 @@ def stacked_list(node: Node) -> Part:
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """The body of a loop over time, with the part that each of its variables has.
+    """The body of a loop over time, with the role of each of its variables.
 
     Attributes:
+      name: of the loop.
       graph: of one iteration; its inputs and outputs are the variables.
-      counters: count iterations. reads: lists of rows. writes: lists of results.
-      states: carry values from one time to the next.
+      counters: variables that count iterations.
+      reads: lists of rows.
+      writes: lists of results.
+      states: variables that carry values from one time to the next.
     """
 
     name: str
@@ -65,7 +68,8 @@ class Body:
 
         Args:
           fixed: the loop's variables; those of the other arguments are ignored.
-          rows: of every list in `reads`. states: of every variable in `states`.
+          rows: of every list in `reads`.
+          states: of every variable in `states`.
         """
         variables = list(fixed)
         for index, state in zip(self.states, states, strict=True):
@@ -108,7 +112,7 @@ class Body:
 
 
 def loop(node: Node) -> Part:
-    """Rule of `tf.while_loop` over time, as Keras' recurrent layers and `tf.scan` make it."""
+    """Return the part of a `tf.while_loop` over time (Keras' recurrent layers and `tf.scan`)."""
     body = _body(node)
     streams = [
         kind for i, kind in enumerate(node.kinds) if i in body.reads and isinstance(kind, Stream)
@@ -136,7 +140,7 @@ def loop(node: Node) -> Part:
 
 
 def _body(node: Node) -> Body:
-    """Return the body with its variables sorted."""
+    """Return the body with its variables sorted by role."""
     graph = called_graph(node.op, "body")
     found: dict[str, list[int]] = {"counters": [], "reads": [], "writes": [], "states": []}
     for index, (inner, outer) in enumerate(zip(graph.inputs, graph.outputs, strict=True)):
@@ -162,7 +166,7 @@ def _body(node: Node) -> Body:
 
 
 def _is_read(variable: tf.Tensor, output: tf.Tensor) -> bool:
-    """Return whether an iteration uses a variable, rather than hands it on."""
+    """Return whether an iteration uses a variable rather than only passing it on."""
     return any(op.outputs[0].name != output.name for op in variable.consumers())
 
 
@@ -193,7 +197,7 @@ def _written(graph: tf.Graph, index: int) -> tf.Tensor:
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the tensor that an identity, or several, hand on."""
+    """Return the tensor before any chain of identities."""
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor

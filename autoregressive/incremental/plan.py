@@ -19,7 +19,7 @@ from autoregressive.incremental.streams import (
     UnsupportedNetworkError,
 )
 
-# Two lengths that no other size of a network is likely to have.
+# Two lengths that are unlikely to equal another size of a network.
 LENGTHS = (61, 94)
 POSITION = "position"
 State = dict[str, tf.Tensor]
@@ -40,19 +40,21 @@ RULES: dict[str, Callable[[Node], Part]] = {
     "TensorListFromTensor": loops.list_of_rows,
     "TensorListStack": loops.stacked_list,
 }
-# Their values depend on the shapes of their inputs alone.
+# Operations whose values depend only on the shapes of their inputs.
 SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 
 
 class Plan:
-    """What a step has to do, and what it has to remember.
+    """The operations of a step, and the past rows that it keeps.
 
     Args:
-      function: from `inputs`, and a condition where there is one, to the parameters.
+      function: from `inputs`, and a condition if there is one, to the parameters.
       specs: of its arguments, with the batch size and without the length: [batch, None, ...].
       names: of the network's layers, for errors.
+
     Raises:
-      NotCausalError, UnsupportedNetworkError: see `incremental`.
+      NotCausalError: see `incremental`.
+      UnsupportedNetworkError: see `incremental`.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Plan:
         self._remember()
 
     def _root(self, name: str) -> str:
-        """Return the tensor that has the rows of another one, so that they are kept once."""
+        """Return the tensor with the same rows as another, so that they are kept once."""
         return self.roots.get(name, name)
 
     def _stream(self, name: str) -> Stream:
@@ -125,7 +127,7 @@ class Plan:
         else:
             part = rule(node) if rule else _no_rule(node)
         self.kinds.update(zip((x.name for x in op.outputs), part.kinds, strict=True))
-        if part.run is not None:  # what has no value is refused where it is read
+        if part.run is not None:  # a tensor without a value is refused where it is read
             self.parts.append((op, part))
         if part.is_alias:
             self.roots[op.outputs[0].name] = self._root(tensors[0].name)
@@ -134,12 +136,12 @@ class Plan:
             self.memory[name] = max(self.memory.get(name, 0), *delays)
 
     def _sources(self, op: tf.Operation) -> list[tf.Tensor]:
-        """Return the tensors that an operation reads, a dilated convolution as one."""
+        """Return the tensors that an operation reads, treating a dilated convolution as one."""
         whole = convolution.Dilated.ending_at(op) if op.type == "BatchToSpaceND" else None
         return [whole.space.inputs[0], whole.inner.inputs[1]] if whole else list(op.inputs)
 
     def _constant(self, node: Node) -> Part:
-        """Rule of what does not grow and reads no time of the sequence."""
+        """Return the part of an operation that neither grows nor reads a time of the sequence."""
         outputs = node.op.outputs
         if not any(node.kinds) and node.type != "Const":
             return Part([None] * len(outputs), rowwise.replayed(node))
@@ -180,14 +182,14 @@ class Plan:
 
     @property
     def tolerance(self) -> float:
-        """Largest difference that rounding may make, as a part of the outputs' size."""
+        """Largest difference due to rounding, relative to the size of the outputs."""
         used = {x.dtype for op in self.graphs[0].get_operations() for x in op.outputs}
         if used & {tf.bfloat16, tf.float16}:
             return 0.1
         return 1e-3 if tf.float32 in used else 1e-6
 
     def _remember(self) -> None:
-        """Keep only what has a past."""
+        """Keep only tensors with a past."""
         self.memory = {name: rows for name, rows in self.memory.items() if rows}
         self._tensors = {x.name: x for op in self.graphs[0].get_operations() for x in op.outputs}
 
@@ -196,7 +198,7 @@ class Plan:
         return tf.nest.flatten(self._traced[0](*arguments))[0]
 
     def initial_state(self) -> State:
-        """Return the state before the first time: pads and start values, from today's weights."""
+        """Return the state before the first time: pads and start values from the weights now."""
         state: State = {POSITION: tf.constant(0, tf.int32)}
         looped = [(op, part) for op, part in self.parts if part.loop]
         fetches = [self._tensors[name] for name in self.memory]
@@ -211,7 +213,7 @@ class Plan:
         return state
 
     def _whole(self, fetches: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Return tensors of the whole pass over zeros; their rows before time 0 are constant."""
+        """Return tensors of a pass over zeros, whose rows before time 0 are constant."""
         graph = self.graphs[0]
         zeros = {
             tensor.name: tf.zeros(tensor.shape, tensor.dtype)
@@ -240,18 +242,18 @@ class Plan:
         return {body.key(i): state for i, state in zip(body.states, states, strict=True)}
 
     def _rows_of(self, rows: tf.Tensor, count: int) -> tf.Tensor:
-        """Return the first rows of the tensor that a list was made of."""
+        """Return the first rows of the tensor that a list was made from."""
         source = rows
         while source.op.type in ("Identity", "TensorListFromTensor"):
             source = source.op.inputs[0]
         return self._whole([source])[0][:count]
 
     def step(self, arguments: Sequence[tf.Tensor], state: State) -> tuple[tf.Tensor, State]:
-        """Return the parameters of the next times and the state after them, in the current graph.
+        """Return the parameters of the next times and the new state, in the current graph.
 
         Args:
-          arguments: inputs [batch, n, ...], and the condition where there is one.
-          state: from `initial_state` or a step before.
+          arguments: inputs [batch, n, ...], and the condition if there is one.
+          state: from `initial_state` or a previous step.
         """
         rows = arguments[0].shape[1]
         call, position = Call(rows, state), state[POSITION]

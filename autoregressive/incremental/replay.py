@@ -1,4 +1,4 @@
-"""Run the operations of a traced graph again, inside another graph."""
+"""Execution of a traced graph's operations inside another graph."""
 
 from collections.abc import Container, Mapping, Sequence
 
@@ -15,8 +15,8 @@ def run_op(
     Args:
       op: of any graph.
       inputs: as many as it has.
-      scope: put before its name; None: the name has no scopes, so that it is never that of a node
-        which TensorFlow makes when it puts a called function in the call's place.
+      scope: put before its name; None: the name has no scopes, so that it differs from every node
+        that TensorFlow creates when it inlines a called function.
     """
     graph = tf.compat.v1.get_default_graph()
     attrs = {key: value for key, value in op.node_def.attr.items() if key[0] != "_"}
@@ -34,7 +34,7 @@ def called_graph(op: tf.Operation, attribute: str) -> tf.Graph:
 
 
 def needed(fetches: Sequence[tf.Tensor], known: Container[str] = ()) -> list[tf.Operation]:
-    """Return the operations that the tensors of one graph are computed by, in order.
+    """Return the operations that compute some tensors, in order.
 
     Args:
       fetches: tensors of one graph.
@@ -53,7 +53,7 @@ def needed(fetches: Sequence[tf.Tensor], known: Container[str] = ()) -> list[tf.
 def run_graph(
     values: Mapping[str, tf.Tensor], fetches: Sequence[tf.Tensor], scope: str | None = None
 ) -> list[tf.Tensor]:
-    """Return the fetched tensors of a graph, with calls of other functions put in their place.
+    """Return the fetched tensors of a graph, with calls of other functions inlined.
 
     Args:
       values: of the graph's placeholders, by tensor name.
@@ -76,12 +76,12 @@ def run_graph(
 
 
 def captured(graph: tf.Graph) -> dict[str, tf.Tensor]:
-    """Return the tensors from outside that a graph reads, by the name of their placeholders."""
+    """Return the outside tensors that a graph reads, by the name of their placeholders."""
     return {inner.name: outer for outer, inner in graph.captures}
 
 
 def inlined(function: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]):
-    """Return the function as one graph without calls, every shape inferred from `specs`."""
+    """Return the function as one graph without calls, with all shapes inferred from `specs`."""
     graph = function.graph
     names = [tensor.name for tensor in graph.inputs[: len(specs)]]
 

@@ -1,4 +1,4 @@
-"""Past rows of a tensor in a ring: the row of time t lies in slot t modulo the ring's size."""
+"""Past rows of a tensor in a ring: the row of time t is in slot t modulo the ring's size."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,14 @@ import tensorflow as tf
 def delayed(
     ring: tf.Tensor | None, rows: tf.Tensor, position: tf.Tensor, delays: Sequence[int], axis: int
 ) -> list[tf.Tensor]:
-    """Return the rows as they were `delay` steps before, for each of the delays.
+    """Return the rows delayed by each of the delays.
 
     Args:
-      ring: [size, ...], the rows of the last `size` times, time first; None where all delays are 0.
+      ring: [size, ...], the rows of the last `size` times, time first; None if all delays are 0.
       rows: [..., n, ...] with time at `axis`; the first one is of time `position`.
       position: int32 scalar.
       delays: at most `size`.
+      axis: of time in `rows`.
     """
     if ring is None:
         return [rows] * len(delays)
@@ -30,7 +31,7 @@ def delayed(
 
 
 def pushed(ring: tf.Tensor, rows: tf.Tensor, position: tf.Tensor, axis: int) -> tf.Tensor:
-    """Return the ring once the rows of the times from `position` on are in it."""
+    """Return the ring after the rows of the times from `position` on are written to it."""
     size, count = ring.shape[0], rows.shape[axis]
     if count == 1:
         slot = tf.math.floormod(position, size)

@@ -19,22 +19,22 @@ _ELEMENTWISE = """
     StopGradient Sub Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy ZerosLike
 """
 ELEMENTWISE = frozenset(_ELEMENTWISE.split())
-# Their time axis comes out whole, or `Node.grown` refuses.
+# Operations whose output keeps the time axis, or `Node.grown` refuses it.
 _OVER_CHANNELS = """
     All Any ArgMax ArgMin BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum ExpandDims L2Loss
     LogSoftmax MatMul Max Mean Min OneHot Pack Prod Softmax Split SplitV Sum Tile TopKV2
     Transpose Unpack
 """
 OVER_CHANNELS = frozenset(_OVER_CHANNELS.split())
-# They mix the entries of their last axis.
+# Operations that mix the entries of their last axis.
 LAST_AXIS = frozenset(("LogSoftmax", "Softmax", "TopKV2"))
-# Same at every time if their inputs are.
+# Operations whose outputs are equal at every time if their inputs are.
 STILL = frozenset(("Fill", "BroadcastTo", "ZerosLike", "OnesLike", "Tile", "ExpandDims"))
 LIKE = ("ZerosLike", "OnesLike")
 
 
 def aligned(node: Node, streams: Sequence[Stream]) -> tuple[int | None, int, tuple[str, ...]]:
-    """Return offset, end and lookahead of what is computed from rows of equal index."""
+    """Return offset, end and lookahead of results computed from rows of equal index."""
     if len({(stream.outer, stream.inner) for stream in streams}) > 1:
         raise node.unsupported("its inputs have their axes merged in different ways")
     ahead = tuple(dict.fromkeys(text for stream in streams for text in stream.ahead))
@@ -47,7 +47,7 @@ def aligned(node: Node, streams: Sequence[Stream]) -> tuple[int | None, int, tup
 
 
 def alignment(node: Node, offset: int | None) -> dict[int, tuple[int, ...]]:
-    """Return how long each input waits for the one that is furthest ahead."""
+    """Return the delay of each input behind the one that is furthest ahead."""
     delays: dict[int, tuple[int, ...]] = {}
     for index, kind in enumerate(node.kinds):
         if isinstance(kind, Stream):
@@ -59,7 +59,7 @@ def alignment(node: Node, offset: int | None) -> dict[int, tuple[int, ...]]:
 
 
 def rowwise(node: Node) -> Part:
-    """Rule of operations that compute each row from the rows of the same index."""
+    """Return the part of an operation that computes each row from the rows of the same index."""
     node.refuse_kinds()
     streams = node.streams()
     if node.type in LAST_AXIS and any(
@@ -73,7 +73,7 @@ def rowwise(node: Node) -> Part:
 
 
 def replayed(node: Node):
-    """Return a `run` that makes the same operation once more."""
+    """Return a `run` that executes the same operation."""
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         return run_op(node.op, [delays[0] for delays in inputs])
@@ -82,14 +82,14 @@ def replayed(node: Node):
 
 
 def filled(node: Node) -> tf.Tensor:
-    """Return the zeros or ones that an operation makes in the shape of its input."""
+    """Return the zeros or ones that an operation creates in the shape of its input."""
     output = node.op.outputs[0]
     make = tf.zeros if node.type == "ZerosLike" else tf.ones
     return make(output.shape, output.dtype)
 
 
 def gather(node: Node) -> Part:
-    """Rule of an embedding, or of a choice of channels."""
+    """Return the part of an embedding, or of a choice of channels."""
     table, indices = node.kinds[0], node.kinds[1]
     if isinstance(table, Stream) and indices is None:
         axis = int(node.static(2)) % node.op.inputs[0].shape.rank
@@ -101,7 +101,7 @@ def gather(node: Node) -> Part:
 
 
 def reshape(node: Node) -> Part:
-    """Rule of a reshape, which may merge time with the axes around it and part them again."""
+    """Return the part of a reshape, which may merge time with adjacent axes and split them."""
     stream = node.kinds[0]
     if not isinstance(stream, Stream):
         node.refuse_kinds(but=[1])
@@ -127,7 +127,7 @@ def reshape(node: Node) -> Part:
 
 
 def squeeze(node: Node) -> Part:
-    """Rule of a squeeze: a time axis of one row stays."""
+    """Return the part of a squeeze, which keeps a time axis of one row."""
     stream = node.only()
     shape = node.op.inputs[0].shape.as_list()
     listed = [int(axis) % len(shape) for axis in node.op.get_attr("squeeze_dims")]
@@ -137,7 +137,7 @@ def squeeze(node: Node) -> Part:
 
 
 def broadcast(node: Node) -> Part:
-    """Rule of a broadcast of a stream to a shape."""
+    """Return the part of a broadcast of a stream to a shape."""
     stream = node.kinds[0]
     if not isinstance(stream, Stream):
         node.refuse_kinds(but=[1])
@@ -152,7 +152,10 @@ def broadcast(node: Node) -> Part:
 
 
 def still(node: Node) -> Part:
-    """Rule of what grows with the length and does not read the sequence: all its rows are equal."""
+    """Return the part of a tensor that grows with the length without reading the sequence.
+
+    All its rows are equal.
+    """
     if node.type == "Const":
         value = static_value(node.op.outputs[0])
         axis = node.moving(0)[0]

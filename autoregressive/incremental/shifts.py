@@ -1,4 +1,4 @@
-"""Operations that move the sequence in time: slices, pads, concatenations."""
+"""Operations that shift the sequence in time: slices, pads, concatenations."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ def padded(node: Node, stream: Stream, front: int, after: int) -> Stream:
 
 
 def pad(node: Node) -> Part:
-    """Rule of a pad with a constant."""
+    """Return the part of a pad with a constant."""
     stream = node.only()
     short, long = (value[stream.axis] for value in node.bounds(1))
     if not np.array_equal(short, long):
@@ -47,7 +47,7 @@ def pad(node: Node) -> Part:
 
 
 def mirror_pad(node: Node) -> Part:
-    """Rule of a pad with mirrored rows, which time must not have."""
+    """Return the part of a pad with mirrored rows, which must not be along time."""
     stream = node.only()
     if node.bounds(1)[0][stream.axis].any():
         raise node.refused("mirrors the start of the sequence, which reads times to come")
@@ -55,7 +55,7 @@ def mirror_pad(node: Node) -> Part:
 
 
 def concatenation(node: Node) -> Part:
-    """Rule of a concatenation: of channels, or of constant rows before the sequence."""
+    """Return the part of a concatenation of channels, or of constant rows before the sequence."""
     axis = int(node.static(len(node.kinds) - 1)) % node.op.outputs[0].shape.rank
     axes = node.moving(0)
     if axes != [axis]:
@@ -72,7 +72,7 @@ def concatenation(node: Node) -> Part:
 
 
 def slices(node: Node) -> Part:
-    """Rule of `tf.slice`."""
+    """Return the part of a `tf.slice`."""
     stream = node.kinds[0]
     if not isinstance(stream, Stream):
         return rowwise(node)
@@ -83,7 +83,7 @@ def slices(node: Node) -> Part:
 
 
 def strided_slices(node: Node) -> Part:
-    """Rule of `x[...]`."""
+    """Return the part of `x[...]`."""
     stream = node.kinds[0]
     if not isinstance(stream, Stream):
         return rowwise(node)
@@ -128,7 +128,7 @@ def _others(tensor: tf.Tensor, axis: int) -> list[int | None]:
 
 
 def _entry(node: Node, axis: int) -> int | None:
-    """Return the entry of a slice's specification that an axis has; None: all of the axis."""
+    """Return the entry of a slice's specification for an axis; None: all of the axis."""
     count = len(node.bounds(3)[0])
     new, ellipsis = (node.op.get_attr(f"{name}_mask") for name in ("new_axis", "ellipsis"))
     named = sum(not (new | ellipsis) >> i & 1 for i in range(count))

@@ -1,4 +1,4 @@
-"""Values that follow from constants and static shapes: where to slice, how much to pad."""
+"""Values that follow from constants and static shapes, such as bounds of slices and pads."""
 
 import operator
 import weakref
@@ -21,7 +21,7 @@ ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
     "Neg": operator.neg,
     "Sub": operator.sub,
 }
-# What else is done ahead, by TensorFlow itself.
+# Other operations that TensorFlow evaluates ahead of time.
 FOLDED = frozenset(
     (
         *("BroadcastTo", "Cast", "ConcatV2", "Equal", "ExpandDims", "Fill", "GatherV2", "Greater"),
@@ -46,7 +46,7 @@ _KNOWN: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 def static_value(tensor: tf.Tensor) -> np.ndarray | None:
     """Return the value of a tensor that is known when the graph is traced, or None.
 
-    More than `tf.get_static_value`, it does sums and products of sizes.
+    In addition to `tf.get_static_value`, it computes arithmetic of sizes.
     """
     known = _KNOWN.setdefault(tensor.graph, {})
     if tensor.name not in known:

@@ -1,4 +1,4 @@
-"""Where time is in a tensor: the axis, the alignment with the input, the rows that are valid."""
+"""The role of time in a tensor: its axis, its alignment with the input, its valid rows."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -9,16 +9,16 @@ import tensorflow as tf
 
 from autoregressive.incremental.sizes import static_value
 
-# Rows after the present of a tensor that is the same at every time.
+# Rows after the present of a tensor that is equal at every time.
 ENDLESS = 1 << 40
 
 
 class NotCausalError(ValueError):
-    """An output depends on inputs after it, or on the length of the sequence."""
+    """An error of an output that depends on later inputs, or on the length of the sequence."""
 
 
 class UnsupportedNetworkError(ValueError):
-    """The network may be causal, but no rule derives a step from one of its operations."""
+    """An error of a network that may be causal, but has an operation without a rule for a step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Stream:
 
     Attributes:
       axis: holds `outer * rows * inner` entries, in this order.
-      offset: rows before time 0; negative where the first times have none; None where all rows
-        are equal, whatever their time.
-      end: rows after the present that a longer input would not change; negative where the last
+      offset: rows before time 0; negative if the first times have none; None if all rows are equal.
+      end: rows after the present that a longer input would not change; negative if the last
         rows of the present are missing.
-      ahead: what looked ahead on the way, one text per layer.
+      outer, inner: sizes of the axes that are merged with time.
+      ahead: layers that looked ahead, one text per layer.
       merged_by: the layer that merged the axis with another one.
     """
 
@@ -45,7 +45,7 @@ class Stream:
 
     @property
     def is_merged(self) -> bool:
-        """Whether the axis holds another one, too, such as [batch * time, channels]."""
+        """True if the axis also holds another one, such as [batch * time, channels]."""
         return self.outer * self.inner != 1
 
     @property
@@ -56,11 +56,11 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True)
 class Refused:
-    """A tensor that no step can have.
+    """A tensor that is not available in a step.
 
     Attributes:
       reason: a sentence.
-      is_causal: whether an output may read it and be causal all the same.
+      is_causal: whether an output that reads it may still be causal.
     """
 
     reason: str
@@ -75,7 +75,7 @@ Kind = Stream | Refused | None
 
 
 class Node:
-    """An operation as it was traced at two lengths.
+    """An operation traced at two lengths.
 
     Args:
       pair: the operation in both graphs.
@@ -96,7 +96,7 @@ class Node:
 
     @property
     def layer(self) -> str:
-        """The name of the layer."""
+        """Name of the layer."""
         return self._layer_of(self.op)
 
     @property
@@ -109,7 +109,7 @@ class Node:
         return [kind for kind in self.kinds if isinstance(kind, Stream)]
 
     def only(self, index: int = 0) -> Stream:
-        """Return the kind of one input, which must be the only one that depends on the sequence."""
+        """Return the kind of one input, the only one that may depend on the sequence."""
         stream = self.kinds[index]
         if isinstance(stream, Stream) and all(
             kind is None for i, kind in enumerate(self.kinds) if i != index
@@ -138,9 +138,9 @@ class Node:
             raise self.refused("depends on the length of its input")
         return short
 
-    def entry(self, index: int, place: int) -> int:
+    def entry(self, index: int, position: int) -> int:
         """Return one entry of an input, which must be the same at both lengths."""
-        short, long = (int(value[place]) for value in self.bounds(index))
+        short, long = (int(value[position]) for value in self.bounds(index))
         if short != long:
             raise self.refused("depends on the length of its input")
         return short
@@ -150,7 +150,7 @@ class Node:
         return moving_axes(self.op.outputs[output], self.longer.outputs[output])
 
     def grown(self, output: int, like: Stream, **changes) -> Kind:
-        """Return the kind of an output that has the time of `like`, with the changes.
+        """Return the kind of an output with the time of `like`, with the changes.
 
         Raises:
           NotCausalError: two axes grow, or time has another rate.
@@ -183,21 +183,22 @@ class Node:
             )
 
     def refused(self, reason: str) -> NotCausalError:
-        """Return the error that says why the layer is not causal."""
+        """Return the error for a layer that is not causal."""
         return NotCausalError(f"{self.layer} {reason}")
 
     def unsupported(self, reason: str) -> UnsupportedNetworkError:
-        """Return the error that says why no step can be derived from the layer."""
+        """Return the error for a layer without a derived step."""
         return UnsupportedNetworkError(f"{self.layer}: no step for {self.type}: {reason}")
 
 
 @dataclasses.dataclass
 class Call:
-    """What an operation of the step is given: the number of rows, and the state of loops.
+    """Arguments of an operation in a step: the number of rows, and the state of loops.
 
     Attributes:
       rows: times in this call.
-      state: before the call, by name. changed: after it; what is not there stays.
+      state: before the call, by name.
+      changed: after the call; other entries are unchanged.
     """
 
     rows: int
@@ -210,14 +211,14 @@ Run = Callable[[list[list[tf.Tensor]], Call], list[tf.Tensor]]
 
 @dataclasses.dataclass
 class Part:
-    """How an operation is run in a step.
+    """The execution of an operation in a step.
 
     Attributes:
       kinds: of the outputs.
       run: from the inputs, each as a list with a tensor per delay, to the outputs.
-      delays: of every input that is a stream, by its index, in steps; (0,) where not given.
-      loop: of a recurrent layer, what makes its first state.
-      is_alias: the rows are those of the first input, at the same times.
+      delays: of every input that is a stream, by its index, in steps; by default (0,).
+      loop: of a recurrent layer, its `Body`, for the initial state.
+      is_alias: whether the rows are those of the first input, at the same times.
     """
 
     kinds: list[Kind]

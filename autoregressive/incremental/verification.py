@@ -1,4 +1,4 @@
-"""A derived step is compared with the network before anybody trusts it."""
+"""A comparison of a derived step with the network, before it is used."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 from autoregressive.incremental.plan import LENGTHS, Plan
 from autoregressive.incremental.streams import UnsupportedNetworkError
 
-# A row after a row, and after many.
+# Single rows, after one row and after many.
 PARTS = (1, 1, LENGTHS[0] - 3, 1)
 
 
@@ -17,7 +17,7 @@ def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
 
     Args:
       stepped: has `initial_state` and `step`.
-      plan: what it runs, for one row.
+      plan: that it runs, for one row.
       specs: of the network's arguments.
     """
     generator = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""One step of the network for every symbol, its past kept in a state."""
+"""A sampler with one step of the network per symbol and the past in a state."""
 
 from typing import Any
 
@@ -28,12 +28,16 @@ def cached_chunk(
     temperature: float | tf.Tensor,
     state: Any,
 ) -> tuple[tf.Tensor, Any]:
-    """Return the next symbols [batch, time] and the state after them.
+    """Return the next symbols [batch, time] and the new state.
 
     Args:
-      network, distribution, noise, condition, temperature: as for `naive`, of this chunk.
-      state: from `network.initial_state`, or from the chunk before, which must have been of whole
-        blocks of the network.
+      network: as for `naive`.
+      distribution: as for `naive`.
+      noise: of this chunk, as for `naive`.
+      condition: of this chunk, as for `naive`.
+      temperature: as for `naive`.
+      state: from `network.initial_state`, or from the previous chunk, whose length must have been a
+        multiple of the network's block.
     """
     batch, length, block = noise.shape[0], tf.shape(noise)[1], network.block
     noise, condition = (x if x is None else _in_blocks(x, block) for x in (noise, condition))
@@ -59,7 +63,7 @@ def cached_chunk(
 
 
 def _in_blocks(values: tf.Tensor, block: int) -> tf.Tensor:
-    """Return values [batch, time, ...] with zeros up to whole blocks."""
+    """Return values [batch, time, ...] padded with zeros to a multiple of the block."""
     if block == 1:
         return values
     short = -tf.shape(values)[1] % block if values.shape[1] is None else -values.shape[1] % block

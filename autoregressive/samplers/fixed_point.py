@@ -1,9 +1,9 @@
-"""Passes over the whole sequence until nothing changes.
+"""A sampler that passes over the whole sequence until nothing changes.
 
-Given its noise, every symbol is a function of the symbols before it. Iterated from any start, the
-passes come to the one sequence that all these functions agree on, in at most as many passes as
-there are positions. Source: Song et al. 2021, arXiv:2002.03629; Wiggers and Hoogeboom 2020,
-arXiv:2002.09928.
+With its noise fixed, every symbol is a function of the symbols before it. Iterated from any start,
+the passes converge to the one sequence that satisfies all these functions, in at most as many
+passes as there are positions. Source: Song et al. 2021, arXiv:2002.03629; Wiggers and Hoogeboom
+2020, arXiv:2002.09928.
 """
 
 import tensorflow as tf

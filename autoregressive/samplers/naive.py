@@ -1,4 +1,4 @@
-"""A pass over the whole sequence for every position: slow, and plainly right."""
+"""A sampler with a pass over the whole sequence per position, a slow reference."""
 
 import tensorflow as tf
 

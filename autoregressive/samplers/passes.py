@@ -1,4 +1,4 @@
-"""One pass of a network over symbols, as samplers by whole passes make it."""
+"""One pass of a network over symbols, for samplers that use whole passes."""
 
 import tensorflow as tf
 
@@ -11,7 +11,7 @@ def empty_symbols(distribution: Distribution, noise: tf.Tensor) -> tf.Tensor:
     """Return zeros of the shape and type of the symbols that the noise is for.
 
     Args:
-      distribution: of symbols; where it has `channels`, one noise vector is for all channels.
+      distribution: of symbols; if it has `channels`, one noise vector is for all channels.
       noise: [batch, time, noise channels] for time order; for raster order [batch, height, width,
         noise channels] of whole pixels, or [batch, height, width, channels, noise channels].
     """
@@ -31,7 +31,7 @@ def redrawn(
     condition: tf.Tensor | None,
     temperature: float | tf.Tensor,
 ) -> tf.Tensor:
-    """Return every symbol as it follows from those before it, and from its noise."""
+    """Return every symbol sampled from the symbols before it and its noise."""
     parameters = network.parameters(symbols, condition)
     drawn = distribution.sample(parameters, noise, temperature)
     return tf.cast(tf.ensure_shape(drawn, symbols.shape), symbols.dtype)

@@ -1,4 +1,4 @@
-"""Samplers by name, and those written for one kind of network and distribution."""
+"""Samplers by name, and those for one kind of network and distribution."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ def register(network_type: type, distribution_type: type) -> Callable[[Factory],
 
 
 def specialised(network: Any, distribution: Any) -> Sampler | None:
-    """Return the registered sampler of the most special types that fit, or None."""
+    """Return the registered sampler of the most specific matching types, or None."""
     for network_type in type(network).__mro__:
         for distribution_type in type(distribution).__mro__:
             factory = _SPECIALISED.get((network_type, distribution_type))

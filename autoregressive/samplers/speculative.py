@@ -1,13 +1,13 @@
-"""Blocks that a cheap draft proposes, and one pass of the model confirms.
+"""Speculative sampling: a cheap draft proposes blocks, and one pass of the model confirms them.
 
 Given its noise, every symbol is a function of the symbols before it (`Distribution.sample`). A pass
-over a proposed block computes all these functions at once: the proposals up to the first that
-differs are the model's own symbols, and so is what the pass has drawn in its place. From there the
-draft proposes again. So the symbols are those of every other method, for the same noise, whatever
-the draft proposes; only the number of passes depends on it. A draft that is a function of the same
-noise agrees with the model wherever its distributions are close (a coupling of both). Source:
-Wiggers and Hoogeboom 2020, "Predictive Sampling with Forecasting Autoregressive Models",
-arXiv:2002.09928; blocks as in Leviathan et al. 2023, arXiv:2211.17192.
+over a proposed block computes all these functions at once. The proposals up to the first that
+differs are the model's own symbols, and so is the symbol that the pass drew at that one. From there
+the draft proposes again. So the symbols are those of every other method for the same noise,
+whatever the draft proposes; only the number of passes depends on the draft. A draft that is a
+function of the same noise agrees with the model wherever their distributions are close (a
+coupling). Source: Wiggers and Hoogeboom 2020, "Predictive Sampling with Forecasting Autoregressive
+Models", arXiv:2002.09928; blocks as in Leviathan et al. 2023, arXiv:2211.17192.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -21,7 +21,7 @@ BLOCK = 16
 
 
 class Block(NamedTuple):
-    """What a draft is told of a block.
+    """The inputs of a draft for one block.
 
     Attributes:
       noise: [batch, n, noise channels], of the model's distribution.
@@ -35,31 +35,30 @@ class Block(NamedTuple):
 
 
 class Draft(Protocol):
-    """What proposes symbols; a pure function of tensors, which compiles under XLA."""
+    """A source of proposals: pure functions of tensors, which XLA can compile."""
 
     def initial_state(self, batch: int) -> Any:
         """Return the state before the first symbol."""
 
     def memory(self, block: Block) -> Any:
-        """Return what the proposals of one block share, before the first of them."""
+        """Return the state that the proposals of one block share, before the first of them."""
 
     def propose(
         self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Any, state: Any
     ) -> tuple[tf.Tensor, Any, Any]:
-        """Return symbols int32 [batch, n], the memory, and the state after all of the block.
+        """Return symbols int32 [batch, n], the memory, and the state after the whole block.
 
         Args:
-          block: of which symbols are asked for.
+          block: whose symbols are proposed.
           symbols: int32 [batch, n], of which the first `known` are the model's.
-          known: int32 [batch]. The symbol before it is the only one that the newest proposal did
-            not have.
-          memory: of the proposal before, or from `memory`.
+          known: int32 [batch]. Only the last known symbol may differ from the previous proposal's.
+          memory: of the previous proposal, or from `memory`.
           state: before the block.
         """
 
 
 class _Progress(NamedTuple):
-    """A block between two passes; `states` are those of model and draft after it."""
+    """A block between two passes; `states` are those of the model and the draft after it."""
 
     symbols: tf.Tensor
     known: tf.Tensor
@@ -77,12 +76,15 @@ def speculative(
     draft: Draft,
     block: int = BLOCK,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return symbols int32 [batch, time], and the passes of the network int32 [].
+    """Return symbols int32 [batch, time], and the number of passes of the network, int32 [].
 
     Args:
-      network, distribution, noise, condition, temperature: as for `cached`; the network's steps
-        take many symbols at once.
-      draft: what proposes.
+      network: as for `cached`; its step takes several symbols at once.
+      distribution: as for `cached`.
+      noise: as for `cached`.
+      condition: as for `cached`.
+      temperature: as for `cached`.
+      draft: proposes the symbols.
       block: symbols of a proposal.
     """
     batch, length = noise.shape[0], noise.shape[1]
@@ -113,10 +115,10 @@ def speculative(
 def _settled(
     network: TimeOrder, distribution: Distribution, draft: Draft, block: Block, states: Any
 ) -> tuple[tf.Tensor, Any, tf.Tensor]:
-    """Return the symbols of a block, the states after it, and the passes that it took."""
+    """Return the symbols of a block, the states after it, and the number of passes."""
     before, drafted = states
     batch, size = block.noise.shape[:2]
-    place = tf.range(size)
+    index = tf.range(size)
 
     def one_pass(progress: _Progress, passes: tf.Tensor) -> tuple[_Progress, tf.Tensor]:
         known = progress.known
@@ -125,10 +127,10 @@ def _settled(
         )
         guess = tf.ensure_shape(guess, [batch, size])
         own, state = _drawn(network, distribution, guess, block, before)
-        right = (own == guess) | (place < known[:, tf.newaxis])
-        first = tf.reduce_min(tf.where(right, size, place), 1)
-        symbols = tf.where(place == first[:, tf.newaxis], own, guess)
-        # No symbol of the block reads its last one.
+        right = (own == guess) | (index < known[:, tf.newaxis])
+        first = tf.reduce_min(tf.where(right, size, index), 1)
+        symbols = tf.where(index == first[:, tf.newaxis], own, guess)
+        # No symbol of the block depends on its last one.
         open_ = tf.reduce_any(first < size - 1)
         known = tf.minimum(first + 1, size)
         return _Progress(symbols, known, open_, memory, (state, after)), passes + 1
@@ -150,7 +152,7 @@ def _settled(
 def _drawn(
     network: TimeOrder, distribution: Distribution, guess: tf.Tensor, block: Block, state: State
 ) -> tuple[tf.Tensor, Any]:
-    """Return what the model draws at every place of a guess, and its network's state after it."""
+    """Return the symbols that the model draws for a guess, and its network's state after them."""
     inputs = tf.concat([state["input"], network.read(guess)[:, :-1]], 1)
     parameters, after = network.chunk(inputs, state["network"], block.condition)
     drawn = distribution.sample(parameters, block.noise, block.temperature)
@@ -158,10 +160,11 @@ def _drawn(
 
 
 class SteppedDraft:
-    """A smaller model in time order, one step a symbol, as a draft; see `Draft`.
+    """A smaller model in time order, with one step per symbol, as a draft; see `Draft`.
 
     Args:
-      network, distribution: of the model; the noise is taken as its own.
+      network: of the smaller model.
+      distribution: of the smaller model; it uses the same noise.
     """
 
     def __init__(self, network: Any, distribution: Distribution):
@@ -172,13 +175,13 @@ class SteppedDraft:
         return self._network.initial_state(batch)
 
     def memory(self, block: Block) -> tuple[()]:
-        """Return nothing: every proposal is made anew."""
+        """Return nothing: proposals share no state."""
         return ()
 
     def propose(
         self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Any, state: State
     ) -> tuple[tf.Tensor, Any, State]:
-        """Return the block, which continues the known symbols; see `Draft.propose`."""
+        """Return the block that continues the known symbols; see `Draft.propose`."""
         size, network = symbols.shape[1], self._network
         step = network.stepper(block.condition)
 

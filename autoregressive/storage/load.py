@@ -145,6 +145,7 @@ def load(folder: str | Path) -> Autoregressive:
 
     Args:
       folder: that `save` wrote.
+
     Raises:
       UserError: there is no such model, or it cannot be read.
     """

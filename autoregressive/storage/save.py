@@ -26,10 +26,12 @@ def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | Non
       model: with today's weights.
       folder: made if missing; a model that is there is replaced.
       sample_rate_hz: of a model of sound; None: that of the model, if it has one.
+
     Returns:
       The folder. `load` reads it; `program` in it is a SavedModel with the functions `call`,
       `steps` and `initial_states` (of 1 and of 8 rows), `log_prob`, `draw`, `mode`, `noise`,
       `encode`, `decode` and `scale`.
+
     Raises:
       UserError: a part of the model cannot be stored; the message names it.
       ValueError: a sample rate below 1, or for images.
@@ -61,6 +63,7 @@ def write(make: Callable[[], tf.Module], spec: dict[str, Any], folder: Path) -> 
       make: traces the program.
       spec: what `autoregressive.json` holds.
       folder: made if missing.
+
     Raises:
       UserError: the program cannot be stored.
     """

@@ -1,1 +1,1 @@
-"""What `fit` trains on: batches, and the state of an optimiser."""
+"""Batches and optimiser state of `fit`."""

@@ -1,4 +1,4 @@
-"""Batches of whatever the caller has: arrays, an iterable, `tf.data`, a function of the step."""
+"""Batches from arrays, an iterable, `tf.data` or a function of the step."""
 
 import contextlib
 import functools
@@ -19,27 +19,30 @@ KEYS = ("elements", "condition")
 
 
 class Batches:
-    """Batches from any step on, the same whenever they are asked for.
+    """Batches from any step on, reproducible at every call.
 
     Every batch has `step` and `row`, int32 [rows], which address noise for a loss that draws.
 
     Args:
-      source: an array of elements [num, ...], of which every batch has rows drawn at random; a
+      source: an array of elements [num, ...], from which every batch draws random rows; a
         pair of elements and condition, or a dict of arrays with the key `elements`; an iterable
-        of batches of any of these kinds, which is begun again when it ends; a `tf.data.Dataset` of
+        of batches of any of these kinds, which is restarted when it ends; a `tf.data.Dataset` of
         them; or a function from the step to a batch.
-      codec, rank: of the elements, which are checked.
-      rows: drawn from arrays for a batch. seed: of the draw.
+      codec: of the elements, which are checked.
+      rank: of the elements.
+      rows: drawn from arrays for a batch.
+      seed: of the draw.
+
     Raises:
-      ValueError: no data; elements or a condition that are NaN; elements that are out of range or
-        of another rank; arrays of different numbers of rows.
+      ValueError: no data; elements or a condition with NaN; elements that are out of range or
+        of another rank; arrays with different numbers of rows.
     """
 
     def __init__(self, source: Any, codec: Codec, rank: int, rows: int, seed: int):
         self._source, self._codec, self._rank = source, codec, rank
         self._rows, self._seed = rows, seed
         self._arrays: dict[str, np.ndarray] | None = None
-        self._error: BaseException | None = None  # raised within tf.data, which renames it
+        self._error: BaseException | None = None  # raised within tf.data, which changes its type
         if isinstance(source, np.ndarray | tuple | dict) or tf.is_tensor(source):
             self._arrays = self._checked(source)
         elif not callable(source) and not isinstance(source, Iterable):
@@ -49,7 +52,7 @@ class Batches:
             )
 
     def example(self) -> Batch:
-        """Return the first batch, which an iterator still gives afterwards."""
+        """Return the first batch, which an iterator still returns afterwards."""
         if isinstance(self._source, Iterator):
             first = next(_endless(self._source))
             self._source = itertools.chain([first], self._source)
@@ -65,7 +68,7 @@ class Batches:
         return self._numbered(itertools.islice(_endless(self._source), step, None), step)
 
     def alone(self, step: int, index: int, count: int) -> Iterable[Batch]:
-        """Return `starting_at`, for the one device that trains."""
+        """Return `starting_at`, for training on a single device."""
         return self.starting_at(step)
 
     def shard(self, step: int, index: int, count: int) -> tf.data.Dataset:
@@ -82,7 +85,7 @@ class Batches:
         )
 
     def parts(self) -> Iterator[Batch]:
-        """Yield all rows once: of arrays as many at a time as are drawn, else batch by batch."""
+        """Yield all rows once: `rows` at a time from arrays, otherwise batch by batch."""
         if self._arrays is None:
             yield from self._numbered(self._source, 0)
             return
@@ -93,7 +96,7 @@ class Batches:
 
     @contextlib.contextmanager
     def raising_own_errors(self) -> Iterator[None]:
-        """Return a context that raises an error of the source as it was before tf.data."""
+        """Raise an error of the source in its original form instead of that of tf.data."""
         try:
             yield
         except tf.errors.OpError:
@@ -102,7 +105,7 @@ class Batches:
             raise self._error from None
 
     def _alike(self, batches: Iterable[Batch], spec: dict[str, tf.TensorSpec]) -> Iterator[Batch]:
-        """Yield the batches; keep the error of one that cannot be made, or has another shape."""
+        """Yield the batches, and store the error of a failed one or of one with another shape."""
         try:
             for batch in batches:
                 for name, expected in spec.items():
@@ -129,7 +132,11 @@ class Batches:
         return _addressed({name: array[rows] for name, array in arrays.items()}, step)
 
     def _checked(self, batch: Any) -> dict[str, np.ndarray]:
-        """Return the arrays of a batch; raise ValueError for what cannot be trained on."""
+        """Return the arrays of a batch.
+
+        Raises:
+          ValueError: they cannot be trained on.
+        """
         if isinstance(batch, tuple | list):
             if not 1 <= len(batch) <= len(KEYS):
                 raise ValueError(
@@ -164,7 +171,7 @@ def _addressed(arrays: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray
 
 
 def _endless(source: Iterable) -> Iterator:
-    """Yield the items again and again."""
+    """Yield the items repeatedly."""
     while True:
         count = 0
         for item in source:
@@ -172,7 +179,7 @@ def _endless(source: Iterable) -> Iterator:
             yield item
         if not count or iter(source) is source:
             raise UserError(
-                f"The batches ended after {count}; pass an iterable that can begin again, or a"
+                f"The batches ended after {count}; pass an iterable that can be restarted, or a"
                 " function of the step."
             )
 

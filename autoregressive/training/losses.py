@@ -1,4 +1,4 @@
-"""The loss that a caller writes, checked where it is traced, and the score of an evaluation."""
+"""A caller's loss, checked when it is traced, and the score of an evaluation."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,11 +14,11 @@ Loss = Callable[[Any, Batch], Any]
 def checked(loss: Loss, model: Any) -> LossFn:
     """Return the loss as a function from a batch to a scalar and a dict of metrics.
 
+    The function raises ValueError if the loss or a metric is not a floating scalar.
+
     Args:
       loss: from the model and a batch to a scalar, or to that and a dict of scalars.
       model: its first argument.
-    Raises:
-      ValueError, when it is called: the loss or a metric is no floating scalar.
     """
 
     def loss_fn(batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
@@ -40,18 +40,18 @@ def _scalar(value: Any, name: str) -> tf.Tensor:
 
 
 class Score:
-    """The score of a model with its averaged weights, called as `Trainer.train` asks.
+    """The score of a model with its averaged weights, as `Trainer.train` calls it.
 
     Args:
       score: computes it; lower is better.
-      state: whose average the model has meanwhile.
+      state: whose average the model uses during the call.
     """
 
     def __init__(self, score: Callable[[], Any], state: TrainState):
         self._score, self._state = score, state
 
     def __call__(self, log: Any, step: int) -> float:
-        """Return the score, which is written to the log as "dev"."""
+        """Return the score, and write it to the log as "dev"."""
         with self._state.averaged():
             value = float(self._score())
         log.scalars(step, {"dev": value})
@@ -59,7 +59,7 @@ class Score:
 
 
 class MeanLoss:
-    """The mean over the rows of held-out data of a loss.
+    """The mean of a loss over the rows of held-out data.
 
     Args:
       loss_fn: of a batch; compiled here.
@@ -71,13 +71,17 @@ class MeanLoss:
         self._parts = parts
 
     def __call__(self) -> float:
-        """Return the mean, each part weighted by its rows; ValueError where there is no part."""
+        """Return the mean, with each part weighted by its rows.
+
+        Raises:
+          ValueError: there is no part.
+        """
         total, rows = 0.0, 0
         for part in self._parts():
             count = len(part["elements"])
             total, rows = total + count * float(self._loss(part)), rows + count
         if not rows:
             raise ValueError(
-                "`evaluate` gave no batch; pass arrays, or an iterable that can begin again."
+                "`evaluate` must have a batch; pass arrays, or an iterable that can be restarted."
             )
         return total / rows

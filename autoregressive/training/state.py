@@ -11,7 +11,7 @@ from replicator.training.state import TrainState
 
 
 class Weights(tf.Module):
-    """Variables as a module, for training that asks a module for them."""
+    """Variables as a module, for training code that expects a module."""
 
     def __init__(self, variables: Sequence[tf.Variable]):
         super().__init__(name="network")
@@ -19,11 +19,12 @@ class Weights(tf.Module):
 
 
 class KerasState(TrainState):
-    """A `TrainState` whose update is that of a Keras optimiser; it keeps no average.
+    """A `TrainState` whose update is that of a Keras optimiser, without an average.
 
     Args:
       network: whose `trainable_variables` are trained.
       optimizer: of Keras, built for them here.
+      num_steps: total number of updates.
     """
 
     def __init__(self, network: tf.Module, optimizer: Any, num_steps: int):
@@ -40,14 +41,14 @@ class KerasState(TrainState):
         return slots | {f"optimizer/{number}": variable for number, variable in enumerate(own)}
 
     def updated(self, gradients: list[tf.Tensor]):
-        """Return the values of all slots after an update, and its metrics; nothing is assigned."""
+        """Return all slots' values after an update, and its metrics, without assigning them."""
         _, norm = clip_by_global_norm(gradients, 0.0)
         variables = list(self.slots().values())
         before = [tf.identity(variable) for variable in variables]
         with tf.control_dependencies(before):
             self._keras.apply(gradients, self.weights)
         values = [self.step + 1, *(tf.identity(variable) for variable in variables[1:])]
-        # Kept only if the update was finite, which is decided later.
+        # Restored, as only `skip_nonfinite` decides whether the update is applied.
         with tf.control_dependencies(values):
             for variable, value in zip(variables[1:], before[1:], strict=True):
                 variable.assign(value)
@@ -55,4 +56,4 @@ class KerasState(TrainState):
         return values, {"gradient_norm": norm, "learning_rate": rate}
 
     def use_average(self) -> None:
-        """Leave the weights as they are: there is no average."""
+        """Leave the weights unchanged, as there is no average."""

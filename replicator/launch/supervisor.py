@@ -153,13 +153,13 @@ class Supervisor:
         if expected or was_signalled or run.failed is not None or process in run.killed:
             return
         if task.serves and task.kind == "worker" and self._may_restart(run):
-            self._say(f"{describe_exit(process)}; it restarts ({self._count()}).")
+            self._log(f"{describe_exit(process)}; it restarts ({self._count()}).")
             process.close()
             run.processes[run.processes.index(process)] = process.restarted()
             return
         run.failed = process
         rest = f"; the others are ended within {self._settings.grace_seconds:g} s"
-        self._say(f"{describe_exit(process)}{rest if run.running or run.serving else ''}.")
+        self._log(f"{describe_exit(process)}{rest if run.running or run.serving else ''}.")
         if run.signal_name is None:
             grace_seconds = self._settings.grace_seconds
             run.term_at = time.monotonic() + min(SETTLE_SECONDS, grace_seconds / 2)
@@ -169,7 +169,7 @@ class Supervisor:
         """Forward a signal, but not to servers: the chief must save the variables they store."""
         run.signal_name = signal_name
         run.kill_at = time.monotonic() + self._settings.grace_seconds
-        self._say(
+        self._log(
             f"{signal_name} forwarded; tasks that still run after "
             f"{self._settings.grace_seconds:g} s, or after a second Ctrl-C, are killed."
         )
@@ -190,7 +190,7 @@ class Supervisor:
             run.kill_at = None
             for process in run.running:
                 run.killed.append(process)
-                self._say(
+                self._log(
                     f"{process.task.name} did not end within {self._settings.grace_seconds:g} s "
                     "and was killed."
                 )
@@ -205,7 +205,7 @@ class Supervisor:
         by_signal = run.failed is not None and signal_of(run.failed.status or 0) is not None
         if not (by_signal or run.killed) or not self._may_restart(run):
             return False
-        self._say(f"all tasks restart ({self._count()}).")
+        self._log(f"all tasks restart ({self._count()}).")
         return True
 
     def _count(self) -> str:
@@ -221,7 +221,7 @@ class Supervisor:
         except BrokenPipeError:
             self._is_output_open = False
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         with contextlib.suppress(OSError):
             print(f"onepass launch: {text}", file=sys.stderr, flush=True)
 

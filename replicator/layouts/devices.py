@@ -128,7 +128,7 @@ def chosen(
     options: argparse.Namespace,
     text: Callable[[], str],
     advance: Callable,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> tuple[Devices, Any]:
     """Return the devices of a layout, and the step as a function over them.
 
@@ -137,7 +137,7 @@ def chosen(
       options: with devices, mesh, layout, memory and link, as run.py has them.
       text: returns the text of the program.
       advance: see `Devices.jit`.
-      say: called with progress messages.
+      log: called with progress messages.
 
     Raises:
       LayoutError: the devices, the mesh or the layout are impossible.
@@ -152,7 +152,7 @@ def chosen(
         )
     if options.layout in (None, AUTO):
         mesh = mesh_of(step, options.mesh)
-        return _searched(Path(folder), step, mesh, options, text, advance, say)
+        return _searched(Path(folder), step, mesh, options, text, advance, log)
     layout = Layout.read(options.layout, step)
     _check_number(layout)
     if options.mesh is not None and mesh_of(step, options.mesh) != layout.mesh:
@@ -228,7 +228,7 @@ def _searched(
     options: argparse.Namespace,
     text: Callable[[], str],
     advance: Callable,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> tuple[Devices, Any]:
     from .cost import Machine  # the search needs a recent JAX
     from .search import Search
@@ -241,7 +241,7 @@ def _searched(
     found = Search(step, text(), mesh, machine, compiled).best()
     if is_first():
         found.layout.write(folder / FILE, step, found.cost.described())
-    say(f"{folder / FILE}: {found}")
+    log(f"{folder / FILE}: {found}")
     return Devices(step, found.layout), found.compiled
 
 

@@ -21,7 +21,7 @@ def run(given: PlanArguments, programs: Programs) -> int:
       programs: of the model.
     """
     with Progress(len(given.meshes), "planning", "configuration") as progress:
-        store = Store(given.profiles, given.fresh, seconds=given.seconds, say=progress.say)
+        store = Store(given.profiles, given.fresh, seconds=given.seconds, log=progress.say)
         planner = Planner(given, programs, store)
         predictions = planner.predictions(progress.advance)
     fitting = [each for each in predictions if planner.fits(each)]

@@ -35,7 +35,7 @@ class Run:
       operations: seconds of each, by name; the sum may exceed the step, as some run concurrently.
       device: kind of device that ran it.
       free_share: share of the processor time that other processes left free.
-      beside_seconds: step time with an identical step on the same cores; None: not measured.
+      paired_seconds: step time with an identical step on the same cores; None: not measured.
     """
 
     seconds: list[float]
@@ -44,7 +44,7 @@ class Run:
     operations: dict[str, float]
     device: str = "CPU"
     free_share: float = 1.0
-    beside_seconds: float | None = None
+    paired_seconds: float | None = None
 
     @property
     def step_seconds(self) -> float:
@@ -53,7 +53,7 @@ class Run:
 
     def sharing_scale(self, replicas: int) -> float:
         """Return the slowdown of each of `replicas` that share this one's cores."""
-        paired = self.beside_seconds and self.beside_seconds / self.step_seconds
+        paired = self.paired_seconds and self.paired_seconds / self.step_seconds
         return sharing_scale(replicas, self.busy_share, paired)
 
 
@@ -88,7 +88,7 @@ class Store:
       fresh: repeat measurements that are stored.
       rounds: number of times a step is timed.
       seconds: minimum duration of each round.
-      say: called with progress messages, as a measurement may take minutes.
+      log: called with progress messages, as a measurement may take minutes.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class Store:
         fresh: bool = False,
         rounds: int = 3,
         seconds: float = 0.5,
-        say: Callable[[str], object] = lambda _: None,
+        log: Callable[[str], object] = lambda _: None,
     ):
         with _naming_the_option():
             self.folder = make_folder(folder)
-        self._fresh, self._say = fresh, say
+        self._fresh, self._log = fresh, log
         self.rounds, self.seconds = rounds, seconds
         self._made: set[str] = set()
 
@@ -142,7 +142,7 @@ class Store:
         action = "profiling" if rounds else "compiling"
 
         def measure() -> dict[str, Any]:
-            self._say(f"planning: {action} the step, devices: {rows * model}")
+            self._log(f"planning: {action} the step, devices: {rows * model}")
             return ask(asked)
 
         return Measurement.read(self.kept(key, measure))
@@ -203,10 +203,12 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
                 f"{LIMIT_SECONDS:g} seconds."
             ) from error
         if done.returncode:
-            said = [line for line in done.stderr.splitlines() if line.strip()] or [
+            printed = [line for line in done.stderr.splitlines() if line.strip()] or [
                 "it printed nothing"
             ]
-            raise UserError(f"JAX cannot compile or run the step on {devices} devices: {said[-1]}")
+            raise UserError(
+                f"JAX cannot compile or run the step on {devices} devices: {printed[-1]}"
+            )
         return json.loads(answer.read_text())
 
 

@@ -146,7 +146,7 @@ class Checkpoints:
             try:
                 return read_npz(self._path(step))
             except UserError as error:
-                say(f"{error} It is renamed (.damaged).")
+                log(f"{error} It is renamed (.damaged).")
                 self._path(step).rename(self._path(step).with_suffix(".damaged"))
         raise UserError(f"There is no readable checkpoint in {self.folder}.")
 
@@ -177,7 +177,7 @@ class Training:
         described = manifest["functions"][self.settings["step"]]
         program, options = exported(folder, described), options or parsed([])
         advance = advance_function(program.call, described)
-        choice = layouts.chosen(folder, options, program.mlir_module, advance, say)
+        choice = layouts.chosen(folder, options, program.mlir_module, advance, log)
         self.devices, self._advance = choice
         processes.check_equal(manifest, self.devices.layout, options.steps)
         self.batch = self.devices.own_rows(open_batches(folder, self.settings["batches"]))
@@ -258,7 +258,7 @@ class Report:
             self._printed = (step, now)
             left, loss = (self.num_steps - step) / rate / 60, float(metrics["loss"])
             done = f"training: {step}/{self.num_steps} steps, {rate:.3g} step/s"
-            say(f"{done}, {left:.1f} min left, loss {loss:.4g}")
+            log(f"{done}, {left:.1f} min left, loss {loss:.4g}")
 
 
 def _rate(before: tuple[int, float], now: tuple[int, float]) -> float:
@@ -282,12 +282,12 @@ def train(folder: Path, options: argparse.Namespace, stop_signals: Sequence[str]
     training = Training(folder, options)
     first = int(training.state["step"])
     total = training.settings["num_steps"] if options.steps is None else options.steps
-    say(f"{training.devices}: training from step {first} to {total}; the first step compiles.")
+    log(f"{training.devices}: training from step {first} to {total}; the first step compiles.")
     path = Path(folder) / "metrics.jsonl" if processes.is_first() else Path(os.devnull)
     report = Report(path, first, total, options.report_steps)
     reason = _steps(training, first, report, options, stop_signals)
     step = training.save(options.keep)
-    say(f"{reason}: step {step} is saved.")
+    log(f"{reason}: step {step} is saved.")
     if reason == "diverged":
         raise UserError(f"Step {step + 1} gave a loss or gradient that is not finite.")
     return reason
@@ -347,7 +347,7 @@ def catch_stop_signals() -> list[str]:
     return caught
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Print a line to stderr in the first process."""
     if processes.is_first():
         print(text, file=sys.stderr, flush=True)

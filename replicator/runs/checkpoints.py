@@ -110,7 +110,7 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
 
     def after_divergence(self) -> str:
-        """Return a sentence on the state before an update that was not made, and what to try."""
+        """Return a sentence on the stored states before a rejected update, with advice."""
         steps = ", ".join(str(step) for step in self.steps())
         return (
             f"{self.folder} holds the state before it and earlier ones (step {steps}). Try a lower "
@@ -118,11 +118,11 @@ class Checkpoints:
         )
 
     def kept(self, step: int) -> str:
-        """Return where the state of a step is that was saved."""
+        """Return a phrase that names the folder of a saved step."""
         return f"step {step} is saved in {self.folder}"
 
     def newest_kept(self) -> str:
-        """Return which state there is where the present one could not be saved."""
+        """Return a phrase on the newest checkpoint, for when the current state cannot be saved."""
         steps = self.steps()
         return f"the newest checkpoint is step {steps[-1]}" if steps else "nothing is saved yet"
 

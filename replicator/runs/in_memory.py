@@ -1,4 +1,4 @@
-"""A run that is kept nowhere: what training asks of a run directory, without a file."""
+"""Training runs in memory: the interface of a run directory without files."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from replicator.runs.run_directory import NO_DEFAULTS, Keys
 
 
 class InMemoryRun:
-    """A `RunDirectory` without a folder: nothing of it is written, and none is resumed.
+    """A `RunDirectory` without a folder, which writes nothing and cannot be resumed.
 
     Attributes:
       identity: the configuration given to `claim`, without the keys that may change.
@@ -20,27 +20,27 @@ class InMemoryRun:
         self.notes: list[str] = []
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Keep the identity; there is no other run to compare it with."""
+        """Store the identity; there is no other run to compare it with."""
         self.identity = {k: v for k, v in config.items() if k not in changeable}
 
     def checkpoints(self, keep: int = 3) -> "ScoresInMemory":
-        """Return what stands for the run's checkpoints."""
+        """Return an object that replaces the run's checkpoints."""
         return ScoresInMemory()
 
     def metrics_log(self, first_step: int = 0) -> "NoMetricsLog":
-        """Return a log that drops what it is given."""
+        """Return a log that drops all metrics."""
         return NoMetricsLog()
 
 
 class ScoresInMemory:
-    """`Checkpoints` that keep the scores alone: the state is in the model's own variables."""
+    """`Checkpoints` that store only the scores, as the state is in the model's own variables."""
 
     def __init__(self) -> None:
         self._best: tuple[int, float] | None = None
         self._scored: int | None = None
 
     def newest(self) -> tuple[Arrays | None, list]:
-        """Return that there is no checkpoint, and none that is damaged."""
+        """Return no checkpoint and no damaged ones."""
         return None, []
 
     def remove_leftovers(self) -> None:
@@ -50,7 +50,7 @@ class ScoresInMemory:
         """Do nothing: the state is in memory."""
 
     def mark_scored(self, step: int, score: float) -> bool:
-        """Record the score (lower is better) of a step; return whether it is the best so far."""
+        """Record a step's score, lower being better, and return whether it is the best so far."""
         self._scored = step
         is_best = math.isfinite(score) and (self._best is None or score < self._best[1])
         if is_best:
@@ -58,11 +58,11 @@ class ScoresInMemory:
         return is_best
 
     def best_step(self) -> int | None:
-        """Return the step of the best score; None before the first evaluation."""
+        """Return the step of the best score, or None before the first evaluation."""
         return None if self._best is None else self._best[0]
 
     def best_score(self) -> float | None:
-        """Return the best score; None before the first evaluation."""
+        """Return the best score, or None before the first evaluation."""
         return None if self._best is None else self._best[1]
 
     def scored_step(self) -> int | None:
@@ -70,15 +70,15 @@ class ScoresInMemory:
         return self._scored
 
     def after_divergence(self) -> str:
-        """Return a sentence on the state before an update that was not made, and what to try."""
+        """Return a sentence on the state before a rejected update, with advice."""
         return "the model has the weights before it. Try a lower learning rate."
 
     def kept(self, step: int) -> str:
-        """Return where the state of a step is that was saved."""
+        """Return a phrase that names the saved step."""
         return f"the model has the weights of step {step}"
 
     def newest_kept(self) -> str:
-        """Return which state there is where the present one could not be saved."""
+        """Return a phrase on the state if the current one could not be saved."""
         return "the model has its last weights"
 
 

@@ -97,16 +97,16 @@ def interval_in_words(measured: Mapping[str, Any], scale: float = 1.0, digits: i
     """
     low, high, n = measured["low"], measured["high"], measured.get("n")
     if n is not None and n < 1:
-        said = ["no value"]
+        parts = ["no value"]
     elif low is None or high is None:
-        said = ["no interval"]
+        parts = ["no interval"]
     else:
-        said = [f"{scale * low:.{digits}f} to {scale * high:.{digits}f}"]
+        parts = [f"{scale * low:.{digits}f} to {scale * high:.{digits}f}"]
     if n:
-        said.append(f"n {n}" + (", few" if 1 < n < FEW else ""))
+        parts.append(f"n {n}" + (", few" if 1 < n < FEW else ""))
     if undefined := measured.get("undefined"):
-        said.append(f"{undefined} undefined")
-    return ", ".join(said)
+        parts.append(f"{undefined} undefined")
+    return ", ".join(parts)
 
 
 def in_words(

@@ -58,17 +58,17 @@ def best_or_newest(run: RunDirectory) -> Arrays:
         else:
             newest = checkpoints.steps()[-1]
             if newest > (checkpoints.scored_step() or 0):
-                _say(f"{run.path}: using step {best}; step {newest} is not evaluated on dev yet.")
+                _log(f"{run.path}: using step {best}; step {newest} is not evaluated on dev yet.")
             return found
     arrays, newer = checkpoints.newest()
     if arrays is None:
         raise UserError(f"{run.path} has no checkpoint yet; training writes one.")
     for path in dict.fromkeys([*damaged, *newer]):
-        _say(f"{path} is damaged; using step {int(arrays['step'])} instead.")
+        _log(f"{path} is damaged; using step {int(arrays['step'])} instead.")
     return arrays
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

@@ -69,9 +69,9 @@ def variable_scope(replicator: Replicator) -> Iterator[None]:
         yield
 
 
-def chief_only(replicator: Replicator, say: Callable[[str], None]) -> Callable[[str], None]:
-    """Return `say` in the chief, and in other processes a function that prints nothing."""
-    return say if replicator.is_chief else lambda line: None
+def chief_only(replicator: Replicator, log: Callable[[str], None]) -> Callable[[str], None]:
+    """Return `log` in the chief, and in other processes a function that prints nothing."""
+    return log if replicator.is_chief else lambda line: None
 
 
 def broadcast_initial_state(

@@ -13,17 +13,17 @@ Batch = dict[str, tf.Tensor]
 
 @runtime_checkable
 class GlobalBatchLoss(Protocol):
-    """A loss that is not a plain mean over rows, so that a slice of a batch is not enough for it.
+    """A loss that is not a plain mean over rows and therefore needs figures of the whole batch.
 
-    A loss divided by the number of unpadded samples, one with statistics over the batch, or one
-    that draws a single dropout mask for all rows needs facts of the global batch.
+    Examples are a loss divided by the number of unpadded samples, one with statistics over the
+    batch, and one that draws a single dropout mask for all rows.
     """
 
     def global_inputs(self, batch: Batch, replicator) -> Batch:
-        """Facts of the global batch, by name, to be added to the batch that the loss is given.
+        """Return figures of the global batch, by name, which are added to the input of the loss.
 
-        Called before the loss, where the global batch is split among replicas or microbatches.
-        With its result the mean of the losses over all microbatches is the loss of the global
+        This is called before the loss if the global batch is split among replicas or microbatches.
+        With its result, the mean of the losses over all microbatches must be the loss of the global
         batch, and the mean of the gradients its gradient.
 
         Args:
@@ -36,16 +36,17 @@ class GlobalBatchLoss(Protocol):
 def split_microbatches(
     loss_fn: Callable, batch: Batch, num_microbatches: int, replicator=None
 ) -> Batch:
-    """A replica's batch as microbatches, with the facts of the global batch that the loss needs.
+    """Return a replica's batch as microbatches, with the global figures that the loss needs.
 
     Args:
-      loss_fn: of one microbatch; a GlobalBatchLoss says which facts it needs.
+      loss_fn: of one microbatch; a GlobalBatchLoss computes global figures.
       batch: tensors [rows, ...].
       num_microbatches: with more than one every tensor becomes [num_microbatches, rows /
         num_microbatches, ...].
-      replicator: whose step is being traced; None where there is only one replica.
+      replicator: whose step is being traced; None if there is only one replica.
 
-    Raises ValueError where `num_microbatches` does not divide the rows.
+    Raises:
+      ValueError: `num_microbatches` does not divide the rows.
     """
     replicator = _SingleReplica() if replicator is None else replicator
     microbatches = [batch] if num_microbatches == 1 else _split_rows(batch, num_microbatches)
@@ -64,7 +65,7 @@ def split_microbatches(
 
 
 def accumulate_gradients(gradients: Callable[[Batch], Any], batch: Batch, num_microbatches: int):
-    """The mean of `gradients` over the microbatches of `split_microbatches`, computed in turn.
+    """Return the mean of `gradients` over microbatches, computed one after another.
 
     Args:
       gradients: from a microbatch to a nest of floating tensors.
@@ -96,7 +97,7 @@ def _split_rows(batch: Batch, num_microbatches: int) -> list[Batch]:
 
 
 class _SingleReplica:
-    """The primitives where there is only one replica."""
+    """The primitives of a single replica."""
 
     num_replicas, replica_id = 1, 0
 
@@ -126,11 +127,11 @@ class _MicrobatchCollectives:
 
     @property
     def replica_id(self):
-        """The number of the current microbatch among those of all replicas."""
+        """Index of the current microbatch among those of all replicas."""
         return self._replicator.replica_id * self._num_microbatches + self._index
 
     def global_inputs(self, loss_fn: GlobalBatchLoss, microbatches: list[Batch]) -> list[Batch]:
-        """What `loss_fn.global_inputs` gives for every microbatch of this replica."""
+        """Return the result of `loss_fn.global_inputs` for every microbatch of this replica."""
         if self._num_microbatches == 1:
             return [loss_fn.global_inputs(microbatches[0], self._replicator)]
         while True:
@@ -149,13 +150,13 @@ class _MicrobatchCollectives:
         return inputs
 
     def all_reduce(self, value, reducer: str):
-        """The mean over all microbatches."""
+        """Return the mean over all microbatches."""
         if reducer != "mean":
             raise ValueError(f"`reducer` must be mean over microbatches, got {reducer!r}.")
         return self._exchanged(value, self._mean_of_all, lambda tensor: tensor)
 
     def all_gather(self, value):
-        """[num_replicas, ...], a row for each microbatch of all replicas."""
+        """Return [num_replicas, ...], a row for each microbatch of all replicas."""
         return self._exchanged(
             value, self._gather_all, lambda tensor: tf.stack([tensor] * self.num_replicas)
         )

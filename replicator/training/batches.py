@@ -1,4 +1,4 @@
-"""Batches that NumPy makes, one for each number, as a tf.data pipeline."""
+"""Batches made by NumPy, one per step number, as a tf.data pipeline."""
 
 from collections.abc import Callable
 
@@ -19,15 +19,18 @@ def as_dataset(
     rows: int | None = None,
     then: Callable[[Batch], Batch] | None = None,
 ) -> tf.data.Dataset:
-    """make(first), make(first + 1), ..., make(stop - 1) as a dataset of dicts of tensors.
+    """Return make(first), ..., make(stop - 1) as a dataset of dicts of tensors.
 
     Args:
-      make: the batch of a number. All have the same keys, dtypes and shapes but for the rows.
-      first, stop: batch numbers.
-      rows: of every batch, or None where they differ.
-      then: what TensorFlow makes of a batch; None: nothing.
+      make: returns the batch of a number. All have equal keys, dtypes and shapes except for the
+        rows.
+      first: first batch number.
+      stop: end of the batch numbers.
+      rows: of every batch, or None if they differ.
+      then: a TensorFlow function of a batch; None: nothing.
 
-    Raises ValueError for a number below 0.
+    Raises:
+      ValueError: a number below 0.
     """
     if first < 0:
         raise ValueError(f"`start_step` must be at least 0, got {first}.")

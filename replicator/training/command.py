@@ -1,6 +1,6 @@
-"""What the verbs that train have in common: their options, and the order of their work.
+"""Options and order of work that all verbs that train share.
 
-Nothing here imports TensorFlow before it is needed, so that a help text need not wait for it.
+TensorFlow is imported only when it is needed, so that a help text need not wait for it.
 """
 
 import dataclasses
@@ -20,29 +20,30 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """The options of every verb that trains, beside its data and its configuration."""
+    """The options of every verb that trains, in addition to its data and its configuration."""
 
     workdir: Path
     """Run directory; one that holds the same configuration is resumed."""
     portable: Path | None = None
-    """Do not train: write the step, its weights and its data to this folder, for `python
+    """Export the step, its weights and its data to this folder instead of training, for `python
     DIR/run.py` on a machine with JAX and without TensorFlow."""
     adopt: Path | None = None
-    """Take the weights that `run.py` made in this folder into the run directory first."""
+    """First copy the weights that `run.py` trained in this folder into the run directory."""
     strategy: str = "auto"
-    """What to run on: auto (what TF_CONFIG and the GPUs ask for), single (one device), local (every
-    GPU), local:N (N devices; without GPUs so many logical CPUs), multi_worker or parameter_server
+    """Devices to train on: auto (by TF_CONFIG and the GPUs), single (one device), local (every
+    GPU), local:N (N devices; logical CPUs if there are no GPUs), multi_worker or parameter_server
     (the cluster of TF_CONFIG), sharded:2x2 (weights and batches in shards, batch x model), tpu or
-    tpu:ADDRESS. A run may be resumed on another."""
+    tpu:ADDRESS. A run may be resumed with another strategy."""
 
 
 def parse_training(kind, words: Sequence[str], arguments: list[str], parse, preset: Preset) -> Any:
-    """The options of a verb that trains, a `kind` of `TrainingOptions`.
+    """Return the options of a verb that trains, a `kind` of `TrainingOptions`.
 
     Args:
       kind: with data (or teacher) and config first.
       words: the verb and the preset's name.
-      arguments: the rest of the command line. parse: reads a dataclass from it.
+      arguments: the rest of the command line.
+      parse: reads a dataclass from words.
       preset: whose configuration the options change.
     """
     default = kind(tyro.MISSING, preset.config, workdir=tyro.MISSING)
@@ -58,14 +59,15 @@ def run_training(
     samples: str,
     adopt: Callable[[Path, Path], int] | None = None,
 ) -> int:
-    """Exports, or adopts and trains, as the options say; returns the exit status.
+    """Export, or adopt and train, according to the options; return the exit status.
 
     Args:
       options: of the command line.
-      train: with a replicator. export: with `--portable`, in place of it.
-      score: what the best score is, with a place for it, as in "best dev {:.3f} bits/sample".
-      samples: the folder that the next step is suggested to write to.
-      adopt: takes the weights of a folder into a run directory; gives the step they are of. None:
+      train: trains with a replicator.
+      export: called instead with `--portable`.
+      score: a format of the best score, as in "best dev {:.3f} bits/sample".
+      samples: output folder of the suggested next command.
+      adopt: copies the weights of a folder into a run directory and returns their step. None:
         `replicator.portable.adopt`.
     """
     from replicator import strategies
@@ -77,7 +79,7 @@ def run_training(
         return 0
     if options.adopt and replicator.is_chief:
         step = (adopt or adopt_checkpoint)(options.adopt, options.workdir)
-        print(f"{options.workdir} is at step {step} now.")
+        print(f"{options.workdir} is now at step {step}.")
     outcome = train(replicator)
     if replicator.is_chief:
         following = f"Next: onepass sample {options.workdir} --out {samples}"
@@ -86,11 +88,12 @@ def run_training(
 
 
 def check_outside(workdir: Path, data: Path | str, things: str) -> None:
-    """Returns nothing; raises UserError where a run would write into its own data.
+    """Raise UserError if a run would write into its own data.
 
     Args:
-      workdir: the run directory. data: the folder of data.
-      things: what the data are, "images" or "recordings".
+      workdir: the run directory.
+      data: the folder of data.
+      things: kind of data, "images" or "recordings".
     """
     if Path(workdir).resolve().is_relative_to(Path(data).resolve()):
         raise UserError(

@@ -1,6 +1,6 @@
-"""The training loop: steps, checkpoints, evaluation, and a clean way out.
+"""The training loop: steps, checkpoints, evaluation and stopping.
 
-Several processes may run it together, see `Replicator`: all make the same steps and stop after the
+Several processes may run it together, see `Replicator`: all run the same steps and stop after the
 same one; the chief evaluates and writes while the others wait.
 """
 
@@ -32,25 +32,26 @@ from replicator.training.state import LossFn, TrainState
 from replicator.training.step import compile_replicated_step, compile_step, is_single_device
 
 SAVE = "save"  # a request to wait while the chief writes a timed checkpoint
-# That all processes of a run must have in common.
+# Settings that must be equal in all processes of a run.
 SHARED_SETTINGS = ("num_steps", "evaluate_every_steps", "jit_compile")
 SIGNAL_NAMES = tuple(number.name for number in SIGNALS)
 Evaluate = Callable[[Any, int], float]  # from a MetricsLog and the step
 
 
 class DivergedError(UserError):
-    """The loss was not a finite number; what was learnt before is on disk."""
+    """An error of a loss that was not finite; the state before it is on disk."""
 
 
 class Trainer:
-    """Trains a TrainState on batches inside a run directory.
+    """Training of a TrainState on batches inside a run directory.
 
     Args:
       run: which this process writes if it is the chief.
-      state, loss_fn: made in the scope of `replicator`, with every variable that the loss reads.
-      config: how long to train, and how often to evaluate and save.
+      state: created in the scope of `replicator`.
+      loss_fn: created in that scope with every variable that it reads.
+      config: length of training and frequency of evaluations and checkpoints.
       replicator: the devices; None: one device.
-      reads: variables that the loss reads beside the state.
+      reads: variables that the loss reads in addition to the state.
     """
 
     def __init__(
@@ -67,18 +68,19 @@ class Trainer:
         self.checkpoints = run.checkpoints(config.keep_checkpoints)
         self._stop_request = SharedStopRequest((SAVE, OUT_OF_TIME, *SIGNAL_NAMES), self.replicator)
         self._step = self._compiled(loss_fn, reads)
-        self._num_updates = 0  # that have finished; asynchronous ones may be pending
+        self._num_updates = 0  # finished; asynchronous ones may be pending
         self._saved_step: int | None = None
         self._start: float | None = None  # of this run, on the monotonic clock
-        self._evaluation_seconds = 0.0  # that the last one took
+        self._evaluation_seconds = 0.0  # duration of the last evaluation
 
     def resume(self, initialise: Callable[[], None] | None = None) -> list[str]:
-        """Restores the newest whole checkpoint; returns lines for the person watching.
+        """Restore the newest readable checkpoint, and return messages for the user.
 
-        They are the notes of the run directory, and one for each newer checkpoint that is damaged.
+        The messages are the notes of the run directory, and one for each newer checkpoint that is
+        damaged.
 
         Args:
-          initialise: prepares the state where there is no checkpoint; called in the chief only.
+          initialise: prepares the state if there is no checkpoint; called in the chief only.
 
         Raises:
           UserError: other processes of the run have ended, or have another configuration.
@@ -102,12 +104,12 @@ class Trainer:
         for path in damaged:
             path.rename(path.with_suffix(".damaged"))
         return [
-            f"{path} is damaged and was set aside (.damaged); going on from step {self.step}."
+            f"{path} is damaged and was renamed (.damaged); resuming from step {self.step}."
             for path in damaged
         ]
 
     def _compiled(self, loss_fn: LossFn, reads: Sequence[tf.Variable]):
-        """A function from an iterator to the metrics of one update."""
+        """Return a function from an iterator to the metrics of one update."""
         if is_single_device(self.replicator):
             one = compile_step(self.state, loss_fn, self.config.jit_compile)
             return lambda batches: one(next(batches))
@@ -118,25 +120,25 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """Updates made so far."""
+        """Number of updates so far."""
         return int(self.state.step.numpy())
 
     def train(self, batches: Iterable[Batch] | ShardFn, evaluate: Evaluate | None) -> Outcome:
-        """Trains to the last step, or until a stop is requested, and saves.
+        """Train to the last step, or until a stop is requested, and save.
 
-        `LoopConfig.max_minutes` count from `resume` on, or from here where that was not called.
+        `LoopConfig.max_minutes` count from `resume`, or from here if that was not called.
 
         Args:
-          batches: endless, from the current step of the run on; where there is more than one
-            device, what `Replicator.batches` takes.
+          batches: endless, from the current step of the run on; with more than one device, as for
+            `Replicator.batches`.
           evaluate: from the log and the step to the score on dev (lower is better). Only the chief
             needs one.
 
         Raises:
-          DivergedError: a loss or gradient was not finite; that update is not made.
+          DivergedError: a loss or gradient was not finite; that update is not applied.
           UserError: something could not be written, a step does not fit into memory, or another
-            process has ended. The state is saved where that is possible, and the message says
-            which step is on disk.
+            process has ended. The state is saved if possible, and the message names the step on
+            disk.
         """
         start = time.monotonic() if self._start is None else self._start
         limit = 60 * self.config.max_minutes
@@ -158,21 +160,21 @@ class Trainer:
         return Outcome(self.step, reason, time.monotonic() - start, *best)
 
     def save(self) -> None:
-        """Writes a checkpoint, unless this step has one or this process is not the chief."""
+        """Write a checkpoint, unless this step has one or this process is not the chief."""
         self._join_updates()
         if self.replicator.is_chief and self._saved_step != self._num_updates:
             self.checkpoints.save(self._num_updates, self.state.arrays())
             self._saved_step = self._num_updates
 
     def _join_updates(self) -> None:
-        """Waits for pending asynchronous updates."""
+        """Wait for pending asynchronous updates."""
         if self.replicator.is_async:
             for metrics in self._step.join():
                 self._check(metrics)
         self._num_updates = self.step
 
     def _train_and_save(self, batches, evaluate, progress, stop, start) -> str:
-        """The reason why `_steps` ended; the state is saved after most errors, too."""
+        """Run `_steps` and return its reason; save the state, also after most errors."""
         try:
             with self._log() as log:
                 reason = self._steps(batches, _Outputs(evaluate, log, progress), stop, start)
@@ -182,11 +184,11 @@ class Trainer:
             raise
         except tf.errors.ResourceExhaustedError as error:
             raise UserError(
-                f"A step does not fit into memory; fewer or shorter clips in a batch may. "
+                f"A step does not fit into memory; fewer or shorter clips per batch may fit. "
                 f"{self._saved_after_error()}"
             ) from error
         except (UserError, OSError) as error:
-            again = " The same commands go on from there." if _is_peer_loss(error) else ""
+            again = " Rerun the same commands to resume." if _is_peer_loss(error) else ""
             raise UserError(f"{_sentence(error)} {self._saved_after_error()}{again}") from error
         return reason
 
@@ -211,10 +213,10 @@ class Trainer:
         while True:
             self._stop_request.request(self._request(stop, start, saved))
             metrics = self._one_update(batches, rate)
-            # Before anything that depends on the step: saving waits for pending updates.
+            # Before anything that depends on the step, as saving waits for pending updates.
             if self._stop_request.decided(self._request(stop, start, saved)) == SAVE:
                 self.save()
-                barrier(self.replicator)  # in a collective the others would run out of time
+                barrier(self.replicator)  # the others would exceed the time limit of a collective
                 saved = time.monotonic()
             before, step = outputs.progress.done, self._num_updates
             outputs.progress.advance(step - before, loss=metrics["loss"])
@@ -233,15 +235,15 @@ class Trainer:
                 return reason
 
     def _leave(self, reason: str, step: int, outputs: "_Outputs") -> None:
-        """Ends a run early: one that is out of time evaluates what it has learnt since."""
+        """End a run early; if it is out of time, evaluate the latest state."""
         if reason in SIGNAL_NAMES:
-            outputs.progress.say(f"{reason}: saving at step {step} and leaving.")
+            outputs.progress.say(f"{reason}: saving a checkpoint at step {step} and exiting.")
         elif not self._evaluation_due(step):
             self._evaluate(outputs)
             barrier(self.replicator)
 
     def _request(self, stop: StopRequest, start: float, saved: float) -> str | None:
-        """What this process asks of all: to stop, for a reason, or to wait for a save; or None."""
+        """Return this process's request to all: a reason to stop, a save to wait for, or None."""
         now = time.monotonic()
         if stop.signal_name:
             return stop.signal_name
@@ -252,10 +254,10 @@ class Trainer:
         return SAVE if is_due else None
 
     def _one_update(self, batches: Iterator[Batch], rate: "_StepRate") -> dict[str, float]:
-        """The metrics of one more update."""
+        """Run one more update and return its metrics."""
         with rate.running():
             if self.replicator.is_async:
-                # No update is scheduled that would be made after the next evaluation.
+                # No update beyond the next evaluation is scheduled.
                 every = self.config.evaluate_every_steps
                 stop = min(
                     self.config.num_steps, self._num_updates + every - self._num_updates % every
@@ -270,7 +272,7 @@ class Trainer:
         return metrics
 
     def _check(self, metrics: Mapping[str, float]) -> None:
-        """Raises DivergedError for the metrics of an update that was not made."""
+        """Raise DivergedError if the metrics are those of an update that was not applied."""
         loss, norm = float(metrics["loss"]), float(metrics["gradient_norm"])
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise self._diverged(loss, norm)
@@ -279,7 +281,7 @@ class Trainer:
         return step % self.config.evaluate_every_steps == 0 or step == self.config.num_steps
 
     def _is_evaluation_missing(self) -> bool:
-        """Whether an earlier process ended after it saved this step and before it evaluated it."""
+        """Return whether an earlier process saved this step but ended before its evaluation."""
         step = self.step
         return step > 0 and self._evaluation_due(step) and self.checkpoints.scored_step() != step
 
@@ -300,19 +302,19 @@ class Trainer:
         outputs.progress.say(f"step {self.step}: dev {score:.4f}{' (best)' if best else ''}")
 
     def _diverged(self, loss: float, norm: float) -> DivergedError:
-        # Nothing is deleted: the state itself may be the cause, and an earlier checkpoint needed.
+        # Nothing is deleted: the state itself may be the cause, and an earlier one be needed.
         if self.replicator.is_chief and self._saved_step != self.step:
             self.checkpoints.save(self.step, self.state.arrays(), keep_all=True)
             self._saved_step = self.step
         return DivergedError(
-            f"Step {self.step + 1} gave loss {loss:.4g} and gradient norm {norm:.4g} and was not "
-            f"made; {self.checkpoints.after_divergence()}"
+            f"Step {self.step + 1} had loss {loss:.4g} and gradient norm {norm:.4g} and was not "
+            f"applied; {self.checkpoints.after_divergence()}"
         )
 
     def _saved_after_error(self) -> str:
-        """A sentence that says which step is on disk, after an attempt to save."""
+        """Try to save, and return a sentence that names the step on disk."""
         if not self._num_updates:
-            return "No step was made."
+            return "No step was completed."
         if not self.replicator.is_chief:
             return f"Training stopped at step {self._num_updates}, which the first process saves."
         try:
@@ -325,7 +327,7 @@ class Trainer:
 
 @dataclasses.dataclass(frozen=True)
 class _Outputs:
-    """Where metrics, scores and progress are written."""
+    """Destinations of metrics, scores and progress."""
 
     evaluate: Evaluate | None
     log: MetricsLog | NoMetricsLog | None
@@ -333,14 +335,14 @@ class _Outputs:
 
 
 class _StepRate:
-    """Steps per second, the time between steps and the first step (it compiles) left aside."""
+    """Steps per second, without the time between steps and the first step, which compiles."""
 
     def __init__(self):
         self._steps, self._seconds = -1, 0.0
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """A context around a step and the wait for its batch."""
+        """Measure a step and the wait for its batch."""
         start = time.perf_counter()
         yield
         self._steps += 1
@@ -348,7 +350,7 @@ class _StepRate:
             self._seconds += time.perf_counter() - start
 
     def since_last(self) -> dict[str, float]:
-        """The rate since the last call; empty if there is none yet."""
+        """Return the rate since the last call; empty if there is none yet."""
         steps, seconds = self._steps, self._seconds
         self._steps, self._seconds = 0, 0.0
         return {"steps_per_second": steps / seconds} if seconds > 0 else {}

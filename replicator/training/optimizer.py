@@ -14,7 +14,7 @@ from replicator.training.config import OptimizerConfig
 
 
 def learning_rate(config: OptimizerConfig, step, num_steps: int):
-    """The learning rate, float32 [], of the update that follows `step` (int32 [])."""
+    """Return the learning rate, float32 [], of the update that follows `step` (int32 [])."""
     step = tf.cast(step, tf.float32)
     rate = config.learning_rate * tf.minimum(1.0, (step + 1.0) / max(config.warmup_steps, 1))
     if config.decay == "cosine":
@@ -27,7 +27,7 @@ def learning_rate(config: OptimizerConfig, step, num_steps: int):
 
 
 def clip_by_global_norm(gradients, limit: float):
-    """The gradients, scaled down to the global norm `limit`, and the norm that they had."""
+    """Return the gradients, scaled down to the global norm `limit`, and their original norm."""
     norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients]))
     if not limit:
         return gradients, norm
@@ -36,13 +36,16 @@ def clip_by_global_norm(gradients, limit: float):
 
 
 def adam(config: OptimizerConfig, rate, step, weights, gradients, first, second):
-    """The weights, first and second moments after one Adam update.
+    """Return the weights, first and second moments after one Adam update.
 
     Args:
       config: betas and epsilon.
       rate: float32 [], the learning rate.
-      step: int32 [], updates made before this one.
-      weights, gradients, first, second: lists of tensors, one entry a variable.
+      step: int32 [], number of updates before this one.
+      weights: list of tensors, one per variable.
+      gradients: of the weights.
+      first: first moments.
+      second: second moments.
     """
     count = tf.cast(step + 1, tf.float32)
     first = [
@@ -62,7 +65,7 @@ def adam(config: OptimizerConfig, rate, step, weights, gradients, first, second)
 
 
 def polyak(config: OptimizerConfig, step, average, weights):
-    """The moving average of the weights; early steps weigh more, so that it needs no warm-up."""
+    """Return the moving average of the weights; early steps weigh more, so it needs no warm-up."""
     count = tf.cast(step, tf.float32)
     decay = tf.minimum(config.average_decay, (1.0 + count) / (10.0 + count))
     return [decay * a + (1.0 - decay) * w for a, w in zip(average, weights, strict=True)]

@@ -1,4 +1,4 @@
-"""How training ended, and in which words it is said."""
+"""The outcome of training and its text."""
 
 import dataclasses
 import signal
@@ -11,11 +11,13 @@ DONE, FINISHED_BEFORE, OUT_OF_TIME = "done", "finished before", "time"
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How training ended.
+    """The end of a training.
 
     Attributes:
-      reason: DONE, FINISHED_BEFORE (no step was left to make), OUT_OF_TIME, or the name of the
-        signal that stopped it.
+      step: number of updates.
+      reason: DONE, FINISHED_BEFORE (no step was left), OUT_OF_TIME, or the name of the signal that
+        stopped it.
+      seconds: duration.
       best_score, best_step: of the best checkpoint on dev; None before the first evaluation.
     """
 
@@ -32,23 +34,23 @@ class Outcome:
         return 128 + signal.Signals[self.reason] if named else 0
 
     def summary(self, workdir: Path, score: str, following: str) -> str:
-        """A line that says how training ended and what to do next.
+        """Return a line with the end of training and a next command.
 
         Args:
           workdir: the run directory.
           score: a format of the best score, such as "best dev {:.3f} bits/sample".
-          following: what to do next when all steps are made.
+          following: suggestion after all steps are done.
         """
         best = "" if self.best_score is None else f", {score.format(self.best_score)}"
         if self.best_step not in (None, self.step):
-            best += f" at step {self.best_step}, which evaluate, sample and export use"
+            best += f" at step {self.best_step}, used by evaluate, sample and export"
         if self.reason == FINISHED_BEFORE:
             return (
-                f"{workdir} has made all its steps ({self.step}{best}); a larger "
-                f"--loop.num-steps goes on. {following}"
+                f"{workdir} has completed all its steps ({self.step}{best}); a larger "
+                f"--loop.num-steps continues. {following}"
             )
         if self.reason != DONE:
-            following = "The same command goes on from there."
+            following = "Rerun the same command to resume."
         return (
             f"Stopped at step {self.step} ({self.reason}) after {duration(self.seconds)}"
             f"{best}. {following}"

@@ -1,6 +1,6 @@
-"""Layers whose insides are computed again for the gradient instead of kept.
+"""Layers whose intermediate results are recomputed for the gradient instead of stored.
 
-Of a layer only its inputs are kept; the backward pass computes the layer once more (Chen et al.
+Only the inputs of a layer are stored; the backward pass computes the layer once more (Chen et al.
 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174).
 """
 
@@ -16,7 +16,7 @@ _wanted = contextvars.ContextVar("rematerialised", default=False)
 
 @contextlib.contextmanager
 def rematerialising(wanted: bool) -> Iterator[None]:
-    """A context in which `recomputed` does so, or does not."""
+    """Switch `recomputed` on or off during the block."""
     token = _wanted.set(wanted)
     try:
         yield
@@ -25,11 +25,11 @@ def rematerialising(wanted: bool) -> Iterator[None]:
 
 
 def recomputed(layer: Callable, *inputs: Any):
-    """What the layer gives; within `rematerialising(True)` its insides are not kept for a gradient.
+    """Call a layer; within `rematerialising(True)` its intermediate results are not stored.
 
     Args:
-      layer: a pure function to a nest of floating tensors. Variables apart, no gradient reaches
-        what it reads beside its inputs.
+      layer: a pure function to a nest of floating tensors. Except for variables, no gradient
+        reaches anything that it reads in addition to its inputs.
       inputs: nests of floating tensors and None.
     """
     if not _wanted.get():

@@ -21,17 +21,17 @@ class TrainState(tf.Module):
     """The variables of a training run, and their update as a pure function.
 
     Attributes:
-      weights: the network's trainable variables, then the opponent's; first, second, average:
-        Adam's moments and the Polyak average of each.
-      step: int32 [], updates made.
-      size: numbers in the network's weights, the opponent's not counted.
+      weights: the network's trainable variables, then the opponent's.
+      first, second, average: Adam's moments and the Polyak average of each weight.
+      step: int32 [], number of updates.
+      size: number of elements in the network's weights, without the opponent's.
 
     Args:
       network: whose `trainable_variables` are trained.
       optimizer: of Adam and its learning rate.
-      num_steps: updates in all, where a cosine ends.
-      schedule: from the step, int32 [], to the learning rate; None: as the optimiser says.
-      opponent: another network that the same loss trains, such as discriminators: the loss gives
+      num_steps: total number of updates, where a cosine decay ends.
+      schedule: from the step, int32 [], to the learning rate; None: that of the optimiser.
+      opponent: another network trained by the same loss, such as discriminators: the loss gives
         each weight the gradient of its own player (`tf.stop_gradient` on the other's), so that one
         update, checkpoint and strategy serve both.
     """
@@ -58,12 +58,12 @@ class TrainState(tf.Module):
         self.step = tf.Variable(0, trainable=False, dtype=tf.int32)
 
     def _slots(self, kind: str, start: Callable[[tf.Variable], tf.Tensor]) -> list[tf.Variable]:
-        """A variable beside each weight, named after it, so that layouts by name fit both."""
+        """Return a variable for each weight, named after it, so that layouts by name fit both."""
         pairs = zip(self.names, self.weights, strict=True)
         return [tf.Variable(start(w), trainable=False, name=f"{kind}/{n}") for n, w in pairs]
 
     def slots(self) -> dict[str, tf.Variable]:
-        """Every variable, by its name in checkpoints."""
+        """Return every variable by its name in checkpoints."""
         slots: dict[str, tf.Variable] = {"step": self.step}
         for kind in ("weights", "first", "second", "average"):
             slots |= {
@@ -72,9 +72,9 @@ class TrainState(tf.Module):
         return slots
 
     def update(self, loss_fn: LossFn, batch: Batch):
-        """The values of all slots after one update, in `slots()` order, and the metrics.
+        """Return the values of all slots after one update, in `slots()` order, and the metrics.
 
-        A pure function: it reads the variables and assigns none.
+        This is a pure function: it reads the variables but assigns none.
         """
         batch = split_microbatches(loss_fn, batch, self.optimizer.accumulate)
         loss, metrics, gradients = self.gradients(loss_fn, batch)
@@ -82,9 +82,11 @@ class TrainState(tf.Module):
         return values, {"loss": loss, **figures, **metrics}
 
     def gradients(self, loss_fn: LossFn, batch: Batch):
-        """The loss of a batch, [], its metrics, and a gradient for each weight.
+        """Return the loss of a batch, [], its metrics, and a gradient for each weight.
 
-        batch: from `split_microbatches`, with as many microbatches as the optimiser accumulates.
+        Args:
+          loss_fn: of a microbatch.
+          batch: from `split_microbatches`, with as many microbatches as the optimiser accumulates.
         """
         num_microbatches = self.optimizer.accumulate
         if num_microbatches == 1:
@@ -99,13 +101,13 @@ class TrainState(tf.Module):
         gradients = tape.gradient(loss, self.weights)
         for name, gradient in zip(self.names, gradients, strict=True):
             if gradient is None:
-                raise ValueError(f"`loss_fn` must depend on every weight, not so on `{name}`.")
+                raise ValueError(f"`loss_fn` must depend on every weight, but not on `{name}`.")
         return loss, metrics, [tf.convert_to_tensor(g) for g in gradients]
 
     def updated(self, gradients: list[tf.Tensor]):
-        """The values of all slots after an update, in `slots()` order, and metrics of the update.
+        """Return the values of all slots after an update, in `slots()` order, and its metrics.
 
-        A pure function of elementwise operations and sums, which DTensor can run on shards.
+        This is a pure function of elementwise operations and sums, which DTensor can run on shards.
         """
         gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
         rate = self._rate()
@@ -128,9 +130,12 @@ class TrainState(tf.Module):
     def skip_nonfinite(
         self, values: list[tf.Tensor], metrics: Mapping[str, tf.Tensor], elementwise: bool = False
     ) -> list[tf.Tensor]:
-        """The values; or the present values of all slots where loss or gradient is not finite.
+        """Return the values, or the current ones of all slots if loss or gradient is not finite.
 
-        elementwise: selects with a condition of each value's shape, which DTensor requires.
+        Args:
+          values: in `slots()` order.
+          metrics: of the update.
+          elementwise: select with a condition of each value's shape, which DTensor requires.
         """
         is_finite = tf.math.is_finite(metrics["loss"]) & tf.math.is_finite(metrics["gradient_norm"])
         pairs = zip(values, self.slots().values(), strict=True)
@@ -139,20 +144,24 @@ class TrainState(tf.Module):
         return [tf.where(is_finite, value, old) for value, old in pairs]
 
     def assign(self, values) -> None:
-        """Sets every slot from values in `slots()` order."""
+        """Assign every slot, from values in `slots()` order."""
         for variable, value in zip(self.slots().values(), values, strict=True):
             variable.assign(value)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """A copy of every slot."""
+        """Return a copy of every slot."""
         return {name: variable.numpy().copy() for name, variable in self.slots().items()}
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Sets every slot from `arrays()` of a state of the same network, else raises UserError."""
+        """Set every slot from `arrays()` of a state of the same network.
+
+        Raises:
+          UserError: an array is missing or does not fit.
+        """
         assign_arrays(self.slots(), arrays)
 
     def start(self, weights: Sequence[tf.Variable]) -> None:
-        """Sets the weights and their average from another network's, in the same order."""
+        """Set the weights and their average from another network's, in the same order."""
         for weight, average, given in zip(self.weights, self.average, weights, strict=True):
             value = tf.convert_to_tensor(given)
             weight.assign(value)
@@ -160,7 +169,7 @@ class TrainState(tf.Module):
 
     @contextlib.contextmanager
     def averaged(self):
-        """A context in which the network's weights are the Polyak average."""
+        """Replace the network's weights by the Polyak average during the block."""
         live = [weight.numpy().copy() for weight in self.weights]
         self.use_average()
         try:
@@ -170,6 +179,6 @@ class TrainState(tf.Module):
                 weight.assign(value)
 
     def use_average(self) -> None:
-        """Sets the network's weights to the Polyak average."""
+        """Set the network's weights to the Polyak average."""
         for weight, average in zip(self.weights, self.average, strict=True):
             weight.assign(average)

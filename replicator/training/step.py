@@ -15,7 +15,7 @@ Metrics = Mapping[str, tf.Tensor]
 def compile_step(
     state: TrainState, loss_fn: LossFn, jit_compile: bool
 ) -> Callable[[Batch], Metrics]:
-    """A function from a batch to the metrics of one update, which it makes.
+    """Return a function from a batch to the metrics of one update, which it applies.
 
     An update whose loss or gradient is not finite is skipped.
     """
@@ -37,24 +37,25 @@ def compile_replicated_step(
     extra_metrics: Mapping[str, tf.Variable],
     reads: Sequence[tf.Variable] = (),
 ) -> Callable[[Iterator], Metrics]:
-    """A function from an iterator over `replicator.batches` to the metrics of one update.
+    """Return a function from an iterator over `replicator.batches` to the metrics of one update.
 
     The update is that of `compile_step` on the global batch: losses, metrics and gradients are
-    averaged over the replicas, each of which then makes the same update. XLA compiles the loss and
-    the gradients of a replica, not the collectives.
+    averaged over the replicas, each of which then applies the same update. XLA compiles the loss
+    and the gradients of a replica, but not the collectives.
 
     Args:
-      state, loss_fn: made in the scope of `replicator`, with every variable that the loss reads.
-      jit_compile: as for `compile_step`; ignored where variables are on other machines.
+      state: created in the scope of `replicator`.
+      loss_fn: created in that scope with every variable that it reads.
+      jit_compile: as for `compile_step`; ignored if variables are on other machines.
       replicator: of more than one device.
       extra_metrics: float variables of this process, whose mean over replicas joins the metrics.
-      reads: variables that the loss reads beside the state.
+      reads: variables that the loss reads in addition to the state.
     """
 
     def gradients_fn(batch: Batch):
         batch = split_microbatches(loss_fn, batch, state.optimizer.accumulate, replicator)
         jitted = jit_compile and not replicator.is_async
-        # A function for each replica, because XLA binds it to the variables of that replica.
+        # One function per replica, because XLA binds it to the variables of that replica.
         compute = tf.function(local, jit_compile=True, autograph=False) if jitted else local
         figures, gradients = compute(batch)
         extra = {name: tf.identity(variable) for name, variable in extra_metrics.items()}
@@ -80,14 +81,17 @@ def compile_replicated_step(
 
 
 def is_single_device(replicator: Replicator) -> bool:
-    """Whether there is only one device, so that a plain `compile_step` does."""
+    """Return whether there is only one device, so that a plain `compile_step` suffices."""
     return replicator.name == "single" and replicator.num_logical_devices == 1
 
 
 def check_rows(rows: int, replicator: Replicator, num_microbatches: int = 1) -> None:
-    """Returns nothing; raises UserError unless the replicas can divide so many rows evenly.
+    """Raise UserError unless the replicas can divide `rows` evenly.
 
-    num_microbatches: of each replica, see `OptimizerConfig.accumulate`.
+    Args:
+      rows: of a batch.
+      replicator: of the run.
+      num_microbatches: of each replica, see `OptimizerConfig.accumulate`.
     """
     replicas = 1 if replicator.is_async else replicator.num_devices
     if rows % (replicas * num_microbatches):

@@ -1,4 +1,4 @@
-"""The driver of every run that trains: `onepass.fit` and the commands call it.
+"""The driver of every training run, used by `onepass.fit` and the commands.
 
 with TrainingRun(workdir, replicator, log, batch_size) as run:
     with run.preparing():
@@ -32,14 +32,14 @@ BatchesFrom = Callable[[int, int, int], Iterable[Batch]]
 
 
 class TrainingRun:
-    """A run of training, from its data to its outcome; a context, which unlocks its directory.
+    """A training run, from its data to its outcome; a context that unlocks its directory.
 
     Args:
-      workdir: the run directory; None: the run is in memory alone.
+      workdir: the run directory; None: the run is only in memory.
       replicator: the devices; None: one device.
-      log: called with lines for the person watching, in the chief alone.
+      log: called with progress messages, only in the chief.
       rows: of a global batch.
-      optimizer: whose microbatches the rows of each replica are cut into; None: not cut.
+      optimizer: gives the number of microbatches of each replica; None: one.
 
     Raises:
       UserError: the replicas and microbatches cannot divide the rows evenly.
@@ -69,9 +69,9 @@ class TrainingRun:
 
     @functools.cached_property
     def directory(self) -> RunDirectory:
-        """The run directory, which its first use makes and locks; ValueError in memory."""
+        """The run directory, created and locked on first use; ValueError for a run in memory."""
         if self._workdir is None:
-            raise ValueError("a run in memory has no directory.")
+            raise ValueError("A run in memory has no directory.")
         directory = RunDirectory.locked(self._workdir, self.replicator.is_chief)
         self._stack.callback(directory.unlock)
         return directory
@@ -85,26 +85,26 @@ class TrainingRun:
         self._record.claim(config, changeable, defaults)
 
     def log(self, *lines: str) -> None:
-        """Give the lines to the person watching."""
+        """Log messages for the user."""
         for line in lines:
             self._log(line)
 
     def preparing(self) -> contextlib.AbstractContextManager:
-        """Return the context in which data are read and the directory is claimed, chief first."""
+        """Return a context for reading data and claiming the directory, first in the chief."""
         return chief_first(self.replicator)
 
     def variables(self) -> contextlib.AbstractContextManager:
-        """Return the context in which all variables are made that a step reads."""
+        """Return a context for creating all variables that a step reads."""
         return variable_scope(self.replicator)
 
     def samples(self) -> Path:
-        """Return the folder for what evaluations sample, made if missing."""
+        """Return the folder for samples of evaluations, created if missing."""
         return self.directory.folder("samples")
 
     def sharing(self, name: str) -> Path | None:
         """Return the work directory if this process reads and writes the folder `name` in it.
 
-        None in memory, and in a process on a disk that the chief does not share.
+        It is None in memory, and in a process that does not share the chief's disk.
         """
         if self._workdir is None:
             return None
@@ -123,22 +123,25 @@ class TrainingRun:
         reads: Sequence[tf.Variable] = (),
         description: str = "",
     ) -> Outcome:
-        """Train from the newest checkpoint, or from the start, to the end; return how it ended.
+        """Train from the newest checkpoint, or from the start, to the end, and return the outcome.
 
         Args:
-          state, loss, reads: see `Trainer`; made in `variables`.
-          loop: how long to train, and how often to evaluate and save.
+          state: see `Trainer`; created in `variables`.
+          loss: see `Trainer`; created in `variables`.
+          loop: length of training and frequency of evaluations and checkpoints.
           batches: returns part i of k equal parts of the rows of the batches from a step on.
-          evaluation: makes the evaluation callback; called in the chief alone.
-          start: prepares the weights of a new run; called in the chief alone.
-          description: of the model, for the person watching; "": the number of its weights.
+          evaluation: returns the evaluation callback; called only in the chief.
+          start: initialises the weights of a new run; called only in the chief.
+          reads: see `Trainer`; created in `variables`.
+          description: of the model, for the user; "": the number of its weights.
 
         Raises:
-          DivergedError, UserError: see `Trainer.train`.
+          DivergedError: see `Trainer.train`.
+          UserError: see `Trainer.train`.
         """
         trainer = Trainer(self._record, state, loss, loop, self.replicator, reads)
         self.log(*trainer.resume(start))
-        going_on = f", going on from step {trainer.step}" if trainer.step else ""
-        self.log((description or f"{state.size:,} weights") + going_on)
+        resumed = f", resuming from step {trainer.step}" if trainer.step else ""
+        self.log((description or f"{state.size:,} weights") + resumed)
         evaluate = evaluation() if self.replicator.is_chief else None
         return trainer.train(functools.partial(batches, trainer.step), evaluate)

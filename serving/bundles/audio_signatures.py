@@ -178,11 +178,7 @@ def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, An
         "pieces": list(streaming.pieces),
         "rows_alone": streaming.rows_alone,
         "state": {
-            name: {
-                "dtype": info.dtype.name,
-                "shape": info.sizes,
-                "fill": info.default,
-            }
+            name: {"dtype": info.dtype.name, "shape": info.sizes, "fill": info.default}
             for name, info in state.items()
         },
     }

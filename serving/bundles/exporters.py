@@ -14,7 +14,7 @@ PORTABLE_FRAMES = 200
 
 @dataclasses.dataclass(frozen=True)
 class Exporter:
-    """What an export of one kind of model takes.
+    """The parts of an export of one kind of model.
 
     loader: module whose `load` reads a model folder. signatures: module with `export_functions`.
     card: module whose `export` measures a run and writes its model folder. makes_images: whether

@@ -27,6 +27,7 @@ class _HasLogProb(Bundle):
         Args:
           elements: [batch, time] or [batch, height, width, channels].
           condition: float32 [batch, time, channels], where the model has one.
+
         Raises:
           InvalidInput: an input is of another shape or type, or out of range.
           UserError: a student, which has none.

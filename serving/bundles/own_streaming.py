@@ -28,6 +28,7 @@ class StreamingSequence:
       longest: elements of the longest sequence.
       first: state before the first element of one row.
       networks: as functions of one input signature.
+
     Raises:
       NotCausalError, UnsupportedNetworkError: a network has no step.
     """

@@ -29,7 +29,7 @@ FULL_SCALE = (-1.0, 1.0)
 
 @dataclasses.dataclass(frozen=True)
 class Conditioning:
-    """What a segment of one sound is conditioned on; axis 0 has length 1.
+    """The condition of a segment of one sound; axis 0 has length 1.
 
     channels: [1, samples, channels] or None. draft: float32 [1, samples] or None. phase: float64
     [1], the phase of draft or source after it in cycles, or None.
@@ -42,7 +42,7 @@ class Conditioning:
 
 @dataclasses.dataclass(frozen=True)
 class NoiseSource:
-    """Which counter-based noise a segment is made of.
+    """The address of the counter-based noise of a segment.
 
     key: int32 [batch, 2], a seed's words. row: int32 [batch]. start: int32 [batch], the position of
     the first sample. temperature: float32 [batch].
@@ -110,7 +110,7 @@ class StreamingModel(Protocol):
 
 
 class StreamingSpeech:
-    """What all models of speech have in common; see `StreamingModel`."""
+    """The common part of all models of speech; see `StreamingModel`."""
 
     output = "sound"
     limits: tuple[float, float] | None = FULL_SCALE
@@ -288,7 +288,7 @@ class StreamingTeacher(StreamingSpeech):
         }
 
     def _turned(self, steps: int) -> np.ndarray:
-        """Where each slot's content is after so many steps, for the next one to be number 0.
+        """Return the location of each slot's content after so many steps, the next being number 0.
 
         The rings of rows at different positions then turn alike.
         """
@@ -351,6 +351,7 @@ def streaming_model(network: Any, pieces: tuple[int, int] | None = None) -> Stre
     Args:
       network: of a type in `STREAMING`.
       pieces: samples that are compiled as one, about; None: those of its kind.
+
     Raises:
       ValueError: the network is of another type.
     """
@@ -373,5 +374,5 @@ def whole_pieces(pieces: tuple[int, int], hop_samples: int) -> tuple[int, int]:
 
 
 def unit_samples(streaming: StreamingModel) -> int:
-    """What a stream must be cut in multiples of: whole frames and whole pieces."""
+    """Return the unit of a stream's chunks: whole frames and whole pieces."""
     return math.lcm(streaming.pieces[0], streaming.hop_samples)

@@ -1,4 +1,4 @@
-"""What is written of a bundle, of whatever kind its model is: whole or not at all."""
+"""Writing of a bundle, of any kind of model, complete or not at all."""
 
 import contextlib
 import json
@@ -34,8 +34,9 @@ def check_version(out: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_folder(out: Path) -> Iterator[Path]:
-    """Yield a folder next to `out` that becomes `out` when the block ends, and is gone if it
-    raises.
+    """Yield a folder next to `out` that becomes `out` when the block ends.
+
+    It is removed if the block raises.
     """
     folder, made = out.with_name(f".{secrets.token_hex(8)}"), not out.parent.exists()
     try:
@@ -71,8 +72,10 @@ def write_program(
       folder: of the bundle.
       spec: of model.json, but for `serving`.
       module: has the variables.
-      functions: by signature. lowered: the same with programs as StableHLO, if there are any.
+      functions: by signature.
+      lowered: the same with programs as StableHLO, if there are any.
       serving: of model.json.
+
     Raises:
       UserError: the program has an operation that bundles may not have.
     """

@@ -1,4 +1,4 @@
-"""What a client asks of a served model of a user: arrays in, arrays out."""
+"""Requests to a served model of a user: arrays in, arrays out."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -53,8 +53,10 @@ class ArrayClient:
         """Yield one sequence in chunks, as they are made.
 
         Args:
-          length, seed, temperature: as for `sample`.
+          length: number of elements.
+          seed: of the noise.
           condition: float32 [length, channels], where the model has one.
+          temperature: as for `sample`.
         """
         if CHUNK not in self._signatures:
             raise UserError(f"The model `{self._name}` makes arrays whole: see `sample`.")

@@ -12,7 +12,13 @@ import numpy as np
 import tyro
 
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.sampling.grids import image_name, remove_older, write_png, write_sheets
+from pixelcnn.sampling.grids import (
+    check_new_images,
+    image_name,
+    remove_older,
+    write_png,
+    write_sheets,
+)
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, counted
 from replicator.runs.progress import Progress
@@ -94,8 +100,10 @@ class DrawArguments(Connection):
 
 @dataclasses.dataclass(frozen=True)
 class ArrayArguments(Connection):
-    """Let a server sample a user's model: sample_SEED.npy, [num, ...]. The token is in
-    ONEPASS_TOKEN."""
+    """Sample a user's model on a server: sample_SEED.npy, [num, ...].
+
+    The token is read from ONEPASS_TOKEN.
+    """
 
     length: tuple[int, ...] = (1000,)
     """Elements of a sequence; or the shape that the model was exported for."""
@@ -264,13 +272,15 @@ def _array(path: Path) -> np.ndarray:
 
 
 def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments) -> int:
+    labels = [_class_name(spec, given.label, row) for row in range(given.num)]
+    names = [image_name(given.seed, row, label) for row, label in enumerate(labels)]
+    check_new_images(given.out, names, given.overwrite)
     images: list[list[np.ndarray]] = []
     start = time.perf_counter()
     with Progress(given.num, "drawing", "image") as progress:
         try:
             for scales in _image_scales(client, name, spec, given):
-                label = _class_name(spec, given.label, len(images))
-                write_png(given.out / image_name(given.seed, len(images), label), scales[-1])
+                write_png(given.out / names[len(images)], scales[-1])
                 images.append(scales)
                 progress.advance()
         except KeyboardInterrupt:
@@ -278,7 +288,7 @@ def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments)
     if images:
         seconds, side = time.perf_counter() - start, images[0][-1].shape[0]
         files, size = write_sheets(given.out, images, given.caption), f"{side}x{side} pixels"
-        files += remove_older(given.out, given.seed, given.num)
+        files += remove_older(given.out, given.seed, given.num) if given.overwrite else ""
         print(f"{given.out}: {counted(len(images), 'image')} of {size} in {seconds:.1f} s; {files}")
     return 0 if len(images) == given.num else INTERRUPTED
 

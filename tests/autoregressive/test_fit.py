@@ -1,34 +1,22 @@
 """`fit`: the same weights in memory, in a work directory, and after a stop in between."""
 
+import json
+import signal
+
+import fit_models
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from fit_models import ADAM, WAVES, Line, drawn, trained, untrained
+from processes import TensorflowProcess
 
 from autoregressive.fit import fit
 from autoregressive.model import Autoregressive
-from likelihoods import Gaussian
+from likelihoods import Categorical, Gaussian
+from likelihoods.codec import Integers, Reals
 from replicator.runs.errors import UserError
-from replicator.training.config import OptimizerConfig
-
-ADAM = OptimizerConfig(learning_rate=1e-2, warmup_steps=2)
-WAVES = np.sin(np.arange(40)[None] * np.linspace(0.2, 0.5, 12)[:, None]).astype(np.float32) * 0.5
-
-
-class Line(tf.Module):
-    def __init__(self):
-        super().__init__()
-        self.kernel = tf.Variable(tf.reshape(tf.linspace(-0.3, 0.3, 4), [2, 1, 2]))
-
-    def __call__(self, x):
-        return tf.nn.conv1d(tf.pad(x, [[0, 0], [1, 0], [0, 0]]), self.kernel, 1, "VALID")
-
-
-def trained(steps=6, batches=WAVES, **options):
-    model = Autoregressive(Line(), Gaussian(levels=256))
-    options = {"optimizer": ADAM, "batch_size": 4, **options}
-    outcome = fit(model, batches, steps=steps, **options)
-    return model.network.kernel.numpy(), outcome
+from replicator.training.loop import DivergedError
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +25,7 @@ def in_memory():
 
 
 def test_training_lowers_the_loss():
-    model = Autoregressive(Line(), Gaussian(levels=256))
+    model = untrained()
     before = float(tf.reduce_mean(model.log_prob(WAVES)))
     outcome = fit(model, WAVES, steps=40, optimizer=ADAM)
     assert outcome.step == 40 and outcome.reason == "done"
@@ -53,19 +41,59 @@ def test_a_run_that_failed_goes_on_as_if_nothing_had_happened(in_memory, tmp_pat
     def failing(step):
         if step == 4:
             raise RuntimeError("the disk is gone")
-        generator = np.random.default_rng([0, step])
-        return WAVES[generator.choice(12, 4, replace=False)]
-
-    def whole(step):
-        return WAVES[np.random.default_rng([0, step]).choice(12, 4, replace=False)]
+        return drawn(step)
 
     with pytest.raises(RuntimeError, match="the disk is gone"):
         trained(batches=failing, workdir=tmp_path, evaluate=lambda model: 0.0, evaluate_every=3)
     weights, outcome = trained(
-        batches=whole, workdir=tmp_path, evaluate=lambda model: 0.0, evaluate_every=3
+        batches=drawn, workdir=tmp_path, evaluate=lambda model: 0.0, evaluate_every=3
     )
     assert outcome.step == 6
     np.testing.assert_array_equal(weights, in_memory)
+
+
+def test_a_run_that_was_killed_is_the_uninterrupted_one_bit_for_bit(in_memory, tmp_path):
+    process = TensorflowProcess(fit_models.__file__, tmp_path / "log", tmp_path / "run")
+    assert process.ended(300) == -signal.SIGKILL, process.output()
+    weights, outcome = trained(
+        batches=drawn, workdir=tmp_path / "run", evaluate=lambda model: 0.0, evaluate_every=3
+    )
+    assert outcome.step == 6
+    np.testing.assert_array_equal(weights, in_memory)
+
+
+def test_nothing_is_written_in_memory(in_memory, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.chdir(tmp_path)
+    weights, outcome = trained(evaluate=WAVES, evaluate_every=2)
+    assert not list(tmp_path.iterdir())
+    np.testing.assert_array_equal(weights, in_memory)
+    assert outcome.best_step == 6  # of a loss that falls
+
+
+def test_a_run_of_version_0_2_is_resumed(in_memory, tmp_path):
+    trained(steps=3, workdir=tmp_path)
+    file = tmp_path / "config.json"
+    stored = json.loads(file.read_text())
+    assert stored.keys() == {"kind", "optimizer", "weights", "batches", "loop"}
+    del stored["optimizer"]["rematerialise"]  # as if a later version had added it
+    file.write_text(json.dumps(stored))
+    np.testing.assert_array_equal(trained(workdir=tmp_path)[0], in_memory)
+
+
+def test_the_person_watching_reads_what_the_commands_say(tmp_path):
+    said = []
+    trained(steps=3, workdir=tmp_path, log=said.append)
+    trained(steps=6, workdir=tmp_path, log=said.append)
+    assert said == ["4 weights", "4 weights, going on from step 3"]
+
+
+def test_evaluations_are_metrics_and_events(tmp_path):
+    trained(workdir=tmp_path, evaluate=WAVES, evaluate_every=3)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "dev" in line] == [3, 6]
+    assert list((tmp_path / "events").iterdir())
 
 
 def test_more_steps_go_on_from_the_last(in_memory, tmp_path):
@@ -129,8 +157,108 @@ def test_an_optimiser_of_keras_resumes_exactly(tmp_path):
     np.testing.assert_array_equal(resumed, whole)
 
 
-def test_bad_data_is_named_before_training():
-    with pytest.raises(ValueError, match="must be finite, got nan"):
-        trained(batches=np.full([4, 8], np.nan, np.float32))
-    with pytest.raises(ValueError, match=r"must be in \[-1, 1\]"):
-        trained(batches=[WAVES, 3.0 * WAVES])
+def test_parts_of_held_out_data_count_by_their_rows():
+    model = untrained()
+
+    def score(**options):
+        return fit(model, WAVES, steps=1, evaluate_every=1, **options).best_score
+
+    still = {"optimizer": keras.optimizers.SGD(0.0)}
+    expected = -float(tf.reduce_mean(model.log_prob(WAVES)))
+    parts = [WAVES[:5], WAVES[5:]]
+    for evaluate in (WAVES, parts, tf.data.Dataset.from_tensor_slices(WAVES).batch(7)):
+        assert score(evaluate=evaluate, batch_size=5, **still) == pytest.approx(expected, rel=1e-6)
+
+
+BAD = {
+    "nan": (np.full([4, 8], np.nan), "`elements` must be finite, got nan at [0, 0]."),
+    "infinite": (np.full([4, 8], np.inf), "`elements` must be finite, got inf"),
+    "range": ([WAVES, 3.0 * WAVES], "`elements` must be in [-1, 1] for 256 levels, got "),
+    "rank": (WAVES[..., None], "`elements` must be [batch, time], got shape [12, 40, 1]."),
+    "text": (np.array([["a"]]), "`elements` must be numbers, got <U1."),
+    "no rows": (WAVES[:0], "`elements` must not be empty, got shape [0, 40]."),
+    "no time": (WAVES[:, :0], "`elements` must not be empty, got shape [12, 0]."),
+    "empty batch": ([WAVES, WAVES[:0]], "`elements` must not be empty"),
+    "no batches": ([], "The batches ended after 0"),
+    "no iterator": (iter([]), "The batches ended after 0"),
+    "rows": ((WAVES, np.zeros([3, 40, 1])), "`condition` must have 12 rows, as `elements`, got"),
+    "later rows": ([{"elements": WAVES, "x": np.zeros(3)}], "`x` must have 12 rows"),
+    "condition": ((WAVES, np.full([12, 40, 1], np.nan)), "`condition` must be finite, got nan"),
+    "three": ((WAVES, WAVES, WAVES), "elements, or elements and a condition, got 3 arrays"),
+    "no key": ({"x": WAVES}, "a batch must have the key `elements`, got ['x']."),
+    "none": (None, "`batches` must be arrays, an iterable, a tf.data.Dataset or a function"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_data_is_one_line(kind):
+    batches, line = BAD[kind]
+    with pytest.raises(ValueError) as caught:
+        trained(batches=batches)
+    assert line in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_integers_that_no_level_stands_for_are_named():
+    network = keras.Sequential([keras.Input([None], dtype="int32"), keras.layers.Embedding(16, 16)])
+    model = Autoregressive(network, Categorical(16), codec=Integers(16))
+    for wrong in (np.full([4, 8], 16), np.full([4, 8], 2**32 + 1), np.full([4, 8], -1)):
+        with pytest.raises(ValueError, match=r"`elements` must be in \[0, 15\] for 16 levels, got"):
+            fit(model, wrong, steps=1)
+
+
+def test_numbers_beyond_float32_are_named():
+    model = Autoregressive(Line(), Gaussian(levels=None), codec=Reals())
+    with pytest.raises(ValueError, match="must be finite, got 1e\\+300"):
+        fit(model, np.full([4, 8], 1e300), steps=1)
+
+
+@pytest.mark.parametrize(
+    "counts", [{"steps": 0}, {"steps": 2.5}, {"evaluate_every": 0}, {"batch_size": -1}]
+)
+def test_counts_are_at_least_one(counts):
+    (name, value), *_ = counts.items()
+    with pytest.raises(ValueError) as caught:
+        trained(**counts)
+    assert str(caught.value) == f"`{name}` must be an integer of at least 1, got {value}."
+
+
+LOSSES = {
+    "rows": (
+        lambda model, batch: tf.reduce_mean(model.log_prob(batch["elements"]), axis=1),
+        "`loss` must be a floating scalar, got float32 of shape (12,); take its mean.",
+    ),
+    "nothing": (lambda model, batch: None, "`loss` must be a scalar tensor, got NoneType."),
+    "integer": (lambda model, batch: tf.constant(1), "`loss` must be a floating scalar, got int32"),
+    "metric": (
+        lambda model, batch: (tf.reduce_mean(model.log_prob(batch["elements"])), {"a": tf.ones(2)}),
+        "metric `a` must be a floating scalar, got float32 of shape (2,); take its mean.",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_loss_that_is_no_scalar_is_named(kind):
+    loss, line = LOSSES[kind]
+    with pytest.raises(ValueError) as caught:
+        trained(batches=[WAVES], loss=loss)
+    assert line in str(caught.value)
+
+
+def test_a_loss_that_is_not_finite_ends_training_with_the_weights_before_it():
+    def loss(model, batch):
+        bad = tf.where(batch["step"][0] == 2, float("nan"), 1.0)
+        return -bad * tf.reduce_mean(model.log_prob(batch["elements"]))
+
+    model = untrained()
+    with pytest.raises(DivergedError) as caught:
+        fit(model, WAVES, steps=6, loss=loss, optimizer=ADAM, batch_size=4)
+    assert str(caught.value) == (
+        "Step 3 gave loss nan and gradient norm nan and was not made; the model has the weights "
+        "before it. Try a lower learning rate."
+    )
+    assert np.isfinite(model.network.kernel.numpy()).all()
+
+
+def test_held_out_data_that_cannot_begin_again_is_named():
+    with pytest.raises(ValueError, match="`evaluate` gave no batch"):
+        trained(evaluate=iter([WAVES]), evaluate_every=2)

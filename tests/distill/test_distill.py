@@ -176,7 +176,7 @@ def test_a_resumed_distillation_is_the_uninterrupted_one_bit_for_bit(
     shutil.copytree(student_run, tmp_path / "run")
     outcome, said = distil()
     assert outcome.step == 4
-    assert "going on from step 2" in said[-1]
+    assert "resuming from step 2" in said[-1]
     assert_same(newest(tmp_path / "run"), newest(whole[0]))
 
 

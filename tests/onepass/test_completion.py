@@ -36,7 +36,6 @@ def script(tmp_path_factory):
         ("onepass", "tr", "train"),
         ("onepass train", "wavenet-cpu", "wavenet-cpu-16k"),
         ("onepass train multiscale-cpu-32", "--optimizer.learn", "--optimizer.learning-rate"),
-        ("onepass bench", "aud", "audio"),
         ("onepass serve", "--grpc", "--grpc-port"),
     ],
 )

@@ -141,7 +141,7 @@ def test_the_report_is_of_what_the_plain_install_measures(monkeypatch, missing, 
     monkeypatch.setattr(quickstart, "left_out", lambda: missing)
     report = quickstart._quality(figures)
     assert "| log mel distance db | 2.00 | 2.00 |" in report and "| pesq |" not in report
-    assert report.startswith("## How close they come to 1 recording\n")
+    assert report.startswith("## Distance from 1 recording\n")
     assert report.endswith(last)
 
 

@@ -31,7 +31,6 @@ HELPS = [
     *(["train", name] for name in ("wavenet-cpu-16k", "pixelcnn-cpu-32", "multiscale-cpu-64")),
     ["distill", "student-residual-16k"],
     *([verb, model] for verb in ("evaluate", "sample") for model in ("shipped", "shipped-digits")),
-    *(["bench", name] for name in onepass.command.BENCHES),
 ]
 MISTAKES = [
     ["trian"],
@@ -39,7 +38,6 @@ MISTAKES = [
     ["train", "wavenet-cpu-16k", "--data", "a", "--workdir", "b", "--network.layers", "many"],
     ["distill", "student-residual"],
     ["sample", "shipped", "--nmu", "3"],
-    ["bench", "audoi"],
     ["plan", "wavenet-smok", "--devices", "2"],
     ["plan", "wavenet-smoke", "--devices", "4", "--mesh", "3x2"],
     ["serve"],

@@ -115,7 +115,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, monkeypatc
     outcome = training.train("tiny", config, images(), run, said.append)
     assert (outcome.step, outcome.reason) == (STEPS, DONE)
     assert said[0].startswith(f"{TRAIN} images for train, {image_runs.DEV} for dev, 8x8")
-    assert f"going on from step {STEPS // 2}" in said[-1]
+    assert f"resuming from step {STEPS // 2}" in said[-1]
     assert_same(newest(run), newest(image_runs.run("pixelcnn")))
     assert trained(config, images(), run).reason == FINISHED_BEFORE
 

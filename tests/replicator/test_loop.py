@@ -197,7 +197,7 @@ def test_a_stop_says_which_weights_are_used_where_they_are_not_the_newest(train,
     kept.mark_scored(4, 0.0)
     outcome, _, _ = train(evaluate_every_steps=4)
     assert outcome.best_step == 4
-    used = ", best 0.000 at step 4, which evaluate, sample and export use. Next"
+    used = ", best 0.000 at step 4, used by evaluate, sample and export. Next"
     assert used in outcome.summary(tmp_path, "best {:.3f}", "Next")
     newest_is_best = dataclasses.replace(outcome, best_step=8)
     assert "best 0.000. Next" in newest_is_best.summary(tmp_path, "best {:.3f}", "Next")
@@ -213,7 +213,7 @@ def test_metrics_are_continuous_when_a_run_goes_back_to_an_older_checkpoint(trai
         file.write('{"step": 7, "lo')
     assert [line["step"] for line in metrics.read_metrics(run)] == [1, 2, 3, 4, 5, 6]
     _, said, _ = train(num_steps=8)
-    assert said == [f"{path} is damaged and was set aside (.damaged); going on from step 3."]
+    assert said == [f"{path} is damaged and was renamed (.damaged); resuming from step 3."]
     assert path.with_suffix(".damaged").exists()
     assert steps_of(run) == list(range(1, 9))
     train("whole")
@@ -242,7 +242,7 @@ def test_a_loss_that_is_no_number_ends_training_with_the_state_before_it(train, 
     with pytest.raises(DivergedError) as raised:
         train(poisoned=4, save_every_minutes=0, keep_checkpoints=1)
     message = str(raised.value)
-    assert "Step 4 gave loss nan and gradient norm nan and was not made" in message
+    assert "Step 4 had loss nan and gradient norm nan and was not applied" in message
     assert "(step 3)" in message and "lower --optimizer.learning-rate" in message
     train("until", num_steps=3)
     assert_same(newest(tmp_path / "run"), newest(tmp_path / "until"))
@@ -279,7 +279,7 @@ def test_a_full_disk_under_an_evaluation_does_not_lose_the_state(train, tmp_path
 def test_events_that_cannot_be_written_end_in_words(train, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "events").write_text("a file")
-    with pytest.raises(UserError, match=r"Cannot write .*run/events: .*No step was made"):
+    with pytest.raises(UserError, match=r"Cannot write .*run/events: .*No step was completed"):
         train()
 
 
@@ -298,7 +298,7 @@ def test_a_step_that_does_not_fit_into_memory_is_said_in_words(train, monkeypatc
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
 
     monkeypatch.setattr(loop, "compile_step", lambda *_: too_large)
-    with pytest.raises(UserError, match=r"does not fit into memory.*No step was made"):
+    with pytest.raises(UserError, match=r"does not fit into memory.*No step was completed"):
         train()
 
 

@@ -27,7 +27,7 @@ def typed_names():
 
 
 def test_the_type_checker_sees_the_names_that_there_are():
-    places = {name: f"replicator.{place}" for name, place in replicator._PLACES.items()}
+    places = {name: f"replicator.{place}" for name, place in replicator._EXPORTS.items()}
     assert typed_names() == places
 
 

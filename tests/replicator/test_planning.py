@@ -29,8 +29,8 @@ from replicator.planning.measurement import Measurement, Run, Store, costed
 from replicator.planning.pipelines import Stages
 from replicator.planning.plan import Planner, cheapest
 from replicator.planning.process_use import (
-    beside_seconds,
     needed_bytes,
+    paired_seconds,
     this_machine,
     timed,
 )
@@ -494,14 +494,14 @@ def test_a_long_step_is_timed_once():
     assert len(timed(lambda: made.append(1), 3, 0.0)["seconds"]) == len(made) == 1
 
 
-def test_steps_beside_each_other_begin_together_and_are_all_made():
+def test_paired_steps_start_together_and_all_run():
     together, made = threading.Barrier(2, timeout=60), []
 
     def step(name):
         together.wait()
         made.append(name)
 
-    seconds = beside_seconds([lambda: step("a"), lambda: step("b")], 0.0, 3)
+    seconds = paired_seconds([lambda: step("a"), lambda: step("b")], 0.0, 3)
     assert seconds > 0 and sorted(made) == ["a"] * 3 + ["b"] * 3
 
 

@@ -17,9 +17,9 @@ def variables():
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        ({"a": np.zeros(2, np.float16)}, "is float16"),
-        ({"a": np.zeros(3, np.float32)}, r"is float32 \(3,\)"),
-        ({"b": None}, "is not there"),
+        ({"a": np.zeros(2, np.float16)}, "got float16"),
+        ({"a": np.zeros(3, np.float32)}, r"got float32 \(3,\)"),
+        ({"b": None}, "got none"),
     ],
 )
 def test_an_array_that_does_not_fit_sets_nothing(change, found):

@@ -192,7 +192,7 @@ def test_a_worker_that_is_shot_ends_the_others_in_a_line(folder):
     assert "Another process of this run is gone or does not answer" in line
     step = int(newest(run)["step"])
     assert f"step {step} is saved in {run / 'checkpoints'}" in line
-    assert line.endswith("The same commands go on from there.")
+    assert line.endswith("Rerun the same commands to resume.")
 
 
 # What a share of a batch lacks

@@ -169,8 +169,8 @@ func.func @main(%arg0: tensor<f32>) -> tensor<f32> {
     [
         (serialized(REACHES_OUT), 9, "a disallowed operation: stablehlo.custom_call."),
         (REACHES_OUT.encode(), 9, "a disallowed operation: stablehlo.custom_call."),
-        (REACHES_OUT.encode(), 3, "a module that is no portable artifact."),
-        (b"ML\xefR\x01", 9, "a module that is no portable artifact."),
+        (REACHES_OUT.encode(), 3, "a module that is not a portable artifact."),
+        (b"ML\xefR\x01", 9, "a module that is not a portable artifact."),
     ],
 )
 def test_a_module_that_could_reach_out_is_refused(tmp_path, module, version, complaint):
@@ -262,7 +262,7 @@ def test_an_object_that_saves_itself_is_refused(tmp_path):
     def edit(graph):
         graph.object_graph_def.nodes[0].saveable_objects["x"].save_function = 1
 
-    assert "may not: saveable." in refusal(edited("pixelcnn", tmp_path, edit))
+    assert "disallowed object: saveable." in refusal(edited("pixelcnn", tmp_path, edit))
 
 
 def test_a_real_program_with_python_in_it_is_refused(tmp_path):
@@ -274,7 +274,7 @@ def test_a_real_program_with_python_in_it_is_refused(tmp_path):
     path = without_lowered("pixelcnn", tmp_path)
     module = Module()
     tf.saved_model.save(module, str(path), signatures=module.__call__)
-    assert "may not: EagerPyFunc." in refusal(resigned(path))
+    assert "disallowed operation: EagerPyFunc." in refusal(resigned(path))
 
 
 def test_an_object_of_another_library_is_refused(tmp_path):

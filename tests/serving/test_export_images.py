@@ -210,7 +210,12 @@ def test_shipped_objects_grow_to_what_the_live_model_draws(tmp_path):
         ("pixelcnn", 0, {"start": np.zeros([4, 4, 1], np.uint8)}, "A PixelCNN cannot enlarge"),
         ("pixelcnn", 0, {"given": (np.zeros([8, 8, 1], np.uint8), 65)}, "`given_count` must be"),
         ("pixelcnn", 0, {"given": (np.zeros([8, 9, 1], np.uint8), 3)}, "`given` must have the sh"),
-        ("multiscale", 0, {"given": (np.zeros([8, 8, 1], np.uint8), 3)}, "Only a PixelCNN can go"),
+        (
+            "multiscale",
+            0,
+            {"given": (np.zeros([8, 8, 1], np.uint8), 3)},
+            "Only a PixelCNN can complete",
+        ),
         ("multiscale", 0, {"start": np.zeros([8, 8, 1], np.uint8)}, "The image to start from mu"),
         ("multiscale", 0, {"start": np.zeros([4, 4, 3], np.uint8)}, "`start` must have the shape"),
         ("map", MAP + 9, {}, "`map` must be between -1 and 1, got 10."),
@@ -227,7 +232,7 @@ def test_what_cannot_be_drawn_is_refused_before_it_is_asked_for(
 
 
 def test_an_engine_for_sound_draws_no_image(mistake):
-    with pytest.raises(ValueError, match="the engine `numba` is for students of sound"):
+    with pytest.raises(ValueError, match="the engine `numba` is for audio models"):
         serving.load(bundle_folder("pixelcnn"), backend="numba")
 
 
@@ -360,7 +365,7 @@ def test_what_cannot_be_exported_so_is_one_line(tmp_path, mistake):
     line = mistake(*ask, tmp_path / "name")
     assert line.startswith("`--out` must end in a version, a whole number, such as ")
     assert mistake(*ask, out, "--bfloat16").startswith("`--bfloat16` is for models of sound")
-    assert mistake(*ask, out, "--buckets", "7").startswith("`--buckets` is for models of sound")
+    assert mistake(*ask, out, "--buckets", "7").startswith("`--buckets` is for audio models")
     assert mistake(*ask, out, "--batches", "0") == "`--buckets` and `--batches` must be at least 1."
     assert mistake(*ask, out, "--note", "x") == f"`--note` is for runs; {folder} has its card."
     assert mistake(*ask, out, "--float16") == f"`--float16` is for runs; {folder} has its card."

@@ -506,7 +506,7 @@ def test_a_failure_of_the_model_tells_nothing(fresh):
         fresh.controls["voice", 1].fails_on = 13
         inputs = {"frames": frames(), "num_frames": np.array([5], np.int32)}
         request = predict_request("voice", seed=np.array([13], np.int64), **inputs)
-        with refused("INTERNAL", "log has the reason") as caught:
+        with refused("INTERNAL", "see the server's log") as caught:
             predict(channel, request, metadata=(("x-request-id", "my-own-id"),))
         assert dict(caught[0].trailing_metadata())["x-request-id"] == "my-own-id"
 

@@ -208,7 +208,7 @@ def test_json_data_may_be_flat_or_nested(data):
     [
         (frames((1, 2**30, 3), **binary(24)), b"x" * 24, "binary_data_size"),
         (frames((2**31, 2**31, 3), **binary(24)), b"x" * 24, "shape"),
-        (frames((1, 2**30, 3), data=[1]), b"", "shape it says"),
+        (frames((1, 2**30, 3), data=[1]), b"", "declared shape"),
         (frames(**binary(20)), b"x" * 24, "binary_data_size` must be 24"),
         (frames(**binary(24)), b"x" * 20, "24 bytes, got 20"),
         (frames(**binary(24)), b"x" * 28, "end with its tensors, got 4 more"),
@@ -222,7 +222,7 @@ def test_json_data_may_be_flat_or_nested(data):
         (frames((1, 2.0, 3), data=[1] * 6), b"", "shape"),
         (frames((True, 2, 3), data=[1] * 6), b"", "shape"),
         (frames("123", data=[1] * 6), b"", "shape"),
-        (frames(data=[1] * 5), b"", "shape it says"),
+        (frames(data=[1] * 5), b"", "declared shape"),
         (frames(data=[[1, 2, 3], [4, 5, 6]]), b"", "3 deep"),
         (frames(), b"", "lists 1 deep"),
         (frames(data=[1] * 6, **binary(24)), b"x" * 24, "got both"),

@@ -268,7 +268,7 @@ def test_after_an_error_no_pause_is_left_behind(visit, running, voice):
     visitor.hears("^Made")
     voice.fails_on, visitor.expected = 0, "status of 500"
     visitor.click("Speak")
-    visitor.page.get_by_role("alert").filter(has_text="log has the reason").wait_for()
+    visitor.page.get_by_role("alert").filter(has_text="see the server's log").wait_for()
     voice.fails_on = None
     assert visitor.page.locator("#play").inner_text() == "Play"
     assert visitor.page.get_by_role("button", name="Pause").count() == 0

@@ -254,14 +254,14 @@ def test_a_version_that_is_replaced_in_place_is_noticed_once(store, caplog):
     async def run():
         async with running(store) as registry:
             await registry.rescan()
-            assert "replaced in place" not in caplog.text
+            assert "its files changed" not in caplog.text
             os.utime(store.root / "voice/1/manifest.json", ns=(1, 1))
             for _ in range(3):
                 await registry.rescan()
             assert await ask(registry) == 1 and len(store.loads) == 1
 
     asyncio.run(run())
-    (line,) = [record for record in caplog.records if "replaced in place" in record.message]
+    (line,) = [record for record in caplog.records if "its files changed" in record.message]
     assert line.levelname == "WARNING" and line.fields == {"model": "voice", "version": 1}
 
 
@@ -595,7 +595,7 @@ def test_lengths_that_ask_for_too_much_sound_are_refused_before_they_wait():
         lengths = np.full([rows], samples, np.int32)
         await served.predict({"num_samples": lengths, "seed": np.arange(rows)})
 
-    with pytest.raises(TooLarge, match=r"at most 1 MiB of sound .* got 3"):
+    with pytest.raises(TooLarge, match=r"at most 1 MiB of audio .* got 3"):
         asyncio.run(run(4, 250_000))
     assert bundle.control.calls == []
 

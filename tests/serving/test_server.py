@@ -162,7 +162,7 @@ def test_a_second_signal_insists(store):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org"])
 def test_others_are_not_let_in_without_a_token(store, mistake, monkeypatch, host):
     monkeypatch.delenv("ONEPASS_TOKEN", raising=False)
-    assert "needs a token: --token-file FILE" in mistake("serve", store.root, "--host", host)
+    assert "requires a token: --token-file FILE" in mistake("serve", store.root, "--host", host)
 
 
 def test_a_token_that_anybody_could_guess_is_refused(store, mistake, monkeypatch, tmp_path):

@@ -126,7 +126,7 @@ def test_without_a_sandbox_only_what_is_trusted_is_loaded(bundle, keys, monkeypa
     monkeypatch.setattr(serving.bundles.loading, "load", load)
     trusting = bundle_loader(Settings(sandbox=False, trust=(str(keys / "own.pub"),)))
     assert trusting(bundle).name == "voice"
-    with pytest.raises(UserError, match="is not signed, as it must be without a sandbox"):
+    with pytest.raises(UserError, match="must be signed to be loaded without a sandbox"):
         trusting(store.root / "unsigned/1")
     assert bundle_loader(Settings(sandbox=False))(store.root / "unsigned/1").name == "unsigned"
     digest = signed_manifest(bundle, [public_key(keys / "own.pub")])

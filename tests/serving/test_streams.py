@@ -203,7 +203,7 @@ def test_what_breaks_a_rule_is_refused_before_a_thread_is_taken(given, words):
 
 
 def test_a_model_of_images_streams_no_sound():
-    with pytest.raises(InvalidInput, match="makes images"):
+    with pytest.raises(InvalidInput, match="draws images"):
         asyncio.run(collected(served(FakeImages()).stream()))
 
 

@@ -101,7 +101,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(train, tmp_path, kin
     train(looped(config, num_steps=2), "parts")
     outcome, said = train(looped(config, num_steps=4), "parts")
     assert (outcome.step, outcome.reason) == (4, DONE)
-    assert "going on from step 2" in said[-1]
+    assert "resuming from step 2" in said[-1]
     found = newest(tmp_path / "parts")
     assert {name.split("/")[0] for name in found} == SLOTS
     assert_same(found, newest(tmp_path / "whole"))
@@ -336,9 +336,9 @@ def stopped(data, tmp_path_factory):
 def test_a_signal_ends_training_in_order(stopped, name, status):
     code, out, step = stopped[1][name]
     assert code == status and "Traceback" not in out
-    assert out.count(f"{name}: saving at step {step} and leaving.\n") == 1
+    assert out.count(f"{name}: saving a checkpoint at step {step} and exiting.\n") == 1
     assert f"Stopped at step {step} ({name})" in out
-    assert "The same command goes on from there." in out
+    assert "Rerun the same command to resume." in out
 
 
 def test_a_process_that_is_shot_leaves_a_whole_checkpoint(stopped):

@@ -1,8 +1,8 @@
-"""Sound files, the levels in them, and what a lossless codec needs for them.
+"""Sound files, their levels, and the input of a lossless codec.
 
-A waveform is float32 in [-1, 1]. A 16-bit sample s in [-32768, 32767] has the value
-`(2 s + 1) / 65535`, so that level s + 32768 of 65536 is `2 level / 65535 - 1`: integer samples go
-through a waveform, and through a likelihood over levels, without loss. Silence (s = 0) is 1/65535.
+A waveform is float32 in [-1, 1]. A 16-bit sample s in [-32768, 32767] has the value `(2 s + 1) /
+65535`, so that level s + 32768 of 65536 is `2 level / 65535 - 1`: integer samples pass through a
+waveform, and through a likelihood over levels, without loss. Silence (s = 0) is 1/65535.
 """
 
 import contextlib
@@ -35,9 +35,10 @@ DECODER_SAMPLES = 4096  # that a lossy format's header may be wrong by
 
 
 class AudioError(UserError):
-    """A sound file that cannot be read or written; the message is one line and names the file.
+    """A sound file that cannot be read or written; the message is one line that names the file.
 
-    reason: what is wrong, without the name.
+    Attributes:
+      reason: the cause, without the name.
     """
 
     def __init__(self, path: object, reason: str):
@@ -47,12 +48,15 @@ class AudioError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Sound:
-    """A decoded file: the mono waveform and what the file itself was like.
+    """A decoded file: the mono waveform and properties of the file itself.
 
-    waveform: float32 [samples]. sample_rate_hz, channels: as stored. clipped_share: the part of
-    all samples, of all channels, that stands at full scale. cancelled: the channels cancel each
-    other, and the waveform is the loudest of them alone. missing_samples: that the header promises
-    and the file does not hold.
+    Attributes:
+      waveform: float32 [samples].
+      sample_rate_hz: as stored.
+      channels: as stored.
+      clipped_share: share of all samples, of all channels, at full scale.
+      cancelled: the channels cancel each other, and the waveform is the loudest of them alone.
+      missing_samples: samples that the header promises and the file does not hold.
     """
 
     waveform: np.ndarray
@@ -63,7 +67,7 @@ class Sound:
     missing_samples: int = 0
 
     def notes(self, to_hz: int | None = None) -> list[str]:
-        """Return what a listener should know of the file, in words, one fact each.
+        """Return remarks on the file for a listener, one fact each.
 
         Args:
           to_hz: the rate that it is resampled to; None: none.
@@ -81,13 +85,13 @@ class Sound:
 
 
 def to_int16(waveform: np.ndarray) -> np.ndarray:
-    """int16 samples of a float waveform, any shape; values beyond [-1, 1] are clipped."""
+    """Return int16 samples of a float waveform of any shape; values beyond [-1, 1] are clipped."""
     samples = np.rint(np.asarray(waveform, np.float64) * 32767.5 - 0.5)
     return np.clip(samples, -32768, 32767).astype(np.int16)
 
 
 def from_int16(samples: np.ndarray) -> np.ndarray:
-    """The float32 waveform of int16 samples, (2 s + 1) / 65535, any shape: inverts `to_int16`."""
+    """Return the float32 waveform (2 s + 1) / 65535 of int16 samples; inverse of `to_int16`."""
     return ((2.0 * np.asarray(samples, np.float64) + 1.0) / 65535.0).astype(np.float32)
 
 
@@ -140,7 +144,7 @@ def _decode(path: Path) -> Sound:
         at_full_scale += int(np.count_nonzero(np.abs(block) >= FULL_SCALE))
         total += block.size
         mixed.add(block)
-        missing = _missing(file, total // channels)
+        missing = missing_samples(file, total // channels)
     if mixed is None:
         raise AudioError(path, "holds no samples")
     waveform = mixed.waveform
@@ -149,8 +153,13 @@ def _decode(path: Path) -> Sound:
     return Sound(waveform, rate_hz, channels, at_full_scale / total, cancelled, missing)
 
 
-def _missing(file: soundfile.SoundFile, there: int) -> int:
-    """Samples a channel that the header of a file promises beyond those that are there."""
+def missing_samples(file: soundfile.SoundFile, there: int) -> int:
+    """Return the samples per channel that a header promises beyond those that the file holds.
+
+    Args:
+      file: read to its end.
+      there: samples per channel that were read.
+    """
     said = PROMISED.search(file.extra_info)
     if said is None:
         missing = file.frames - there
@@ -162,14 +171,13 @@ def _missing(file: soundfile.SoundFile, there: int) -> int:
 
 
 def read_sound(path: str | os.PathLike[str]) -> Sound:
-    """The decoded file at its own sample rate, mixed to mono: the mean of its channels.
+    """Read a file at its own sample rate, mixed to mono: the mean of its channels.
 
-    Where these cancel each other the loudest is taken, see `Mixdown`.
+    Where the channels cancel each other the loudest is taken, see `Mixdown`.
 
     Raises:
-      AudioError: the file is missing, holds zero bytes or no samples, is not sound, is cut off
-        (formats that can tell), has a rate that no recording has, or holds numbers that are not
-        finite.
+      AudioError: the file is missing, empty, not sound, truncated (in formats that can tell), has
+        an impossible rate, or holds numbers that are not finite.
     """
     path = Path(path)
     _check_file(path)
@@ -183,7 +191,7 @@ def read_sound(path: str | os.PathLike[str]) -> Sound:
 
 
 def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
-    """float32 [samples * to_hz / from_hz], band-limited (soxr, very high quality)."""
+    """Return float32 [samples * to_hz / from_hz], band-limited (soxr, very high quality)."""
     if to_hz < 1:
         raise ValueError(f"`to_hz` must be at least 1, got {to_hz}.")
     if from_hz == to_hz:
@@ -192,7 +200,7 @@ def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
 
 
 def read(path: str | os.PathLike[str], sample_rate_hz: int | None = None) -> np.ndarray:
-    """A sound file as a mono waveform, float32 [samples], see `read_sound`.
+    """Read a sound file as a mono waveform, float32 [samples], see `read_sound`.
 
     Args:
       path: a WAV, FLAC, Ogg, MP3 or AIFF file of any rate and any number of channels.
@@ -230,7 +238,7 @@ def _pcm(waveform: np.ndarray) -> np.ndarray:
 
 
 def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: int) -> None:
-    """Writes 16-bit PCM, `.wav` or `.flac` by its name; the file appears whole or not at all.
+    """Write 16-bit PCM, `.wav` or `.flac` by its name; the file is complete or absent.
 
     Args:
       path: its folder must exist.
@@ -238,7 +246,8 @@ def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: in
       sample_rate_hz: at least 1.
 
     Raises:
-      AudioError: the file cannot be written. ValueError: a waveform that is no sound.
+      AudioError: the file cannot be written.
+      ValueError: the waveform is no sound.
     """
     container = WRITTEN.get(Path(path).suffix.lower())
     if container is None:
@@ -255,9 +264,10 @@ def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: in
 def writing(
     path: str | os.PathLike[str], sample_rate_hz: int
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """A function that adds [samples] in [-1, 1] to a WAV file, which appears when the block ends.
+    """Yield a function that appends [samples] in [-1, 1] to a WAV file.
 
-    Nothing but the piece at hand is kept in memory. A block that raises leaves no file.
+    The file appears when the block ends; a block that raises leaves none. Only the current piece is
+    kept in memory.
 
     Raises:
       AudioError: the file cannot be written.
@@ -273,11 +283,11 @@ def writing(
 
 
 def flac_bits_per_sample(samples: np.ndarray, sample_rate_hz: int) -> float:
-    """Bits a sample of libsndfile's FLAC at its best compression, header bytes included.
+    """Return bits per sample of libsndfile's FLAC at its best compression, header included.
 
     Args:
       samples: int16 [samples], at least one.
-      sample_rate_hz: goes into the header.
+      sample_rate_hz: written into the header.
     """
     samples = np.asarray(samples)
     if samples.dtype != np.int16 or samples.ndim != 1 or not samples.size:
@@ -286,25 +296,25 @@ def flac_bits_per_sample(samples: np.ndarray, sample_rate_hz: int) -> float:
 
 
 def decibel(ratio: float) -> float:
-    """20 log10(ratio) in dB, at least `LOWEST_DB`."""
+    """Return 20 log10(ratio) in dB, at least `LOWEST_DB`."""
     return max(LOWEST_DB, 20.0 * float(np.log10(max(ratio, 1e-30))))
 
 
 def peak_db(waveform: np.ndarray) -> float:
-    """The largest magnitude in dB re full scale."""
+    """Return the largest magnitude in dB re full scale."""
     return decibel(float(np.max(np.abs(waveform))))
 
 
 def rms_db(waveform: np.ndarray) -> float:
-    """The root mean square in dB re full scale (a full-scale sine is -3.01 dB)."""
+    """Return the root mean square in dB re full scale (a full-scale sine is -3.01 dB)."""
     return decibel(float(np.sqrt(np.mean(np.square(waveform, dtype=np.float64)))))
 
 
 def clipped_share(waveform: np.ndarray) -> float:
-    """The part of the samples, in [0, 1], that stands at full scale."""
+    """Return the share of the samples, in [0, 1], at full scale."""
     return float(np.mean(np.abs(waveform) >= FULL_SCALE))
 
 
 def amplify(waveform: np.ndarray, gain_db: float) -> np.ndarray:
-    """The waveform times 10^(gain_db / 20), float32; nothing is clipped."""
+    """Return the waveform times 10^(gain_db / 20), float32; nothing is clipped."""
     return np.asarray(waveform, np.float32) * np.float32(10.0 ** (gain_db / 20.0))

@@ -1,7 +1,7 @@
-"""Which clips make up batch number n: a pure function of the seed and n, with nothing to replay.
+"""The clips of batch number n, a pure function of the seed and n: nothing has to be replayed.
 
-NumPy alone and nothing of this package, so that the file can be carried to another machine: there
-`open_batches` draws the very batches that are drawn here.
+The file uses NumPy alone and imports nothing of this package, so that it can be copied to another
+machine, where `open_batches` draws exactly the batches drawn here.
 """
 
 import dataclasses
@@ -17,11 +17,13 @@ NO_CHANNELS = np.zeros(0, np.float32)
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """Changes that a clip may undergo, drawn from the seed and the step.
+    """Random changes of a clip, drawn from the seed and the step.
 
-    gain_db: each clip is amplified by a gain of this many dB at most, up or down, and its mel with
-    it. polarity: each clip is negated or not. bands: channels of a frame that are mel bands.
-    silence: natural log of the floor that they are `above_silence` of.
+    Attributes:
+      gain_db: each clip, and its mel, is amplified by a gain of at most this many dB, up or down.
+      polarity: each clip is negated or not.
+      bands: channels of a frame that are mel bands.
+      silence: natural logarithm of the floor of these bands, which are `above_silence`.
     """
 
     gain_db: float
@@ -34,12 +36,16 @@ class Augmentation:
 class ClipSource:
     """Recordings to draw clips from.
 
-    waveforms: int16 [samples] each. frames: float32 [frames, channels] each, or none at all.
-    padding: float32 [channels], what stands for frames beyond a recording's end. speakers: int32
-    [recordings]. ends: int64 [recordings], how many clip starts there are up to and including each
-    recording. hop_samples: between one clip start and the next (1 where there are no frames).
-    left_samples: of true past in front of every clip, outside the mask. side_frames: on either side
-    of past and clip, for a conditioner that reads neighbours. augmentation: None for none.
+    Attributes:
+      waveforms: int16 [samples] each.
+      frames: float32 [frames, channels] each, or none at all.
+      padding: float32 [channels], the frame beyond a recording's end.
+      speakers: int32 [recordings].
+      ends: int64 [recordings], cumulative number of clip starts.
+      hop_samples: distance of clip starts (1 where there are no frames).
+      left_samples: of true past in front of every clip, outside the mask.
+      side_frames: on either side of past and clip, for a conditioner that reads neighbours.
+      augmentation: None for none.
     """
 
     waveforms: Sequence[np.ndarray]
@@ -66,16 +72,18 @@ def clip_source(
     side_frames: int = 0,
     augmentation: Augmentation | None = None,
 ) -> ClipSource:
-    """A `ClipSource`: starts lie on multiples of hop_samples, every one of them equally likely.
+    """Return a `ClipSource` whose starts are the multiples of hop_samples, all equally likely.
 
     Args:
       waveforms: int16 [samples] each; one shorter than a clip has one start, its beginning.
       speakers: an index for each.
       clip_samples: the length of a clip, a multiple of hop_samples.
-      frames, padding: see `ClipSource`; both or neither.
+      frames: see `ClipSource`; only together with `padding`.
+      padding: see `ClipSource`.
       hop_samples: the grid of starts.
-      left_samples, side_frames, augmentation: see `ClipSource`; `left_samples` is a multiple of
-        hop_samples.
+      left_samples: see `ClipSource`; a multiple of hop_samples.
+      side_frames: see `ClipSource`.
+      augmentation: see `ClipSource`.
     """
     if left_samples < 0 or left_samples % hop_samples:
         raise ValueError(
@@ -104,7 +112,7 @@ def clip_source(
 
 
 def clip_places(source: ClipSource, seed: int, step: int, batch_size: int) -> list[tuple[int, int]]:
-    """(recording, first sample) of each clip of batch `step`.
+    """Return (recording, first sample) of each clip of batch `step`.
 
     Word i of Philox-4x64 (Salmon et al. 2011) under the key (seed, step) picks start number
     floor(word * starts / 2^64) of all starts, recording after recording.
@@ -121,9 +129,9 @@ def clip_places(source: ClipSource, seed: int, step: int, batch_size: int) -> li
 
 
 def _clip(source: ClipSource, recording: int, start: int) -> tuple[np.ndarray, np.ndarray]:
-    """The waveform and the mask of one clip, float32 [left_samples + clip_samples] each.
+    """Return the waveform and the mask of one clip, float32 [left_samples + clip_samples] each.
 
-    Before a recording's first sample lies silence, which a sampler starts from too.
+    Before a recording's first sample there is silence, which a sampler starts from too.
     """
     left = source.left_samples
     first = max(0, start - left)
@@ -147,7 +155,7 @@ def _clip_frames(source: ClipSource, recording: int, start: int) -> np.ndarray:
 
 
 def _augmented(source: ClipSource, result: dict[str, np.ndarray], seed: int, step: int, rows):
-    """The batch with every clip's gain and polarity changed, by words of a key of their own."""
+    """Return the batch with random gains and polarities, drawn with a separate key."""
     wanted = source.augmentation
     if wanted is None:
         return result
@@ -178,13 +186,15 @@ def batch(
     shard_index: int = 0,
     num_shards: int = 1,
 ) -> dict[str, np.ndarray]:
-    """Batch `step` of the endless sequence that `seed` names.
+    """Return batch `step` of the endless sequence of a seed.
 
     Args:
-      source: what to draw from.
-      seed: any int. step: at least 0.
+      source: the recordings.
+      seed: any int.
+      step: at least 0.
       batch_size: clips of the whole batch, a multiple of num_shards.
-      shard_index, num_shards: which equal part of the batch's rows to return.
+      shard_index: the equal part of the batch's rows to return.
+      num_shards: number of equal parts.
 
     Returns:
       "waveform" and "mask" (1 inside the recording, 0 in the true past), float32 [rows,
@@ -211,9 +221,11 @@ def batch(
 
 
 def open_batches(folder: Path, settings: Mapping) -> Callable[[int], dict[str, np.ndarray]]:
-    """A function from a step to its batch, of a file that `corpus.export_npz` wrote.
+    """Return a function from a step to its batch, of a file that `corpus.export_npz` wrote.
 
-    settings: its name "file" inside the folder, "split", "clip_samples", "batch_size", "seed".
+    Args:
+      folder: the folder of the file.
+      settings: "file", its name; "split", "clip_samples", "batch_size", "seed".
     """
     split = settings["split"]
     with np.load(Path(folder) / settings["file"], allow_pickle=False) as file:

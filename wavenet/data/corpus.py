@@ -1,4 +1,4 @@
-"""Recordings at one sample rate and level with their frames, ready to be trained on."""
+"""Recordings at one sample rate and level with their frames, ready for training."""
 
 import dataclasses
 import hashlib
@@ -29,11 +29,14 @@ DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.erro
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A recording as it is trained on.
+    """A recording, ready for training.
 
-    waveform: int16 [samples] at the corpus's rate and level. mel: float32 [frames, bands], in the
-    convention's logarithm. f0_hz: float32 [frames], 0 where unvoiced. What the corpus has no
-    convention for has zero columns or frames. speaker: an index into the corpus's speakers.
+    Attributes:
+      waveform: int16 [samples] at the corpus's rate and level.
+      mel: float32 [frames, bands], in the convention's logarithm; zero columns without a
+        convention.
+      f0_hz: float32 [frames], 0 where unvoiced; zero frames without a convention.
+      speaker: an index into the corpus's speakers.
     """
 
     name: str
@@ -46,11 +49,13 @@ class Prepared:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Everything prepared. All of it is in memory: about 3.3 bytes a sample with 80 bands, hop 256.
+    """All prepared recordings, in memory: about 3.3 bytes per sample with 80 bands, hop 256.
 
-    splits: recordings by "train" and "dev". speakers: names; those of train come first and there
-    are num_train_speakers of them. gain_db: what every recording was amplified by, but for those
-    whose peak would have left full scale. notes: on the level.
+    Attributes:
+      splits: recordings by "train" and "dev".
+      speakers: names; the first num_train_speakers are those of train.
+      gain_db: gain of every recording whose peak stays within full scale.
+      notes: on the level.
     """
 
     sample_rate_hz: int
@@ -64,7 +69,7 @@ class Corpus:
 
     @property
     def hop_samples(self) -> int:
-        """Samples a frame; 1 where there are no frames."""
+        """Samples per frame; 1 where there are no frames."""
         convention = self.mel or self.pitch
         return convention.hop_samples if convention else 1
 
@@ -72,7 +77,7 @@ class Corpus:
 def corpus_gain_db(
     report: ScanReport, level_db: float | None, measure: str = "rms"
 ) -> tuple[float, list[str]]:
-    """One gain for a whole corpus, in dB to two places, and notes on how it came about.
+    """Return one gain for a whole corpus, in dB to two places, and notes on it.
 
     The gain brings the median level of train to level_db. A recording whose peak it would bring
     above full scale gets less, see `prepare`; one loud recording does not decide for all.
@@ -96,13 +101,13 @@ def corpus_gain_db(
 
 
 def _own_gain_db(recording: Recording, gain_db: float) -> float:
-    """The gain of one recording, in dB to two places: the corpus's, or less where it is loud."""
+    """Return a recording's gain, in dB to two places: the corpus's, or less if it is loud."""
     most_db = below_full_scale_db(recording.measured.peak_db)
     return gain_db if gain_db <= most_db else math.floor(100.0 * most_db) / 100.0
 
 
 def _notes_on_loud(recordings: Sequence[Recording], gain_db: float) -> list[str]:
-    """A line on the recordings that get less than the gain, if there are any."""
+    """Return a line on the recordings that get less than the gain, if there are any."""
     loud = [shown(r.name) for r in recordings if _own_gain_db(r, gain_db) < gain_db]
     if not loud:
         return []
@@ -126,7 +131,7 @@ class _Recipe:
     speed: float = 1.0
 
     def of(self, recording: Recording) -> "_Recipe":
-        """The recipe with the recording's own gain."""
+        """Return the recipe with the recording's own gain."""
         return dataclasses.replace(self, gain_db=_own_gain_db(recording, self.gain_db))
 
     def cache_name(self, recording: Recording) -> str:
@@ -166,7 +171,7 @@ def _arrays(recording: Recording, recipe: _Recipe) -> dict[str, np.ndarray]:
 
 
 def _cached(path: Path) -> dict[str, np.ndarray] | None:
-    """What the file holds, or None where it is missing or damaged (npz carries checksums)."""
+    """Return the content of a file, or None if it is missing or damaged (npz has checksums)."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             return {name: stored[name] for name in ("waveform", "mel", "f0_hz")}
@@ -221,7 +226,7 @@ def _cache_folder(cache_folder: str | os.PathLike[str] | None) -> Path | None:
 def _wanted(
     report: ScanReport, recipe: _Recipe, speeds: Sequence[float]
 ) -> list[tuple[Recording, _Recipe]]:
-    """Every recording with its recipe, those of train at each further speed once more."""
+    """Return every recording with its recipe, those of train once more per further speed."""
     others = [dataclasses.replace(recipe, speed=speed) for speed in speeds]
     wanted = [(r, recipe.of(r)) for r in report.recordings]
     return wanted + [(r, other.of(r)) for other in others for r in report.of("train")]
@@ -239,21 +244,24 @@ def prepare(
     cache_folder: str | os.PathLike[str] | None = None,
     workers: int | None = None,
 ) -> Corpus:
-    """The recordings of a scan at report.sample_rate_hz, with frames, as a `Corpus`.
+    """Return the recordings of a scan at report.sample_rate_hz, with frames, as a `Corpus`.
 
     Args:
       report: of `scan`.
-      mel, pitch: the frames to compute; None computes none. They share rate and hop.
-      level_db, level_measure: see `corpus_gain_db`.
-      gain_db: this very gain instead: what an earlier run on other recordings was trained with.
-        Of a recording whose peak it would bring above full scale as much as fits.
-      speeds: at which every recording of train is there once more, pitch and pace changed together.
-      cache_folder: keeps what was computed, by sound, conventions and gain; a damaged file is
-        computed anew. None keeps nothing.
+      mel: convention of the mel frames; None computes none. Shares rate and hop with `pitch`.
+      pitch: convention of the pitch frames; None computes none.
+      level_db: see `corpus_gain_db`.
+      level_measure: see `corpus_gain_db`.
+      gain_db: a fixed gain instead, such as that of an earlier run. A recording whose peak it would
+        bring above full scale gets less.
+      speeds: at which every recording of train is added once more, pitch and pace changed together.
+      cache_folder: keeps computed arrays, by sound, conventions and gain; a damaged file is
+        computed again. None keeps nothing.
       workers: threads; None is one per core.
 
     Raises:
-      DataError: the cache cannot be written (a full disk). AudioError: a recording went away.
+      DataError: the cache cannot be written (a full disk).
+      AudioError: a recording has disappeared.
     """
     notes: list[str] = []
     if gain_db is None:
@@ -289,7 +297,11 @@ def prepare(
 
 
 def recordings_of(corpus: Corpus, split: str) -> tuple[Prepared, ...]:
-    """The recordings of a split; ValueError for a split that is none or holds nothing."""
+    """Return the recordings of a split.
+
+    Raises:
+      ValueError: the split is unknown or empty.
+    """
     if not corpus.splits.get(split):
         full = [name for name, members in corpus.splits.items() if members]
         raise ValueError(f'`split` must be one of {full}, got "{split}".')
@@ -297,7 +309,7 @@ def recordings_of(corpus: Corpus, split: str) -> tuple[Prepared, ...]:
 
 
 def _columns(corpus: Corpus, feature: str, prepared: Prepared | None) -> np.ndarray:
-    """[frames, channels] of one feature; of one frame of digital silence for no recording."""
+    """Return one feature [frames, channels]; for no recording, one frame of digital silence."""
     if feature == "mel" and corpus.mel:
         silent = np.full((1, corpus.mel.bands), corpus.mel.silence, np.float32)
         return above_silence(prepared.mel if prepared else silent, corpus.mel)
@@ -309,9 +321,11 @@ def _columns(corpus: Corpus, feature: str, prepared: Prepared | None) -> np.ndar
 
 
 def frames_of(corpus: Corpus, prepared: Prepared, features: Sequence[str]) -> np.ndarray:
-    """float32 [frames, channels]: the features side by side in the order given.
+    """Return the features next to each other in the order given, float32 [frames, channels].
 
     Args:
+      corpus: the corpus of the recording.
+      prepared: the recording.
       features: one or more of "mel" (its bands, `above_silence`) and "f0" (the two columns of
         `log_f0_features`); both are zeros in silence.
     """
@@ -319,7 +333,7 @@ def frames_of(corpus: Corpus, prepared: Prepared, features: Sequence[str]) -> np
 
 
 def silent_frame(corpus: Corpus, features: Sequence[str]) -> np.ndarray:
-    """float32 [channels]: the frame of digital silence, for what lies beyond a recording."""
+    """Return the frame of digital silence, float32 [channels], for positions beyond a recording."""
     columns = [_columns(corpus, feature, None)[0] for feature in features]
     return np.concatenate(columns).astype(np.float32)
 
@@ -327,7 +341,7 @@ def silent_frame(corpus: Corpus, features: Sequence[str]) -> np.ndarray:
 def full_recordings(
     corpus: Corpus, split: str, features: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """Every recording of a split in full, by name.
+    """Yield every recording of a split in full, by name.
 
     Yields:
       "name" and "text"; "waveform", float32 [samples]; "samples", int16 [samples]; "speaker", an
@@ -347,7 +361,7 @@ def full_recordings(
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays end to end, and int64 [arrays + 1] where each begins."""
+    """Return the arrays concatenated, and the start of each, int64 [arrays + 1]."""
     lengths = [len(array) for array in arrays]
     return np.concatenate(arrays), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
@@ -367,7 +381,7 @@ def _description(corpus: Corpus, features: Sequence[str]) -> str:
 
 
 def export_npz(corpus: Corpus, path: str | os.PathLike[str], features: Sequence[str] = ()) -> None:
-    """Writes the corpus as one npz file for a trainer without TensorFlow.
+    """Write the corpus as one npz file for a trainer without TensorFlow.
 
     For each split that has recordings: `SPLIT_waveform` int16 [all samples] and `SPLIT_offsets`
     int64 [recordings + 1], recording i being waveform[offsets[i]:offsets[i + 1]]; `SPLIT_speaker`

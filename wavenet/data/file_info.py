@@ -16,10 +16,15 @@ VERSION = 2
 
 @dataclasses.dataclass(frozen=True)
 class FileInfo:
-    """A decoded file in numbers; `digest` names its sound: equal sounds have equal digests.
+    """Properties of a decoded file; equal sounds have equal digests.
 
-    samples: per channel, at the stored rate. peak_db, rms_db: of the mono mix. clipped_share: of
-    all samples of all channels. cancelled, missing_samples: see `audio.Sound`.
+    Attributes:
+      samples: per channel, at the stored rate.
+      peak_db: of the mono mix.
+      rms_db: of the mono mix.
+      clipped_share: of all samples of all channels.
+      cancelled: see `audio.Sound`.
+      missing_samples: see `audio.Sound`.
     """
 
     sample_rate_hz: int
@@ -39,7 +44,11 @@ class FileInfo:
 
 
 def read_info(path: Path) -> FileInfo:
-    """The numbers of one file; AudioError as `audio.read_sound`."""
+    """Return the properties of one file.
+
+    Raises:
+      AudioError: as `audio.read_sound`.
+    """
     sound = audio.read_sound(path)
     digest = hashlib.blake2b(np.int64(sound.sample_rate_hz).tobytes(), digest_size=16)
     digest.update(np.ascontiguousarray(sound.waveform).data)
@@ -57,7 +66,7 @@ def read_info(path: Path) -> FileInfo:
 
 
 def cache_key(path: Path) -> str:
-    """What a file's numbers are cached under: its path, size and time of change."""
+    """Return the cache key of a file: its path, size and modification time."""
     try:
         status = path.stat()
     except OSError:
@@ -67,7 +76,7 @@ def cache_key(path: Path) -> str:
 
 
 def load(cache_folder: Path | None) -> dict[str, FileInfo]:
-    """The cached numbers by key; none where the cache is missing or damaged."""
+    """Return the cached properties by key; none if the cache is missing or damaged."""
     if cache_folder is None:
         return {}
     try:
@@ -78,7 +87,11 @@ def load(cache_folder: Path | None) -> dict[str, FileInfo]:
 
 
 def save(cache_folder: Path | None, cached: dict[str, FileInfo]) -> None:
-    """Writes the cache; OSError where the folder cannot be written."""
+    """Write the cache.
+
+    Raises:
+      OSError: the folder cannot be written.
+    """
     if cache_folder is None:
         return
     cache_folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Tables beside recordings: their texts, speakers and splits."""
+"""Tables of texts, speakers and splits of recordings."""
 
 import csv
 import dataclasses
@@ -13,7 +13,11 @@ LJ_SPEECH = "metadata.csv"  # of LJ Speech and of what follows it
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What a table says of one recording. split: "train" or "dev" after the table's name, or ""."""
+    """The row of one recording in a table.
+
+    Attributes:
+      split: "train" or "dev" after the table's name, or "".
+    """
 
     table: str
     file: str
@@ -24,7 +28,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Tables:
-    """All rows of a folder's tables, the split tables among them, and what could not be read."""
+    """All rows of a folder's tables, including split tables, and notes on unreadable ones."""
 
     rows: tuple[Row, ...]
     splits: frozenset[str]
@@ -59,12 +63,11 @@ def _lj_speech_rows(path: Path) -> list[Row] | None:
 
 
 def read_tables(folder: Path) -> Tables:
-    """The rows of every `*.tsv` in the folder that has a `file` column, and of LJ Speech's table.
+    """Read every `*.tsv` in the folder that has a `file` column, and LJ Speech's table.
 
     The first line of a `*.tsv` is the header; `text` and `speaker` columns are optional, others are
-    ignored. `train.tsv` and `dev.tsv` also say the split. `metadata.csv` has no header: lines
-    `file|text|normalised text`, of which the last is taken. A table that cannot be read becomes a
-    note.
+    ignored. `train.tsv` and `dev.tsv` also give the split. `metadata.csv` has no header: lines
+    `file|text|normalised text`, the last of which is taken. An unreadable table becomes a note.
     """
     rows: list[Row] = []
     splits, notes = set(), []
@@ -85,16 +88,16 @@ def read_tables(folder: Path) -> Tables:
 
 
 def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], list[str]]:
-    """The row of each recording by its name, rows whose recording is not there, and notes.
+    """Return the row of each recording by its name, rows without a recording, and notes.
 
     Several rows of one recording complete each other. Where they contradict each other the last one
-    counts, and a note says so.
+    counts, with a note.
 
     Args:
-      tables: as `read_tables` gives them.
-      names: relative to the folder, with forward slashes. A row of `train.tsv` may name a file
-        under `train/` without saying so, one of `dev.tsv` likewise; one of `metadata.csv` names
-        it without its folder and ending.
+      tables: as returned by `read_tables`.
+      names: relative to the folder, with forward slashes. A row of `train.tsv` may omit the folder
+        `train/` of its file, one of `dev.tsv` likewise; one of `metadata.csv` omits folder and
+        suffix.
     """
     matched: dict[str, Row] = {}
     missing: list[Row] = []
@@ -120,7 +123,7 @@ def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], l
 
 
 def _contradicts(earlier: Row | None, row: Row) -> bool:
-    """Whether two rows of a recording name different texts or speakers."""
+    """Return whether two rows of a recording name different texts or speakers."""
     pairs = [(earlier.text, row.text), (earlier.speaker, row.speaker)] if earlier else []
     return any(one and other and one != other for one, other in pairs)
 

@@ -1,4 +1,4 @@
-"""Channels to one: their mean, unless they cancel each other."""
+"""Mixdown of channels to one: their mean, unless they cancel each other."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ CANCELLED = 0.1  # of the power that the mean of channels without relation would
 class Mixdown:
     """The mean of the channels, block by block, and whether they cancel each other in it.
 
-    Channels cancel where one is another turned round: their mean is silent though neither is.
+    Channels cancel where one is another one negated: their mean is silent though neither is.
     """
 
     def __init__(self, channels: int):
@@ -16,7 +16,7 @@ class Mixdown:
         self._powers = np.zeros(channels)
 
     def add(self, block: np.ndarray) -> None:
-        """Take a block [samples, channels]."""
+        """Add a block [samples, channels]."""
         with np.errstate(over="ignore", invalid="ignore"):  # infinities, which the reader refuses
             self._blocks.append(block.mean(axis=1, dtype=np.float32))
             self._powers += np.square(block, dtype=np.float64).sum(0)
@@ -28,11 +28,11 @@ class Mixdown:
 
     @property
     def loudest(self) -> int:
-        """The channel of the greatest power."""
+        """Index of the channel of the greatest power."""
         return int(np.argmax(self._powers))
 
     @property
     def cancels(self) -> bool:
-        """Whether the mean has lost nearly all that the channels have."""
+        """Whether the mean has lost nearly all power of the channels."""
         mixed = sum(float(np.square(block, dtype=np.float64).sum()) for block in self._blocks)
         return bool(mixed < CANCELLED * self._powers.sum() / self._powers.size**2)

@@ -18,7 +18,7 @@ Encode = Callable[[tf.Tensor], tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
-    """What comes with a clip beside its own samples and frames, see `ClipSource`."""
+    """The past, neighbouring frames and augmentation of a clip, see `ClipSource`."""
 
     left_samples: int = 0
     side_frames: int = 0
@@ -26,7 +26,7 @@ class Surroundings:
     polarity: bool = False
 
     def augmentation(self, corpus: Corpus, features: Sequence[str]) -> Augmentation | None:
-        """What `ClipSource` takes, None where nothing changes."""
+        """Return the `Augmentation` of a `ClipSource`, None where nothing changes."""
         if not (self.gain_db or self.polarity):
             return None
         if corpus.mel is None or "mel" not in features:
@@ -46,7 +46,7 @@ def source_of(
     features: Sequence[str] = ("mel",),
     surroundings: Surroundings = ALONE,
 ) -> ClipSource:
-    """The `ClipSource` of a split; clips start on whole frames where there are features."""
+    """Return the `ClipSource` of a split; clips start on whole frames where there are features."""
     around: dict[str, Any] = {
         "left_samples": surroundings.left_samples,
         "side_frames": surroundings.side_frames,
@@ -81,20 +81,22 @@ def clips(
     num_shards: int = 1,
     surroundings: Surroundings = ALONE,
 ) -> tf.data.Dataset:
-    """An endless dataset of batches of clips, every possible clip of the split equally likely.
+    """Return an endless dataset of batches of clips, every clip of the split equally likely.
 
-    Batch n depends on nothing but the corpus, the arguments and n: a dataset begun at start_step
-    gives exactly what one begun at 0 gives from there on, at no cost.
+    Batch n depends only on the corpus, the arguments and n: a dataset started at `start_step`
+    continues one started at 0 exactly, at no cost.
 
     Args:
-      corpus, split: what to draw from; recordings shorter than a clip are padded with zeros.
+      corpus: the recordings.
+      split: to draw from; recordings shorter than a clip are padded with zeros.
       clip_samples: a multiple of corpus.hop_samples where there are features.
       batch_size: clips of the whole batch, a multiple of num_shards.
       seed: any int.
-      features: "mel" and "f0", side by side in "frames"; () for none.
+      features: "mel" and "f0", next to each other in "frames"; () for none.
       encode: waveform -> levels, TensorFlow; adds "levels".
       start_step: the first batch's number.
-      shard_index, num_shards: which equal part of each batch's rows to give.
+      shard_index: the equal part of each batch's rows to return.
+      num_shards: number of equal parts.
       surroundings: true past and neighbouring frames around every clip, and augmentation.
 
     Yields:

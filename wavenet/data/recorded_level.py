@@ -1,7 +1,7 @@
-"""The level of a recording: brought to a model's own for its frames, and given back to the sound.
+"""The level of a recording: brought to a model's own for its frames, and restored in the sound.
 
-A model hears recordings at one level, that of its training. What it says is at that level too;
-divided by what the recording was amplified by, it is as loud as the recording.
+A model is trained on recordings at one level, and its sounds have that level too; divided by the
+recording's gain, they are as loud as the recording.
 """
 
 from collections.abc import Mapping
@@ -18,42 +18,42 @@ KNEE = 0.95  # of full scale, above which peaks are bent
 
 
 class RecordedFrames(np.ndarray):
-    """Frames, float32 [frames, channels], of a recording; `gain_db` is what it was amplified by.
+    """Frames of a recording, float32 [frames, channels], with its gain, `gain_db`.
 
-    A sound that a model generates from them is at the recording's level. `np.asarray` of them is
-    plain frames, of which the sound is at the model's.
+    A sound that a model generates from them is at the recording's level. `np.asarray` of them gives
+    plain frames, whose sound is at the model's level.
     """
 
     gain_db = 0.0
 
     def __array_finalize__(self, origin: Any) -> None:
-        """Keeps the gain in a slice."""
+        """Keep the gain in a slice."""
         self.gain_db = getattr(origin, "gain_db", 0.0)
 
 
 def recorded_frames(frames: np.ndarray, gain_db: float) -> RecordedFrames:
-    """The frames of a recording that was amplified by so many dB."""
+    """Return the frames of a recording that was amplified by `gain_db`."""
     made = np.asarray(frames, np.float32).view(RecordedFrames)
     made.gain_db = float(gain_db)
     return made
 
 
 def gain_of(condition: Any) -> float:
-    """What the recording of some frames was amplified by, in dB; 0 for any other frames."""
+    """Return the gain of the recording of some frames, in dB; 0 for plain frames."""
     return getattr(condition, "gain_db", 0.0)
 
 
 def level_gain_db(waveform: np.ndarray, gain_db: float, level_db: float | None) -> float:
-    """What brings a recording to a model's level, in dB.
+    """Return the gain that brings a recording to a model's level, in dB.
 
-    It is the gain of the training's recordings where the recording is about as loud as those; else
-    what brings its RMS within `NEAR_DB` of theirs. No peak is amplified above full scale.
+    It is the gain of the training's recordings if the recording is about as loud as those; else the
+    gain that brings its RMS within `NEAR_DB` of theirs. No peak is amplified above full scale.
 
     Args:
       waveform: float [samples], as stored.
       gain_db: of the model, see `corpus.prepare`.
       level_db: RMS of the recordings that the model was trained on, in dB of full scale, after the
-        gain; None where it is not known.
+        gain; None where it is unknown.
     """
     stored_db = rms_db(waveform)
     if level_db is not None and stored_db > SILENCE_DB:
@@ -63,21 +63,21 @@ def level_gain_db(waveform: np.ndarray, gain_db: float, level_db: float | None) 
 
 
 def below_full_scale_db(peak: float) -> float:
-    """The most dB that a peak may be amplified by, of so many dB of full scale; never below 0."""
+    """Return the largest gain in dB that keeps a peak below full scale; at least 0."""
     return max(0.0, -HEADROOM_DB - peak)
 
 
 def level_of(spec: Mapping[str, Any]) -> float | None:
-    """The `level_db` of `level_gain_db` that a model.json says: measured, or else aimed at."""
+    """Return the `level_db` of `level_gain_db` in a model.json: measured, or else intended."""
     data = spec.get("config", {}).get("data") or {}
     return spec.get("level_db", data.get("level_db"))
 
 
 def at_recorded_level(sound: np.ndarray, gain_db: float) -> np.ndarray:
-    """A model's sound at the level of a recording that was amplified by so many dB.
+    """Return a model's sound at the level of a recording that was amplified by `gain_db`.
 
-    Peaks that this would bring beyond full scale are bent to stay below it, sample by sample, so
-    that a sound is the same in any chunks.
+    Peaks beyond full scale are bent to stay below it, sample by sample, so that a sound does not
+    depend on its chunks.
     """
     if not gain_db:
         return sound
@@ -86,7 +86,7 @@ def at_recorded_level(sound: np.ndarray, gain_db: float) -> np.ndarray:
 
 
 def bent(waveform: np.ndarray) -> np.ndarray:
-    """The waveform with all above `KNEE` bent smoothly to stay below full scale."""
+    """Return the waveform with all above `KNEE` bent smoothly to stay below full scale."""
     size = np.abs(waveform)
     above = KNEE + (1.0 - KNEE) * np.tanh((size - KNEE) / (1.0 - KNEE))
     return np.where(size > KNEE, np.sign(waveform) * above, waveform).astype(np.float32)

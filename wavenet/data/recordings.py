@@ -19,19 +19,21 @@ from wavenet.data.metadata import SPLITS, Row, Tables, match, read_tables
 
 
 class DataError(UserError):
-    """A folder that cannot be trained on; the message is one line and says what was found."""
+    """A folder that cannot be trained on; the message is one line that gives the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ScanRules:
-    """Which recordings are usable, and how they are split where the folder does not say.
+    """Rules for usable recordings, and for their split where the folder has none.
 
-    min_seconds: shorter ones are left out. silent_peak_db: ones that never rise above it (dB re
-    full scale) are left out. max_clipped_share: of the samples, in [0, 1]; ones above it are
-    clipped. keep_clipped: whether clipped ones are used all the same. dev_share: of the files, in
-    [0, 1), chosen by a hash of the name; 0 leaves dev empty. speaker_folders: the folder directly
-    around a recording names its speaker where no table does, and recordings without any are left
-    out if others have one.
+    Attributes:
+      min_seconds: shorter ones are left out.
+      silent_peak_db: ones that never rise above it (dB re full scale) are left out.
+      max_clipped_share: of the samples, in [0, 1]; ones above it are clipped.
+      keep_clipped: whether clipped ones are used nevertheless.
+      dev_share: of the files, in [0, 1), chosen by a hash of the name; 0 leaves dev empty.
+      speaker_folders: the folder directly around a recording names its speaker where no table does,
+        and recordings without any are left out if others have one.
     """
 
     min_seconds: float = 0.3
@@ -50,7 +52,12 @@ class ScanRules:
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """A usable file. name: relative to the folder, with forward slashes. split: train or dev."""
+    """A usable file.
+
+    Attributes:
+      name: relative to the folder, with forward slashes.
+      split: train or dev.
+    """
 
     name: str
     path: Path
@@ -62,7 +69,7 @@ class Recording:
 
 @dataclasses.dataclass(frozen=True)
 class LeftOut:
-    """A file that is not used: what is wrong in a word or two (`kind`), and in detail."""
+    """An unused file: the reason in a word or two (`kind`), and in detail."""
 
     name: str
     kind: str
@@ -71,10 +78,13 @@ class LeftOut:
 
 @dataclasses.dataclass(frozen=True)
 class ScanReport:
-    """What a folder holds.
+    """The contents of a folder.
 
-    recordings: usable, dev first, by name. left_out: the others. clipped: the names of those kept
-    although clipped. notes: anything else worth knowing.
+    Attributes:
+      recordings: usable, dev first, by name.
+      left_out: the others.
+      clipped: the names of clipped ones that are kept.
+      notes: further remarks.
     """
 
     folder: Path
@@ -85,17 +95,17 @@ class ScanReport:
     notes: tuple[str, ...]
 
     def of(self, split: str) -> tuple[Recording, ...]:
-        """The recordings of a split, by name."""
+        """Return the recordings of a split, by name."""
         return tuple(r for r in self.recordings if r.split == split)
 
     @property
     def dev_digest(self) -> str:
-        """Names the sounds of dev, wherever the folder lies."""
+        """A digest of the sounds of dev, independent of the folder's location."""
         digests = sorted(recording.measured.digest for recording in self.of("dev"))
         return hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
 
     def lines(self) -> list[str]:
-        """The report as lines of text to print."""
+        """Return the report as lines of text to print."""
         sums = [f"{split} {_amount(self.of(split))}" for split in SPLITS]
         peak_db = np.median([r.measured.peak_db for r in self.recordings])
         rms_db = np.median([r.measured.rms_db for r in self.recordings])
@@ -198,7 +208,7 @@ def _split_folders(folder: Path) -> bool:
 def _splits(
     folder: Path, names: Sequence[str], tables: Tables, rows: dict[str, Row], rules: ScanRules
 ) -> dict[str, str]:
-    """The split of each name that has one."""
+    """Return the split of each name that has one."""
     if _split_folders(folder):
         tops = {name: name.split("/")[0] for name in names}
         return {name: top for name, top in tops.items() if top in SPLITS}
@@ -287,7 +297,7 @@ def _usable(
     cache_folder: str | os.PathLike[str] | None,
     workers: int | None,
 ) -> tuple[dict[str, FileInfo], list[LeftOut]]:
-    """The measurements of files that are usable in themselves, and the other files."""
+    """Return the properties of files that are usable by themselves, and the other files."""
     cache = None if cache_folder is None else Path(cache_folder)
     good, bad = {}, []
     results = _measure_all([folder / name for name in names], cache, workers)
@@ -307,7 +317,7 @@ def _recordings(
     rows: dict[str, Row],
     rules: ScanRules,
 ) -> tuple[tuple[Recording, ...], list[LeftOut]]:
-    """The recordings of files that are usable in themselves, dev first, and what drops out yet."""
+    """Return the recordings of files that are usable by themselves, dev first, and the rest."""
     splits = _splits(folder, list(measured), tables, rows, rules)
     lost = [LeftOut(name, "in no split", "") for name in measured if name not in splits]
     recordings = []
@@ -323,7 +333,7 @@ def _recordings(
 def _of_known_speakers(
     recordings: Sequence[Recording], rules: ScanRules
 ) -> tuple[list[Recording], list[LeftOut]]:
-    """The recordings, without those of nobody where speakers are told apart and others have one."""
+    """Return the recordings, without unnamed ones where speakers matter and others have one."""
     nameless = [r for r in recordings if not r.speaker]
     if not rules.speaker_folders or len(nameless) == len(recordings):
         return list(recordings), []
@@ -340,22 +350,22 @@ def scan(
     cache_folder: str | os.PathLike[str] | None = None,
     workers: int | None = None,
 ) -> ScanReport:
-    """The usable recordings of a folder with their split, speaker and text, and all that was not.
+    """Return the usable recordings of a folder with split, speaker and text, and all others.
 
-    Sub-folders `train/` and `dev/` are the split; else `train.tsv` and `dev.tsv` together are;
-    else it is drawn by the hash of each relative name. Tables (`*.tsv` with a column `file`, LJ
-    Speech's `metadata.csv`) give texts and speakers. The same sound is used once; where train
-    and dev share it, in dev.
+    Sub-folders `train/` and `dev/` are the split; else `train.tsv` and `dev.tsv` together are; else
+    it is drawn by the hash of each relative name. Tables (`*.tsv` with a column `file`, LJ Speech's
+    `metadata.csv`) give texts and speakers. The same sound is used once; where train and dev share
+    it, in dev.
 
     Args:
-      folder: searched to any depth; hidden files are passed over.
+      folder: searched to any depth; hidden files are skipped.
       sample_rate_hz: at which it will be used.
-      rules: what counts as usable.
-      cache_folder: where the numbers of the files are cached between runs; None: nowhere.
+      rules: for usable recordings.
+      cache_folder: keeps the properties of the files between runs; None: nowhere.
       workers: threads; None is one per core.
 
     Raises:
-      DataError: no such folder, or not one usable recording for train and dev each.
+      DataError: no such folder, or no usable recording for train or dev.
     """
     folder = Path(folder)
     names, notes = _find(folder)

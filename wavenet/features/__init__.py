@@ -1,7 +1,6 @@
-"""What is computed from a waveform and back: mel spectrograms, F0, Griffin-Lim.
+"""Features of a waveform and their inversion: mel spectrograms, F0, Griffin-Lim.
 
-The names below are imported when they are first asked for: configurations need the conventions
-alone, without SciPy.
+The names below are imported on first use: configurations need the conventions alone, without SciPy.
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from wavenet.features.pitch import fundamental_frequency as fundamental_frequency
     from wavenet.features.pitch import log_f0_features as log_f0_features
 
-_PLACES = {
+_EXPORTS = {
     "MelConvention": "conventions",
     "PitchConvention": "conventions",
     "above_silence": "mel",
@@ -32,5 +31,5 @@ _PLACES = {
     "mel_spectrogram": "mel",
     "num_frames": "mel",
 }
-__all__ = list(_PLACES)
-__getattr__ = lazy_exports(__name__, _PLACES)
+__all__ = list(_EXPORTS)
+__getattr__ = lazy_exports(__name__, _EXPORTS)

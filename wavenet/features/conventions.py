@@ -1,4 +1,4 @@
-"""The conventions that pin down every number in a frame; read without NumPy by configurations."""
+"""The conventions that determine every number in a frame; read without NumPy by configurations."""
 
 import dataclasses
 from typing import Any
@@ -21,20 +21,28 @@ METHODS = ("dio", "harvest")
 
 @dataclasses.dataclass(frozen=True)
 class MelConvention:
-    """What a mel frame is.
+    """The definition of a mel frame.
 
     Frame f is the Hann-windowed magnitude spectrum around sample f * hop + hop / 2, the middle of
     the hop_samples samples that it describes; there are ceil(samples / hop) frames. Band b is a
-    triangle over the spectrum's bins between mel points b, b + 1, b + 2 of bands + 2 equally
-    spaced ones. A value is log(max(band, floor)). With "reflect", 22,050 Hz, hop 256, window and
-    FFT 1024, 80 bands and 0 to 8,000 Hz these are the features of public HiFi-GAN vocoders.
+    triangle over the spectrum's bins between mel points b, b + 1, b + 2 of bands + 2 equally spaced
+    ones. A value is log(max(band, floor)). With "reflect", 22,050 Hz, hop 256, window and FFT 1024,
+    80 bands and 0 to 8,000 Hz these are the features of public HiFi-GAN vocoders.
 
-    Fields: sample_rate_hz. hop_samples, window_samples, fft_size: in samples. bands: how many.
-    low_hz, high_hz: the ends of the lowest and the highest triangle (high_hz None: half the sample
-    rate). floor: of the band magnitude, a full-scale sine reaching about window_samples / 4 times
-    the filter's weight. log: "natural" or "log10". scale: "slaney" (linear below 1 kHz) or "htk"
-    (2595 log10(1 + f / 700)). normalisation: triangles of "area" one in Hz, or of "peak" one.
-    padding: what lies beyond the ends, "zeros" or "reflect".
+    Attributes:
+      sample_rate_hz: in Hz.
+      hop_samples: in samples.
+      window_samples: in samples.
+      fft_size: in samples.
+      bands: number of bands.
+      low_hz: the lower end of the lowest triangle.
+      high_hz: the upper end of the highest triangle; None: half the sample rate.
+      floor: of the band magnitude; a full-scale sine reaches about window_samples / 4 times the
+        filter's weight.
+      log: "natural" or "log10".
+      scale: "slaney" (linear below 1 kHz) or "htk" (2595 log10(1 + f / 700)).
+      normalisation: triangles of "area" one in Hz, or of "peak" one.
+      padding: beyond the ends, "zeros" or "reflect".
     """
 
     sample_rate_hz: int = 24000
@@ -79,12 +87,16 @@ class MelConvention:
         return float((np.log if self.log == "natural" else np.log10)(np.array(self.floor)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Every number and rule of the convention, for a JSON file."""
+        """Return every number and rule of the convention, for a JSON file."""
         return {**dataclasses.asdict(self), "high_hz": self.top_hz, **FIXED}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "MelConvention":
-        """The convention that `to_dict` wrote; ValueError for one this code does not compute."""
+        """Return the convention that `to_dict` wrote.
+
+        Raises:
+          ValueError: this code does not compute it.
+        """
         fields = {field.name for field in dataclasses.fields(cls)}
         for name in values:
             if name not in fields and name not in FIXED:
@@ -97,15 +109,20 @@ class MelConvention:
 
 @dataclasses.dataclass(frozen=True)
 class PitchConvention:
-    """What a pitch frame is: two channels, [log2(f0 / reference_hz), voiced as 0 or 1].
+    """The definition of a pitch frame: [log2(f0 / reference_hz), voiced as 0 or 1].
 
-    Frame f looks at sample f * hop + hop / 2. The first channel is interpolated through unvoiced
-    frames and constant before the first and after the last voiced one; a recording without any
-    voiced frame has 0 there. It needs no statistics of the corpus.
+    Frame f is centred on sample f * hop + hop / 2. The first channel is interpolated through
+    unvoiced frames and constant before the first and after the last voiced one; it is 0 in a
+    recording without a voiced frame. It needs no statistics of the corpus.
 
-    Fields: sample_rate_hz. hop_samples: in samples. low_hz, high_hz: where F0 is looked for.
-    method: "dio" (with StoneMask, 120 times real time) or "harvest" (surer, 6 times real time).
-    reference_hz: the F0 that reads as 0.
+    Attributes:
+      sample_rate_hz: in Hz.
+      hop_samples: in samples.
+      low_hz: lowest F0 searched.
+      high_hz: highest F0 searched.
+      method: "dio" (with StoneMask, 120 times real time) or "harvest" (more reliable, 6 times real
+        time).
+      reference_hz: the F0 with value 0.
     """
 
     sample_rate_hz: int = 24000
@@ -130,7 +147,7 @@ class PitchConvention:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Every number of the convention, for a JSON file; `PitchConvention(**d)` reads it back."""
+        """Return every number of the convention, for a JSON file and `PitchConvention(**d)`."""
         return dataclasses.asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""Whether mel frames are of the convention that a model was trained on, by their numbers."""
+"""Statistics of mel frames that tell the convention of a model from others."""
 
 import dataclasses
 import math
@@ -18,9 +18,12 @@ ROUNDING = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class FrameStatistics:
-    """What the mel frames were that a model was trained on, over all bands, `above_silence`.
+    """Statistics of the mel frames of a model's training, over all bands, `above_silence`.
 
-    high: the greatest value; the least is that of silence, 0. mean, deviation: of all values.
+    Attributes:
+      high: the greatest value; the least is that of silence, 0.
+      mean: of all values.
+      deviation: of all values.
     """
 
     high: float
@@ -40,7 +43,7 @@ class FrameStatistics:
         return cls(*(round(float(value), 4) for value in (high, mean, deviation)))
 
     def to_dict(self) -> dict[str, float]:
-        """Return what model.json says of them."""
+        """Return the entry of model.json."""
         return dataclasses.asdict(self)
 
 
@@ -54,21 +57,21 @@ def stored_statistics(spec: Mapping[str, Any]) -> FrameStatistics | None:
 
 
 def unlike(frames: np.ndarray, trained: FrameStatistics, mel: MelConvention) -> str | None:
-    """Return why frames are none of a model's convention, in words; None where they may be.
+    """Return why frames do not have a model's convention; None where they may have it.
 
     A recording may be silent, quiet or loud; but no logarithm of it is below the floor, and other
-    logarithms, or none, are too high for how little they spread.
+    logarithms, or none, are too high for how little they vary.
 
     Args:
       frames: [frames, bands], `above_silence`.
-      trained: what the model was trained on.
-      mel: its convention.
+      trained: statistics of the model's training.
+      mel: the model's convention.
     """
     low, high = float(frames.min()), float(frames.max())
     if low < -ROUNDING or high > trained.high + MARGIN:
         ends = f"{_log(low, mel):.2f} to {_log(high, mel):.2f}"
         known = f"{_log(0.0, mel):.2f} to {_log(trained.high, mel):.2f}"
-        return f"values from {ends}, where the model knows {known}: {in_words(mel)}"
+        return f"values from {ends}, where the model knows {known}: {describe(mel)}"
     distance = (float(frames.mean()) - trained.mean) / trained.deviation
     spread = float(frames.std()) / trained.deviation
     if len(frames) < LEAST_FRAMES or not (distance > FAR or (distance > LOUD and spread < NARROW)):
@@ -76,10 +79,10 @@ def unlike(frames: np.ndarray, trained: FrameStatistics, mel: MelConvention) -> 
     scale = abs(mel.silence)
     found = f"mean {_log(float(frames.mean()), mel):.2f}, spread {scale * frames.std():.2f}"
     known = f"mean {_log(trained.mean, mel):.2f}, spread {scale * trained.deviation:.2f}"
-    return f"{found}, where the model knows {known}: {in_words(mel)}"
+    return f"{found}, where the model knows {known}: {describe(mel)}"
 
 
-def in_words(mel: MelConvention) -> str:
+def describe(mel: MelConvention) -> str:
     """Return a convention in a few words."""
     return (
         f"{mel.log} logarithms of magnitudes, at least {mel.floor:g}, {mel.bands} bands of scale "
@@ -88,5 +91,5 @@ def in_words(mel: MelConvention) -> str:
 
 
 def _log(value: float, mel: MelConvention) -> float:
-    """The logarithm that a value `above_silence` stands for."""
+    """Return the logarithm of a value `above_silence`."""
     return mel.silence * (1.0 - value)

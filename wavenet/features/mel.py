@@ -1,4 +1,4 @@
-"""Mel spectrograms, and the convention that pins down every number in them."""
+"""Mel spectrograms by a `MelConvention`."""
 
 import functools
 from typing import Any
@@ -16,12 +16,12 @@ def _logarithm(values: np.ndarray, convention: MelConvention) -> np.ndarray:
 
 
 def num_frames(samples: int, hop_samples: int) -> int:
-    """How many frames describe so many samples: ceil(samples / hop_samples)."""
+    """Return the number of frames of so many samples: ceil(samples / hop_samples)."""
     return -(-samples // hop_samples)
 
 
 def hz_to_mel(frequency_hz: np.ndarray, scale: str = "slaney") -> np.ndarray:
-    """Mel of a frequency: Slaney's scale (Auditory Toolbox, 1998) or HTK's formula."""
+    """Return the mel of a frequency: Slaney's scale (Auditory Toolbox, 1998) or HTK's formula."""
     f = np.asarray(frequency_hz, np.float64)
     if scale == "htk":
         return 2595.0 * np.log10(1.0 + f / 700.0)
@@ -30,7 +30,7 @@ def hz_to_mel(frequency_hz: np.ndarray, scale: str = "slaney") -> np.ndarray:
 
 
 def mel_to_hz(mel: np.ndarray, scale: str = "slaney") -> np.ndarray:
-    """Frequency in Hz; inverse of `hz_to_mel`."""
+    """Return the frequency in Hz; inverse of `hz_to_mel`."""
     m = np.asarray(mel, np.float64)
     if scale == "htk":
         return 700.0 * (10.0 ** (m / 2595.0) - 1.0)
@@ -40,10 +40,10 @@ def mel_to_hz(mel: np.ndarray, scale: str = "slaney") -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def mel_filters(convention: MelConvention) -> np.ndarray:
-    """The triangles, float32 [fft_size / 2 + 1, bands], read-only.
+    """Return the triangles, float32 [fft_size / 2 + 1, bands], read-only.
 
     Raises:
-      ValueError: a band lies between two bins of the FFT and would never see anything.
+      ValueError: a band lies between two bins of the FFT and would always be empty.
     """
     low_mel, high_mel = hz_to_mel(
         np.array([convention.low_hz, convention.top_hz]), convention.scale
@@ -66,10 +66,11 @@ def mel_filters(convention: MelConvention) -> np.ndarray:
 
 
 def triangles(points_hz: np.ndarray, bins_hz: np.ndarray) -> np.ndarray:
-    """[bins, bands]: triangles of height one, each between three neighbouring points.
+    """Return triangles of height one, each between three neighbouring points, [bins, bands].
 
     Args:
-      points_hz: [bands + 2], ascending. bins_hz: [bins, 1].
+      points_hz: [bands + 2], ascending.
+      bins_hz: [bins, 1].
     """
     low, middle, high = points_hz[:-2], points_hz[1:-1], points_hz[2:]
     rising, falling = (bins_hz - low) / (middle - low), (high - bins_hz) / (high - middle)
@@ -88,7 +89,7 @@ def _padded(waveform: np.ndarray, frames: int, convention: MelConvention) -> np.
 
 
 def mel_spectrogram(waveform: np.ndarray, convention: MelConvention) -> np.ndarray:
-    """Log-mel frames, float32 [frames, bands], frames = ceil(samples / hop_samples).
+    """Return log-mel frames, float32 [frames, bands], frames = ceil(samples / hop_samples).
 
     Args:
       waveform: float [samples] in [-1, 1] at convention.sample_rate_hz, at least one sample.
@@ -109,10 +110,10 @@ def mel_spectrogram(waveform: np.ndarray, convention: MelConvention) -> np.ndarr
 
 
 def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
-    """The frames of windowed segments [frames, window_samples], float32 [frames, bands].
+    """Return the frames of windowed segments [frames, window_samples], float32 [frames, bands].
 
-    Computed in float64 and rounded once. The bands are summed by SciPy's sparse product, whose
-    order is fixed: BLAS adds in another order for another number of threads or processor.
+    They are computed in float64 and rounded once. The bands are summed by SciPy's sparse product,
+    whose order is fixed: BLAS adds in another order on another number of threads or processor.
     """
     import scipy.fft  # takes a third of a second, and a configuration needs no spectrum
 
@@ -124,20 +125,20 @@ def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def _sparse_filters(convention: MelConvention) -> Any:
-    """The triangles as a sparse matrix [bands, bins] of float64: two bands a bin."""
+    """Return the triangles as a sparse matrix [bands, bins] of float64: two bands per bin."""
     import scipy.sparse
 
     return scipy.sparse.csr_array(mel_filters(convention).T.astype(np.float64))
 
 
 def mel_of(above: np.ndarray, convention: MelConvention) -> np.ndarray:
-    """Return the mel that `above_silence` made these of, float32, shaped as they are."""
+    """Return the mel of values `above_silence`, float32 of the same shape."""
     return ((1.0 - above) * convention.silence).astype(np.float32)
 
 
 def above_silence(mel: np.ndarray, convention: MelConvention) -> np.ndarray:
-    """float32, shaped as `mel`: 0 in digital silence and 1 at a band magnitude of one.
+    """Return 1 - mel / silence, float32: 0 in digital silence and 1 at a band magnitude of one.
 
-    What a network reads, so that the zeros it pads with are silence: 1 - mel / silence.
+    Networks read this, so that the zeros of their padding are silence.
     """
     return (1.0 - mel / convention.silence).astype(np.float32)

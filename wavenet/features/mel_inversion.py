@@ -1,4 +1,4 @@
-"""The classical vocoder: a sound from mel frames alone, as Griffin and Lim found it in 1984."""
+"""The classical vocoder: a sound from mel frames alone (Griffin and Lim 1984)."""
 
 import numpy as np
 import scipy.fft
@@ -20,11 +20,11 @@ def griffin_lim(
     seed: int = 0,
     refit: bool = False,
 ) -> np.ndarray:
-    """A sound float32 [num_samples] whose mel frames are close to those given; not clipped.
+    """Return a sound float32 [num_samples] whose mel frames are close to those given; not clipped.
 
     The magnitudes come from `magnitudes_of_mel`, the phases start uniformly random. An iteration
-    takes the spectrogram nearest to the present one that a sound has (Griffin and Lim), goes on
-    past it by `MOMENTUM` times its last step, and puts the magnitudes back:
+    takes the nearest spectrogram of a sound (Griffin and Lim), extrapolates by `MOMENTUM` times the
+    last step, and restores the magnitudes:
 
         c_n = STFT(ISTFT(s_n)),   t_n = c_n + 0.99 (c_n - c_{n-1}),   s_{n+1} = |s| t_n / |t_n|
 
@@ -32,15 +32,15 @@ def griffin_lim(
     TASSP 32(2), 1984; Perraudin, Balazs, Sondergaard, "A fast Griffin-Lim algorithm", WASPAA 2013.
 
     Args:
-      mel_frames: [frames, bands], as `mel_spectrogram` gives; a value at the convention's floor
-        is silence. All frames are in memory at once, 250 MB a minute of sound at 16 kHz.
-      convention: of the frames. What lies beyond the ends is kept as its padding says.
-      num_samples: what the frames describe, in ((frames - 1) hop, frames hop].
+      mel_frames: [frames, bands], as returned by `mel_spectrogram`; a value at the convention's
+        floor is silence. All frames are in memory at once, 250 MB per minute of sound at 16 kHz.
+      convention: of the frames. Its padding applies beyond the ends.
+      num_samples: of the sound, in ((frames - 1) hop, frames hop].
       iterations: 0 or more; 0 leaves the phases random.
       seed: of the first phases.
-      refit: take for |s| the magnitudes |t_n| themselves, brought nearer to the mel by a few
-        updates, so that only the mel is kept and its estimated magnitudes are not. No longer what
-        is called Griffin-Lim, and clearly better.
+      refit: use for |s| the magnitudes |t_n| themselves, brought nearer to the mel by a few
+        updates, so that only the mel is fixed and not its estimated magnitudes. This is no longer
+        Griffin-Lim, and clearly better.
 
     Raises:
       ValueError: frames of another shape or not finite, or a number that is out of range.
@@ -64,17 +64,17 @@ def griffin_lim(
 
 
 def magnitudes_of_mel(mel_frames: np.ndarray, convention: MelConvention) -> np.ndarray:
-    """Magnitudes float64 [frames, fft_size / 2 + 1], 0 or more, whose bands are nearest the mel's.
+    """Return magnitudes float64 [frames, fft_size / 2 + 1] whose bands are nearest the mel's.
 
     Nearest in the Itakura-Saito divergence, sum of b / c - ln(b / c) - 1 over the bands b wanted
-    and c had, which as a log-mel looks at ratios; from a level spectrum, 100 updates
+    and c reached, which like a log-mel depends on ratios; from a flat spectrum, 100 updates
 
         a <- a sqrt( M (b / c^2) / M (1 / c) ),   c = M^T a
 
     none of which increases it (Fevotte, Idier, Neural Computation 23(9), 2011, section 4).
 
     Args:
-      mel_frames: [frames, bands], as `mel_spectrogram` gives.
+      mel_frames: [frames, bands], as returned by `mel_spectrogram`.
       convention: of the frames.
     """
     bands = _bands(np.asarray(mel_frames, np.float64), convention)
@@ -100,7 +100,7 @@ def _checked(mel_frames: np.ndarray, convention: MelConvention, num_samples: int
 
 
 def _bands(frames: np.ndarray, convention: MelConvention) -> np.ndarray:
-    """The band magnitudes that the frames are the logarithm of, 0 at the floor."""
+    """Return the band magnitudes whose logarithms the frames are, 0 at the floor."""
     bands = np.exp(frames) if convention.log == "natural" else 10.0**frames
     return np.where(bands <= convention.floor * (1.0 + 1e-5), 0.0, bands)
 
@@ -108,7 +108,7 @@ def _bands(frames: np.ndarray, convention: MelConvention) -> np.ndarray:
 def _towards(
     magnitudes: np.ndarray, bands: np.ndarray, convention: MelConvention, updates: int
 ) -> np.ndarray:
-    """The magnitudes after so many updates towards the bands, see `magnitudes_of_mel`."""
+    """Return the magnitudes after updates towards the bands, see `magnitudes_of_mel`."""
     M = scipy.sparse.csr_array(mel_filters(convention).astype(np.float64))  # two bands a bin
     a = magnitudes.astype(np.float64)
     for _ in range(updates):
@@ -122,7 +122,7 @@ def _with_phase_of(spectrum: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
 
 
 class _Grid:
-    """The frames of a mel convention over a sound of so many samples, there and back."""
+    """The frames of a mel convention over a sound of so many samples, in both directions."""
 
     def __init__(self, convention: MelConvention, num_samples: int):
         self.convention, self.num_samples = convention, num_samples
@@ -133,7 +133,7 @@ class _Grid:
         self.weight = self._added(np.tile(self.window**2, (self.frames, 1)))
 
     def spectrum(self, sound: np.ndarray) -> np.ndarray:
-        """complex64 [frames, bins]."""
+        """Return complex64 [frames, bins]."""
         hop, window = self.convention.hop_samples, self.convention.window_samples
         length = (self.frames - 1) * hop + window
         around = (self.first, max(0, length - self.first - len(sound)))
@@ -143,13 +143,13 @@ class _Grid:
         return scipy.fft.rfft(segments * self.window, n=self.convention.fft_size, axis=-1)
 
     def sound(self, spectrum: np.ndarray) -> np.ndarray:
-        """float32 [num_samples], the one whose spectrum is nearest (Griffin, Lim, equation 6)."""
+        """Return the sound of the nearest spectrum, float32 [num_samples] (equation 6)."""
         segments = scipy.fft.irfft(spectrum, n=self.convention.fft_size, axis=-1)
         segments = segments[:, : self.convention.window_samples] * self.window
         return self._added(segments) / np.maximum(self.weight, np.float32(TINY))
 
     def _added(self, segments: np.ndarray) -> np.ndarray:
-        """The segments, a hop apart, added up over the sound's samples, [num_samples]."""
+        """Return the segments, a hop apart, added up over the sound's samples, [num_samples]."""
         hop = self.convention.hop_samples
         blocks = -(-segments.shape[1] // hop)
         padded = np.pad(segments, ((0, 0), (0, blocks * hop - segments.shape[1])))

@@ -32,14 +32,16 @@ def fundamental_frequency(
     high_hz: float = 600.0,
     method: str = "dio",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """F0 in Hz, float32 [frames], 0 where unvoiced; and voiced, bool [frames].
+    """Return F0 in Hz, float32 [frames], 0 where unvoiced; and voiced, bool [frames].
 
     Frame f is centred on sample f * hop_samples + hop_samples / 2, as in `mel_spectrogram`.
 
     Args:
       waveform: float [samples], at least one sample.
-      sample_rate_hz, hop_samples: the grid.
-      low_hz, high_hz: where F0 is looked for.
+      sample_rate_hz: of the waveform.
+      hop_samples: of the frames.
+      low_hz: lowest F0 searched.
+      high_hz: highest F0 searched.
       method: "dio" or "harvest" (Morise et al., WORLD, IEICE 2016; through pyworld).
 
     Raises:
@@ -61,12 +63,12 @@ def fundamental_frequency(
 def log_f0_features(
     f0_hz: np.ndarray, voiced: np.ndarray, reference_hz: float = 200.0
 ) -> np.ndarray:
-    """float32 [frames, 2]: log2(f0 / reference_hz) through unvoiced frames, and voiced as 0 or 1.
+    """Return log2(f0 / reference_hz), interpolated, and voiced as 0 or 1, float32 [frames, 2].
 
     Args:
       f0_hz: [frames], in Hz where voiced.
       voiced: bool [frames].
-      reference_hz: the F0 that reads as 0; the unit is the octave.
+      reference_hz: the F0 with value 0; the unit is the octave.
     """
     features = np.zeros((len(f0_hz), 2), np.float32)
     where = np.flatnonzero(voiced)

@@ -1,4 +1,4 @@
-"""How close a vocoder's speech comes to a recording, and how natural it sounds by itself."""
+"""Measures of a vocoder's speech: closeness to a recording, and naturalness."""
 
 from wavenet.measures.opinion import dnsmos_p808, opinions, plcmos
 from wavenet.measures.perceptual import pesq, stoi

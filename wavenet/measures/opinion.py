@@ -1,8 +1,8 @@
 """Opinion scores predicted by networks that were trained on listeners: DNSMOS P.808 and PLCMOS.
 
-Both hear the sound alone, without a recording beside it. Their weights come inside the package
-`speechmos` and run in `onnxruntime`, both of the extra `listening`. What DNSMOS reads is computed
-here; the package's own code, which gives the same, would need librosa.
+Both rate the sound alone, without a reference. Their weights are in the package `speechmos` and run
+in `onnxruntime`, both of the extra `listening`. The inputs of DNSMOS are computed here; the
+package's own code, which gives the same, would need librosa.
 """
 
 import functools
@@ -28,15 +28,16 @@ RATERS = 15  # as many imagined listeners as the package averages over
 
 
 def dnsmos_p808(sound: np.ndarray, sample_rate_hz: int) -> float:
-    """The overall quality that DNSMOS predicts for a P.808 listening test, from 1 to 5; 5 is best.
+    """Return the overall quality that DNSMOS predicts for a P.808 listening test, 1 to 5 (best).
 
-    It listens to 9.01 seconds at a time, once a second; a shorter sound is doubled until it lasts
-    so long. nan for less than a quarter of a second.
+    It rates 9.01 seconds at a time, once per second; a shorter sound is doubled until it is that
+    long. The result is nan for less than a quarter of a second.
 
     Source: Reddy, Gopal, Cutler, "DNSMOS", arXiv 2010.15258, in the package `speechmos`.
 
     Args:
       sound: float [samples]; clipped to [-1, 1].
+      sample_rate_hz: of the sound.
     """
     x = _ready(sound, sample_rate_hz)
     if x is None:
@@ -54,13 +55,13 @@ def dnsmos_p808(sound: np.ndarray, sample_rate_hz: int) -> float:
 
 
 def opinions(sound: np.ndarray, sample_rate_hz: int) -> dict[str, float]:
-    """`dnsmos_p808` and `plcmos` of a sound by their names; {} where their package is missing."""
+    """Return `dnsmos_p808` and `plcmos` of a sound by name; {} where their package is missing."""
     taken = {"dnsmos_p808": dnsmos_p808, "plcmos": plcmos}
     return {name: take(sound, sample_rate_hz) for name, take in taken.items() if available(name)}
 
 
 def _dnsmos_features(x: np.ndarray) -> np.ndarray:
-    """float32 [1, 901, 120]: mel powers in dB below the loudest, scaled to [-1, 1]."""
+    """Return mel powers in dB below the loudest, scaled to [-1, 1], float32 [1, 901, 120]."""
     padded = np.pad(x[:-DNSMOS_HOP], DNSMOS_WINDOW // 2)
     segments = np.lib.stride_tricks.sliding_window_view(padded, DNSMOS_WINDOW)[::DNSMOS_HOP]
     hann = scipy.signal.get_window("hann", DNSMOS_WINDOW).astype(np.float32)
@@ -72,7 +73,7 @@ def _dnsmos_features(x: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _dnsmos_filters() -> np.ndarray:
-    """Slaney's triangles [bins, bands]; the lowest lie between two bins, and see nothing."""
+    """Return Slaney's triangles [bins, bands]; the lowest lie between two bins, and are empty."""
     highest = hz_to_mel(np.array(RATE_HZ / 2.0))
     points_hz = np.asarray(mel_to_hz(np.linspace(0.0, highest, DNSMOS_BANDS + 2)))
     bins_hz = np.arange(DNSMOS_WINDOW // 2 + 1)[:, None] * (RATE_HZ / DNSMOS_WINDOW)
@@ -80,17 +81,18 @@ def _dnsmos_filters() -> np.ndarray:
 
 
 def plcmos(sound: np.ndarray, sample_rate_hz: int) -> float:
-    """The quality that PLCMOS (version 2) predicts, from 1 to 5; 5 is best.
+    """Return the quality that PLCMOS (version 2) predicts, from 1 to 5; 5 is best.
 
-    It was trained on speech with lost and concealed packets. The mean over 15 imagined raters,
-    each a Gaussian vector; they are the same for every sound. nan for less than a quarter of a
-    second.
+    It was trained on speech with lost and concealed packets. The result is the mean over 15
+    simulated raters, each a Gaussian vector, the same for every sound; nan for less than a quarter
+    of a second.
 
     Source: Diener, Purin, Sootla, Saabas, Aichner, Cutler, "PLCMOS", arXiv 2305.15127, in the
     package `speechmos`.
 
     Args:
       sound: float [samples]; clipped to [-1, 1].
+      sample_rate_hz: of the sound.
     """
     x = _ready(sound, sample_rate_hz)
     if x is None:
@@ -125,7 +127,7 @@ def _plcmos_network() -> Any:
 
 
 def _ready(sound: np.ndarray, sample_rate_hz: int) -> np.ndarray | None:
-    """The sound as both networks take it, None for one that is too short."""
+    """Return the sound as both networks read it, None for one that is too short."""
     sound = checked("sound", sound)
     if len(sound) < SHORTEST_SECONDS * sample_rate_hz:
         return None

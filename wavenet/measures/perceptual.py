@@ -17,17 +17,19 @@ STOI_SHORTEST_SECONDS = 0.4096  # 30 hops of 128 samples and a window of 256, at
 
 
 def pesq(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
-    """Wideband PESQ at 16 kHz, a predicted mean opinion score (MOS-LQO) from 1.0 to 4.64.
+    """Return wideband PESQ at 16 kHz, a predicted mean opinion score (MOS-LQO), 1.0 to 4.64.
 
-    The level does not matter: PESQ brings both to one. Sounds above ten seconds are cut into equal
-    pieces no longer than that, and the mean over the pieces that say something comes back.
-    `PESQ_LOWEST` stands for a silent sound, and for one in which nothing of the recording's speech
-    is found; nan for less than a quarter of a second, or a recording without speech.
+    The level does not matter: PESQ normalises both. Sounds above ten seconds are cut into equal
+    pieces no longer than that, and the mean over the valid pieces is returned. `PESQ_LOWEST` stands
+    for a silent sound, and for one in which nothing of the recording's speech is found; nan for
+    less than a quarter of a second, or a recording without speech.
 
     Source: ITU-T P.862.2 (2007), in the package `pesq`, which is the ITU's reference code.
 
     Args:
-      sound, recorded: float [samples] at sample_rate_hz; the longer one is cut.
+      sound: float [samples]; the longer of both is cut.
+      recorded: float [samples].
+      sample_rate_hz: of both.
     """
     resampled = [audio.resample(x, sample_rate_hz, PESQ_RATE_HZ) for x in paired(sound, recorded)]
     pieces = -(-len(resampled[0]) // PESQ_MOST_SAMPLES)
@@ -38,17 +40,19 @@ def pesq(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
 
 
 def stoi(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
-    """Short-time objective intelligibility, in about [0, 1]; 1 is best.
+    """Return short-time objective intelligibility, in about [0, 1]; 1 is best.
 
-    The level does not matter, but silence scores 0. nan for less than 0.41 seconds, or for a
-    recording with less than that above its silence (40 dB below its loudest frame): the measure
-    correlates stretches of 0.38 seconds.
+    The level does not matter, but silence scores 0. The result is nan for less than 0.41 seconds,
+    or for a recording with less than that above its silence (40 dB below its loudest frame): the
+    measure correlates stretches of 0.38 seconds.
 
     Source: Taal, Hendriks, Heusdens, Jensen, "An algorithm for intelligibility prediction of
     time-frequency weighted noisy speech", IEEE TASLP 19(7), 2011, in the package `pystoi`.
 
     Args:
-      sound, recorded: float [samples] at sample_rate_hz; the longer one is cut.
+      sound: float [samples]; the longer of both is cut.
+      recorded: float [samples].
+      sample_rate_hz: of both.
     """
     require("pystoi", "quality", "STOI")
     import pystoi  # Loads slowly, and only this measure needs it.
@@ -66,7 +70,7 @@ def stoi(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
 
 
 def _pesq_of_piece(sound: np.ndarray, recorded: np.ndarray) -> float:
-    """MOS-LQO of at most ten seconds at 16 kHz, nan where PESQ has nothing to say."""
+    """Return MOS-LQO of at most ten seconds at 16 kHz, nan where PESQ is undefined."""
     if len(recorded) < PESQ_RATE_HZ // 4 or is_silent(recorded):
         return math.nan
     score = math.nan if is_silent(sound) else _p862(sound, recorded)
@@ -76,7 +80,7 @@ def _pesq_of_piece(sound: np.ndarray, recorded: np.ndarray) -> float:
 
 
 def _p862(sound: np.ndarray, recorded: np.ndarray) -> float:
-    """What the package says, nan where it finds no utterance in both."""
+    """Return the package's score, nan where it finds no utterance in both."""
     require("pesq", "quality", "PESQ")
     import pesq as package  # Only this measure needs it.
 

@@ -1,6 +1,6 @@
-"""How well a sound follows the fundamental frequency of a recording.
+"""Measures of how well a sound follows the fundamental frequency of a recording.
 
-F0 is in Hz, 0 where unvoiced, as `wavenet.features.fundamental_frequency` gives it.
+F0 is in Hz, 0 where unvoiced, as returned by `wavenet.features.fundamental_frequency`.
 """
 
 import math
@@ -12,42 +12,45 @@ NEAR_CENTS = 50.0  # half a semitone
 
 
 def f0_within_50_cents(f0_hz: np.ndarray, recorded_f0_hz: np.ndarray) -> float:
-    """The share, in [0, 1], of frames voiced in both whose F0 is within 50 cents; 1 is best.
+    """Return the share of frames voiced in both whose F0 is within 50 cents, in [0, 1]; 1 is best.
 
-    nan if no frame is voiced in both. One frame taken an octave wrong counts as one frame, so that
-    this says how often the pitch is followed, and `f0_error_cents` how far it strays.
+    It is nan if no frame is voiced in both. One frame an octave off counts as one frame, so that
+    this measures how often the pitch is followed, and `f0_error_cents` how far it strays.
 
     Args:
-      f0_hz, recorded_f0_hz: [frames].
+      f0_hz: [frames].
+      recorded_f0_hz: [frames].
     """
     cents = _cents_apart(f0_hz, recorded_f0_hz)
     return float(np.mean(np.abs(cents) <= NEAR_CENTS)) if cents.size else math.nan
 
 
 def f0_error_cents(f0_hz: np.ndarray, recorded_f0_hz: np.ndarray) -> float:
-    """Root mean square F0 difference in cents (1,200 log2 of the ratio), 0 is best.
+    """Return the root mean square F0 difference in cents (1,200 log2 of the ratio), 0 is best.
 
-    Over the frames that are voiced in both; nan if there is none. An octave taken wrong counts as
+    It is over the frames that are voiced in both; nan if there is none. An octave error counts as
     1,200 cents, so that a few such frames dominate.
 
     Args:
-      f0_hz, recorded_f0_hz: [frames].
+      f0_hz: [frames].
+      recorded_f0_hz: [frames].
     """
     cents = _cents_apart(f0_hz, recorded_f0_hz)
     return float(np.sqrt(np.mean(np.square(cents)))) if cents.size else math.nan
 
 
 def voicing_error(f0_hz: np.ndarray, recorded_f0_hz: np.ndarray) -> float:
-    """The share of frames, in [0, 1], that are voiced in one and not in the other; 0 is best.
+    """Return the share of frames, in [0, 1], voiced in one and not in the other; 0 is best.
 
     Args:
-      f0_hz, recorded_f0_hz: [frames].
+      f0_hz: [frames].
+      recorded_f0_hz: [frames].
     """
     return float(np.mean((f0_hz > 0.0) != (recorded_f0_hz > 0.0)))
 
 
 def _cents_apart(f0_hz: np.ndarray, recorded_f0_hz: np.ndarray) -> np.ndarray:
-    """1,200 log2 of the ratio, over the frames that are voiced in both."""
+    """Return 1,200 log2 of the ratio, over the frames that are voiced in both."""
     both = (f0_hz > 0.0) & (recorded_f0_hz > 0.0)
     octaves = np.log2(np.asarray(f0_hz, np.float64)[both] / recorded_f0_hz[both])
     return octaves * CENTS_PER_OCTAVE

@@ -1,4 +1,4 @@
-"""Every measure of a vocoder's speech beside the recording that it was made from."""
+"""All measures of a vocoder's speech compared with the recording it was made from."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ from wavenet.optional_packages import available
 def measure(
     sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int, mel: MelConvention
 ) -> dict[str, float]:
-    """Every measure by its name, over the samples that both have; nan where one says nothing.
+    """Return every measure by its name, over the samples that both have; nan where undefined.
 
     The keys, in this order: log_mel_distance_db, multi_resolution_stft_distance, pesq, stoi,
     f0_within_50_cents, f0_error_cents, voicing_error, residual_kurtosis, level_difference_db,
@@ -31,7 +31,8 @@ def measure(
     60 to 600 Hz.
 
     Args:
-      sound, recorded: float32 [samples] in [-1, 1], at least one sample.
+      sound: float32 [samples] in [-1, 1], at least one sample.
+      recorded: likewise.
       sample_rate_hz: of both, and of the convention.
       mel: for the log-mel distance, and for the hop of F0.
 
@@ -56,7 +57,7 @@ def measure(
 def _of_the_voice(
     sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int, hop_samples: int
 ) -> dict[str, Callable[[], float]]:
-    """The measures that need F0, which is estimated once for all."""
+    """Return the measures that need F0, which is estimated once for all."""
     if not available("f0_error_cents"):
         return {}
     f0_hz, recorded_f0_hz = (

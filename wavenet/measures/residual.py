@@ -1,4 +1,4 @@
-"""How peaked the residual of linear prediction is: pulses of a voice, or a smear of them."""
+"""The peakedness of the residual of linear prediction: distinct pulses of a voice, or smeared."""
 
 import math
 
@@ -19,7 +19,7 @@ LEAST_POWER = 1e-12  # mean square of a window, below a tenth of a 16-bit step; 
 def residual_kurtosis(
     sound: np.ndarray, f0_hz: np.ndarray, sample_rate_hz: int, hop_samples: int
 ) -> float:
-    """The median kurtosis of the order-16 linear prediction residual over voiced frames.
+    """Return the median kurtosis of the order-16 linear prediction residual over voiced frames.
 
     For every voiced frame: 40 ms of the sound at 16 kHz around the frame's middle, under a Hann
     window, give the coefficients a_1 .. a_16 by the autocorrelation method; over the same 40 ms
@@ -27,15 +27,16 @@ def residual_kurtosis(
         e_t = x_t - sum_k a_k x_(t-k),    kurtosis = mean (e - m)^4 / (mean (e - m)^2)^2
 
     with m the mean of e, no window, and the true samples before the 40 ms as their past. Gaussian
-    noise has 3; a voice excites its vocal tract once a period, and so has more; random phases
+    noise has 3; a voice excites its vocal tract once per period, and so has more; random phases
     smear the pulses and bring it towards 3; a buzz, all of whose harmonics are in phase, has too
-    much. nan without a voiced frame that has its whole window within the sound.
+    much. The result is nan without a voiced frame whose whole window lies within the sound.
 
     Args:
       sound: float [samples].
-      f0_hz: [frames], 0 where unvoiced, of the recording, so that all sounds are asked about the
+      f0_hz: [frames], 0 where unvoiced, of the recording, so that all sounds are measured on the
         same frames; frame f is centred on sample f * hop_samples + hop_samples / 2.
-      sample_rate_hz, hop_samples: of the sound and of the frames.
+      sample_rate_hz: of the sound.
+      hop_samples: of the frames.
     """
     x = audio.resample(checked("sound", sound), sample_rate_hz, RATE_HZ).astype(np.float64)
     frames = np.flatnonzero(np.asarray(f0_hz) > 0.0)
@@ -48,7 +49,7 @@ def residual_kurtosis(
 
 
 def _residual(piece: np.ndarray) -> np.ndarray:
-    """What prediction leaves of all but the first `ORDER` samples."""
+    """Return the prediction residual of all but the first `ORDER` samples."""
     hann = scipy.signal.get_window("hann", WINDOW_SAMPLES)
     windowed = piece[ORDER:] * hann
     lags = np.array([windowed[k:] @ windowed[: WINDOW_SAMPLES - k] for k in range(ORDER + 1)])

@@ -16,10 +16,11 @@ LOUDEST = 2.0  # norms of the recording, beyond which a sound is measured agains
 
 
 def log_mel_distance_db(sound: np.ndarray, recorded: np.ndarray, mel: MelConvention) -> float:
-    """Root mean square difference of two waveforms' log-mel spectrograms, in dB; 0 is best.
+    """Return the root mean square difference of log-mel spectrograms, in dB; 0 is best.
 
     Args:
-      sound, recorded: float [samples]; the longer one is cut.
+      sound: float [samples]; the longer of both is cut.
+      recorded: float [samples].
       mel: bands quieter than its floor count as the floor.
     """
     sound, recorded = paired(sound, recorded)
@@ -29,33 +30,35 @@ def log_mel_distance_db(sound: np.ndarray, recorded: np.ndarray, mel: MelConvent
 
 
 def multi_resolution_stft_distance(sound: np.ndarray, recorded: np.ndarray) -> float:
-    """Spectral convergence plus log-magnitude distance, mean of three resolutions; 0 is best.
+    """Return spectral convergence plus log-magnitude distance over three resolutions; 0 is best.
 
     For each resolution, X the magnitudes of the recording and Y those of the sound [frames, bins]:
 
         || X - Y ||_F / max(|| X ||_F, || Y ||_F / 2)  +  mean | ln X - ln Y |
 
-    The paper divides by || X || alone. Here a sound more than 6 dB above its recording is measured
-    against itself, which keeps the first term below 3: a recording without sound would else stand
-    for dozens of others in a mean.
+    The paper divides by || X || alone. Here a sound more than 6 dB above its recording is
+    normalised by itself, which keeps the first term below 3: a recording without sound would
+    otherwise outweigh dozens of others in a mean.
 
     Source: Yamamoto, Song, Kim, "Parallel WaveGAN", arXiv 1910.11480, equations 4 to 6 and table 1:
     FFTs of 1,024, 2,048 and 512 samples, hops of 120, 240 and 50, Hann windows of 600, 1,200 and
     240. These are 24 kHz numbers; they are the same sample counts at every rate, so figures of
-    different rates do not compare. Magnitudes are at least 1e-3.5; zeros lie beyond both ends.
+    different rates are not comparable. Magnitudes are at least 1e-3.5; zeros lie beyond both ends.
 
     Args:
-      sound, recorded: float [samples] in [-1, 1]; the longer one is cut.
+      sound: float [samples] in [-1, 1]; the longer of both is cut.
+      recorded: float [samples] in [-1, 1].
     """
     sound, recorded = paired(sound, recorded)
     return float(np.mean([_stft_distance(sound, recorded, *sizes) for sizes in RESOLUTIONS]))
 
 
 def level_difference_db(sound: np.ndarray, recorded: np.ndarray) -> float:
-    """RMS level of the sound minus that of the recording, in dB; 0 is best.
+    """Return the RMS level of the sound minus that of the recording, in dB; 0 is best.
 
     Args:
-      sound, recorded: float [samples]; the longer one is cut. Digital silence is -120 dB.
+      sound: float [samples]; the longer of both is cut. Digital silence is -120 dB.
+      recorded: float [samples].
     """
     sound, recorded = paired(sound, recorded)
     return audio.rms_db(sound) - audio.rms_db(recorded)
@@ -69,7 +72,7 @@ def _stft_distance(sound, recorded, fft_size: int, hop: int, window: int) -> flo
 
 
 def _magnitudes(waveform: np.ndarray, fft_size: int, hop: int, window: int) -> np.ndarray:
-    """float32 [frames, bins], frame f around sample f * hop."""
+    """Return float32 [frames, bins], frame f around sample f * hop."""
     padded = np.pad(waveform, window // 2)
     segments = np.lib.stride_tricks.sliding_window_view(padded, window)[::hop]
     hann = np.sin(np.pi * np.arange(window, dtype=np.float32) / window) ** 2

@@ -1,4 +1,4 @@
-"""What every measure asks of the waveforms it compares."""
+"""Checks of the waveforms that measures compare."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ SILENCE_DB = -90.0  # dB re full scale, a peak below one 16-bit step
 
 
 def paired(sound: np.ndarray, recorded: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both as float32 [samples], cut to the length of the shorter one.
+    """Return both as float32 [samples], cut to the length of the shorter one.
 
     Raises:
       ValueError: a waveform of another shape, or not finite.
@@ -19,7 +19,11 @@ def paired(sound: np.ndarray, recorded: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def checked(name: str, waveform: np.ndarray) -> np.ndarray:
-    """The waveform as float32 [samples]; ValueError unless it has that shape and is finite."""
+    """Return the waveform as float32 [samples].
+
+    Raises:
+      ValueError: it has another shape or is not finite.
+    """
     waveform = np.asarray(waveform, np.float32)
     if waveform.ndim != 1 or not waveform.size:
         raise ValueError(f"`{name}` must have the shape [samples], got {waveform.shape}.")
@@ -29,5 +33,5 @@ def checked(name: str, waveform: np.ndarray) -> np.ndarray:
 
 
 def is_silent(waveform: np.ndarray) -> bool:
-    """Whether no sample reaches one 16-bit step."""
+    """Return whether all samples are within one 16-bit step of 0."""
     return audio.peak_db(waveform) < SILENCE_DB

@@ -19,6 +19,7 @@ from image_networks import (
     output_of,
     total_probability,
 )
+from marks import some_slow
 
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.networks.conditioning import NONE, Condition, Conditioner
@@ -39,6 +40,7 @@ from pixelcnn.networks.multiscale import condition_at
 from pixelcnn.networks.pixelcnn import PLACE, with_coordinates
 
 KINDS = ["A", "B"]
+CROPS = some_slow([(8, 4), (16, 4), (16, 8)], [(16, 4), (16, 8)])  # of sizes
 
 
 def shaped(batch, height, width, channels=3):
@@ -346,7 +348,7 @@ def test_scales_no_larger_than_the_crop_are_judged_whole(crop):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("size", "crop"), [(16, 4), (16, 8), (8, 4)])
+@pytest.mark.parametrize(("size", "crop"), CROPS)
 def test_in_the_mean_over_all_crops_every_pixel_weighs_the_same(kind, size, crop):
     model = multiscale_of(kind, size, output_of("softmax", 1, 64), crop=crop)
     without_learning(model, tf.linspace(0.0, 3.0, 64))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_networks import condition_of, image_of, multiscale_of, output_of, recorded
+from marks import some_slow
 
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.factor import Factor
@@ -25,6 +26,8 @@ from pixelcnn.sampling.multiscale_sampler import (
 from pixelcnn.sampling.pixelcnn_sampler import sample_naively
 
 KINDS = ["A", "B"]
+B_SLOW = some_slow(KINDS, ("B",))  # where the law is of the scales
+OTHERS = [("A", "softmax"), ("B", "logistic")]
 SIZE, CHANNELS = 8, (3, 2)
 
 
@@ -136,8 +139,10 @@ def test_a_doubling_takes_three_passes_and_the_base_one_a_pixel(kind, size, monk
     assert passes == ["PixelCNN"] * base_pixels
 
 
-@pytest.mark.parametrize("likelihood", ["logistic", "softmax"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "likelihood"),
+    some_slow([("A", "logistic"), ("B", "softmax"), ("A", "softmax"), ("B", "logistic")], OTHERS),
+)
 def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, likelihood):
     model, record = multiscale_of(kind, 8, output_of(likelihood, 3, 16), *CHANNELS), []
     for output in outputs_of(model):
@@ -151,7 +156,7 @@ def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, likelihood)
     assert len(np.unique(image)) == 16
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", B_SLOW)
 def test_the_naive_base_draws_the_same_image(kind):
     model = conditioned(kind)
     found = sample_scales(model, inputs_of(model, 4), 4, base_sampler=sample_naively)[-1]
@@ -166,14 +171,14 @@ def test_an_image_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it(kind)
     assert all((alone[0] != other).any() for other in others)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", B_SLOW)
 def test_a_larger_image_of_a_seed_has_the_smaller_one_for_its_sub_sample(kind):
     large = drawn(kind, 2 * SIZE)
     for size in (4, SIZE):
         np.testing.assert_array_equal(subsampled(large, size), drawn(kind, size))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", B_SLOW)
 def test_a_given_start_is_kept_and_drawn_on(kind):
     start = image_of(3, 4, 4, 3, 16)
     model = conditioned(kind)
@@ -187,7 +192,7 @@ def test_a_given_start_is_kept_and_drawn_on(kind):
     np.testing.assert_array_equal(again[-1], whole[-1])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", B_SLOW)
 def test_each_scale_has_a_temperature_of_its_own(kind):
     warm = drawn(kind)
     cold_above = drawn(kind, temperature=(1.0, 1.0, 0.0, 1.0))

@@ -1,10 +1,13 @@
 """All samplers are one sampler: naive, compiled, in chunks, primed, alone or in a batch."""
 
+import functools
+
+import networks
 import numpy as np
 import pytest
 import tensorflow as tf
 from marks import some_slow
-from networks import SOME_SLOW, condition_of, levels_of, network_of
+from networks import SOME_SLOW, condition_of, levels_of
 
 from wavenet.samplers import Request, generate, naive, stream
 from wavenet.samplers.xla import Rings, XlaSampler
@@ -15,6 +18,12 @@ TOLERANCE = 1e-4
 # run in another order; from there on two sounds differ by a little. float64 leaves no such room.
 NEAR = 8
 CHUNKED = some_slow(["mixture", "gaussian, frames", "mixture, context"], ("mixture",))
+
+
+@functools.cache
+def network_of(kind, **fields):
+    """A network of a kind, which keeps the samplers that were compiled for it."""
+    return networks.network_of(kind, **fields)
 
 
 def frames_of(network, samples, batch=BATCH):

@@ -5,13 +5,20 @@ import functools
 
 import numpy as np
 import pytest
-from vocoders import SOME_SLOW, frames_of, levels_of, vocoder_of
+import vocoders
+from vocoders import SOME_SLOW, frames_of, levels_of
 
 from wavenet.samplers.generation import Request, generate, stream
 
 SAMPLES = 120
 ONE_BY_ONE = pytest.param("prediction, pitch", marks=pytest.mark.slow)
 TWO_KINDS = ["prediction, pitch, bunches of 4", ONE_BY_ONE]
+
+
+@functools.cache
+def vocoder_of(kind, **changes):
+    """A network of a kind, which keeps the samplers that were compiled for it."""
+    return vocoders.vocoder_of(kind, **changes)
 
 
 def request_for(network, rows=(0, 1), samples=SAMPLES, **changes):
@@ -48,7 +55,7 @@ def drawn_by_definition(kind):
     ("kind", "chunk_samples"),
     [
         ("prediction, pitch, bunches of 4", 66),
-        ("prediction, pitch, bunches of 4", 100),
+        pytest.param("prediction, pitch, bunches of 4", 100, marks=pytest.mark.slow),
         pytest.param(*ONE_BY_ONE.values, 64, marks=ONE_BY_ONE.marks),
     ],
 )

@@ -1,0 +1,75 @@
+"""The command of the benchmarks.
+
+python -m benchmarks                          all of them
+python -m benchmarks audio images --quick     some, at small sizes
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from replicator.runs.errors import UserError
+
+BENCHMARKS = ("audio", "students", "images", "training", "lossless")
+PLOTS = (".png", ".pdf", ".svg")
+
+
+def main(words: Sequence[str] | None = None, command: str = "python -m benchmarks") -> int:
+    """Run benchmarks, print their tables and write the files; return the exit status.
+
+    Args:
+      words: the arguments; None: those of the process.
+      command: as the help text calls it.
+    """
+    given = _parse(words, command)
+    from benchmarks import report  # the command line is checked before anything slow is imported
+
+    found = []
+    for name in given.names or BENCHMARKS:
+        module = importlib.import_module(f"benchmarks.{name}")
+        options = {"density": given.density} if name == "lossless" else {}
+        found.append(module.benchmark(given.quick, **options))
+        report.measure(found[-1], given.rounds)
+    result = report.to_json(found, given.quick)
+    print(report.format_table(result["rows"]))
+    for peer in result["left_out"]:
+        print(f"left out of {peer['bench']}: {peer['what']}: {peer['reason']}")
+    if given.json:
+        report.write_json(given.json, result)
+    if given.plot:
+        report.write_plot(given.plot, result["rows"])
+    return 0
+
+
+def _parse(words: Sequence[str] | None, command: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        command, description="Compare onepass with its peers, side by side in one run."
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--json", type=Path, help="file for the rows as JSON")
+    parser.add_argument("--plot", type=Path, help="file for a plot of the ratios")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements per row (default: 3)")
+    parser.add_argument("--quick", action="store_true", help="small sizes: does everything run?")
+    parser.add_argument("--density", type=Path, help="run of an unconditional WaveNet (lossless)")
+    given = parser.parse_args(words)
+    unknown = [name for name in given.names if name not in BENCHMARKS]
+    if unknown:
+        raise UserError(f"NAME must be one of {', '.join(BENCHMARKS)}, got {unknown[0]}.")
+    if given.rounds < 1:
+        raise UserError(f"`--rounds` must be at least 1, got {given.rounds}.")
+    if given.plot and given.plot.suffix not in PLOTS:
+        raise UserError(f"`--plot` must end in {', '.join(PLOTS)}, got {given.plot}.")
+    for path in filter(None, (given.json, given.plot)):
+        if not path.parent.is_dir():
+            raise UserError(f"there is no folder {path.parent} to write {path.name} to.")
+    return given
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,156 @@
+"""Cached sampling of a WaveNet: our samplers, a plain `tf.while_loop`, C++ and wavenet_vocoder.
+
+Networks: "30x64" has 30 layers, 64 residual, 64 gate, 128 skip channels, width 2 and no condition;
+"24x128" is that of wavenet_vocoder's presets, 24 layers in 4 stacks, 128/128/128, width 3, 80 mel
+bands; both have ten logistics. "vocoder" is that of `wavenet-vocoder-16k`, four samples per step of
+its layers. Weights are random: the work does not depend on them.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import cpp_bound, torch_peers
+from benchmarks.derived_step import DerivedLoop
+from benchmarks.report import Benchmark, Measure, Row
+from benchmarks.while_loop import PlainLoop
+from wavenet.config import WaveNetConfig
+from wavenet.features import MelConvention
+from wavenet.network import WaveNet
+from wavenet.networks import Network
+from wavenet.presets import PRESETS
+from wavenet.samplers import NaiveSampler, XlaSampler
+from wavenet.samplers.numba.sampler import sampler_for
+from wavenet.samplers.vocoder import VocoderSampler
+from wavenet.vocoder import VocoderWaveNet
+
+NETWORKS = {
+    "30x64": WaveNetConfig(layers=30, stacks=3, filter_width=2, residual_channels=64,
+                           gate_channels=64, skip_channels=128, components=10),
+    "24x128": WaveNetConfig(layers=24, stacks=4, filter_width=3, residual_channels=128,
+                            gate_channels=128, skip_channels=128, components=10,
+                            feature_channels=80, condition_channels=80,
+                            upsample_factors=(16, 16)),
+    "vocoder": dataclasses.replace(PRESETS["wavenet-vocoder-16k"].config.network,
+                                   feature_channels=80),
+}  # fmt: skip
+QUICK = {
+    "4x64": WaveNetConfig(layers=4, stacks=2, filter_width=2, residual_channels=64,
+                          gate_channels=64, skip_channels=64, components=10),
+    "6x64": WaveNetConfig(layers=6, stacks=2, filter_width=3, residual_channels=64,
+                          gate_channels=64, skip_channels=64, components=10, feature_channels=8,
+                          condition_channels=8, upsample_factors=(4, 4)),
+}  # fmt: skip
+BATCHES = (1, 8)
+PEER, BOUND = "wavenet_vocoder", "C++, one core"
+AGAINST = {
+    "Numba": ("naive", "tf.while_loop, XLA", BOUND, PEER),
+    "Numba, one core": (BOUND,),
+    "XLA": ("naive", "tf.while_loop, XLA", PEER),
+    "derived step": ("naive", "XLA", "tf.while_loop, XLA"),
+    "tf.while_loop, XLA": ("tf.while_loop",),
+}
+Call = Callable[[], Any]
+
+
+def benchmark(quick: bool = False) -> Benchmark:
+    """Return the benchmark of samplers; `quick` has tiny networks and short sounds."""
+    found = Benchmark("audio")
+    for size, config in (QUICK if quick else NETWORKS).items():
+        network = _network(config)
+        for batch in BATCHES:
+            samples = 64 if quick else 2048 // (1 if batch == 1 else 2)
+            _add(found, size, network, batch, samples)
+            if config.feature_channels and not config.conditioner_units:
+                _add_peer(found, size, config, batch, 16 if quick else 128)
+    return found
+
+
+def _add(found: Benchmark, size: str, network: Network, batch: int, samples: int) -> None:
+    """Add the rows of our samplers of a network, of the plain loop and of the C++."""
+    noise = network.likelihood.noise(0, list(range(batch)), 0, samples)
+    condition = _condition(network, batch, samples)
+    calls: dict[str, Call] = {
+        "Numba": _chunk(sampler_for(network), batch, condition, noise),
+        "Numba, one core": _chunk(sampler_for(network, 1), batch, condition, noise),
+    }
+    if isinstance(network, VocoderWaveNet):
+        calls["XLA"] = _chunk(VocoderSampler(network), batch, condition, noise)
+    else:
+        calls["XLA"] = _chunk(XlaSampler(network), batch, condition, noise)
+        for name, loop in (
+            ("tf.while_loop", PlainLoop(network, jit_compile=False)),
+            ("tf.while_loop, XLA", PlainLoop(network, jit_compile=True)),
+            ("derived step", DerivedLoop(network)),
+        ):
+            calls[name] = functools.partial(loop.sample, noise, condition)
+    for name, call in calls.items():
+        row = Row(name, size, batch, "samples/s", AGAINST.get(name, ()))
+        found.add(row, functools.partial(_speed, call, batch * samples))
+    naive = functools.partial(_naive_speed, network, NaiveSampler(network, _window(network)), batch)
+    found.add(Row("naive", size, batch, "samples/s"), naive)
+
+    def bound() -> None:
+        cpp_bound.find_compiler()
+        measure = functools.partial(cpp_bound.samples_per_second, network.config, batch, samples)
+        found.add(Row(BOUND, size, batch, "samples/s"), measure)
+
+    found.peer(BOUND, bound)
+
+
+def _add_peer(found: Benchmark, size: str, config: WaveNetConfig, batch: int, samples: int) -> None:
+    def add() -> None:
+        measure: Measure = torch_peers.wavenet_vocoder(config, batch, samples)
+        found.add(Row(PEER, size, batch, "samples/s"), measure)
+
+    found.peer(PEER, add)
+
+
+def _network(config: WaveNetConfig) -> Network:
+    """Return a network with random weights; a vocoder's mel is that of 16 kHz."""
+    if not config.conditioner_units:
+        return WaveNet(config)
+    hop, window = config.hop_samples, 1024
+    mel = MelConvention(16_000, hop, window, window, config.feature_channels)
+    return VocoderWaveNet(config, mel)
+
+
+def _condition(network: Network, batch: int, samples: int):
+    if not network.config.gate_inputs:
+        return None
+    hop = network.config.hop_samples
+    frames = tf.zeros([batch, -(-samples // hop), network.config.feature_channels])
+    return network.condition(frames, None, samples)
+
+
+def _chunk(sampler, batch: int, condition, noise) -> Call:
+    return lambda: sampler.generate_chunk(sampler.initial_state(batch), condition, noise)[0]
+
+
+def _speed(call: Call, samples: int) -> float:
+    start = time.perf_counter()
+    np.asarray(call())
+    return samples / (time.perf_counter() - start)
+
+
+def _window(network: Network) -> int:
+    return network.config.receptive_field + 1
+
+
+def _naive_speed(network: Network, sampler: NaiveSampler, batch: int, samples: int = 2) -> float:
+    """Return the samples per second when each costs a pass over the receptive field."""
+    window = _window(network)
+    time_ = window + samples
+    levels = np.full([batch, time_], network.config.levels // 2, np.int32)
+    noise = network.likelihood.noise(0, list(range(batch)), 0, time_)
+    condition = _condition(network, batch, time_)
+    start = time.perf_counter()
+    for t in range(window, time_):
+        parameters = sampler.parameters(levels, condition, t)
+        levels[:, t] = network.likelihood.sample(parameters, noise[:, t])
+    return batch * samples / (time.perf_counter() - start)

@@ -1,0 +1,146 @@
+"""Students next to their teacher's cached sampler and to GAN vocoders, from frames to sound.
+
+Everything is one sound at a time on all cores, in seconds of sound per second of computing, so that
+models of different rates can be compared. "student" and "teacher" are the shipped ones (16 kHz);
+"student, paper" has the flows of Parallel WaveNet (10, 10, 10 and 30 layers of 64 channels, 24
+kHz; van den Oord et al. 2017, arXiv 1711.10433) with random weights.
+"""
+
+import functools
+import time
+from typing import Any
+
+import numpy as np
+
+import onepass
+from benchmarks import torch_peers
+from benchmarks.matrix_peak import PEAK, peak_gflops
+from benchmarks.report import Benchmark, Row
+from distill.config import RECENT, StudentConfig
+from distill.cpu.engine import FlowEngine
+from distill.generation import Request, generate, stream
+from distill.student import ParallelWaveNet
+from wavenet.features import MelConvention
+
+SECONDS = (1.0, 5.0)
+PAPER = StudentConfig(
+    flows=(10, 10, 10, 30),
+    filter_width=3,
+    residual_channels=64,
+    gate_channels=64,
+    feature_channels=80,
+    condition_channels=80,
+    upsample_factors=(16, 15),
+    sample_rate_hz=24_000,
+)
+HIFIGAN, VOCOS, TEACHER = "HiFi-GAN V1", "Vocos", "teacher, cached"
+FARGAN_REASON = "it is part of Opus 1.6, whose source is in no package registry as a library"
+SPEED = "times real time"
+
+
+def benchmark(quick: bool = False, paper: StudentConfig = PAPER) -> Benchmark:
+    """Return the benchmark of students; `quick` has short sounds."""
+    found = Benchmark("students", left_out={"FARGAN": FARGAN_REASON})
+    student: Any = onepass.load("shipped")
+    teacher: Any = onepass.load("shipped-teacher")
+    random = ParallelWaveNet(
+        paper, mel=MelConvention(paper.sample_rate_hz, paper.hop_samples, bands=80)
+    )
+    for seconds in (0.2,) if quick else SECONDS:
+        size = f"{seconds:g} s"
+        for name, flows in (("student", student.network), ("student, paper", random)):
+            _add_student(found, name, flows, seconds, size)
+        rate_hz = teacher.sample_rate_hz
+        frames = _frames(teacher.network.config, round(seconds * rate_hz))[0]
+        found.add(
+            Row(TEACHER, size, 1, SPEED),
+            functools.partial(_teacher_speed, teacher, frames, seconds),
+        )
+        found.add(Row(PEAK, size, 1, "GFLOP/s"), peak_gflops)
+        for name, make in ((HIFIGAN, torch_peers.hifigan), (VOCOS, torch_peers.vocos)):
+            found.peer(name, functools.partial(_add_peer, found, name, make, seconds, size))
+    return found
+
+
+def _add_peer(found: Benchmark, name: str, make: Any, seconds: float, size: str) -> None:
+    measure = make(seconds)
+    found.add(Row(name, size, 1, SPEED), measure)
+
+
+def _add_student(
+    found: Benchmark, name: str, student: ParallelWaveNet, seconds: float, size: str
+) -> None:
+    """Add the rows of a student: the whole, its flows alone, and the first chunk of a stream."""
+    samples = round(seconds * student.config.sample_rate_hz)
+    request = Request(samples, frames=_frames(student.config, samples))
+    against = (TEACHER, HIFIGAN, VOCOS)
+    found.add(
+        Row(name, size, 1, SPEED, against),
+        lambda: seconds / _timed(lambda: generate(student, request, "numba")),
+    )
+    flow = functools.partial(_flow_seconds, student, samples)
+    found.add(Row(f"flows of {name}", size, 1, SPEED), lambda: seconds / flow())
+    gigaflop = flops_per_sample(student.config) * samples / 1e9
+    row = Row(f"products of {name}", size, 1, "GFLOP/s", (PEAK,))
+    found.add(row, lambda: gigaflop / flow())
+    found.add(
+        Row(f"first chunk of {name}", size, 1, "chunks/s"),
+        lambda: 1 / _timed(lambda: next(stream(student, request, "numba"))),
+    )
+
+
+def flops_per_sample(config: StudentConfig) -> int:
+    """Return the additions and multiplications in a student's matrix products per sample of sound.
+
+    With R residual and G gate channels, width k, C channels of condition and F past samples:
+
+        a layer    2 (k R + C) 2 G + 2 G R
+        a flow     2 F R + 2 R R + 2 R 2      (front and the two layers of the head)
+
+    With bunches of B samples, layers and front run once for B samples, and the gates of each
+    sample's head cost 2 (R + 8) 2 R. Gates, biases, noise and the conditioner are left out.
+    """
+    R, G, C = config.residual_channels, config.gate_channels, config.gate_inputs
+    B = config.bunch_samples
+    layer = 2 * (config.filter_width * R + C) * 2 * G + 2 * G * R
+    head = 2 * R * R + 2 * R * 2 + (2 * (R + RECENT) * 2 * R if B > 1 else 0)
+    bunch = sum(config.flows) * layer + len(config.flows) * 2 * config.front_width * R
+    return bunch // B + len(config.flows) * head
+
+
+def _frames(config: Any, samples: int) -> np.ndarray:
+    """Return random frames [1, frames, channels]: zeros may be computed faster."""
+    shape = (1, -(-samples // config.hop_samples), config.feature_channels)
+    return np.random.default_rng(0).random(shape, np.float32)
+
+
+def _timed(call: Any) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _teacher_speed(teacher: Any, frames: np.ndarray, seconds: float) -> float:
+    samples = round(seconds * teacher.sample_rate_hz)
+    return seconds / _timed(lambda: teacher.generate(frames, seed=0, num_samples=samples))
+
+
+def _flow_seconds(student: ParallelWaveNet, samples: int) -> float:
+    """Return the seconds of the compiled flows alone."""
+    noise, condition = _inputs(student, samples)
+    engine = _engine(student)
+    state = engine.initial_state(1)
+    return _timed(lambda: engine.run(state, noise, condition))
+
+
+@functools.cache
+def _engine(student: ParallelWaveNet) -> FlowEngine:
+    return FlowEngine(student.flows)
+
+
+@functools.cache
+def _inputs(student: ParallelWaveNet, samples: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return noise [1, samples] and a condition [1, samples, channels], float32."""
+    draws = np.random.default_rng(0)
+    condition = draws.random((1, samples, student.config.gate_inputs), np.float32)
+    return draws.logistic(size=(1, samples)).astype(np.float32), condition

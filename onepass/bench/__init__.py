@@ -1,1 +1,0 @@
-"""`onepass bench`: measurements side by side, in one run."""

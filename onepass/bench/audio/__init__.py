@@ -1,1 +1,0 @@
-"""`onepass bench audio`: samplers of a WaveNet and students, side by side."""

@@ -1,1 +1,0 @@
-"""`onepass bench scaling`: training steps on one replica and on several."""

@@ -1,1 +1,0 @@
-"""`onepass bench serving`: a server and its clients."""

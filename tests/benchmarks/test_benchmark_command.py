@@ -1,0 +1,78 @@
+"""The command of the benchmarks, and `onepass bench`."""
+
+import json
+import shutil
+import subprocess
+import sys
+import types
+
+import pytest
+from processes import ROOT
+
+import onepass.command
+from benchmarks.__main__ import BENCHMARKS, main
+from benchmarks.report import Benchmark, Row
+from replicator.runs.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["audoi"], "NAME must be one of audio, students, images, training, lossless, got audoi."),
+        (["audio", "--rounds", "0"], "`--rounds` must be at least 1, got 0."),
+        (["--plot", "curve.gif"], r"`--plot` must end in .png, .pdf, .svg, got curve.gif."),
+        (["--json", "nowhere/rows.json"], "there is no folder nowhere to write rows.json to."),
+    ],
+)
+def test_a_mistake_is_refused_before_anything_is_measured(words, said):
+    with pytest.raises(UserError, match=said):
+        main(words)
+
+
+def test_a_run_prints_and_writes_its_rows(tmp_path, monkeypatch, capsys):
+    def benchmark(quick, density=None):
+        found = Benchmark("lossless", left_out={"peer": "absent"})
+        found.add(Row("quick" if quick else "whole", "1", 1, "bits"), lambda: 2.0)
+        return found
+
+    module = types.SimpleNamespace(benchmark=benchmark)
+    monkeypatch.setitem(sys.modules, "benchmarks.lossless", module)
+    json_, plot = tmp_path / "rows.json", tmp_path / "p.png"
+    words = ["lossless", "--quick", "--json", str(json_), "--plot", str(plot)]
+    assert main(words) == 0
+    (row,) = json.loads(json_.read_text())["rows"]
+    assert (row["what"], row["value"], row["spread"]) == ("quick", 2.0, 0.0)
+    assert "left out of lossless: peer: absent" in capsys.readouterr().out
+
+
+def test_every_benchmark_has_a_module():
+    assert all((ROOT / "benchmarks" / f"{name}.py").is_file() for name in BENCHMARKS)
+
+
+def test_onepass_bench_runs_the_benchmarks_of_the_checkout(mistake):
+    assert mistake("bench", "audoi") == (
+        "NAME must be one of audio, students, images, training, lossless, got audoi."
+    )
+
+
+def test_onepass_bench_without_a_checkout_says_where_they_are(mistake, monkeypatch, tmp_path):
+    installed = tmp_path / "onepass" / "command.py"
+    monkeypatch.setattr(onepass.command, "__file__", str(installed))
+    assert mistake("bench", "audio") == (
+        "the benchmarks are not installed with the package: run `python -m benchmarks` in a "
+        "checkout of the source."
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_runs_at_small_sizes(name, tmp_path):
+    path = tmp_path / "rows.json"
+    command = [sys.executable, "-m", "benchmarks", name, "--quick", "--rounds", "1"]
+    subprocess.run([*command, "--json", path], cwd=ROOT, check=True)
+    output = json.loads(path.read_text())
+    assert all(row["value"] > 0 for row in output["rows"])
+    assert any(row["ratio"] for row in output["rows"])
+    if name == "audio":
+        whats = {row["what"] for row in output["rows"]}
+        assert ("C++, one core" in whats) == bool(shutil.which("c++"))

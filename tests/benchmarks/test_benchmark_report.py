@@ -1,0 +1,87 @@
+"""Rows, ratios, JSON and tables of the benchmarks."""
+
+import json
+
+import pytest
+from processes import ROOT
+
+from benchmarks import report, tables
+from benchmarks.report import Benchmark, Row
+
+CONTRACT = {"what", "size", "batch", "value", "unit", "against", "ratio", "spread"}
+
+
+def held():
+    """A benchmark of two speeds, one of which is held against the other and an absent one."""
+    found = Benchmark("audio", left_out={"absent": "not | installed"})
+    row = Row("ours", "big", 1, "samples/s", ("peer", "absent"), [40.0, 10.0, 30.0])
+    found.add(row, lambda: 1.0)
+    found.add(Row("peer", "big", 1, "samples/s", values=[10.0, 5.0, 10.0]), lambda: 1.0)
+    found.add(Row("peer", "big", 8, "samples/s", values=[1.0, 1.0, 1.0]), lambda: 1.0)
+    return found
+
+
+def test_rows_keep_the_contract_and_peers_left_out_their_reasons():
+    output = json.loads(json.dumps(report.to_json([held()], quick=True)))
+    assert all(set(row) >= CONTRACT for row in output["rows"])
+    assert output["left_out"] == [{"bench": "audio", "what": "absent", "reason": "not | installed"}]
+    assert output["quick"] and output["machine"]["cores"]
+
+
+def test_a_ratio_is_the_median_of_the_rounds_ratios_with_their_spread():
+    ours, *others = report.to_json([held()], quick=False)["rows"]
+    assert (ours["value"], ours["against"], ours["ratio"]) == (30.0, "peer", 3.0)
+    assert ours["spread"] == pytest.approx((4 - 2) / 3)
+    assert [row["ratio"] for row in others] == [None, None]
+    assert others[0]["spread"] == 0.5
+
+
+def test_a_row_held_against_two_has_a_line_for_each():
+    found = held()
+    found.add(Row("absent", "big", 1, "samples/s", values=[1.0, 1.0, 1.0]), lambda: 1.0)
+    lines = [r for r in report.to_json([found], quick=False)["rows"] if r["what"] == "ours"]
+    assert [(line["against"], line["ratio"]) for line in lines] == [("peer", 3.0), ("absent", 30.0)]
+
+
+def test_rounds_are_interleaved_and_the_first_call_is_not_counted():
+    calls, found = [], Benchmark("audio")
+    for name in ("a", "b"):
+        row = Row(name, "big", 1, "s")
+        found.add(row, lambda name=name: calls.append(name) or float(len(calls)))
+    report.measure(found, 2)
+    assert calls == ["a", "b"] * 3
+    assert [row.values for row in found.rows] == [[3.0, 5.0], [4.0, 6.0]]
+
+
+def test_a_peer_that_is_not_installed_is_left_out_with_the_reason():
+    found = Benchmark("audio")
+    found.peer("peer", lambda: __import__("no_such_package_of_a_peer"))
+    assert found.left_out == {"peer": "No module named 'no_such_package_of_a_peer'"}
+
+
+def test_a_peer_that_fails_is_an_error():
+    with pytest.raises(ZeroDivisionError):
+        Benchmark("audio").peer("peer", lambda: 1 / 0)
+
+
+def test_the_plot_is_an_image(tmp_path):
+    rows = report.to_json([held()], quick=False)["rows"]
+    report.write_plot(tmp_path / "p.png", rows)
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_tables_replace_what_is_between_the_markers():
+    made = tables.format_tables(report.to_json([held()], quick=True))
+    assert "| ours | big | 1 | 30 | samples/s | 3 | peer | 67% |" in made
+    assert "- absent (audio): not | installed" in made and "--quick" in made
+    page = f"before\n\n{tables.BEGIN}\n\nold\n\n{tables.END}\n\nafter\n"
+    once = tables.with_tables(page, made)
+    assert once.startswith("before\n") and once.endswith("\nafter\n") and "old" not in once
+    assert tables.with_tables(once, made) == once
+
+
+def test_the_page_has_the_tables_of_its_json():
+    docs = ROOT / "docs"
+    found = json.loads((docs / "benchmarks.json").read_text(encoding="utf-8"))
+    page = (docs / "benchmarks.md").read_text(encoding="utf-8")
+    assert page == tables.with_tables(page, tables.format_tables(found))

@@ -1,0 +1,59 @@
+"""A small model for `fit`, its data, and a run that a signal ends: `python fit_models.py RUN`."""
+
+import os
+import signal
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.fit import fit
+from autoregressive.model import Autoregressive
+from likelihoods import Gaussian
+from replicator.training.config import OptimizerConfig
+
+ADAM = OptimizerConfig(learning_rate=1e-2, warmup_steps=2)
+WAVES = np.sin(np.arange(40)[None] * np.linspace(0.2, 0.5, 12)[:, None]).astype(np.float32) * 0.5
+
+
+class Line(tf.Module):
+    """A convolution over two samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel = tf.Variable(tf.reshape(tf.linspace(-0.3, 0.3, 4), [2, 1, 2]))
+
+    def __call__(self, x):
+        return tf.nn.conv1d(tf.pad(x, [[0, 0], [1, 0], [0, 0]]), self.kernel, 1, "VALID")
+
+
+def untrained():
+    """The model before its first step."""
+    return Autoregressive(Line(), Gaussian(levels=256))
+
+
+def trained(steps=6, batches=WAVES, **options):
+    """The kernel and the outcome after so many steps."""
+    model = untrained()
+    outcome = fit(model, batches, steps=steps, **{"optimizer": ADAM, "batch_size": 4, **options})
+    return model.network.kernel.numpy(), outcome
+
+
+def drawn(step):
+    """The batch that `fit` draws from WAVES at a step, with the seed 0."""
+    return WAVES[np.random.default_rng([0, step]).choice(12, 4, replace=False)]
+
+
+def killed(workdir):
+    """Trains until the process kills itself before the fifth step is made."""
+
+    def batches(step):
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return drawn(step)
+
+    trained(batches=batches, workdir=workdir, evaluate=lambda model: 0.0, evaluate_every=3)
+
+
+if __name__ == "__main__":
+    killed(sys.argv[1])
