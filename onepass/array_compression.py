@@ -205,7 +205,7 @@ class ArrayCodec:
         for position in range(_calls(shape)):
             parameters = passed(tf.constant(symbols), condition)
             at = np.unravel_index(position, shape[1:3] if shape[2:] else shape[1:])
-            here = (slice(None), *(int(index) for index in at))
+            here: Any = (slice(None), *(int(index) for index in at))
             symbols[here] = read(parameters[here]).reshape(symbols[here].shape)
         return symbols
 

@@ -59,7 +59,7 @@ def test_other_arrays_are_written_as_npy(saved, tmp_path, capsys):
     said(capsys, "sample", saved / "conditioned", *words, "--condition", tmp_path / "condition.npy")
     drawn = np.load(tmp_path / "sample_0.npy")
     np.testing.assert_allclose(drawn, model("conditioned").sample(2, LONGEST, 0, given), atol=1e-6)
-    assert "is there already" in refusal(capsys, "sample", saved / "own", *words)
+    assert "already exists" in refusal(capsys, "sample", saved / "own", *words)
 
 
 def test_bits_per_element_are_those_of_the_model_and_of_its_bundle(saved, tmp_path, capsys):

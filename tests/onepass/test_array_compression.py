@@ -34,7 +34,7 @@ def test_the_loaded_model_decompresses_what_the_live_one_compressed(tmp_path):
     data = onepass.compress(model("own"), elements)
     loaded = onepass.load(onepass.save(model("own"), tmp_path / "own"))
     np.testing.assert_array_equal(onepass.decompress(loaded, data), elements)
-    with pytest.raises(UserError, match="needs the model"):
+    with pytest.raises(UserError, match="requires the model"):
         onepass.decompress(model("conditioned"), data)
 
 
