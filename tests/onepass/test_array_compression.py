@@ -45,7 +45,7 @@ def test_the_command_compresses_an_array(tmp_path, capsys):
     assert main(["compress", *map(str, words)]) == 0
     words = [tmp_path / "own", tmp_path / "x.onepass", "--out", tmp_path / "back"]
     assert main(["decompress", *map(str, words)]) == 0
-    assert "bits an element" in capsys.readouterr().out
+    assert "bits per element" in capsys.readouterr().out
     np.testing.assert_array_equal(np.load(tmp_path / "back" / "x.npy"), own_models.drawn("own"))
 
 

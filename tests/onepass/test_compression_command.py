@@ -1,5 +1,7 @@
 """`onepass compress` and `onepass decompress`, from files to files."""
 
+import types
+
 import numpy as np
 import pytest
 import soundfile
@@ -48,7 +50,7 @@ def test_what_is_there_is_not_written_over_unasked(here, capsys, model):
     packed = ["compress", "m", "a.png", "--condition", "1", "--out", "x.onepass"]
     unpacked = ["decompress", "m", "x.onepass", "--out", "back"]
     (here / "x.onepass").write_bytes(b"mine")
-    line = "onepass: {} is there already; --overwrite replaces it.\n"
+    line = "onepass: {} already exists; --overwrite replaces it.\n"
     assert mistake(capsys, *packed) == line.format("x.onepass")
     assert (here / "x.onepass").read_bytes() == b"mine"
     assert main([*packed, "--overwrite"]) == 0
@@ -122,6 +124,8 @@ class _Sounds:
     """Stands in for a WaveNet: keeps the recordings as they are."""
 
     sample_rate_hz = 8000
+    makes = "sound"
+    compresses = True
 
     def compress(self, recordings, *, speaker, tolerance):
         self.kept = recordings
@@ -149,6 +153,7 @@ def test_recordings_keep_every_sample(tmp_path, monkeypatch, capsys):
 
 
 def test_a_model_without_conditionals_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(compression_command, "load", lambda path: object())
+    student = types.SimpleNamespace(compresses=False, makes="sound")
+    monkeypatch.setattr(compression_command, "load", lambda path: student)
     line = mistake(capsys, "compress", "shipped", "a.wav", "--out", tmp_path / "x.onepass")
     assert "shipped cannot compress: it has no exact conditionals" in line

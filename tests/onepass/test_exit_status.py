@@ -145,5 +145,5 @@ def test_a_quickstart_that_could_measure_nothing_is_a_usage_error(mistake, optio
 def test_a_quickstart_does_not_write_over_a_file_unasked(mistake, tmp_path, name):
     (tmp_path / name).write_bytes(b"mine")
     line = mistake("quickstart", "--out", tmp_path)
-    assert line == f"{tmp_path / name} is there already; --overwrite replaces it."
+    assert line == f"{tmp_path / name} already exists; --overwrite replaces it."
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]

@@ -100,7 +100,7 @@ def test_an_image_is_not_written_over_unasked(tmp_path, mistake, monkeypatch, na
     (tmp_path / name).write_bytes(b"mine")
     (tmp_path / "sample_0_3_cat.png").write_bytes(b"mine too")
     words = ("sample", run("pixelcnn"), "--out", tmp_path, "--num", 2)
-    assert mistake(*words) == f"{tmp_path / name} is there already; --overwrite replaces it."
+    assert mistake(*words) == f"{tmp_path / name} already exists; --overwrite replaces it."
     kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert kept == {name: b"mine", "sample_0_3_cat.png": b"mine too"}
 

@@ -143,7 +143,7 @@ def test_a_video_is_not_written_over_unasked(mistake, sample, tmp_path, monkeypa
     monkeypatch.setattr(sample_command, "predict", None)  # nothing is drawn before
     for name in ("video_0_0.gif", "video_0_0.png"):
         (tmp_path / name).write_bytes(b"mine")
-        assert mistake(*words) == f"{tmp_path / name} is there already; --overwrite replaces it."
+        assert mistake(*words) == f"{tmp_path / name} already exists; --overwrite replaces it."
         assert (tmp_path / name).read_bytes() == b"mine"
         (tmp_path / name).unlink()
     (tmp_path / "video_0_0.gif").write_bytes(b"mine")

@@ -223,7 +223,8 @@ def test_a_write_that_the_system_cuts_short_leaves_what_was_there(saved):
 import resource
 import numpy as np
 from pathlib import Path
-from replicator import Checkpoints, UserError
+from replicator.runs.checkpoints import Checkpoints
+from replicator.runs.errors import UserError
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:
     Checkpoints(Path({str(saved.folder)!r}), 1).save(40, {{"a": np.zeros(100_000)}})

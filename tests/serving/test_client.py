@@ -646,7 +646,7 @@ def test_the_command_draws_all_classes_in_turn_or_one(address, tmp_path):
 def test_an_image_is_not_written_over_unasked(address, tmp_path, mistake, name):
     (tmp_path / name).write_bytes(b"mine")
     words = ("sample", f"{address}/shapes", "--out", tmp_path, "--num", 2)
-    assert mistake(*words) == f"{tmp_path / name} is there already; --overwrite replaces it."
+    assert mistake(*words) == f"{tmp_path / name} already exists; --overwrite replaces it."
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]
 
 
