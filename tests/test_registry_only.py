@@ -17,8 +17,6 @@ REGISTRIES = {"autoregressive/networks.py", "likelihoods/capabilities.py"}
 LEFT = {
     "distill/images/training.py": 7,
     "distill/training.py": 2,
-    "serving/bundles/export.py": 5,
-    "serving/bundles/streaming_models.py": 4,
 }
 # What a class of a network, a distribution, a model or its configuration has for a base or a name.
 BASES = {"Module", "Network", "Tabulated", "Protocol", "TrainedSpeechModel", "Bundle", "Output"}
