@@ -46,7 +46,7 @@ class Autoregressive:
         parameters, or codec and distribution have different levels.
 
     Attributes:
-      sample_rate_hz: of a model of sound that was stored with one; None: it makes no sound.
+      sample_rate_hz: of a model of sound that was stored with one; else None.
     """
 
     kind = "autoregressive"

@@ -7,7 +7,7 @@ from distill.evaluation import evaluate
 from distill.model import load_student, teacher_of
 from distill.teacher import digest, load_teacher
 from replicator.runs.card import ExportArguments, measure_table, training_lines, write
-from replicator.runs.intervals import EXPLAINED, in_words
+from replicator.runs.intervals import EXPLAINED, format_measure
 from replicator.runs.run_directory import RunDirectory
 from wavenet import model as wavenet_model
 from wavenet.card import data_lines, frame_statistics, provenance
@@ -63,7 +63,7 @@ autoregressive flows{mel}, distilled from the teacher
 
 Measured on {quality["dev"]["recordings"]} dev recordings ({quality["dev"]["seconds"]:.0f} s) that
 it was not trained on, from the same mel for all. Over recordings, {EXPLAINED}.
-KL from the teacher: {in_words(kl)} nats a sample.
+KL from the teacher: {format_measure(kl)} nats a sample.
 
 | | {" | ".join(name.replace("_", " ") for name in systems)} |
 |---{"|---" * len(systems)}|

@@ -21,8 +21,7 @@ from distill.teacher import WaveNetDensity
 from distill.training import KIND
 from likelihoods import noise as counter_noise
 from replicator.runs.errors import UserError
-from replicator.runs.intervals import in_words as measure_in_words
-from replicator.runs.intervals import weighted_mean
+from replicator.runs.intervals import format_measure, weighted_mean
 from wavenet.copy_synthesis import (
     SoundsCallback,
     System,
@@ -167,7 +166,7 @@ def format_report(figures: dict) -> str:
     kept = figures["acceptance"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
-        f"KL from the teacher, nats a sample: {measure_in_words(figures['kl_nats'])}",
+        f"KL from the teacher, nats a sample: {format_measure(figures['kl_nats'])}",
         f"the teacher would keep {100 * kept['probability']['mean']:.0f} % of its samples, "
         f"{kept['run']['mean']:.2f} in a row",
         *_speculative_lines(figures),

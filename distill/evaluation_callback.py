@@ -41,12 +41,12 @@ class EvaluationCallback:
         teacher: SpeechModel,
         corpus: Corpus,
         folder: Path,
-        say,
+        log,
         kl_weight: float = 1.0,
     ):
         self.kl_weight, self._density = kl_weight, WaveNetDensity(teacher.network)
         self.student, self.state, self.teacher = student, state, teacher
-        self.folder, self.say = folder, say
+        self.folder, self.log = folder, log
         self.rate_hz = corpus.sample_rate_hz
         self.mel = corpus.mel or MelConvention(self.rate_hz)
         recordings = dev_recordings(
@@ -78,7 +78,7 @@ class EvaluationCallback:
             },
         )
         for line in collapse_warnings(health):
-            self.say(f"step {step}: {line}")
+            self.log(f"step {step}: {line}")
         self._show(log, step, sounds[0], recorded[0])
         return distance + self.kl_weight * float(kl)
 

@@ -37,6 +37,7 @@ class FlowStudent:
 
     kind = "flow-student"
     order = "time"
+    compresses = False  # it has no exact conditionals to compress by
     sample_rate_hz: int | None = None
 
     def __init__(

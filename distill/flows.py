@@ -19,7 +19,7 @@ from distill.config import RECENT, StudentConfig
 from likelihoods.affine import FlowOutput
 from likelihoods.initial import Initial
 from replicator.training.rematerialisation import recomputed
-from wavenet.network import SQRT_HALF, gated
+from wavenet.residual_layers import SQRT_HALF, gated
 
 Past = list[tf.Tensor]
 

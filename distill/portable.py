@@ -52,7 +52,7 @@ def export_run(
     workdir: Path | None = None,
     *,
     tensor_float_32: bool = True,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> Path:
     """Write a folder whose `python run.py` distils the teacher elsewhere, and return the folder.
 
@@ -69,7 +69,7 @@ def export_run(
       workdir: a run directory to resume from; without one, or one without checkpoints, the weights
         start as the seed determines.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
-      say: as for `training.distill`.
+      log: as for `training.distill`.
 
     Raises:
       UserError, DataError, AudioError: with a line that explains what to do.
@@ -81,8 +81,8 @@ def export_run(
     opponent = discriminators(config)
     state = TrainState(student, config.optimizer, config.loop.num_steps, opponent=opponent)
     restore(state, workdir, stored, CHANGEABLE, defaults_of(config, teacher))
-    corpus = corpus_for(config, teacher, data, workdir, say)
-    classifier = _classifier(folder, workdir, config, corpus, say)
+    corpus = corpus_for(config, teacher, data, workdir, log)
+    classifier = _classifier(folder, workdir, config, corpus, log)
     if not int(state.step.numpy()):
         pretrain_pitch_reader(student, config, teacher, corpus)
         others = () if opponent is None else opponent.trainable_variables
@@ -99,7 +99,7 @@ def export_run(
         stored,
         tensor_float_32,
     )
-    say(next_command(folder, state))
+    log(next_command(folder, state))
     return folder
 
 
@@ -156,7 +156,7 @@ def adopt_run(folder: Path, workdir: Path) -> int:
 
 
 def _classifier(
-    folder: Path, workdir: Path | None, config: DistillConfig, corpus: Corpus, say
+    folder: Path, workdir: Path | None, config: DistillConfig, corpus: Corpus, log
 ) -> UnitClassifier | None:
     """Return the run's classifier, or a new one; None where no loss needs it."""
     if not (config.loss.feature or config.loss.style):
@@ -164,8 +164,8 @@ def _classifier(
     if workdir is not None and (Path(workdir) / UNITS).exists():
         save(load(Path(workdir) / UNITS), folder / UNITS)
     else:
-        say("training a classifier of speech units for the perceptual loss")
-        save(train_units(corpus, seed=config.seed, say=say), folder / UNITS)
+        log("training a classifier of speech units for the perceptual loss")
+        save(train_units(corpus, seed=config.seed, log=log), folder / UNITS)
     return load(folder / UNITS)
 
 

@@ -32,9 +32,9 @@ from distill.student import Condition, ParallelWaveNet
 from likelihoods import Gaussian, LogisticMixture, levels, noise
 from likelihoods.capabilities import with_density
 from likelihoods.distribution import Continuous
-from wavenet.networks import Network
 from wavenet.samplers.block_pass import BlockPass, PassState
 from wavenet.samplers.generation import condition_of
+from wavenet.sound_network import Network
 from wavenet.speech_model import PassCount, Request
 
 BLOCK_SAMPLES = 64

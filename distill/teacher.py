@@ -12,7 +12,7 @@ from likelihoods.capabilities import normal_parameters, with_density
 from likelihoods.distribution import Continuous
 from replicator.runs.errors import UserError
 from wavenet.model import SpeechModel, load
-from wavenet.networks import Network
+from wavenet.sound_network import Network
 
 Module = TypeVar("Module", bound=tf.Module)
 

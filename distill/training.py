@@ -26,11 +26,9 @@ from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import Corpus
 from wavenet.data.pipeline import Surroundings, clips, source_of
 from wavenet.model import SpeechModel
-from wavenet.networks import same_network
 from wavenet.pitch_reader import train_pitch_reader
 from wavenet.presets import Feature
 from wavenet.training import FEATURES, HEARD, prepare_corpus, scan_folder
-from wavenet.vocoder import VocoderWaveNet
 
 KIND = "parallel-wavenet"
 CHANGEABLE = ("loop", "data_folder", "teacher", *HEARD)
@@ -45,7 +43,7 @@ def distill(
     teacher_path: Path,
     data: Path,
     workdir: Path,
-    say=print,
+    log=print,
     replicator: Replicator | None = None,
 ) -> Outcome:
     """Distil or resume a run in `workdir` and return how it ended.
@@ -57,14 +55,14 @@ def distill(
       teacher_path: its location.
       data: a folder of recordings, see `wavenet.data.recordings.scan`.
       workdir: the run directory, created if missing; a run there must have the same configuration.
-      say: called with progress messages.
+      log: called with progress messages.
       replicator: the devices; None: one device. It changes nothing but the time.
 
     Raises:
       UserError, DataError, AudioError: with a line that explains what to do.
     """
     config = config.resolved(teacher, teacher_path)
-    with TrainingRun(workdir, replicator, say, config.clips.batch_size, config.optimizer) as run:
+    with TrainingRun(workdir, replicator, log, config.clips.batch_size, config.optimizer) as run:
         with run.preparing():
             stored = run_config(preset, config, teacher, teacher_path, data)
             unsaid = defaults_of(config, teacher)
@@ -88,8 +86,7 @@ def _distill(
     with run.variables():
         if not is_single_device(run.replicator):
             student = _untrained(config, teacher)
-            make = functools.partial(same_network, teacher.network)
-            density = WaveNetDensity(frozen_copy(teacher.network, make))
+            density = WaveNetDensity(frozen_copy(teacher.network, teacher.network.untrained))
             classifier = None if classifier is None else copied(classifier)
             frozen = (*density.network.variables, *(classifier.variables if classifier else ()))
         opponent = discriminators(config)
@@ -151,17 +148,17 @@ def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     Its conditioner starts as the teacher's where there is room for it; all its weights except the
     statistics of its frames start as those of `config.start_from` where that is given.
     """
-    student = _untrained(config, teacher)
+    student, conditioner = _untrained(config, teacher), teacher.network.conditioner
     if config.start_from is not None:
         folder = shipped.model_folder(Path(config.start_from))
         assign_weights(student, stored_weights(folder), folder)
-        if student.residual is not None and isinstance(teacher.network, VocoderWaveNet):
-            student.keep_frames_of(teacher.network.conditioner)
+        if student.residual is not None and conditioner is not None:
+            student.keep_frames_of(conditioner)
         return student
-    if student.residual is not None and isinstance(teacher.network, VocoderWaveNet):
-        student.start_from_conditioner(teacher.network.conditioner)
+    if student.residual is not None and conditioner is not None:
+        student.start_from_conditioner(conditioner)
         return student
-    theirs = getattr(teacher.network, "upsampler", None)  # a vocoder has dense layers instead
+    theirs = teacher.network.upsampler  # a vocoder has dense layers instead
     if student.upsampler is not None and theirs is not None:
         try:
             student.start_from(theirs)
@@ -188,7 +185,7 @@ def corpus_features(config: DistillConfig, teacher: SpeechModel) -> tuple[Featur
 
 
 def corpus_for(
-    config: DistillConfig, teacher: SpeechModel, data: Path, workdir: Path | None, say
+    config: DistillConfig, teacher: SpeechModel, data: Path, workdir: Path | None, log
 ) -> Corpus:
     """Return the recordings at the teacher's rate and level, with frames of its convention."""
     features = corpus_features(config, teacher)
@@ -197,7 +194,7 @@ def corpus_for(
     )
     report = scan_folder(data, wanted, None if workdir is None else Path(workdir) / FEATURES)
     for line in report.lines():
-        say(line)
+        log(line)
     corpus = prepare_corpus(report, wanted, workdir, gain_db=teacher.gain_db)
     known = teacher.known_speakers
     if known and corpus.speakers[: len(known)] != known:
@@ -277,7 +274,7 @@ def _classifier(run: TrainingRun, config: DistillConfig, corpus: Corpus) -> Unit
     path = run.directory.path / UNITS
     if not path.exists():
         run.log("training a classifier of speech units for the perceptual loss")
-        classifier = train_units(corpus, seed=config.seed, say=run.log)
+        classifier = train_units(corpus, seed=config.seed, log=run.log)
         if not run.replicator.is_chief:  # and on a disk that the chief does not share
             return classifier
         save(classifier, path)

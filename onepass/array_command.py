@@ -18,8 +18,8 @@ MODEL = tyro.conf.arg(metavar="MODEL")
 class SampleArguments:
     """Sample a model that `onepass.save` or `onepass.export` wrote.
 
-    It writes WAV files of a model of sound, PNG files of grey or colour images (16 bits beyond 256
-    levels), else one npy file.
+    A model of sound gives WAV files, one of grey or colour images PNG files (16 bits beyond 256
+    levels), any other one npy file.
     """
 
     model: Annotated[tyro.conf.Positional[Path], MODEL]
@@ -29,15 +29,15 @@ class SampleArguments:
     length: tuple[int, ...]
     """Elements of a sequence; or height, width and channels of an image."""
     num: int = 1
-    """Samples, the rows 0, 1, ... of the seed."""
+    """Number of samples: rows 0, 1, ... of the seed."""
     seed: int = 0
     """Seed of the noise: the same seed gives the same samples."""
     temperature: float = 1.0
-    """1 samples the model; less comes closer to its mode."""
+    """1 samples the model; lower values approach its mode."""
     condition: Path | None = None
     """npy file [num, length, channels], for a model with a condition."""
     method: Literal["auto", "cached", "fixed-point", "naive"] = "auto"
-    """Sampler of a saved model; all give the same samples."""
+    """Sampler of a saved model; all return the same samples."""
     npy: bool = False
     """Always write an npy file."""
     overwrite: bool = False
@@ -46,7 +46,7 @@ class SampleArguments:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments:
-    """Bits per element that a model gives to data, and their 95% interval over rows."""
+    """Measure the bits per element that a model needs for data, with a 95% interval over rows."""
 
     model: Annotated[tyro.conf.Positional[Path], MODEL]
     """Folder of the model, or a bundle NAME/VERSION."""

@@ -1,4 +1,4 @@
-"""A lossless code for the arrays of a user's model, by its exact conditionals."""
+"""Lossless compression of arrays by the exact conditionals of a user's model."""
 
 import hashlib
 import math
@@ -15,10 +15,10 @@ from compression.stream import Decoder, Encoder, Layout, Odds, depth_of, odds_of
 from likelihoods.capabilities import pixel_channels
 from replicator.runs.errors import UserError
 
-MOST_LEVELS = 4096  # the probabilities of all of them are computed for every element
-TABLE_ELEMENTS = 1 << 22  # log-probabilities that are in memory at once
+MOST_LEVELS = 4096  # the probabilities of all levels are computed for every element
+TABLE_ELEMENTS = 1 << 22  # log-probabilities in memory at once
 TOLERANCE = 1e-5
-# Of the root mean square of an output: what it is at least when it is asked how far it may be off.
+# The tolerance applies to an output, or at least to this share of its root mean square.
 LEAST_SHARE = 0.03
 LEAST_LOG_PROB = -700.0
 
@@ -26,18 +26,18 @@ LEAST_LOG_PROB = -700.0
 def compress(
     model: Any, elements: Any, condition: Any = None, *, tolerance: float = TOLERANCE
 ) -> bytes:
-    """Compress elements without loss, by the exact conditionals of a model.
+    """Compress elements losslessly, by the exact conditionals of a model.
 
-    The file takes the bits of `log_prob`, and little more. Integers are kept as they are, real
+    The file takes little more than the bits of `log_prob`. Integers are stored exactly, real
     elements as the nearest of the model's levels.
 
     Args:
-      model: an `Autoregressive` of at most 4,096 levels; or a shipped or trained model with a
-        `compress` of its own, which is then called.
+      model: an `Autoregressive` with at most 4,096 levels; or a shipped or trained model with its
+        own `compress`, which is then called.
       elements: [num, time] or [num, height, width, channels].
       condition: as for `log_prob`; it is not stored in the file, and `decompress` needs it.
-      tolerance: how far the network's outputs may differ, relative, on the processor that decodes.
-        Below it decoding is exact; above it the file is refused there.
+      tolerance: relative difference of the network's outputs that is allowed on the decoding
+        processor. Within it, decoding is exact; beyond it, decoding fails with an error.
 
     Returns:
       The bytes of the file.
@@ -65,15 +65,15 @@ def decompress(model: Any, data: bytes, condition: Any = None) -> np.ndarray:
     """Decompress the elements in a file of `compress`.
 
     Args:
-      model: that the file was compressed with, live or loaded.
+      model: the model that compressed the file, in memory or loaded.
       data: the file.
-      condition: that it was compressed with.
+      condition: the condition that it was compressed with.
 
     Returns:
       [num, time] or [num, height, width, channels].
 
     Raises:
-      UserError: the file is damaged, cut short, or of another model.
+      UserError: the file is damaged, truncated, or of another model.
     """
     own = _of_its_own(model, "decompress")
     if own is not None:
@@ -88,7 +88,7 @@ def decompress(model: Any, data: bytes, condition: Any = None) -> np.ndarray:
 
 
 def digest_of_model(model: Autoregressive) -> bytes:
-    """Return the digest of a model's weights, 16 bytes, the same once it is stored and loaded."""
+    """Return the digest of a model's weights, 16 bytes; storing and loading does not change it."""
     weights = [variable.numpy() for variable in model.trainable_variables(*_example(model))]
     parts = sorted(f"{w.dtype} {w.shape}".encode() + w.tobytes() for w in weights)
     return hashlib.sha256(b"".join(parts)).digest()[:16]
@@ -102,18 +102,25 @@ def _example(model: Autoregressive) -> tuple[tf.Tensor, ...]:
 
 
 def _of_its_own(model: Any, name: str) -> Callable[..., Any] | None:
-    """Return the method of a model that brings one; UserError for one that has neither."""
+    """Return the model's own method, or None for an `Autoregressive`.
+
+    Raises:
+      UserError: the model cannot compress.
+    """
     if getattr(model, "kind", None) == Autoregressive.kind:
         return None
     if not getattr(model, "compresses", False):
-        raise UserError(f"A {type(model).__name__} has no exact conditionals to compress by.")
+        raise UserError(f"A {type(model).__name__} cannot compress: it has no exact conditionals.")
     return getattr(model, name)
 
 
 class ArrayCodec:
-    """Encodes and decodes symbols with the weights that a model has when it is called.
+    """An encoder and decoder of symbols, with the weights that the model has when it is called.
 
     The rows of a batch are coded together, position by position.
+
+    Args:
+      model: with levels and a distribution of single channels.
 
     Raises:
       UserError: the model has no levels, too many, or a distribution of whole pixels.
@@ -123,11 +130,14 @@ class ArrayCodec:
         levels = model.distribution.levels
         if levels is None or levels > MOST_LEVELS:
             raise UserError(
-                f"Distributions over 2 to {MOST_LEVELS} levels compress, got"
+                f"`model` must have 2 to {MOST_LEVELS} levels to compress, got"
                 f" {'real numbers' if levels is None else levels}."
             )
         if pixel_channels(model.distribution) is not None:
-            raise UserError("Distributions of single channels compress, got one of whole pixels.")
+            raise UserError(
+                "`model` must have a distribution of single channels to compress, got one of whole"
+                " pixels."
+            )
         self.model, self.levels, self.depth = model, levels, depth_of(levels)
         self._logits = tf.function(self._log_probs, autograph=False, reduce_retracing=True)
 
@@ -153,7 +163,13 @@ class ArrayCodec:
         return encoder.finish()
 
     def decode(self, stream: bytes, shape: tuple[int, ...], condition: Any) -> np.ndarray:
-        """Return the symbols int32 of a shape [num, ...] from their stream."""
+        """Return the symbols, int32 of `shape`, from their stream.
+
+        Args:
+          stream: from `encode`.
+          shape: [num, time] or [num, height, width, channels].
+          condition: of the network, or None.
+        """
         decoder = Decoder(stream, Layout(self.depth, 1, 1, math.prod(shape)))
         count = math.prod(shape) // _calls(shape)
 
@@ -166,7 +182,7 @@ class ArrayCodec:
         return (self._stepped if by_steps else self._passed)(shape, condition, read)
 
     def _stepped(self, shape: tuple[int, ...], condition: Any, read: Callable) -> np.ndarray:
-        """Decode by a step of the network for every position."""
+        """Decode with a step of the network per position."""
         network, symbols = self.model.symbol_network, np.zeros(shape, np.int32)
 
         def one(state: Any, now: Any) -> tuple[tf.Tensor, Any]:
@@ -183,24 +199,24 @@ class ArrayCodec:
         return symbols
 
     def _passed(self, shape: tuple[int, ...], condition: Any, read: Callable) -> np.ndarray:
-        """Decode by a pass of the network over everything for every position."""
+        """Decode with a pass of the network over all positions per position."""
         symbols = np.zeros(shape, np.int32)
         passed = tf.function(self.model.symbol_network.parameters, autograph=False)
         for position in range(_calls(shape)):
             parameters = passed(tf.constant(symbols), condition)
             at = np.unravel_index(position, shape[1:3] if shape[2:] else shape[1:])
-            place = (slice(None), *(int(index) for index in at))
-            symbols[place] = read(parameters[place]).reshape(symbols[place].shape)
+            here = (slice(None), *(int(index) for index in at))
+            symbols[here] = read(parameters[here]).reshape(symbols[here].shape)
         return symbols
 
     def _distribution(
         self, rows: np.ndarray, off: np.ndarray | None, tolerance: float
     ) -> Categorical:
-        """Return the distributions of elements by the logarithms of all probabilities.
+        """Return the distributions of elements, from the logarithms of all probabilities.
 
         Args:
           rows: of parameters, float64 [elements, num_parameters].
-          off: how far these may be off; None: nobody asks.
+          off: largest differences of the parameters; None: no margins are needed.
           tolerance: of the logarithms themselves.
         """
         table = self._table(rows)
@@ -209,7 +225,7 @@ class ArrayCodec:
         margin = tolerance * (LEAST_SHARE + np.abs(table))
         for k in range(rows.shape[1]):
             moved = rows.copy()
-            # Ten times as far, so that the difference is more than rounding.
+            # Moved ten times as far, so that the difference exceeds rounding.
             moved[:, k] += 10.0 * off[:, k]
             margin += 0.1 * np.abs(self._table(moved) - table)
         return Categorical(table, margin)
@@ -231,14 +247,16 @@ class ArrayCodec:
 
 
 def _calls(shape: tuple[int, ...]) -> int:
-    """Return the number of positions, each of which a decoder asks for at once."""
+    """Return the number of positions, each of which is decoded in one call."""
     return math.prod(shape[1:3]) if len(shape) == 4 else shape[1]
 
 
 def _by_position(array: np.ndarray, inner: int = 0) -> np.ndarray:
     """Return an array [num, positions, ...] as rows in the order of decoding.
 
-    inner: last axes that belong to one element.
+    Args:
+      array: of all rows.
+      inner: number of last axes that belong to one element.
     """
     axes = list(range(array.ndim))
     first = axes[1:3] if array.ndim - inner == 4 else axes[1:2]

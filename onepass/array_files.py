@@ -16,14 +16,14 @@ def array_of(path: Path) -> np.ndarray:
     """Return the array of an npy file.
 
     Raises:
-      UserError: the file cannot be read as one.
+      UserError: the file cannot be read as an array with at least one axis.
     """
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{path} cannot be read as an npy file.") from error
     if not isinstance(array, np.ndarray) or not array.ndim:
-        raise UserError(f"{path} must hold one array of rows.")
+        raise UserError(f"{path} must contain one array with at least one axis.")
     return array
 
 
@@ -31,8 +31,8 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
     """Yield the rows of data, [time] or [height, width, channels].
 
     Args:
-      path: npy file, or a folder of sounds or images, in the order of their names.
-      model: whose `sample_rate_hz` sounds must have.
+      path: npy file, or a folder of sounds or images, which are read in the order of their names.
+      model: its `sample_rate_hz`, if any, is that of the sounds; without one the files are images.
 
     Raises:
       UserError: there is no row, or a file cannot be read.
@@ -44,7 +44,7 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
     suffixes = IMAGES if rate_hz is None else SOUNDS
     files = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
     if not files:
-        raise UserError(f"{path} holds no file of {', '.join(suffixes)}.")
+        raise UserError(f"{path} contains no {', '.join(suffixes)} file.")
     for file in files:
         yield _image(file) if rate_hz is None else _sound(file, rate_hz)
 
@@ -56,7 +56,7 @@ def _sound(path: Path, rate_hz: int) -> np.ndarray:
 
 
 def _image(path: Path) -> np.ndarray:
-    """Return the levels of an image as they are stored, [height, width, channels]."""
+    """Return the stored levels of an image, [height, width, channels]."""
     try:
         with Image.open(path) as opened:
             levels = np.asarray(opened)

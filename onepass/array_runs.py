@@ -14,7 +14,7 @@ from onepass.array_files import array_of, rows_of
 from onepass.models import load
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, make_folder
-from replicator.runs.intervals import in_words, weighted_mean
+from replicator.runs.intervals import format_measure, weighted_mean
 from serving.bundles.own_signatures import elements_of
 from serving.errors import ServingError
 
@@ -26,7 +26,7 @@ def sample(given: SampleArguments) -> int:
     options: dict[str, Any] = {}
     if given.condition is not None:
         options["condition"] = array_of(given.condition)
-    if hasattr(model, "distribution"):
+    if model.kind == "autoregressive":
         options["method"] = given.method
     if given.temperature != 1.0:
         options["temperature"] = given.temperature
@@ -45,7 +45,7 @@ def sample(given: SampleArguments) -> int:
 def evaluate(given: EvaluateArguments) -> int:
     """Print the bits per element of data, and return the exit status."""
     model: Any = load(given.model)
-    if not hasattr(model, "log_prob"):
+    if model.kind == "flow-student":
         raise UserError(f"{given.model} is a student, which has no log-probabilities.")
     condition = None if given.condition is None else array_of(given.condition)
     if given.batch < 1:
@@ -67,12 +67,16 @@ def evaluate(given: EvaluateArguments) -> int:
     if given.as_json:
         print(json.dumps(figures, indent=2))
     else:
-        print(f"{in_words(measured)} bits per element, of {elements:,} elements")
+        print(f"{format_measure(measured)} bits per element, of {elements:,} elements")
     return 0
 
 
 def _drawn(function: Callable[[], Any]) -> Any:
-    """Return what a function of the model gives; what it refuses is the user's mistake."""
+    """Return the result of a function of the model.
+
+    Raises:
+      UserError: the model refuses the arguments.
+    """
     try:
         return function()
     except (ServingError, ValueError) as error:
@@ -80,7 +84,7 @@ def _drawn(function: Callable[[], Any]) -> Any:
 
 
 def _batches(rows: Iterator[np.ndarray], size: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield rows of one shape together, and the number of the first of them."""
+    """Yield consecutive rows of one shape, at most `size`, and the number of the first one."""
     first = 0
     together: list[np.ndarray] = []
     for row in rows:
@@ -110,7 +114,7 @@ def _suffix(model: Any, length: Any) -> str:
 
 
 def _levels(model: Any) -> int:
-    """Return how many whole numbers an element may be; 0 where elements are real."""
+    """Return the number of integer values of an element; 0 if elements are real."""
     spec = getattr(model, "spec", None)
     elements = elements_of(model) if spec is None else spec["elements"]
     return elements["levels"] if elements["dtype"] == "int32" else 0

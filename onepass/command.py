@@ -34,13 +34,13 @@ VERBS = {
     "launch": "start a cluster of processes: onepass launch --workers 2 -- onepass train ...",
     "pipeline": "compare pipeline schedules: onepass pipeline --devices 8 --microbatches 32",
 }
-# By what a model makes, the module that has its `run_sample` and `run_evaluate`.
+# By a model's output, the module with its `run_sample` and `run_evaluate`.
 COMMANDS = {
     "sound": "distill.command",
     "images": "pixelcnn.command",
     "arrays": "onepass.array_command",
 }
-SERVERS = ("serve", "launch")  # which have nothing to say for as long as all is well
+SERVERS = ("serve", "launch")  # silent while they run without errors
 HELP = frozenset({"-h", "--help"})
 COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")
 INTERRUPTED, NO_READER = 130, 141  # 128 + SIGINT, 128 + SIGPIPE
@@ -208,9 +208,13 @@ def _serve(rest: list[str]) -> int:
 
 
 def _of_kind(verb: str, needed: str, rest: list[str], **of_sound: Any) -> int:
-    """Run a verb from the floor that the model named in the arguments belongs to.
+    """Run a verb from the package that the model named in the arguments belongs to.
 
-    of_sound: what the verb of models of sound is given as well.
+    Args:
+      verb: "evaluate" or "sample".
+      needed: the options of the usage line.
+      rest: the words after the verb.
+      **of_sound: further arguments of the verb for models of sound.
     """
     if rest and rest[0] in HELP:
         print(

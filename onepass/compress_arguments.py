@@ -17,8 +17,8 @@ class CompressArguments:
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, or a shipped model of images; or a folder of `onepass.save`."""
     files: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FILES")]
-    """Images of the model's size, 8 bits a channel; or mono recordings of 16 bits at its rate; or
-    one npy file, for a folder of `onepass.save`."""
+    """Images of the model's size with 8 bits per channel; or 16-bit mono recordings at its sample
+    rate; or one npy file, for a folder of `onepass.save`."""
     out: Path
     """File to write, such as images.onepass."""
     overwrite: bool = False

@@ -23,11 +23,11 @@ from wavenet.data import audio
 
 
 def compress(given: CompressArguments) -> int:
-    """Return the exit status of `onepass compress ...`."""
+    """Run `onepass compress` and return the exit status."""
     if is_stored(given.model):
         return _compress_array(given)
     if not given.files:
-        raise UserError("Name the files to compress.")
+        raise UserError("`FILES` is empty: pass the files to compress.")
     check_new([given.out], given.overwrite)
     make_folder(given.out.parent)
     model, makes_images = _model(given.model)
@@ -58,7 +58,7 @@ def compress(given: CompressArguments) -> int:
 
 
 def decompress(given: DecompressArguments) -> int:
-    """Return the exit status of `onepass decompress ...`."""
+    """Run `onepass decompress` and return the exit status."""
     data = read_file(given.file)
     if is_stored(given.model):
         return _decompress_array(given, data)
@@ -78,9 +78,9 @@ def decompress(given: DecompressArguments) -> int:
 
 
 def _paths(out: Path, found: Container) -> list[Path]:
-    """Return a file in a folder for each element, by the names that were compressed.
+    """Return the path of every element's file, named after the compressed file.
 
-    Of several elements of one name each gets a file of its own.
+    Elements of the same name get different files.
     """
     count = found.shape[0]
     names = found.description.get("names")
@@ -88,7 +88,7 @@ def _paths(out: Path, found: Container) -> list[Path]:
         names = [f"{i:05d}" for i in range(count)]
     paths: dict[Path, None] = {}
     for i, name in enumerate(names):
-        # A name in a file is a stranger's: its last part alone says where to write.
+        # A name in a compressed file is untrusted: only its last part is used.
         path = out / (PurePosixPath(str(name).replace("\\", "/")).name or "unnamed")
         if found.kind == "images":
             path = path.with_suffix(".png")
@@ -101,9 +101,9 @@ def _paths(out: Path, found: Container) -> list[Path]:
 
 
 def _compress_array(given: CompressArguments) -> int:
-    """Write the file of an npy file, by a model that `onepass.save` wrote."""
+    """Compress an npy file, by a model that `onepass.save` wrote, and return the exit status."""
     if len(given.files) != 1 or given.condition:
-        raise UserError(f"{given.model} compresses one npy file, without `--condition`.")
+        raise UserError(f"{given.model} needs exactly one npy file, and no `--condition`.")
     check_new([given.out], given.overwrite)
     start, elements = time.perf_counter(), array_of(given.files[0])
     try:
@@ -121,7 +121,7 @@ def _compress_array(given: CompressArguments) -> int:
 
 
 def _decompress_array(given: DecompressArguments, data: bytes) -> int:
-    """Write the elements of a compressed file as an npy file."""
+    """Write the elements of a compressed file as an npy file, and return the exit status."""
     path = given.out / f"{given.file.stem}.npy"
     check_new([path], given.overwrite)
     elements = array_compression.decompress(load(given.model), data)
@@ -132,7 +132,11 @@ def _decompress_array(given: DecompressArguments, data: bytes) -> int:
 
 
 def _model(path: Path) -> tuple[Any, bool]:
-    """The model, and whether it makes images; UserError where it cannot compress."""
+    """Return the model, and whether it generates images.
+
+    Raises:
+      UserError: the model cannot compress.
+    """
     model: Any = load(path)
     if not model.compresses:
         raise UserError(f"{path} cannot compress: it has no exact conditionals.")

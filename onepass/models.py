@@ -63,11 +63,11 @@ def list_models() -> list[ModelInfo]:
     return found
 
 
-def load(place: str | Path) -> "Model":
+def load(location: str | Path) -> "Model":
     """Load a model by name, path or URL.
 
     Args:
-      place: the name of a shipped model, see `list_models`; a run directory or model folder; a
+      location: the name of a shipped model, see `list_models`; a run directory or model folder; a
         folder written by `save`; a bundle, NAME/VERSION or NAME; or the URL of a served model,
         http://HOST:PORT/NAME (also https and grpc).
 
@@ -82,15 +82,15 @@ def load(place: str | Path) -> "Model":
     Raises:
       UserError: the model does not exist or cannot be read.
     """
-    if is_url(place):
+    if is_url(location):
         from onepass.remote_model import RemoteModel
 
-        return RemoteModel(str(place))
-    path = Path(place)
-    if str(place) in SHIPPED and not path.exists():
-        return _trained(SHIPPED[str(place)], path)
+        return RemoteModel(str(location))
+    path = Path(location)
+    if str(location) in SHIPPED and not path.exists():
+        return _trained(SHIPPED[str(location)], path)
     if not path.exists():
-        raise UserError(f"There is no model {place}; shipped are {', '.join(SHIPPED)}.")
+        raise UserError(f"There is no model {location}; shipped are {', '.join(SHIPPED)}.")
     if model_store.is_stored(path):
         return model_store.load(path)
     if is_bundle(path):
@@ -103,7 +103,7 @@ def load(place: str | Path) -> "Model":
 def is_bundle(path: Path) -> bool:
     """Return whether a folder, or its subfolder for a version, holds an exported program."""
     versions = (folder for folder in path.glob("*/") if folder.name.isdecimal())
-    return any((place / PROGRAM_FILE).exists() for place in (path, *versions))
+    return any((each / PROGRAM_FILE).exists() for each in (path, *versions))
 
 
 def makes_of(path: Path) -> str:

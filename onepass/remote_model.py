@@ -63,19 +63,21 @@ class RemoteModel:
           temperature: see `Autoregressive.sample`.
 
         Raises:
-          ClientError: the server refuses or cannot be reached. UserError: it is no user's model.
+          ClientError: the server rejects the request or cannot be reached.
+          UserError: the model is not a user's model.
         """
         return self._arrays.sample(num, length, seed, condition, temperature)
 
     def log_prob(self, elements: Any, condition: Any = None) -> np.ndarray:
-        """Return the log-probability of every element, float32, in nats, by a user's model.
+        """Return the log-probability of every element under a user's model, float32, in nats.
 
         Args:
           elements: as for `Autoregressive.log_prob`.
           condition: as for `Autoregressive.log_prob`.
 
         Raises:
-          ClientError: the server refuses or cannot be reached. UserError: the model has none.
+          ClientError: the server rejects the request or cannot be reached.
+          UserError: the model has no log-probabilities.
         """
         return self._arrays.log_prob(elements, condition)
 
@@ -109,15 +111,15 @@ class RemoteModel:
     def stream(self, condition: Any = None, *, seed: int = 0, **given: Any) -> Iterator[np.ndarray]:
         """Yield one sound in chunks float32 [samples], as the server generates it.
 
-        With frames from the `frames(...)` of a local model, it has the recording's level. A
-        user's model of sequences needs `length`.
+        With frames from the `frames(...)` of a local model, it has the recording's level. For a
+        user's model of sequences, `length` is required.
         """
         if self.spec.get("kind") == "array":
             length, temperature = given.pop("length"), given.pop("temperature", 1.0)
             yield from self._arrays.stream(length, seed, condition, temperature)
             return
         if not self.makes_sound:
-            raise UserError(f"The model `{self.name}` makes images: see `progressions`.")
+            raise UserError(f"The model `{self.name}` generates images: call `progressions`.")
         gain_db = getattr(condition, "gain_db", 0.0)
         with self._client.speak(self.name, frames=condition, seed=seed, **given) as chunks:
             for chunk in chunks:

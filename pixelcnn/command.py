@@ -187,7 +187,7 @@ def format_report(figures: dict) -> str:
     lines = [
         f"{figures['model']}, {trained}, on {counted(used, 'dev image')} of {figures['data']}"
         f"{left}",
-        f"  bits per dimension   {intervals.in_words(bits)}",
+        f"  bits per dimension   {intervals.format_measure(bits)}",
     ]
     for name, title in (DEEP_NAMES if set(codecs) <= set(DEEP_NAMES) else NAMES).items():
         said = "not measured"
@@ -201,7 +201,7 @@ def format_report(figures: dict) -> str:
         lines.append(f"  seconds an image    {figures['seconds_per_picture']:.3f}")
     for name, measure in figures["measures"].items():
         if name != "bits_per_dim":
-            lines.append(f"  {name.replace('_', ' ')}   {intervals.in_words(measure)}")
+            lines.append(f"  {name.replace('_', ' ')}   {intervals.format_measure(measure)}")
     if samples := figures.get("samples"):
         heat = " ".join(f"{temperature:g}" for temperature in samples["temperature"])
         what = f"guidance {samples['guidance']:g}, temperature {heat}"
@@ -217,7 +217,7 @@ def _quality(measures: dict) -> str:
 
     few = " of too few images" if measures.get("too_few_images") else ""
     return (
-        f"class seen in {intervals.in_words(measures['class_accuracy'], 100.0, 1, '%')}, "
+        f"class seen in {intervals.format_measure(measures['class_accuracy'], 100.0, 1, '%')}, "
         f"Frechet distance {measures['frechet_distance']:.2f}{few}, "
         f"precision {measures['precision']:.2f}, recall {measures['recall']:.2f}"
     )

@@ -11,8 +11,7 @@ import tensorflow as tf
 from likelihoods import Codec
 from replicator.runs.errors import UserError
 from replicator.runs.folders import counted
-from replicator.runs.intervals import in_words as measure_in_words
-from replicator.runs.intervals import weighted_mean
+from replicator.runs.intervals import format_measure, weighted_mean
 from replicator.runs.progress import Progress
 from wavenet.copy_synthesis import (
     SoundsCallback,
@@ -178,12 +177,12 @@ def format_report(figures: dict) -> str:
     bits = figures["measures"]["bits_per_sample"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
-        f"  bits per sample    {measure_in_words(bits)}",
+        f"  bits per sample    {format_measure(bits)}",
         _flac_line(bits["mean"], figures["codec"].get("flac")),
     ]
     if predictor := figures.get("untrained_predictor"):
         lines.append(
-            f"  mel-LPC, untrained {measure_in_words(predictor['bits_per_sample'])}, order "
+            f"  mel-LPC, untrained {format_measure(predictor['bits_per_sample'])}, order "
             f"{predictor['order']}, from the same mel"
         )
     lines.append(

@@ -6,13 +6,6 @@ from wavenet.presets import TrainConfig
 from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
 
-__all__ = ["Network", "make_network", "same_network"]
-
-
-def same_network(network: Network) -> Network:
-    """Another network of the same configuration, with untrained weights."""
-    return network.untrained()
-
 
 def make_network(config: TrainConfig) -> Network:
     """Return an untrained network: a vocoder where it has `conditioner_units`, else the paper's.

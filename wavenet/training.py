@@ -24,9 +24,10 @@ from wavenet.data.recordings import DataError, ScanReport, ScanRules, scan
 from wavenet.evaluation_callback import EvaluationCallback
 from wavenet.features import PitchConvention
 from wavenet.features.frame_statistics import FrameStatistics
-from wavenet.networks import Network, make_network
+from wavenet.networks import make_network
 from wavenet.preparation import prepare_network
 from wavenet.presets import TrainConfig
+from wavenet.sound_network import Network
 
 KIND = "wavenet"
 HEARD = ("level_db", "frames")  # of config.json: what the recordings were, which decides nothing
@@ -39,7 +40,7 @@ def train(
     config: TrainConfig,
     data: Path,
     workdir: Path,
-    say=print,
+    log=print,
     replicator: Replicator | None = None,
 ) -> Outcome:
     """Train or resume a run in `workdir` and return how it ended.
@@ -49,14 +50,14 @@ def train(
       config: everything that determines the result.
       data: a folder of recordings, see `scan`.
       workdir: the run directory, created if missing; a run there must have the same configuration.
-      say: called with progress messages.
+      log: called with progress messages.
       replicator: the devices; None: one device. It changes nothing but the time.
 
     Raises:
       UserError, DataError, AudioError: with a line that explains what to do.
     """
     check_outside(workdir, data, "recordings")
-    with TrainingRun(workdir, replicator, say, config.data.batch_size, config.optimizer) as run:
+    with TrainingRun(workdir, replicator, log, config.data.batch_size, config.optimizer) as run:
         with run.preparing():
             report = scan_folder(data, config, Path(workdir) / FEATURES)
             config = config.resolved(len({r.speaker for r in report.of("train")}))
@@ -83,9 +84,9 @@ def train(
         )
 
 
-def begin(network: Network, state: TrainState, config: TrainConfig, corpus: Corpus, say) -> None:
+def begin(network: Network, state: TrainState, config: TrainConfig, corpus: Corpus, log) -> None:
     """Set the weights, and their average, that depend on the corpus, before the first step."""
-    prepare_network(network, config, corpus, say)
+    prepare_network(network, config, corpus, log)
     state.start(network.trainable_variables)
 
 

@@ -23,7 +23,7 @@ from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.linear_prediction import predictions
-from wavenet.network import gated, stack_of
+from wavenet.residual_layers import gated, stack_of
 from wavenet.sound_network import Network, check_condition, initial_embedding, speaker_row
 
 AHEAD = 4  # of the pitch taps, how many lie later than one period ago

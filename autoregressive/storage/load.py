@@ -28,13 +28,13 @@ class StoredNetwork:
 
 
 class SteppedStoredNetwork(StoredNetwork):
-    """A stored network that has a step, for a few numbers of rows.
+    """A stored network with a step for a few batch sizes.
 
-    Other numbers of rows take it group by group: rows do not depend on each other.
+    Other batches are computed in groups of rows, since rows do not depend on each other.
 
     Args:
       program: the SavedModel.
-      step_rows: rows for which a step is stored.
+      step_rows: batch sizes for which a step is stored.
     """
 
     def __init__(self, program: Any, step_rows: list[int]):
@@ -52,7 +52,7 @@ class SteppedStoredNetwork(StoredNetwork):
     def step(
         self, inputs: tf.Tensor, state: Any, condition: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of the next times, and the state after them."""
+        """Return the parameters of the next times, and the new state."""
         outputs = []
         for time in range(inputs.shape[1]):
             now = [x[:, time : time + 1] for x in (inputs, condition) if x is not None]
@@ -61,7 +61,7 @@ class SteppedStoredNetwork(StoredNetwork):
         return tf.concat(outputs, 1), state
 
     def _one(self, arguments: list[tf.Tensor], state: Any) -> tuple[tf.Tensor, Any]:
-        """Step once; arguments: [batch, 1, ...]."""
+        """Return the parameters of one time, and the new state; arguments: [batch, 1, ...]."""
         batch = arguments[0].shape[0]
         if batch in self._stored:
             inputs, *condition = arguments
@@ -76,7 +76,7 @@ class SteppedStoredNetwork(StoredNetwork):
 
 
 def _rows(values: tf.Tensor, count: int) -> tf.Tensor:
-    """Return so many rows: the values, and zeros after them."""
+    """Return values padded with zeros to `count` rows."""
     return tf.pad(values, [[0, count - values.shape[0]], *[[0, 0]] * (values.shape.rank - 1)])
 
 
@@ -128,11 +128,11 @@ class StoredCodec:
         return self._ranked(self._program.decode, symbols)
 
     def scale(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return what a network reads of symbols."""
+        """Return symbols as a network's input."""
         return self._ranked(self._program.scale, symbols)
 
     def _ranked(self, function: Any, symbols: Any) -> tf.Tensor:
-        """Call a function of tensors of one rank on a tensor of less."""
+        """Call a function of tensors of one rank on a tensor of lower rank."""
         spec = function.concrete_functions[0].inputs[0]
         symbols = tf.cast(symbols, spec.dtype)
         ones = [1] * (spec.shape.rank - symbols.shape.rank)
@@ -144,10 +144,10 @@ def load(folder: str | Path) -> Autoregressive:
     """Return the model that `save` wrote, with the same methods, seeds and log-probabilities.
 
     Args:
-      folder: that `save` wrote.
+      folder: the folder that `save` wrote.
 
     Raises:
-      UserError: there is no such model, or it cannot be read.
+      UserError: the model does not exist or cannot be read.
     """
     program, spec = read(Path(folder))
     specs = [_spec(part) for part in (spec["inputs"], spec["condition"]) if part]
@@ -168,16 +168,16 @@ def load(folder: str | Path) -> Autoregressive:
 
 
 def read(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """Return the program of a folder that `save` wrote, and what its `autoregressive.json` holds.
+    """Return the program of a folder that `save` wrote, and the values in `autoregressive.json`.
 
     Raises:
-      UserError: there is no such model, or it cannot be read.
+      UserError: the model does not exist or cannot be read.
     """
     try:
         spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
         return tf.saved_model.load(str(folder / PROGRAM_FOLDER)), spec
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder} holds no model that `save` wrote: {error}.") from error
+        raise UserError(f"{folder} contains no model that `save` wrote: {error}.") from error
 
 
 def _spec(described: dict[str, Any]) -> tf.TensorSpec:

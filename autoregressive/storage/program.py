@@ -10,12 +10,12 @@ from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
 
-# Rows for which a step is stored.
+# Batch sizes for which a step is stored.
 STEP_ROWS = (1, 8)
 
 
 class Program(tf.Module):
-    """All that a model computes: network, step, distribution and codec.
+    """All functions of a model: network, step, distribution and codec.
 
     Args:
       model: whose functions are traced here, once each.
@@ -60,7 +60,7 @@ class Program(tf.Module):
 
 
 def add_codec(program: Any, codec: Codec, order: str) -> None:
-    """Set `encode`, `decode` and `scale` of a program."""
+    """Add `encode`, `decode` and `scale` to a program."""
     axes = [None] * (2 if order == "time" else 4)
     symbols = tf.TensorSpec(axes, tf.float32 if codec.levels is None else tf.int32)
     elements = tf.TensorSpec(axes, tf.as_dtype(codec.decode(tf.zeros([], symbols.dtype)).dtype))
@@ -70,12 +70,12 @@ def add_codec(program: Any, codec: Codec, order: str) -> None:
 
 
 def variables_of(functions: Iterable[Any]) -> list[tf.Variable]:
-    """Return the variables that concrete functions read, which a SavedModel has to find."""
+    """Return the variables that concrete functions read; a SavedModel must be able to find them."""
     return list({v.ref(): v for function in functions for v in function.variables}.values())
 
 
 def network_specs(model: Autoregressive) -> list[tf.TensorSpec]:
-    """Return the network's arguments, of any batch and length."""
+    """Return the network's arguments, for any batch and length."""
     network = model.symbol_network
     return [network.inputs] if network.condition is None else [network.inputs, network.condition]
 
@@ -91,5 +91,5 @@ def stored_step(stepped: Any, specs: Sequence[tf.TensorSpec], rows: int):
 
 
 def function_of(function: Callable, specs: Sequence[Any]) -> Any:
-    """Return a `tf.function` of one input signature."""
+    """Return a `tf.function` with one input signature."""
     return tf.function(function, autograph=False, input_signature=list(specs))

@@ -1,4 +1,4 @@
-"""`save`: a model's programs and what is known of them, in a folder."""
+"""`save`: a model's programs and their specification in a folder."""
 
 import contextlib
 import json
@@ -15,16 +15,16 @@ from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
 
 SPEC_FILE, PROGRAM_FOLDER = "autoregressive.json", "program"
-# Operations that call back into the Python process that made them.
+# Operations that call Python in the process that created them.
 PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 
 
 def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | None = None) -> Path:
-    """Write a model as programs that need none of the code that defined it.
+    """Write a model as programs that run without the code that defined it.
 
     Args:
-      model: with today's weights.
-      folder: made if missing; a model that is there is replaced.
+      model: with its current weights.
+      folder: created if missing; an existing model is replaced.
       sample_rate_hz: of a model of sound; None: that of the model, if it has one.
 
     Returns:
@@ -34,7 +34,7 @@ def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | Non
 
     Raises:
       UserError: a part of the model cannot be stored; the message names it.
-      ValueError: a sample rate below 1, or for images.
+      ValueError: the sample rate is below 1, or the model generates images.
     """
     with_step = model.symbol_network.has_step
     spec = _spec(model, with_step) | {"sample_rate_hz": rate_of(model, sample_rate_hz)}
@@ -42,15 +42,18 @@ def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | Non
 
 
 def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
-    """Return the sample rate in Hz to store with a model, checked; None where it makes no sound.
+    """Return the sample rate in Hz to store with a model, or None if it generates no sound.
 
     Args:
       model: has `order` and `sample_rate_hz`.
-      sample_rate_hz: given instead.
+      sample_rate_hz: overrides the model's.
+
+    Raises:
+      ValueError: the rate is no integer of at least 1, or the model generates images.
     """
     rate_hz = model.sample_rate_hz if sample_rate_hz is None else sample_rate_hz
     if rate_hz is not None and (rate_hz < 1 or int(rate_hz) != rate_hz):
-        raise ValueError(f"`sample_rate_hz` must be a whole number above 0, got {rate_hz}.")
+        raise ValueError(f"`sample_rate_hz` must be an integer of at least 1, got {rate_hz}.")
     if rate_hz is not None and model.order != "time":
         raise ValueError(f"`sample_rate_hz` must be None for images, got {rate_hz}.")
     return None if rate_hz is None else int(rate_hz)
@@ -61,8 +64,8 @@ def write(make: Callable[[], tf.Module], spec: dict[str, Any], folder: Path) -> 
 
     Args:
       make: traces the program.
-      spec: what `autoregressive.json` holds.
-      folder: made if missing.
+      spec: the values of `autoregressive.json`.
+      folder: created if missing.
 
     Raises:
       UserError: the program cannot be stored.
@@ -77,7 +80,7 @@ def write(make: Callable[[], tf.Module], spec: dict[str, Any], folder: Path) -> 
 
 @contextlib.contextmanager
 def named_reasons(verb: str) -> Iterator[None]:
-    """Raise UserError with one line for what TensorFlow raises of a program that it cannot save."""
+    """Raise UserError, with one line, for an error of TensorFlow in saving a program."""
     try:
         yield
     except UserError:
@@ -112,7 +115,7 @@ def _described(spec: tf.TensorSpec) -> dict[str, Any]:
 
 
 def _check_python(program: tf.Module) -> None:
-    """Raise UserError for an operation that only the process which made it can run."""
+    """Raise UserError for an operation that only the process that created it can run."""
     parts = tf.nest.flatten(list(vars(program).values()))
     for function in (part for part in parts if hasattr(part, "get_concrete_function")):
         definition = function.get_concrete_function().graph.as_graph_def()

@@ -88,6 +88,11 @@ class DistillConfig:
         """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "batch_size")
 
+    @property
+    def needs_features(self) -> bool:
+        """Whether the loss compares features of a classifier, which is trained first."""
+        return False
+
 
 @dataclasses.dataclass(frozen=True)
 class GuidedConfig(DistillConfig):
@@ -121,6 +126,11 @@ class FlowConfig(DistillConfig):
         super().__post_init__()
         require(len(self.flows) > 0, "flows", "at least one", self.flows)
         at_least(self, 1, "units")
+
+    @property
+    def needs_features(self) -> bool:
+        """Whether the loss compares features of a classifier, which is trained first."""
+        return self.targets.features > 0
 
 
 def _check_terms(targets: GuidedTargets | FlowTargets, *others: str) -> None:

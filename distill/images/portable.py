@@ -30,7 +30,7 @@ def export_run(
     workdir: Path | None = None,
     *,
     tensor_float_32: bool = True,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> Path:
     """Write a folder whose `python run.py` distils the teacher elsewhere, and return the folder.
 
@@ -58,5 +58,5 @@ def export_run(
         frozen={f"teacher/{i:03d}": weight for i, weight in enumerate(frozen.variables)},
         tensor_float_32=tensor_float_32,
     )
-    say(next_command(folder, state))
+    log(next_command(folder, state))
     return folder

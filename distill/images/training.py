@@ -38,7 +38,7 @@ def distill(
     teacher_path: Path,
     data: Path | str,
     workdir: Path,
-    say=print,
+    log=print,
     replicator: Replicator | None = None,
 ) -> Outcome:
     """Distil or resume a run in `workdir`, an ordinary image model, and return how it ended.
@@ -50,14 +50,14 @@ def distill(
       teacher_path: its location.
       data: images with the teacher's conditions, see `read_corpus`.
       workdir: the run directory, created if missing; a run there must have the same configuration.
-      say: called with progress messages.
+      log: called with progress messages.
       replicator: the devices; None: one device. It changes nothing but the time.
 
     Raises:
       UserError, DataError: with a line that explains what to do.
     """
     check_outside(workdir, data, "images")
-    with TrainingRun(workdir, replicator, say, config.batch_size, config.optimizer) as run:
+    with TrainingRun(workdir, replicator, log, config.batch_size, config.optimizer) as run:
         with run.preparing():
             dataset = dataset_for(config, teacher, data)
             stored = run_config(preset, config, teacher, teacher_path, dataset, data)
@@ -94,23 +94,40 @@ def features_for(config: DistillConfig, dataset: ImageDataset, folder: Path) -> 
     Raises:
       UserError: the images have no classes.
     """
-    if not isinstance(config, FlowConfig) or not config.targets.features:
+    if not config.needs_features:
         return None
     return Features(classifier_for(dataset, dataset.config.network.base_size, folder))
 
 
+@functools.singledispatch
 def loss_of(
     config: DistillConfig,
     student: ImageDensity,
     teacher: ImageDensity,
     features: Features | None = None,
 ) -> GuidedLoss | FlowLoss:
-    """Return the loss of a distillation."""
-    if isinstance(config, FlowConfig):
-        return FlowLoss(student, teacher, config.targets, features)
-    if isinstance(config, GuidedConfig):
-        return GuidedLoss(student, teacher, config.targets, config.table_side)
+    """Return the loss of a distillation; another kind of distillation registers here."""
     raise ValueError(f"`config` must be of guidance or of flows, got {type(config).__name__}.")
+
+
+@loss_of.register
+def _(
+    config: FlowConfig,
+    student: ImageDensity,
+    teacher: ImageDensity,
+    features: Features | None = None,
+) -> FlowLoss:
+    return FlowLoss(student, teacher, config.targets, features)
+
+
+@loss_of.register
+def _(
+    config: GuidedConfig,
+    student: ImageDensity,
+    teacher: ImageDensity,
+    features: Features | None = None,
+) -> GuidedLoss:
+    return GuidedLoss(student, teacher, config.targets, config.table_side)
 
 
 def start(state: TrainState, student: ImageDensity, teacher: ImageModel) -> None:
@@ -148,13 +165,22 @@ def student_config(config: DistillConfig, theirs: AnyTrainConfig) -> AnyTrainCon
         "compute_dtype": config.compute_dtype,
         "seed": config.seed,
     }
-    if not isinstance(config, FlowConfig):
-        return type(theirs)(**given)
+    return _of_kind(config, theirs, given)
+
+
+@functools.singledispatch
+def _of_kind(config: DistillConfig, theirs: AnyTrainConfig, given: dict) -> AnyTrainConfig:
+    """Return the student's configuration from these fields, of the teacher's kind or of flows."""
+    return type(theirs)(**given)
+
+
+@_of_kind.register
+def _(config: FlowConfig, theirs: AnyTrainConfig, given: dict) -> MultiscaleTrainConfig:
     flows: dict[str, Any] = {
         "base": PixelCNNConfig(1, config.units, config.units),
         "base_flows": config.flows,
     }
-    if isinstance(theirs, MultiscaleTrainConfig):
+    if theirs.kind == "multiscale":
         network = dataclasses.replace(theirs.network, **flows)
     else:
         network = MultiscaleConfig(theirs.data.size, **flows)
@@ -169,12 +195,12 @@ def _check(config: DistillConfig, teacher: ImageModel) -> None:
         raise UserError(f"The teacher must be of 8-bit images to be distilled, got {teacher.bits}.")
     if teacher.multiscale is not None and teacher.multiscale.has_flow:
         raise UserError("The teacher's base is a flow already; it needs one of a PixelCNN.")
-    if isinstance(config, GuidedConfig) and not teacher.config.conditioning.has_null:
+    if config.kind == "guided" and not teacher.config.conditioning.has_null:
         raise UserError(
             "Only a model of classes can be guided, or of captions that training dropped, hence "
             "distilled so."
         )
-    if isinstance(config, FlowConfig) and not teacher.config.output.has_density:
+    if config.kind == "flow" and not teacher.config.output.has_density:
         raise UserError(
             "A softmax over levels has no gradient that could reach a flow; it needs a teacher "
             "with --output.likelihood logistic."

@@ -226,7 +226,7 @@ def train_units(
     batch_size: int = 16,
     clip_frames: int = 96,
     seed: int = 0,
-    say=print,
+    log=print,
 ) -> UnitClassifier:
     """Return a `UnitClassifier` of a corpus: find its units, and train its network on them.
 
@@ -239,7 +239,7 @@ def train_units(
       batch_size: clips per update.
       clip_frames: frames per clip.
       seed: of the clusters, the weights and the clips.
-      say: called with progress messages.
+      log: called with progress messages.
     """
     if corpus.mel is None:
         raise UserError("`corpus` must have mel frames, got none.")
@@ -247,7 +247,7 @@ def train_units(
     classifier = UnitClassifier(UnitConfig(corpus.mel, num_units, channels), seed)
     recordings = [frames_of(corpus, r, ["mel"]) for r in recordings_of(corpus, split)]
     mel, units = _find_units(classifier, recordings, seed)
-    say(f"speech units: {num_units} clusters of {len(mel):,} frames")
+    log(f"speech units: {num_units} clusters of {len(mel):,} frames")
     state = TrainState(classifier, OPTIMIZER, steps)
 
     @tf.function(autograph=False)
@@ -261,7 +261,7 @@ def train_units(
     for other, members in corpus.splits.items():
         if members and other != split:
             seconds = time.monotonic() - started
-            say(_reached(classifier, corpus, other) + f" after {seconds:.0f} s")
+            log(_reached(classifier, corpus, other) + f" after {seconds:.0f} s")
     return classifier
 
 

@@ -102,17 +102,17 @@ class DrawArguments(Connection):
 class ArrayArguments(Connection):
     """Sample a user's model on a server: sample_SEED.npy, [num, ...].
 
-    The token is read from ONEPASS_TOKEN.
+    ONEPASS_TOKEN holds the token.
     """
 
     length: tuple[int, ...] = (1000,)
-    """Elements of a sequence; or the shape that the model was exported for."""
+    """Length of a sequence, or the shape that the model was exported for."""
     num: int = 1
-    """Samples, from the rows 0, 1, ... of the seed."""
+    """Number of samples, from rows 0, 1, ... of the seed."""
     temperature: float = 1.0
-    """1 samples the model; less comes closer to its mode."""
+    """1 samples the model; less is closer to its mode."""
     condition: Path | None = None
-    """npy file [num, length, channels], for a model with a condition."""
+    """npy file of a condition [num, length, channels], for a model with one."""
 
 
 ARGUMENTS: dict[str, Any] = {
@@ -157,7 +157,7 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
 
 
 def _sample_arrays(client: Client, name: str, spec: dict[str, Any], given: ArrayArguments) -> int:
-    """Writes the samples as one file."""
+    """Write all samples to one file."""
     path = given.out / f"sample_{given.seed}.npy"
     check_new([path], given.overwrite)
     length: Any = given.length[0] if len(given.length) == 1 else given.length

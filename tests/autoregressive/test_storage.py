@@ -105,7 +105,7 @@ def test_what_cannot_be_stored_is_named(tmp_path):
 
 
 def test_a_folder_without_a_model_is_named(tmp_path):
-    with pytest.raises(UserError, match="holds no model that `save` wrote"):
+    with pytest.raises(UserError, match="contains no model that `save` wrote"):
         load(tmp_path / "nothing")
 
 
@@ -115,7 +115,9 @@ def test_a_sample_rate_is_stored_and_kept(stored, tmp_path):
     loaded = load(save(model, tmp_path / "rated", sample_rate_hz=8000))
     assert loaded.sample_rate_hz == 8000
     assert load(save(loaded, tmp_path / "again")).sample_rate_hz == 8000
-    with pytest.raises(ValueError, match="`sample_rate_hz` must be a whole number above 0, got -1"):
+    with pytest.raises(
+        ValueError, match="`sample_rate_hz` must be an integer of at least 1, got -1"
+    ):
         save(model, tmp_path / "wrong", sample_rate_hz=-1)
 
 

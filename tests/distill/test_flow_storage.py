@@ -55,5 +55,5 @@ def test_what_is_no_model_of_a_user_is_named(tmp_path):
     with pytest.raises(UserError, match="a model of the kind 'other', which is unknown"):
         load(tmp_path)
     (tmp_path / "autoregressive.json").write_text("[]")
-    with pytest.raises(UserError, match="holds no model that `save` wrote"):
+    with pytest.raises(UserError, match="contains no model that `save` wrote"):
         load(tmp_path)

@@ -93,7 +93,7 @@ def test_what_is_asked_wrongly_is_named(saved, tmp_path, capsys):
     student = ("evaluate", saved / "student", "--data", tmp_path / "loud.npy")
     assert "is a student, which has no log-probabilities" in refusal(capsys, *student)
     nothing = ("evaluate", saved / "deep", "--data", tmp_path)
-    assert "holds no file of .png" in refusal(capsys, *nothing)
+    assert "contains no .png" in refusal(capsys, *nothing)
     length = ("sample", saved / "own", "--out", tmp_path, "--length", 3, 4)
     assert "`length` must be a number" in refusal(capsys, *length)
 

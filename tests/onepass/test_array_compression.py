@@ -52,9 +52,9 @@ def test_the_command_compresses_an_array(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("real", "over 2 to 4096 levels compress, got real numbers"),
-        ("sound", "over 2 to 4096 levels compress, got 65536"),
-        ("student", "A FlowStudent has no exact conditionals to compress by"),
+        ("real", "must have 2 to 4096 levels to compress, got real numbers"),
+        ("sound", "must have 2 to 4096 levels to compress, got 65536"),
+        ("student", "A FlowStudent cannot compress: it has no exact conditionals"),
     ],
 )
 def test_what_cannot_compress_is_refused(name, reason):

@@ -519,6 +519,19 @@ def test_a_profile_of_a_busy_machine_is_said_to_be_one(capsys, monkeypatch, tmp_
         assert ("left 40% of the processor time" in capsys.readouterr().out) is warns
 
 
+def test_a_home_that_cannot_be_written_names_the_option(monkeypatch, tmp_path):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").write_text("no folder")
+    rest = r".* `--profiles` names another folder for profiles\.$"
+    with pytest.raises(UserError, match=r"^Cannot make the folder .*/home/\.cache/" + rest):
+        command.run(PlanArguments("fake", 4), Fake())
+    full = Store(tmp_path / "full", fresh=True)
+    (full.folder / "key.json").mkdir()
+    with pytest.raises(UserError, match=r"^Cannot write .*/full/key\.json" + rest):
+        full.kept("key", dict)
+
+
 def test_what_a_step_allocates_is_what_it_needs():
     def step():
         np.ones(2**25, np.uint8).sum()

@@ -189,7 +189,9 @@ def test_what_export_is_given_wrongly_is_named(tmp_path):
         onepass.export(own, tmp_path / "mine")
     with pytest.raises(ValueError, match="`model` must be an Autoregressive or a FlowStudent"):
         onepass.export(object(), tmp_path / "mine" / "1")
-    with pytest.raises(ValueError, match="`sample_rate_hz` must be a whole number above 0, got 0"):
+    with pytest.raises(
+        ValueError, match="`sample_rate_hz` must be an integer of at least 1, got 0"
+    ):
         onepass.export(own, tmp_path / "mine" / "1", sample_rate_hz=0)
     with pytest.raises(ValueError, match="`sample_rate_hz` must be None for images"):
         onepass.export(model("deep"), tmp_path / "mine" / "1", sample_rate_hz=8000)

@@ -40,7 +40,7 @@ def figures_of(tmp_path_factory):
             network=dataclasses.replace(config.network, **network),
             data=dataclasses.replace(config.data, features=()),
         )
-        train("wavenet-smoke", config, data, folder / "run", say=lambda line: None)
+        train("wavenet-smoke", config, data, folder / "run", log=lambda line: None)
         model = load(folder / "run")
         corpus = evaluation.dev_corpus(model, data)
         return {"model": "m", "step": 1, "data": "d"} | evaluation.evaluate(model, corpus, copies=1)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from wavenet.networks import Network
+from wavenet.sound_network import Network
 
 
 class PassState(NamedTuple):

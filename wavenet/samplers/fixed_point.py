@@ -11,8 +11,8 @@ window then begins behind them, in each row of a batch for itself.
 
 import tensorflow as tf
 
-from wavenet.networks import Network
 from wavenet.samplers.block_pass import BlockPass, PassState, window
+from wavenet.sound_network import Network
 
 WINDOW_SAMPLES = 64
 

@@ -12,12 +12,12 @@ import numpy as np
 import tensorflow as tf
 
 from wavenet.network import WaveNet
-from wavenet.networks import Network
 from wavenet.samplers import naive
 from wavenet.samplers.fixed_point import FixedPointSampler
 from wavenet.samplers.numba.sampler import is_known, sampler_for
 from wavenet.samplers.vocoder import VocoderSampler
 from wavenet.samplers.xla import XlaSampler
+from wavenet.sound_network import Network
 from wavenet.speech_model import PassCount, Request
 from wavenet.vocoder import VocoderWaveNet
 

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from wavenet.networks import Network
+from wavenet.sound_network import Network
 
 
 class NaiveSampler:

@@ -13,8 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from wavenet.config import WaveNetConfig
-from wavenet.network import WaveNet, gated
-from wavenet.networks import Network
+from wavenet.network import WaveNet
+from wavenet.residual_layers import gated
+from wavenet.sound_network import Network
 
 
 class SamplerState(NamedTuple):

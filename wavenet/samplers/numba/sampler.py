@@ -15,10 +15,10 @@ import tensorflow as tf
 from likelihoods import Categorical, Gaussian, LogisticMixture
 from replicator.runs.field_rules import require
 from wavenet.network import WaveNet
-from wavenet.networks import Network
 from wavenet.samplers.numba import bunches, samples
 from wavenet.samplers.numba.program import Program
 from wavenet.samplers.numba.state import Conditions, GenerationState, Pace, first_state
+from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
 
 
