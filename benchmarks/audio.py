@@ -24,9 +24,9 @@ from wavenet.features import MelConvention
 from wavenet.network import WaveNet
 from wavenet.networks import Network
 from wavenet.presets import PRESETS
-from wavenet.samplers import NaiveSampler, XlaSampler
+from wavenet.samplers import NaiveSampler
 from wavenet.samplers.numba.sampler import sampler_for
-from wavenet.samplers.vocoder import VocoderSampler
+from wavenet.samplers.xla import xla_sampler
 from wavenet.vocoder import VocoderWaveNet
 
 NETWORKS = {
@@ -79,10 +79,8 @@ def _add(found: Benchmark, size: str, network: Network, batch: int, samples: int
         "Numba": _chunk(sampler_for(network), batch, condition, noise),
         "Numba, one core": _chunk(sampler_for(network, 1), batch, condition, noise),
     }
-    if isinstance(network, VocoderWaveNet):
-        calls["XLA"] = _chunk(VocoderSampler(network), batch, condition, noise)
-    else:
-        calls["XLA"] = _chunk(XlaSampler(network), batch, condition, noise)
+    calls["XLA"] = _chunk(xla_sampler(network), batch, condition, noise)
+    if isinstance(network, WaveNet):  # a vocoder's layers run once for several samples
         for name, loop in (
             ("tf.while_loop", PlainLoop(network, jit_compile=False)),
             ("tf.while_loop, XLA", PlainLoop(network, jit_compile=True)),
