@@ -68,22 +68,18 @@ def fit(
     """Train or resume training of a model's weights in place.
 
     Args:
-      model: an `Autoregressive` or a student. Its network is called in inference mode, without
-        dropout.
-      batches: arrays of elements [num, time] or [num, height, width, channels], a pair of elements
-        and condition, an iterable of batches, `tf.data` or a function of the step, see `Batches`.
+      model: an `Autoregressive` or a student. Its network is called as in use, without dropout.
+      batches: elements [num, time] or [num, height, width, channels], a pair of elements and
+        condition, an iterable of these, `tf.data` or a function of the step, see `Batches`.
       steps: total number of updates, including those of a run that is resumed.
       loss: from the model and a batch to a scalar, a mean over rows, or that and a dict of metrics.
-      optimizer: an `OptimizerConfig` of the library's Adam, which leaves the Polyak average in the
-        weights; or a Keras optimiser.
-      schedule: from the step, int32 [], to Adam's learning rate; None: that of the optimiser.
-      evaluate: a function from the model to a score, lower is better; or held-out data, as
-        `batches`, whose mean loss is the score.
+      optimizer: a Keras optimiser or an `OptimizerConfig`, which leaves the averaged weights.
+      schedule: from the step, int32 [], to Adam's learning rate; None: the optimiser's own.
+      evaluate: held-out data, whose mean loss is the score, or a function from model to score.
       evaluate_every: steps between two evaluations, each with a checkpoint.
       batch_size: rows drawn from arrays.
       seed: of the draw of rows.
-      workdir: for checkpoints, metrics and events; a run there is resumed exactly. None: nothing
-        is written.
+      workdir: for checkpoints, metrics and events; a run there is resumed exactly. None: none.
       replicator: in whose scope the network was created; None: one device.
       jit_compile: compile the step with XLA.
       log: called with progress messages; a progress bar is shown on standard error.
@@ -92,8 +88,7 @@ def fit(
       The outcome: `step`, `reason`, `seconds`, `best_score` and `best_step`.
 
     Raises:
-      ValueError: bad data, loss or arguments.
-      UserError: training diverged, or `workdir` has a run of another configuration.
+      ValueError, UserError: bad data or loss; training diverged; the directory has another run.
     """
     _check_counts(steps=steps, evaluate_every=evaluate_every, batch_size=batch_size)
     rank = 2 if model.order == "time" else 4

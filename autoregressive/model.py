@@ -44,8 +44,13 @@ class Autoregressive:
     Raises:
       ValueError: the network has another number of output channels than the distribution has
         parameters, or codec and distribution have different levels.
+
+    Attributes:
+      sample_rate_hz: of a model of sound that was stored with one; else None.
     """
 
+    kind = "autoregressive"
+    sample_rate_hz: int | None = None
     compresses: ClassVar[bool] = False  # has `compress` and `decompress`
 
     def __init__(
@@ -332,7 +337,7 @@ class Autoregressive:
         """Return a sampler with a draft.
 
         Raises:
-          ValueError: the model has no draft: it is not of levels in time order.
+          ValueError: the model is not one of levels in time order, or the draft does not fit it.
         """
         if self.order != "time" or self.distribution.levels is None:
             raise ValueError('`method="speculative"` needs levels in time order.')

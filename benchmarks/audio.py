@@ -15,18 +15,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.samplers import SAMPLERS
 from benchmarks import cpp_bound, torch_peers
-from benchmarks.derived_step import DerivedLoop
 from benchmarks.report import Benchmark, Measure, Row
 from benchmarks.while_loop import PlainLoop
+from wavenet.autoregression import symbols_of
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.network import WaveNet
-from wavenet.networks import Network
 from wavenet.presets import PRESETS
 from wavenet.samplers import NaiveSampler
+from wavenet.samplers.generation import xla_sampler
 from wavenet.samplers.numba.sampler import sampler_for
-from wavenet.samplers.xla import xla_sampler
+from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
 
 NETWORKS = {
@@ -55,7 +56,7 @@ AGAINST = {
     "derived step": ("naive", "XLA", "tf.while_loop, XLA"),
     "tf.while_loop, XLA": ("tf.while_loop",),
 }
-Call = Callable[[], Any]
+Call = Callable[..., Any]
 
 
 def benchmark(quick: bool = False) -> Benchmark:
@@ -80,12 +81,10 @@ def _add(found: Benchmark, size: str, network: Network, batch: int, samples: int
         "Numba, one core": _chunk(sampler_for(network, 1), batch, condition, noise),
     }
     calls["XLA"] = _chunk(xla_sampler(network), batch, condition, noise)
-    if isinstance(network, WaveNet):  # a vocoder's layers run once for several samples
-        for name, loop in (
-            ("tf.while_loop", PlainLoop(network, jit_compile=False)),
-            ("tf.while_loop, XLA", PlainLoop(network, jit_compile=True)),
-            ("derived step", DerivedLoop(network)),
-        ):
+    if not network.config.conditioner_units:  # a vocoder has a step of its own
+        calls["derived step"] = functools.partial(derived_loop(network), noise, condition)
+        for name, is_compiled in (("tf.while_loop", False), ("tf.while_loop, XLA", True)):
+            loop = PlainLoop(network, jit_compile=is_compiled)
             calls[name] = functools.partial(loop.sample, noise, condition)
     for name, call in calls.items():
         row = Row(name, size, batch, "samples/s", AGAINST.get(name, ()))
@@ -99,6 +98,16 @@ def _add(found: Benchmark, size: str, network: Network, batch: int, samples: int
         found.add(Row(BOUND, size, batch, "samples/s"), measure)
 
     found.peer(BOUND, bound)
+
+
+def derived_loop(network: Network) -> Call:
+    """Return the sampler whose step the library derives from the graph, of noise and condition."""
+    symbols, likelihood = symbols_of(network), network.likelihood
+
+    def sample(noise: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
+        return SAMPLERS["cached"](symbols, likelihood, noise, condition)
+
+    return tf.function(sample, jit_compile=True, autograph=False)
 
 
 def _add_peer(found: Benchmark, size: str, config: WaveNetConfig, batch: int, samples: int) -> None:

@@ -26,8 +26,10 @@ def captions(images: np.ndarray, labels: np.ndarray, middle: float, seed: int) -
     """One sentence for each image, a function of the seed.
 
     Args:
-      images: uint8 [n, height, width, channels]. labels: [n], digits.
+      images: uint8 [n, height, width, channels].
+      labels: [n], digits.
       middle: mean level that parts bright images from dark ones.
+      seed: of the noise.
     """
     chosen = np.random.default_rng(seed).integers(0, len(SENTENCES), len(images))
     return [

@@ -34,8 +34,11 @@ def lines(
     """Yields the rows of the table as they are measured.
 
     Args:
-      model: a PixelCNN, of classes (all in turn) or of none. multiscale: of the same classes and
-        size, whose images of the same seed are first guesses; None: there are none.
+      model: a PixelCNN, of classes (all in turn) or of none.
+      multiscale: of the same classes and size, whose images of the same seed are first guesses;
+        None: there are none.
+      num: number of images.
+      seed: of the noise.
       options: of `sample_by_fixed_point`, for every row.
     """
     classes = model.config.conditioning.classes

@@ -22,7 +22,7 @@ from pixelcnn.measures.sample_quality import sample_quality
 from pixelcnn.model import ImageModel, load
 from pixelcnn.sample_evaluation import classifier_for
 from pixelcnn.sampling.grids import grid, write_png
-from replicator.runs.intervals import in_words
+from replicator.runs.intervals import format_measure
 from replicator.runs.progress import Progress
 
 COLUMNS = (
@@ -84,7 +84,13 @@ def line(
     """The row of a model.
 
     Args:
-      dev: images and labels that neither has seen. drawn: samples of the classes `labels`.
+      name: of the system.
+      model: that drew the images.
+      teacher: its teacher.
+      dev: images and labels that neither has seen.
+      classifier: of the classes.
+      drawn: samples of the classes `labels`.
+      labels: the requested classes.
     """
     quality: dict[str, Any] = sample_quality(classifier, list(drawn.images), np.array(labels))
     cells = [
@@ -92,7 +98,7 @@ def line(
         str(passes(model)),
         f"{drawn.seconds:.4f}",
         f"{bits(teacher, drawn.images, labels):.3f}",
-        f"{in_words(quality['class_accuracy'], 100.0, 1, '%')}",
+        f"{format_measure(quality['class_accuracy'], 100.0, 1, '%')}",
         *(f"{quality[key]:.2f}" for key in ("frechet_distance", "precision", "recall")),
         f"{bits(model, dev.images, list(map(int, dev.labels))):.3f}",
     ]

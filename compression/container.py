@@ -3,11 +3,12 @@
 offset  size  content (little-endian)
 0       8     magic, 89 "ONEP" 0D 0A 1A: text-mode copies and 7-bit channels damage it visibly
 8       2     format version
-10      1     kind of content: 1 images, 2 sound
+10      1     kind of content: 1 images, 2 sound, 3 arrays
 11      16    model digest, the first half of SHA-256 over names, shapes and weights
 27      4     levels of an element
 31      4     CRC-32 of the decoded elements, one or two bytes each, little-endian
-35      16    shape: images, height, width, channels; for sound: recordings, samples, 1, 1
+35      16    shape: images, height, width, channels; for sound: recordings, samples, 1, 1;
+              for arrays: as for images, or rows, elements, 1, 1
 51      4     length of the description, which is JSON compressed by zlib, or 0 for {}
 55      4     number of streams
 59      ...   length of each stream, 4 bytes each | the description | the streams
@@ -30,7 +31,7 @@ from replicator.runs.errors import UserError
 
 MAGIC = b"\x89ONEP\r\n\x1a"
 VERSION = 1
-KINDS = {"images": 1, "sound": 2}
+KINDS = {"images": 1, "sound": 2, "arrays": 3}
 _HEAD = struct.Struct("<8sHB16sII4III")
 _CRC = struct.Struct("<I")
 _LARGEST_DESCRIPTION = 1 << 26
@@ -42,7 +43,7 @@ class Container:
     """A compressed file.
 
     Attributes:
-      kind: "images" or "sound".
+      kind: "images", "sound" or "arrays".
       digest: of the model, 16 bytes.
       levels: of an element.
       checksum: of the elements.

@@ -1,8 +1,8 @@
-"""How often a teacher would keep what its student draws: the acceptance of speculative sampling.
+"""The acceptance of speculative sampling: how often a teacher would keep its student's draws.
 
 A draft x_t of p_S is kept with probability min(1, p_T(x_t | x_<t) / p_S(x_t | x_<t)) (Leviathan et
-al. 2023, arXiv 2211.17192, section 2.3). Its mean tells how close student and teacher are, sample
-by sample; how many drafts are kept in a row bounds what drafting with the student could gain.
+al. 2023, arXiv 2211.17192, section 2.3). Its mean measures how close student and teacher are,
+sample by sample; the number of drafts kept in a row bounds the gain of drafting with the student.
 """
 
 import math
@@ -15,7 +15,7 @@ from likelihoods.affine import FlowOutput
 
 
 def acceptance(teacher: Conditionals, drawn: FlowOutput, kind: str):
-    """The probability that each sample is kept given the student's own past, [batch, time].
+    """Return the probability that each sample is kept given the student's own past, [batch, time].
 
     Args:
       teacher: its conditionals given `drawn.output`.
@@ -27,7 +27,7 @@ def acceptance(teacher: Conditionals, drawn: FlowOutput, kind: str):
 
 
 def log_density(drawn: FlowOutput, kind: str):
-    """ln p_S(x_t | x_<t) of what was drawn, in nats per unit, [batch, time]."""
+    """Return ln p_S(x_t | x_<t) of the drawn values, in nats per unit, [batch, time]."""
     z = (drawn.output - drawn.location) * tf.exp(-drawn.log_scale)
     if kind == "logistic":
         standard = -z - 2.0 * tf.math.softplus(-z)
@@ -37,9 +37,10 @@ def log_density(drawn: FlowOutput, kind: str):
 
 
 def mean_run(kept: np.ndarray) -> float:
-    """Samples in a row that are kept, in the mean over where the row begins.
+    """Return the mean number of consecutive samples that are kept, over all starting points.
 
-    kept: [time], the probability that each is.
+    Args:
+      kept: [time], the probability that each is.
     """
     run, total = 0.0, 0.0
     for probability in kept[::-1]:

@@ -21,7 +21,7 @@ SOUND, DRAWS = 0, 1  # numbers of the seeds that are folded out of a step's
 
 
 class Teacher(Protocol):
-    """What a student is distilled from."""
+    """The source of a distillation."""
 
     def conditionals(self, values: tf.Tensor, condition: tf.Tensor | None) -> Any:
         """Return p(x_t | x_<t, condition) for values float32 [batch, time], with `log_density`.
@@ -60,7 +60,7 @@ class ModelTeacher:
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """What a loss term is computed from.
+    """The inputs of a loss term.
 
     Attributes:
       output: of the student, float32 [batch, time]. teacher: its conditionals given the output.

@@ -4,19 +4,19 @@ import dataclasses
 from pathlib import Path
 
 from distill.evaluation import evaluate
-from distill.model import StudentModel, teacher_of
+from distill.model import load_student, teacher_of
 from distill.teacher import digest, load_teacher
 from replicator.runs.card import ExportArguments, measure_table, training_lines, write
-from replicator.runs.intervals import EXPLAINED, in_words
+from replicator.runs.intervals import EXPLAINED, format_measure
 from replicator.runs.run_directory import RunDirectory
 from wavenet import model as wavenet_model
 from wavenet.card import data_lines, frame_statistics, provenance
 from wavenet.evaluation import dev_corpus
 
 
-def export(given: ExportArguments, model: StudentModel) -> str:
-    """Evaluates a run's student and its teacher on dev, writes the folder; returns a line on it."""
-    stored = RunDirectory.open(given.run).config()
+def export(given: ExportArguments) -> str:
+    """Evaluate a run's student and its teacher on dev, write the folder, and return a summary."""
+    stored, model = RunDirectory.open(given.run).config(), load_student(given.run)
     teacher = load_teacher(teacher_of(model))
     data = Path(stored["data_folder"])
     name = _shipped_name(stored)
@@ -38,7 +38,7 @@ def export(given: ExportArguments, model: StudentModel) -> str:
 
 
 def _shipped_name(stored: dict) -> str:
-    """Returns the teacher's public name: the shipped one's, else the name of its folder."""
+    """Return the teacher's public name: the shipped one's, else the name of its folder."""
     shipped = wavenet_model.load(Path(wavenet_model.SHIPPED))
     if digest(shipped.network) == stored["teacher_weights"]:
         return wavenet_model.SHIPPED
@@ -46,7 +46,7 @@ def _shipped_name(stored: dict) -> str:
 
 
 def card(spec: dict) -> str:
-    """Returns the model card, Markdown, of a model.json."""
+    """Return the model card, Markdown, of a model.json."""
     quality, kl = spec["quality"], spec["quality"]["kl_nats"]
     mel = ", conditioned on mel spectrograms" if spec["features"]["mel"] else ""
     systems = {"student": quality, **quality["against"]}
@@ -63,7 +63,7 @@ autoregressive flows{mel}, distilled from the teacher
 
 Measured on {quality["dev"]["recordings"]} dev recordings ({quality["dev"]["seconds"]:.0f} s) that
 it was not trained on, from the same mel for all. Over recordings, {EXPLAINED}.
-KL from the teacher: {in_words(kl)} nats a sample.
+KL from the teacher: {format_measure(kl)} nats a sample.
 
 | | {" | ".join(name.replace("_", " ") for name in systems)} |
 |---{"|---" * len(systems)}|

@@ -1,4 +1,4 @@
-"""How close a student is to its teacher, in the teacher's own terms, on one condition."""
+"""The distance of a student from its teacher, in the teacher's own terms, on one condition."""
 
 from typing import NamedTuple
 
@@ -13,8 +13,13 @@ DRAWS = 32  # of each sample, for the cross-entropy
 
 
 class Closeness(NamedTuple):
-    """kl: KL(P_S || P_T), and entropy: H(P_S), in nats a sample. kept: [samples], how likely the
-    teacher is to accept each."""
+    """Divergence, entropy and acceptance of one sound.
+
+    Attributes:
+      kl: KL(P_S || P_T), nats per sample.
+      entropy: H(P_S), nats per sample.
+      kept: [samples], the probability that the teacher accepts each.
+    """
 
     kl: float
     entropy: float
@@ -30,12 +35,17 @@ def measure_closeness(
     seed: int,
     row: int = 0,
 ) -> Closeness:
-    """The closeness over one sound that the student draws.
+    """Return the closeness over one sound that the student draws.
 
     Args:
-      frames: float32 [1, frames, channels], or None. speaker: int32 [1], or None.
-      length: of the sound, in samples. seed: of the noise.
-      row: of the noise, another for every sound of a mean: its interval counts them as independent.
+      student: to measure.
+      teacher: to compare with.
+      frames: float32 [1, frames, channels], or None.
+      speaker: int32 [1], or None.
+      length: of the sound, in samples.
+      seed: of the noise.
+      row: of the noise, different for every sound of a mean: its interval treats them as
+        independent.
     """
     kind = student.noise_kind
     condition, _ = student.condition(frames, speaker, length)

@@ -1,4 +1,4 @@
-"""Warnings of mode collapse: the ways in which a student fails while its loss falls."""
+"""Warnings of mode collapse: failures of a student while its loss falls."""
 
 import dataclasses
 import math
@@ -13,9 +13,12 @@ LEAST_VOICED = 0.1  # share of frames, below which nothing is said about whisper
 class HealthMetrics:
     """Metrics on dev recordings that show whether a student has collapsed.
 
-    level_db: of its sound over that of the recordings. entropy_nats: of a sample given those
-    before it. teacher_entropy_nats: the same of the teacher, on the recordings. voiced,
-    recorded_voiced: shares of voiced frames.
+    Attributes:
+      level_db: of its sound relative to the recordings.
+      entropy_nats: of a sample given those before it.
+      teacher_entropy_nats: the same of the teacher, on the recordings.
+      voiced: share of voiced frames.
+      recorded_voiced: share of voiced frames in the recordings.
     """
 
     level_db: float
@@ -26,7 +29,7 @@ class HealthMetrics:
 
 
 def collapse_warnings(health: HealthMetrics) -> list[str]:
-    """A line for each way in which the student has collapsed; none for a healthy one."""
+    """Return a line for each symptom of collapse; none for a healthy student."""
     found = []
     if not math.isfinite(health.level_db) or health.level_db < QUIET_DB:
         found.append(

@@ -1,6 +1,6 @@
 """The verb `distill` of the command line; `sample` and `evaluate` for every model of sound.
 
-What needs TensorFlow is imported where it is used, so that a help text need not wait for it.
+TensorFlow is imported where it is used, so that a help text need not wait for it.
 """
 
 import dataclasses
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DistillArguments(TrainingOptions):
-    """Distil a teacher into a student that speaks in one pass; resumes where it stopped."""
+    """Distil a teacher into a student that synthesises in one pass; resumes where it stopped."""
 
     teacher: Path
     """Run directory or model folder of a WaveNet, or `shipped-teacher`; read, never written."""
     config: Annotated[DistillConfig, tyro.conf.arg(name="")]
     data: Path | None = None
-    """Folder of recordings; None: the one that the teacher was trained on."""
+    """Folder of recordings; None: that of the teacher's training."""
 
 
 def run_distill(preset: str, arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass distill PRESET ...`, distils; 128 + a signal that stopped it."""
+    """Run `onepass distill PRESET ...` and return the exit status, 128 + a signal that ended it."""
     words = ("distill", preset)
     given = parse_training(DistillArguments, words, arguments, parse, PRESETS[preset])
     from distill.portable import adopt_run, export_run
@@ -60,23 +60,27 @@ def run_distill(preset: str, arguments: list[str], parse) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments(wavenet_command.EvaluateArguments):
-    """How good a model is on dev recordings: a WaveNet's bits per sample, a student beside its
-    teacher; how close they and Griffin-Lim come to the recordings; speed."""
+    """Evaluate a model on dev recordings.
+
+    It measures a WaveNet's bits per sample, or a student and its teacher; how close they and
+    Griffin-Lim come to the recordings; and speed.
+    """
 
     teacher: Path | None = None
     """A student's teacher; None: the one that it was distilled from."""
     teacher_temperatures: tuple[float, ...] = ()
-    """Temperatures beside 1 at which a student's teacher makes the recordings too."""
+    """Temperatures besides 1 at which a student's teacher resynthesises the recordings too."""
     beside: tuple[Path, ...] = ()
-    """Run directories or model folders of other students, each a system of its own by its folder's
-    name: a student without one term of its loss, say."""
+    """Run directories or model folders of other students to compare, each named by its folder: for
+    example a student without one term of its loss."""
     speculative_samples: int = 0
-    """Samples of a dev recording that the teacher draws by the student's drafts: how many are kept,
-    samples a pass, time beside the cached sampler at batch 1. 0: none."""
+    """Samples of a dev recording that the teacher draws with the student's drafts: reports the
+    share that is kept, samples per pass, and the time compared with the cached sampler at batch 1.
+    0: none."""
 
 
 def run_evaluate(arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass evaluate ...` and prints the figures of a model of any kind."""
+    """Run `onepass evaluate ...`: print the figures of a model of any kind."""
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     if given.copy_synthesis is not None and given.copy_synthesis < 1:
         raise UserError(f"`--copy-synthesis` must be at least 1, got {given.copy_synthesis}.")
@@ -101,8 +105,8 @@ def run_evaluate(arguments: list[str], parse) -> int:
 
 
 def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, str]:
-    """The figures of a student as one object, and in words."""
-    from distill.evaluation import evaluate, in_words
+    """Return the figures of a student as one object, and as text."""
+    from distill.evaluation import evaluate, format_report
     from distill.model import load, teacher_of
     from distill.teacher import load_teacher
     from wavenet.evaluation import dev_corpus
@@ -130,7 +134,7 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
     }
     if page is not None:
         page.write()
-    return figures, in_words(figures)
+    return figures, format_report(figures)
 
 
 def run_sample(arguments: list[str], parse, read_text=None) -> int:

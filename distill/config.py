@@ -1,4 +1,4 @@
-"""What a student is made of: one frozen dataclass, every field settable on the command line."""
+"""The configuration of a student, every field settable on the command line."""
 
 import dataclasses
 import math
@@ -18,13 +18,13 @@ class DiscriminatorConfig:
     """The discriminators of a distillation with an adversarial term."""
 
     spectra: tuple[int, ...] = (256, 512, 1024)
-    """FFT sizes, in samples, at which one reads the log spectrogram."""
+    """FFT sizes, in samples, of the discriminators of log spectrograms."""
     periods: tuple[int, ...] = ()
-    """Periods, in samples, at which one reads the wave, such as 2 3 5 7 11 (HiFi-GAN's)."""
+    """Periods, in samples, of the discriminators of the wave, such as 2 3 5 7 11 (HiFi-GAN's)."""
     channels: int = 20
     """Channels of the hidden layers."""
     top_share: float = 0.75
-    """Share of the band, from 0 Hz up, that those of spectrograms read."""
+    """Share of the band, from 0 Hz up, that spectrogram discriminators read."""
 
     def __post_init__(self):
         """Raise ValueError, naming the field, for a number out of range."""
@@ -41,7 +41,7 @@ class StudentConfig:
     """The architecture of a student (van den Oord et al. 2017, arXiv 1711.10433, section 3.2).
 
     Channel counts are those of one half of a gate; the convolution feeding it has twice as many.
-    What the student is conditioned on, and at what rate, follows from its teacher.
+    The student's condition, and its rate, follow from its teacher.
     """
 
     noise: Noise = "logistic"
@@ -49,7 +49,7 @@ class StudentConfig:
     flows: tuple[int, ...] = (10, 10, 10, 30)
     """Layers of each inverse autoregressive flow, first to last."""
     cycle: int = 10
-    """Dilations of a flow run 1, 2, 4, ... over so many layers, and again from 1."""
+    """Layers of a dilation cycle 1, 2, 4, ... of a flow."""
     filter_width: int = 3
     """Taps of a dilated convolution: 2 or 3."""
     residual_channels: int = 64
@@ -59,10 +59,10 @@ class StudentConfig:
     front_width: int = 1
     """Past samples that the first convolution of a flow reads."""
     bunch_samples: int = 1
-    """Samples for which a flow's layers run once; a small head gives each sample its own location
-    and scale."""
+    """Samples per run of a flow's layers; a small head gives each sample its own location and
+    scale."""
     initial_scale: float = 0.05
-    """Scale of the noise that comes out of an untrained student, full scale being 1."""
+    """Scale of the output of an untrained student, relative to full scale."""
     min_log_scale: float = -7.0
     """Lower bound of one flow's log-scale."""
     feature_channels: int = 0
@@ -75,37 +75,37 @@ class StudentConfig:
     """Factors of the learned upsampling, whose product is the hop in samples; none given: the
     teacher's."""
     draft_passes: int = 0
-    """Estimates of the phase in a first draft that is made of the mel frames by signal processing
-    and that the flows finish; 0: no draft, as in the paper."""
+    """Phase estimates of a first draft, which signal processing makes of the mel frames and the
+    flows refine; 0: no draft, as in the paper."""
     domain: Domain = "wave"
-    """What the flows make: the wave, or the residual of the linear prediction that the mel tells,
-    from which a recursion makes the wave. The latter has the teacher's dense conditioner."""
+    """Output of the flows: the wave, or the residual of the mel's linear prediction, from which a
+    recursion makes the wave. The latter has the teacher's dense conditioner."""
     source: Source = "none"
-    """What is added to the noise's location, for the residual: nothing, or pulses at the F0 that is
-    read off the frames where they are voiced."""
+    """Signal added to the noise's location, for the residual: none, or pulses at the frames' F0
+    where they are voiced."""
     prediction_order: int = 0
     """Coefficients of the linear prediction, for the residual; 0: the teacher's."""
     reads_f0: bool = False
-    """Whether the conditioner reads F0 and voicing where no source needs them, for the residual;
+    """Estimate F0 and voicing in the conditioner even where no source needs them, for the residual;
     follows the teacher."""
     pitch_bins: int = 0
-    """Classes of F0 between which its reader decides, for the residual; 0: the teacher's."""
+    """Classes of F0 of the reader, for the residual; 0: the teacher's."""
     conditioner_units: int = 0
     """Units of the first of two dense layers that read the frames, for the residual; 0: the
     teacher's."""
     subframes: int = 5
     """Parts of a frame between which the condition of the dense layers changes; the teacher's."""
     sample_rate_hz: int = 24_000
-    """Of the sound."""
+    """Sample rate of the sound."""
     speakers: int = 0
     """Number of speakers (or classes) for the global condition; 0: as the teacher has."""
     speaker_channels: int = 16
     """Size of a learned speaker embedding."""
     compute_dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Arithmetic inside the network; variables and outputs stay float32. float64 is for judging."""
+    """Arithmetic inside the network; variables and outputs stay float32. float64 is for tests."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for an impossible network."""
+        """Raise ValueError, naming the field, for an impossible network."""
         require(len(self.flows) >= 1, "flows", "at least one", self.flows)
         require(min(self.flows, default=0) >= 1, "flows", "at least 1 layer each", self.flows)
         require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
@@ -131,7 +131,7 @@ class StudentConfig:
         require(wave or not self.draft_passes, "draft_passes", "0 for the residual", self.domain)
 
     def dilations(self, layers: int) -> tuple[int, ...]:
-        """The dilation of each layer of a flow, in bunches."""
+        """Return the dilation of each layer of a flow, in bunches."""
         return tuple(2 ** (layer % self.cycle) for layer in range(layers))
 
     @property
@@ -148,22 +148,22 @@ class StudentConfig:
 
     @property
     def draft_channels(self) -> int:
-        """The draft's samples around each moment, and the voicing."""
+        """Channels of the draft: its samples around each moment, and the voicing."""
         return 2 * DRAFT_SIDE + 2 if self.draft_passes else 0
 
     @property
     def source_channels(self) -> int:
-        """The source's samples around each moment, and the voicing."""
+        """Channels of the source: its samples around each moment, and the voicing."""
         return 0 if self.source == "none" else 2 * DRAFT_SIDE + 2
 
     @property
     def reads_pitch(self) -> bool:
-        """Whether F0 and voicing are read off the frames, for the dense conditioner."""
+        """Whether F0 and voicing are estimated from the frames, for the dense conditioner."""
         return self.reads_f0 or self.source == "pulses"
 
     @property
     def row_samples(self) -> int:
-        """Samples for which the linear prediction stays the same."""
+        """Samples for which the linear prediction is constant."""
         return self.hop_samples // self.subframes
 
     @property

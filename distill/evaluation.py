@@ -1,4 +1,4 @@
-"""Evaluation of a student beside its teacher and baselines that read the same frames."""
+"""Evaluation of a student compared with its teacher and baselines that read the same frames."""
 
 import dataclasses
 import functools
@@ -21,8 +21,7 @@ from distill.teacher import WaveNetDensity
 from distill.training import KIND
 from likelihoods import noise as counter_noise
 from replicator.runs.errors import UserError
-from replicator.runs.intervals import in_words as measure_in_words
-from replicator.runs.intervals import weighted_mean
+from replicator.runs.intervals import format_measure, weighted_mean
 from wavenet.copy_synthesis import (
     SoundsCallback,
     System,
@@ -57,16 +56,19 @@ def evaluate(
     beside: Mapping[str, SpeechModel | StudentModel] = MappingProxyType({}),
     speculative_samples: int = 0,
 ) -> dict:
-    """Returns the metrics of a student on dev recordings, as `evaluate --json` prints them.
+    """Return the metrics of a student on dev recordings, as `evaluate --json` prints them.
 
     Args:
-      model, teacher: at the corpus's rate, features and level.
+      model: at the corpus's rate, features and level.
+      teacher: see `model`.
+      corpus: the recordings.
       copies: dev recordings (their first three seconds) made anew by every system; None: all.
       seed: of the noise.
       part: of the dev split, see `wavenet.dev_parts.dev_part`.
-      temperatures, teacher_temperatures: beside 1 and the student's own, at which students and
+      temperatures: beside 1 and the student's own, at which students and
         teacher make them too.
       on_sounds: see `copy_synthesis.SoundsCallback`.
+      teacher_temperatures: see `temperatures`.
       beside: other models, each a system of its own by its name; a student with a draft adds that.
       speculative_samples: of the first recording, see `speed_of_speculation`; 0: none.
 
@@ -112,7 +114,7 @@ def _others(
     seed: int,
     temperatures: Sequence[float],
 ) -> dict[str, System]:
-    """The systems of the models beside, by names that are not `known`."""
+    """Return the systems of the other models, by names that are not `known`."""
     if taken := sorted(set(beside) & set(known)):
         raise UserError(f"`--beside`: a folder may not be called {taken[0]}, as another system is.")
     others: dict[str, System] = {}
@@ -133,7 +135,7 @@ def _check_beside(model: StudentModel, beside: Mapping[str, SpeechModel | Studen
 def systems(
     model: StudentModel, teacher: SpeechModel, convention: MelConvention, seed: int
 ) -> dict[str, System]:
-    """The systems that are compared, by name."""
+    """Return the compared systems, by name."""
     compared: dict[str, System] = {
         "student": model_system(model, seed),
         "teacher": model_system(teacher, seed),
@@ -148,33 +150,33 @@ def systems(
 
 
 def _draft_of(model: Any, name: str) -> dict[str, System]:
-    """What a student's flows refine, if it is a student with a draft."""
+    """Return the draft that a student's flows refine as a system, if it has one."""
     if model.kind != KIND or model.network.drafter is None:
         return {}
     return {name: functools.partial(_drafted, model)}
 
 
 def reads_mel(model: StudentModel) -> bool:
-    """Returns whether the student reads mel frames, as Griffin and Lim's algorithm does."""
+    """Return whether the student reads mel frames, as Griffin and Lim's algorithm does."""
     return "mel" in model.data.features
 
 
-def in_words(figures: dict) -> str:
-    """The figures as lines of text, a column for each system."""
+def format_report(figures: dict) -> str:
+    """Return the figures as lines of text, a column for each system."""
     kept = figures["acceptance"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
-        f"KL from the teacher, nats a sample: {measure_in_words(figures['kl_nats'])}",
+        f"KL from the teacher, nats a sample: {format_measure(figures['kl_nats'])}",
         f"the teacher would keep {100 * kept['probability']['mean']:.0f} % of its samples, "
         f"{kept['run']['mean']:.2f} in a row",
-        *_speculative_in_words(figures),
+        *_speculative_lines(figures),
         "",
         *table({"student": figures, **figures["against"]}),
     ]
     return "\n".join([*lines, *filter(None, [left_out_line()])])
 
 
-def _speculative_in_words(figures: dict) -> list[str]:
+def _speculative_lines(figures: dict) -> list[str]:
     if "speculative" not in figures:
         return []
     of = figures["speculative"]
@@ -188,7 +190,7 @@ def _speculative_in_words(figures: dict) -> list[str]:
 def speed_of_speculation(
     model: StudentModel, teacher: SpeechModel, item: dict, samples: int, seed: int
 ) -> dict[str, float]:
-    """What drafts are worth to the teacher, at batch 1, compilation left aside.
+    """Return the worth of drafts to the teacher, at batch 1, without compilation.
 
     Returns acceptance (the share of drafts that are kept), samples_per_pass, seconds_per_sample,
     and cached_seconds_per_sample of the teacher's cached sampler.
@@ -219,13 +221,13 @@ def speed_of_speculation(
 
 
 def _drafted(model: StudentModel, item: dict, length: int) -> np.ndarray:
-    """Returns the draft that the flows refine."""
+    """Return the draft that the flows refine."""
     frames, speaker = _given(model, item, length)
     return np.asarray(_condition(model, frames, speaker, length).draft)[0]
 
 
 def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) -> np.ndarray:
-    """Returns a classical vocoder's sound: the source, and noise where unvoiced, filtered.
+    """Return a classical vocoder's sound: the source, and noise where unvoiced, filtered.
 
     The filter is the student's; its flows are left out.
     """
@@ -248,7 +250,7 @@ def _condition(model: StudentModel, frames, speaker, length: int) -> Condition:
 
 
 def _given(model: StudentModel, item: dict, length: int):
-    """Frames and speaker of a dev recording as a batch of one, None where there are none."""
+    """Return frames and speaker of a dev recording as a batch of one, None where there are none."""
     frames = speaker = None
     if model.conditional:
         frames = tf.constant(item["frames"][None, : -(-length // model.hop_samples)])
@@ -258,7 +260,7 @@ def _given(model: StudentModel, item: dict, length: int):
 
 
 def closeness(model: StudentModel, teacher: SpeechModel, items: list[dict], seed: int) -> dict:
-    """KL(P_S || P_T) and acceptance, over what the student says of each recording."""
+    """Return KL(P_S || P_T) and acceptance, over the student's sound of each recording."""
     density = WaveNetDensity(teacher.network)
     values: dict[str, list[float]] = {"kl": [], "probability": [], "run": []}
     for row, item in enumerate(items):

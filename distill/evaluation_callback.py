@@ -1,4 +1,4 @@
-"""Evaluation during distillation: level, spectrum, entropy, sounds side by side, collapse."""
+"""Evaluation during distillation: level, spectrum, entropy, sounds, collapse."""
 
 from pathlib import Path
 
@@ -28,10 +28,10 @@ PITCH_HOP_SECONDS = 0.0125
 
 
 class EvaluationCallback:
-    """Evaluates the average weights; the trainer calls it and keeps the best checkpoint by it.
+    """Evaluation of the average weights, by which the trainer keeps the best checkpoint.
 
     Args:
-      kl_weight: of the divergence in the loss, hence in what the best checkpoint is chosen by.
+      kl_weight: of the divergence in the loss, hence in the score of a checkpoint.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class EvaluationCallback:
         teacher: SpeechModel,
         corpus: Corpus,
         folder: Path,
-        say,
+        log,
         kl_weight: float = 1.0,
     ):
         self.kl_weight, self._density = kl_weight, WaveNetDensity(teacher.network)
         self.student, self.state, self.teacher = student, state, teacher
-        self.folder, self.say = folder, say
+        self.folder, self.log = folder, log
         self.rate_hz = corpus.sample_rate_hz
         self.mel = corpus.mel or MelConvention(self.rate_hz)
         recordings = dev_recordings(
@@ -56,7 +56,7 @@ class EvaluationCallback:
         self.teacher_entropy_nats = self._teacher_entropy()
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """Logs the metrics on dev; returns the multi-resolution STFT distance plus the KL term."""
+        """Log the metrics on dev; return the multi-resolution STFT distance plus the KL term."""
         with self.state.averaged():
             sounds = [self._synthesise(item, len(item["waveform"])) for item in self.recordings]
             kl, entropy = np.mean([self._closeness(row) for row in range(len(self.recordings))], 0)
@@ -78,7 +78,7 @@ class EvaluationCallback:
             },
         )
         for line in collapse_warnings(health):
-            self.say(f"step {step}: {line}")
+            self.log(f"step {step}: {line}")
         self._show(log, step, sounds[0], recorded[0])
         return distance + self.kl_weight * float(kl)
 
@@ -87,7 +87,7 @@ class EvaluationCallback:
         return generate(self.student, request)[0]
 
     def _closeness(self, row: int) -> tuple[float, float]:
-        """Divergence from the teacher and entropy, in nats a sample, on a recording's beginning."""
+        """Return divergence from the teacher and entropy, nats per sample, on a recording."""
         item = self.recordings[row]
         length = min(int(SHOWN_SECONDS * self.rate_hz), len(item["waveform"]))
         frames, speaker = condition_of(self.teacher.network, item)
@@ -98,7 +98,7 @@ class EvaluationCallback:
         return close.kl, close.entropy
 
     def _teacher_entropy(self) -> float:
-        """Nats a sample that the recordings cost the teacher, as a density: near its entropy."""
+        """Return the teacher's nats per sample on the recordings, a density near its entropy."""
         network, item = self.teacher.network, self.recordings[0]
         levels = network.codec.encode(item["waveform"]).numpy()
         log_prob = Density(network).log_prob(levels, *condition_of(network, item))
@@ -115,7 +115,7 @@ class EvaluationCallback:
         return HealthMetrics(level_db, entropy, self.teacher_entropy_nats, *voiced)
 
     def _show(self, log: MetricsLog, step: int, sound: np.ndarray, recorded: np.ndarray) -> None:
-        """Writes and logs the student's sound, with plots of it, the teacher's and the real."""
+        """Write and log the student's sound, with plots of it, the teacher's and the recording."""
         length = min(int(SHOWN_SECONDS * self.rate_hz), len(recorded))
         path = self.folder / f"step_{step:08d}"
         audio.write(path.with_suffix(".wav"), sound[:length], self.rate_hz)
@@ -131,7 +131,7 @@ class EvaluationCallback:
             log.image(step, "spectrogram", np.asarray(image.convert("RGB")))
 
     def _teacher_sound(self, length: int) -> np.ndarray:
-        """Returns the teacher's sound for the first recording, generated once in a run."""
+        """Return the teacher's sound for the first recording, generated once per run."""
         path = self.folder / "teacher.wav"
         if not path.exists():
             item = self.recordings[0]

@@ -30,9 +30,15 @@ class FlowStudent:
 
     Raises:
       ValueError: a network does not return two channels.
+
+    Attributes:
+      sample_rate_hz: of an audio student that was stored with one; None: it is not audio.
     """
 
+    kind = "flow-student"
     order = "time"
+    compresses = False  # it has no exact conditionals to compress by
+    sample_rate_hz: int | None = None
 
     def __init__(
         self,
@@ -46,13 +52,13 @@ class FlowStudent:
             raise ValueError(f"`noise` must be logistic or normal, got {noise!r}.")
         self.networks, self.codec, self.noise_kind = list(networks), codec, noise
         self.condition_channels = condition_channels
-        specs = [tf.TensorSpec([None, None, 1])]
+        self.specs = [tf.TensorSpec([None, None, 1])]
         if condition_channels:
-            specs.append(tf.TensorSpec([None, None, condition_channels]))
-        self._specs = specs
-        self._calls = [as_function(network, specs) for network in self.networks]
-        for call in self._calls:
-            shape = call(*(tf.zeros([1, 4, *spec.shape[2:]]) for spec in specs)).shape
+            self.specs.append(tf.TensorSpec([None, None, condition_channels]))
+        self.calls = [as_function(network, self.specs) for network in self.networks]
+        self._stepped: list[Any] = []
+        for call in self.calls:
+            shape = call(*(tf.zeros([1, 4, *spec.shape[2:]]) for spec in self.specs)).shape
             if shape != [1, 4, 2]:
                 raise ValueError(
                     f"a network of a student must return [batch, time, 2], got {shape} for [1, 4]."
@@ -60,11 +66,13 @@ class FlowStudent:
         self._compiled = tf.function(self._drawn, autograph=False, jit_compile=True)
 
     def draw(self, noise: tf.Tensor, condition: tf.Tensor | None = None) -> FlowOutput:
-        """Return what the student makes of noise float32 [batch, time]: values as networks read
-        them, and the location and log-scale of each given the noise before it.
+        """Return the student's output for noise float32 [batch, time].
+
+        It has values as networks read them, and the location and log-scale of each given the
+        noise before it.
         """
         steps, values = [], noise
-        for call in self._calls:
+        for call in self.calls:
             before = tf.pad(values[:, :-1, tf.newaxis], [[0, 0], [1, 0], [0, 0]])
             outputs = call(before) if condition is None else call(before, condition)
             location, log_scale = tf.unstack(tf.cast(outputs, tf.float32), axis=-1)
@@ -72,22 +80,71 @@ class FlowStudent:
             steps.append(FlowOutput(values, location, log_scale))
         return compose(steps)
 
-    def noise(self, seed: int | tf.Tensor, rows: tf.Tensor, length: int) -> tf.Tensor:
+    def noise(
+        self, seed: int | tf.Tensor, rows: tf.Tensor, length: int, start: int | tf.Tensor = 0
+    ) -> tf.Tensor:
         """Return noise float32 [rows, length] for `draw`; arguments as for `noise.bits`."""
-        return NOISE[self.noise_kind](seed, rows, 0, length)[..., 0]
+        return NOISE[self.noise_kind](seed, rows, start, length)[..., 0]
+
+    @property
+    def stepped(self) -> list[Any]:
+        """The networks with `initial_state` and `step`, derived when they are first asked for.
+
+        Raises:
+          NotCausalError, UnsupportedNetworkError: a network has no step.
+        """
+        if not self._stepped:
+            given = dict(zip(("inputs", "condition"), self.specs, strict=False))
+            with tf.init_scope():
+                self._stepped = [incremental(network, **given) for network in self.networks]
+        return self._stepped
+
+    def initial_state(self, batch: int) -> list[Any]:
+        """Return the state before the first element of `batch` rows."""
+        return [
+            {"last": tf.zeros([batch, 1]), "network": stepped.initial_state(batch)}
+            for stepped in self.stepped
+        ]
+
+    def step(
+        self, noise: tf.Tensor, state: list[Any], condition: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, list[Any]]:
+        """Return the next values [batch, n] as networks read them, and the state after them.
+
+        Law: over parts of the noise the values are those of `draw`, to rounding.
+
+        Args:
+          noise: float32 [batch, n], n being static.
+          state: from `initial_state`, or from the step before.
+          condition: of these elements, where the networks have one.
+        """
+        rest, values, after = [] if condition is None else [condition], noise, []
+        for stepped, before in zip(self.stepped, state, strict=True):
+            inputs = tf.concat([before["last"], values[:, :-1]], 1)[..., tf.newaxis]
+            outputs, network = stepped.step(inputs, before["network"], *rest)
+            location, log_scale = tf.unstack(tf.cast(outputs, tf.float32), axis=-1)
+            after.append({"last": values[:, -1:], "network": network})
+            values = values * tf.exp(log_scale) + location
+        return values, after
 
     def sample(self, num: int, length: int, seed: int, condition: Any = None) -> np.ndarray:
         """Return `num` sequences [num, length] of elements, each a function of seed and row.
 
         Args:
-          num, length, seed, condition: as for `Autoregressive.sample`.
+          num: as for `Autoregressive.sample`.
+          length: as for `Autoregressive.sample`.
+          seed: as for `Autoregressive.sample`.
+          condition: as for `Autoregressive.sample`.
         """
         noise = self.noise(seed, tf.range(num), length)
         given = None if condition is None else tf.convert_to_tensor(condition)
         return self._compiled(noise, given).numpy()
 
     def _drawn(self, noise: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
-        values = self.draw(noise, condition).output
+        return self.elements(self.draw(noise, condition).output)
+
+    def elements(self, values: tf.Tensor) -> tf.Tensor:
+        """Return the elements nearest to values as networks read them."""
         if self.codec.levels is None:
             return self.codec.decode(values)
         return self.codec.decode(nearest(values, self.codec))
@@ -108,9 +165,7 @@ class FlowStudent:
                 f"`draft` must read no condition or one of {model.condition_channels} channels, "
                 f"got {self.condition_channels}."
             )
-        specs = dict(zip(("inputs", "condition"), self._specs, strict=False))
-        networks = [incremental(network, **specs) for network in self.networks]
-        return FlowDraft(networks, self.codec, self.condition_channels > 0)
+        return FlowDraft(self.stepped, self.codec, self.condition_channels > 0)
 
     def trainable_variables(self, elements: tf.Tensor, *condition: tf.Tensor) -> list[tf.Variable]:
         """Return the variables of all networks; arguments as an example."""

@@ -4,11 +4,11 @@
 
 (van den Oord et al. 2017, arXiv 1711.10433, section 3.2, equations 5 and 6; Kingma et al. 2016.) mu
 and s come from a WaveNet without skip connections that reads z shifted by one sample. Several flows
-make one of the same form, with mu_tot = sum_i mu_i prod_{j>i} s_j and s_tot = prod_i s_i.
+form one of the same kind, with mu_tot = sum_i mu_i prod_{j>i} s_j and s_tot = prod_i s_i.
 
-With bunches of B samples the layers run once a bunch, on what is before it, and a small gated head
-reads the newest samples too (bunched LPCNet, arXiv 2008.04574, for flows): a Bth of the work for
-the same depth, B times the field of view, and every sample still depends on all before it.
+With bunches of B samples the layers run once per bunch, on the samples before it, and a small gated
+head reads the newest samples too (bunched LPCNet, arXiv 2008.04574, for flows): a Bth of the work
+for the same depth, B times the field of view, and every sample still depends on all before it.
 """
 
 import math
@@ -19,13 +19,13 @@ from distill.config import RECENT, StudentConfig
 from likelihoods.affine import FlowOutput
 from likelihoods.initial import Initial
 from replicator.training.rematerialisation import recomputed
-from wavenet.network import SQRT_HALF, gated
+from wavenet.residual_layers import SQRT_HALF, gated
 
 Past = list[tf.Tensor]
 
 
 class FlowLayer(tf.Module):
-    """One gated, dilated layer with its residual projection; past inputs are passed in and out."""
+    """One gated, dilated layer with its residual projection, and no state of its own."""
 
     def __init__(self, config: StudentConfig, initial: Initial, dilation: int, name=None):
         super().__init__(name=name)
@@ -51,7 +51,7 @@ class FlowLayer(tf.Module):
         return (self.width - 1) * self.dilation
 
     def __call__(self, hidden, condition, past):
-        """Returns the next hidden state, and the past inputs to pass with the next call in time.
+        """Return the next hidden state, and the past inputs for the next call in time.
 
         Args:
           hidden: [batch, time, residual].
@@ -103,7 +103,7 @@ class Flow(tf.Module):
         self.head2_bias = tf.Variable([0.0, math.log(initial_scale)], name="head2_bias")
 
     def empty_past(self, batch) -> Past:
-        """Returns the past inputs before the first sample: zeros."""
+        """Return the past inputs before the first sample: zeros."""
         front = tf.zeros([batch, self.config.front_width], self.outer_dtype)
         channels = self.config.residual_channels
         return [
@@ -112,7 +112,7 @@ class Flow(tf.Module):
         ]
 
     def __call__(self, noise, condition, past: Past) -> tuple[FlowOutput, Past]:
-        """Returns the flow's output, and the past inputs to pass with the next call in time.
+        """Return the flow's output, and the past inputs for the next call in time.
 
         Args:
           noise: float32 [batch, time].
@@ -139,14 +139,14 @@ class Flow(tf.Module):
         return FlowOutput(output, location, log_scale), pasts
 
     def forward(self, noise, condition=None) -> FlowOutput:
-        """Returns the flow's output for whole sounds of noise, [batch, time]."""
+        """Return the flow's output for whole sounds of noise, [batch, time]."""
         return self(noise, condition, self.empty_past(tf.shape(noise)[0]))[0]
 
     def inverse(self, output, condition=None):
-        """The noise [batch, time] that gives this output.
+        """Return the noise [batch, time] of this output.
 
-        One pass for every sample, since z_t is known only after z_<t: for tests, and for densities
-        of short sounds. Each pass settles at least one sample more.
+        It takes up to one pass per sample, since z_t is known only after z_<t: for tests, and for
+        densities of short sounds. Each pass settles at least one more sample.
         """
         noise = tf.zeros_like(output)
         for _ in range(output.shape[1]):
@@ -156,13 +156,15 @@ class Flow(tf.Module):
 
     @property
     def outer_dtype(self) -> tf.DType:
-        """Of noise, location and scale: float32, or float64 where `compute_dtype` is."""
+        """The dtype of noise, location and scale: float32, or float64 where `compute_dtype` is."""
         return tf.float64 if self.dtype == tf.float64 else tf.float32
 
     def _head(self, hidden, joined):
-        """Location and log-scale of every sample, [batch, time] each.
+        """Return location and log-scale of every sample, [batch, time] each.
 
-        joined: the noise with its past.
+        Args:
+          hidden: of the layers.
+          joined: the noise with its past.
         """
         dtype = hidden.dtype
         if self.config.bunch_samples == 1:
@@ -176,21 +178,21 @@ class Flow(tf.Module):
         return raw[..., 0], tf.maximum(raw[..., 1], self.config.min_log_scale)
 
     def _from_layers(self, hidden):
-        """What the layers give to the gates of every sample of a bunch, [batch, time, 2 units]."""
+        """Return the layers' part of the gates of every sample, [batch, time, 2 units]."""
         dtype, gates = hidden.dtype, self.bunch_bias.shape[-1]
         raw = tf.matmul(tf.nn.relu(hidden), tf.cast(self.bunch_kernel, dtype))
         raw += tf.cast(tf.reshape(self.bunch_bias, [-1]), dtype)
         return tf.reshape(raw, [tf.shape(hidden)[0], -1, gates])
 
     def _from_recent(self, joined):
-        """What the newest samples before each give to its gates, [batch, time, 2 units]."""
+        """Return the part of the newest samples in the gates of each, [batch, time, 2 units]."""
         recent = joined[:, self.config.front_width - RECENT : -1, None]
         kernel = tf.cast(self.recent_kernel, recent.dtype)[:, None, :]
         return tf.cast(tf.nn.conv1d(recent, kernel, 1, "VALID"), self.dtype)
 
 
 def _joined(past, now):
-    """The past and the present, and as long a past for what follows."""
+    """Return the past and the present, and the past of the next call."""
     joined = tf.concat([past, now], 1)
     length = past.shape[1]
     return joined, joined[:, tf.shape(joined)[1] - length :]

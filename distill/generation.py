@@ -1,8 +1,8 @@
 """Sound from a student: whole, in a batch, or in chunks with carried state.
 
-A sound is named by its seed and row, as a teacher's is: the same noise in any batch and any chunk.
-A chunk's condition needs a few frames on either side of it and no more, so that the first sound
-comes early and an hour takes no more memory than a second.
+Seed and row determine a sound, as with a teacher: the same noise in any batch and any chunk. A
+chunk's condition needs only a few frames on either side of it, so that the first sound comes early
+and an hour takes no more memory than a second.
 """
 
 import weakref
@@ -25,7 +25,7 @@ FIRST_SAMPLES = 1600  # of the first chunk, so that something is heard soon
 
 
 class _MadeEngine(NamedTuple):
-    """An engine, and the weights that it was made of."""
+    """An engine, and the weights that it was made from."""
 
     weights: list[np.ndarray]
     engine: FlowEngine
@@ -35,7 +35,7 @@ _ENGINES: weakref.WeakKeyDictionary[ParallelWaveNet, _MadeEngine] = weakref.Weak
 
 
 def generate(student: ParallelWaveNet, request: Request, backend: Backend = "auto") -> np.ndarray:
-    """The sounds asked for, float32 [batch, num_samples] in [-1, 1]."""
+    """Return the requested sounds, float32 [batch, num_samples] in [-1, 1]."""
     # Nobody waits for a first chunk here, and every chunk's condition is made with its neighbours.
     chunks = stream(student, request, backend, WHOLE_SAMPLES, WHOLE_SAMPLES)
     return np.concatenate(list(chunks), axis=1)
@@ -48,15 +48,16 @@ def stream(
     chunk_samples: int = CHUNK_SAMPLES,
     first_samples: int = FIRST_SAMPLES,
 ) -> Iterator[np.ndarray]:
-    """The same sounds in chunks float32 [batch, about chunk_samples], as they are made.
+    """Yield the same sounds in chunks float32 [batch, about chunk_samples], as they are made.
 
     Args:
       student: its current weights.
-      request: what to generate.
+      request: the sounds.
       backend: "numba" is the compiled engine for this processor, which computes in float32;
         "tensorflow" runs on TensorFlow's device in the student's `compute_dtype`; "auto" takes the
         engine unless there is an accelerator or a `compute_dtype` other than float32.
-      chunk_samples, first_samples: rounded up to whole frames.
+      chunk_samples: rounded up to whole frames.
+      first_samples: of the first chunk, rounded up to whole frames.
     """
     _check(student, request)
     run = _runner(student, backend, len(request.rows))
@@ -71,9 +72,14 @@ def stream(
 def condition_between(
     student: ParallelWaveNet, request: Request, first: int, last: int, phase_cycles
 ):
-    """The `Condition` of these samples, and the phase after them.
+    """Return the `Condition` of these samples, and the phase after them.
 
-    first: a multiple of the hop. phase_cycles: the phase before it, float64 [batch].
+    Args:
+      student: the student.
+      request: the sounds.
+      first: the first sample, a multiple of the hop.
+      last: the sample after the last.
+      phase_cycles: the phase before them, float64 [batch].
     """
     speaker, count = request.speaker, last - first
     if request.frames is None:
@@ -98,7 +104,7 @@ def _chunk_bounds(student, total: int, chunk: int, opening: int) -> Iterator[tup
 
 
 def _runner(student: ParallelWaveNet, backend: Backend, batch: int):
-    """A function from noise and condition to sound, numpy [batch, time], that keeps the state."""
+    """Return a function from noise and condition to sound, [batch, time], that keeps the state."""
     if backend == "auto":
         plain = student.config.compute_dtype == "float32"
         accelerated = bool(tf.config.list_physical_devices("GPU"))
@@ -107,7 +113,7 @@ def _runner(student: ParallelWaveNet, backend: Backend, batch: int):
 
 
 def _engine(student: ParallelWaveNet) -> FlowEngine:
-    """Return the engine with the student's current weights, made anew only if they changed."""
+    """Return the engine with the student's current weights, rebuilt only if they changed."""
     weights = [variable.numpy() for flow in student.flows for variable in flow.variables]
     made = _ENGINES.get(student)
     if made is None or not all(map(np.array_equal, made.weights, weights)):

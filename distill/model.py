@@ -32,11 +32,15 @@ SHIPPED = {"shipped": shipped.student_folder, "shipped-student": shipped.student
 
 @dataclasses.dataclass(frozen=True)
 class StudentModel(TrainedSpeechModel):
-    """A student ready to speak.
+    """A student ready to synthesise.
 
-    network: the flows. config: what it was distilled as. data: what its teacher heard. gain_db:
-    applied to recordings before anything else. speakers: names, in the order of their numbers.
-    spec: what model.json says.
+    Attributes:
+      network: the flows.
+      config: its distillation.
+      data: of its teacher's training.
+      gain_db: applied to recordings before anything else.
+      speakers: names, in the order of their numbers.
+      spec: the content of model.json.
     """
 
     network: ParallelWaveNet
@@ -62,21 +66,22 @@ class StudentModel(TrainedSpeechModel):
         backend: Backend = "auto",
         refine: int | None = None,
     ) -> np.ndarray:
-        """Sounds, float32 [num, samples] in [-1, 1].
+        """Return sounds, float32 [num, samples] in [-1, 1].
 
         Args:
           condition: frames [frames, channels], or None for a model without. From `frames(...)`, the
             sound is at that recording's level; from others, at the model's.
-          seed, num: sound n of a seed is the same whatever `num` is.
+          seed: of the noise.
+          num: number of sounds; sound n of a seed does not depend on it.
           num_samples: length; by default that of the condition.
           speaker: a name, for models with speakers.
-          temperature: multiplies the noise; 1 samples the model. None: that of `spec`, 1 if it
-            declares none.
+          temperature: multiplies the noise; 1 samples the model. None: that of `spec`, or 1.
           backend: see `distill.generation.stream`.
           refine: passes that bring the sound's magnitudes to the mel, see `distill.refinement`.
-            None: what `spec` declares, 0 if nothing.
+            None: that of `spec`, or 0.
 
-        Raises UserError for frames that are none of this model's.
+        Raises:
+          UserError: the frames are none of this model's.
         """
         frames = None if condition is None else self._checked(condition)
         request = self._request(frames, seed, num, num_samples, speaker, temperature)
@@ -97,7 +102,7 @@ class StudentModel(TrainedSpeechModel):
         chunk_samples: int = CHUNK_SAMPLES,
         refine: int | None = None,
     ) -> Iterator[np.ndarray]:
-        """Return the same sounds in chunks float32 [num, about chunk_samples], as they are made.
+        """Yield the same sounds in chunks float32 [num, about chunk_samples], as they are made.
 
         Each pass of `refine` delays them by a window of the mel.
         """
@@ -120,7 +125,11 @@ class StudentModel(TrainedSpeechModel):
         return refined(chunks, mel, Refiner(convention, passes))
 
     def _checked(self, condition) -> np.ndarray:
-        """The frames as float32 [frames, channels], or a UserError that says what is wrong."""
+        """Return the frames as float32 [frames, channels].
+
+        Raises:
+          UserError: naming what is wrong.
+        """
         frames, channels = np.asarray(condition), self.config.student.feature_channels
         if frames.ndim != 2 or frames.shape[1] != channels:
             shape = " x ".join(map(str, frames.shape))
@@ -136,7 +145,7 @@ class StudentModel(TrainedSpeechModel):
 
 
 def load(path: Path) -> SpeechModel | StudentModel:
-    """The model of a run directory or a model folder: a student, or a WaveNet.
+    """Load the model of a run directory or a model folder: a student, or a WaveNet.
 
     "shipped" is the student that comes with the package, "shipped-teacher" its teacher, unless
     there are folders of these names.
@@ -150,7 +159,11 @@ def load(path: Path) -> SpeechModel | StudentModel:
 
 
 def load_student(path: Path) -> StudentModel:
-    """The student of a run directory or a model folder; UserError for any other model."""
+    """Load the student of a run directory or a model folder.
+
+    Raises:
+      UserError: it holds another model.
+    """
     model: Any = load(path)
     if model.kind != KIND:
         raise UserError(f"{path} holds a {model.kind}, not a {KIND}.")
@@ -159,7 +172,11 @@ def load_student(path: Path) -> StudentModel:
 
 
 def teacher_of(model: StudentModel) -> Path:
-    """Where the teacher of a student lies; UserError if it is gone."""
+    """Return the location of a student's teacher.
+
+    Raises:
+      UserError: it is gone.
+    """
     path = Path(str(model.spec.get("teacher")))
     if str(path) not in teachers.FOLDERS and not path.exists():
         raise UserError(f"This student was distilled from {path}, which is gone; name --teacher.")
@@ -167,14 +184,14 @@ def teacher_of(model: StudentModel) -> Path:
 
 
 def untrained(model: StudentModel) -> StudentModel:
-    """The same student before its first step, its conditioner not the teacher's yet."""
+    """Return the same student before its first step, without its teacher's conditioner."""
     mel = model.data.mel(model.hop_samples)
     network = ParallelWaveNet(model.config.student, model.config.seed, mel)
     return dataclasses.replace(model, network=network)
 
 
 def spec_of(stored: dict, path: Path) -> dict[str, Any]:
-    """What model.json says of a run's student, from its config.json."""
+    """Return model.json of a run's student, from its config.json."""
     config, data = _config(stored, path)
     spec = spec_of_speech(KIND, stored, data, config.student)
     return {**spec, **{name: stored[name] for name in OF_THE_TEACHER}}
@@ -189,7 +206,7 @@ def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> StudentMode
 
 
 def _config(stored: Any, path: Path) -> tuple[DistillConfig, DataConfig]:
-    """What config.json says of a student and its data, once every key is known to be there."""
+    """Return the configuration of a student and of its data, after a check of the keys."""
     needed = {"preset", "gain_db", "speakers", "data", *OF_THE_TEACHER}
     return checked_config(
         stored,

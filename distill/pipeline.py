@@ -24,11 +24,11 @@ def flow_stages(
     loss_batch: tuple[str, ...] = (),
     frozen: dict[str, tf.Variable] | None = None,
 ) -> list[Stage]:
-    """A stage a flow, for `export_stages`.
+    """Return one stage per flow, for `export_stages`.
 
-    The first one reads `noise` float32 [batch, time] and what the student is conditioned on:
-    `frames` [batch, frames, channels], `speaker` int32 [batch]. Each passes on the sound so far,
-    its location and log-scale, [batch, time] each, and the condition [batch, time, channels].
+    The first one reads `noise` float32 [batch, time] and the student's conditions: `frames` [batch,
+    frames, channels], `speaker` int32 [batch]. Each passes on the current sound, its location and
+    log-scale, [batch, time] each, and the condition [batch, time, channels].
 
     Args:
       student: whose flows make the wave itself, without a draft.
@@ -36,7 +36,8 @@ def flow_stages(
       loss_batch: entries of the batch that it reads.
       frozen: variables that it reads, by name.
 
-    Raises ValueError for a student of another kind.
+    Raises:
+      ValueError: a student of another kind.
     """
     if student.residual is not None or student.drafter is not None:
         raise ValueError("`student` must make the wave, without a draft.")
@@ -56,14 +57,16 @@ def flow_stages(
 
 
 def condition_inputs(config: StudentConfig) -> tuple[str, ...]:
-    """Entries of a batch that the first stage reads."""
+    """Return the entries of a batch that the first stage reads."""
     frames = ("frames",) if config.feature_channels else ()
     return ("noise", *frames, *(("speaker",) if config.speakers else ()))
 
 
 def divergence_loss(student: ParallelWaveNet, teacher: WaveNetDensity) -> Loss:
-    """KL(P_S || P_T), nats an element, of a batch with `frames`, `speaker` as the teacher needs
-    them, and `draws` [batch, draws, time], standard noise.
+    """Return KL(P_S || P_T) as a loss, nats per element.
+
+    Its batch has `frames` and `speaker` as the teacher needs them, and `draws` [batch, draws,
+    time], standard noise.
     """
 
     def loss(drawn: FlowOutput, batch: Tensors) -> tf.Tensor:
@@ -79,11 +82,11 @@ def divergence_loss(student: ParallelWaveNet, teacher: WaveNetDensity) -> Loss:
 def planned_stages(
     student: ParallelWaveNet, teacher: WaveNetDensity, clip_samples: int
 ) -> dict[str, Any] | None:
-    """What a plan knows of the flows as stages (`replicator.planning.pipelines.Stages`), as JSON.
+    """Return the flows as stages of a plan (`replicator.planning.pipelines.Stages`), as JSON.
 
-    Work goes with a stage's weights, all of which see every sample. Of the three passes the last
-    stage makes two of the teacher: it has no gradients of its own. None for a student with a draft
-    or of residuals, which is not cut.
+    Work is proportional to a stage's weights, all of which see every sample. Of the three passes
+    the last stage makes two of the teacher: it has no gradients of its own. None for a student with
+    a draft or of residuals, which is not cut.
     """
     if student.residual is not None or student.drafter is not None:
         return None
@@ -105,7 +108,7 @@ def _named(flow: Flow, names: dict) -> dict[str, tf.Variable]:
 
 
 def _stage(student: ParallelWaveNet, flow: Flow, is_first: bool, loss: Loss | None):
-    """The function of a stage, see `flow_stages`."""
+    """Return the function of a stage, see `flow_stages`."""
 
     def run(given: Tensors) -> Tensors:
         if is_first:

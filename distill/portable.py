@@ -1,4 +1,4 @@
-"""A student's training step and its draw for machines that have JAX and no TensorFlow."""
+"""Export of a student's training step and sampler for machines with JAX and no TensorFlow."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -52,21 +52,27 @@ def export_run(
     workdir: Path | None = None,
     *,
     tensor_float_32: bool = True,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> Path:
-    """The folder, with all that `python run.py` in it needs to distil the teacher elsewhere.
+    """Write a folder whose `python run.py` distils the teacher elsewhere, and return the folder.
 
-    The teacher travels as variables that nothing changes, the classifier of speech units too.
-    Whatever learns before the first step, that classifier and the reader of F0, learns here.
+    The teacher and the classifier of speech units are stored as variables that never change. All
+    that is trained before the first step, that classifier and the reader of F0, is trained here.
 
     Args:
-      preset, config, teacher, teacher_path, data, say: as for `training.distill`.
-      folder: new or empty of checkpoints.
-      workdir: a run directory to go on from; without one, or one without checkpoints, the weights
-        start as the seed says.
+      preset: as for `training.distill`.
+      config: as for `training.distill`.
+      teacher: as for `training.distill`.
+      teacher_path: as for `training.distill`.
+      data: as for `training.distill`.
+      folder: new, or without checkpoints.
+      workdir: a run directory to resume from; without one, or one without checkpoints, the weights
+        start as the seed determines.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
+      log: as for `training.distill`.
 
-    Raises UserError, DataError or AudioError with a line that explains what to do.
+    Raises:
+      UserError, DataError, AudioError: with a line that explains what to do.
     """
     folder = new_folder(folder)
     config = config.resolved(teacher, teacher_path)
@@ -75,8 +81,8 @@ def export_run(
     opponent = discriminators(config)
     state = TrainState(student, config.optimizer, config.loop.num_steps, opponent=opponent)
     restore(state, workdir, stored, CHANGEABLE, defaults_of(config, teacher))
-    corpus = corpus_for(config, teacher, data, workdir, say)
-    classifier = _classifier(folder, workdir, config, corpus, say)
+    corpus = corpus_for(config, teacher, data, workdir, log)
+    classifier = _classifier(folder, workdir, config, corpus, log)
     if not int(state.step.numpy()):
         pretrain_pitch_reader(student, config, teacher, corpus)
         others = () if opponent is None else opponent.trainable_variables
@@ -93,7 +99,7 @@ def export_run(
         stored,
         tensor_float_32,
     )
-    say(next_command(folder, state))
+    log(next_command(folder, state))
     return folder
 
 
@@ -109,7 +115,7 @@ def _write(
     stored: dict,
     tensor_float_32: bool,
 ) -> None:
-    """Writes clips, step and state."""
+    """Write clips, step and state."""
     density, mel, around = WaveNetDensity(teacher.network), corpus.mel, surroundings(config)
     settings = {
         "file": CLIPS,
@@ -141,7 +147,7 @@ def _write(
 
 
 def adopt_run(folder: Path, workdir: Path) -> int:
-    """The result of `replicator.portable.adopt`; copies the classifier of speech units too."""
+    """Return the result of `replicator.portable.adopt`; copy the classifier of speech units too."""
     step = adopt(folder, workdir)
     theirs, ours = Path(folder) / UNITS, Path(workdir) / UNITS
     if theirs.exists() and not ours.exists():
@@ -150,21 +156,21 @@ def adopt_run(folder: Path, workdir: Path) -> int:
 
 
 def _classifier(
-    folder: Path, workdir: Path | None, config: DistillConfig, corpus: Corpus, say
+    folder: Path, workdir: Path | None, config: DistillConfig, corpus: Corpus, log
 ) -> UnitClassifier | None:
-    """The run's classifier, or a new one, now in the folder too; None where no loss needs it."""
+    """Return the run's classifier, or a new one; None where no loss needs it."""
     if not (config.loss.feature or config.loss.style):
         return None
     if workdir is not None and (Path(workdir) / UNITS).exists():
         save(load(Path(workdir) / UNITS), folder / UNITS)
     else:
-        say("training a classifier of speech units for the perceptual loss")
-        save(train_units(corpus, seed=config.seed, say=say), folder / UNITS)
+        log("training a classifier of speech units for the perceptual loss")
+        save(train_units(corpus, seed=config.seed, log=log), folder / UNITS)
     return load(folder / UNITS)
 
 
 def _frozen(teacher: SpeechModel, classifier: UnitClassifier | None) -> dict[str, tf.Variable]:
-    """What the loss reads and training leaves alone, by name."""
+    """Return the variables that the loss reads and training does not change, by name."""
     frozen = {f"teacher/{i:03d}": v for i, v in enumerate(teacher.network.variables)}
     units = {} if classifier is None else classifier.named()
     return frozen | {f"units/{name}": variable for name, variable in units.items()}
@@ -179,17 +185,18 @@ def export_sampler(
     name: str = "speak",
     tensor_float_32: bool = True,
 ) -> None:
-    """Writes a function that draws whole sounds in one pass with the student's current weights.
+    """Write a function that draws whole sounds in one pass with the student's current weights.
 
-    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] (which sounds of that
-    seed), `temperature` [], and, whichever the student has, `frames` float32 [batch, num_frames,
-    channels] and `speaker` int32 [batch]; it gives `sound` float32 [batch, samples] in [-1, 1],
-    that of `generation.generate`.
+    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] (indices of the sounds of
+    that seed), `temperature` [], and, whichever the student has, `frames` float32 [batch,
+    num_frames, channels] and `speaker` int32 [batch]; it returns `sound` float32 [batch, samples]
+    in [-1, 1], that of `generation.generate`.
 
     Args:
       folder: may hold other exported functions.
-      student: what draws.
-      batch, num_frames: sizes, fixed; a frame is a sample where the student has no frames.
+      student: the model.
+      batch: a fixed size.
+      num_frames: a fixed size; a frame is a sample where the student has no frames.
       name: of the function.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
     """

@@ -23,32 +23,32 @@ class LossConfig:
     """The terms of the loss and their weights; 0 switches a term off. Each is logged alone."""
 
     kl: float = 1.0
-    """Of KL(P_S || P_T), in nats a sample."""
+    """Weight of KL(P_S || P_T), in nats per sample."""
     draws: int = 16
-    """Draws of each sample for the cross-entropy."""
+    """Draws per sample for the cross-entropy."""
     regularisation: float = 4.0
     """Lambda of the closed-form KL between Gaussians (ClariNet)."""
     squared: float = 0.0
-    """Of the power loss on |STFT|^2 averaged over time (the paper's)."""
+    """Weight of the power loss on |STFT|^2 averaged over time (the paper's)."""
     magnitude: float = 0.0
-    """Of the power loss on |STFT|."""
+    """Weight of the power loss on |STFT|."""
     multi: float = 1.0
-    """Of the power loss at three resolutions."""
+    """Weight of the power loss at three resolutions."""
     feature: float = 0.0
-    """Of the perceptual loss on the features of a classifier of speech units."""
+    """Weight of the perceptual loss on the features of a classifier of speech units."""
     style: float = 0.0
-    """Of the perceptual loss on their Gram matrices."""
+    """Weight of the perceptual loss on their Gram matrices."""
     contrastive: float = 0.0
-    """Gamma: how strongly the teacher of another condition repels; the paper's is 0.3."""
+    """Gamma, the repulsion of the teacher under another condition; the paper's is 0.3."""
     adversarial: float = 0.0
-    """Of the least-squares loss against discriminators of sounds (Yamamoto et al. 2019)."""
+    """Weight of the least-squares loss against discriminators of sounds (Yamamoto et al. 2019)."""
     matching: float = 0.0
-    """Of the distance between the discriminators' hidden features of sound and recording."""
+    """Weight of the distance between the discriminators' hidden features of sound and recording."""
     adversarial_after: int = 0
-    """Updates before these two count; the discriminators learn from the start."""
+    """Updates before these two count; the discriminators are trained from the start."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a weight below 0 or no term at all."""
+        """Raise ValueError, naming the field, for a weight below 0 or no term at all."""
         at_least(self, 0, *(field.name for field in dataclasses.fields(self)))
         at_least(self, 1, "draws")
         if not any(getattr(self, name) for name in ("kl", "adversarial", *SPECTRAL)):
@@ -62,24 +62,24 @@ class LossConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ClipConfig:
-    """What a batch is made of."""
+    """Clips per batch and their length."""
 
     clip_samples: int = 7680
     """Length of a clip, a multiple of the hop."""
     left_samples: int = 0
-    """True past in front of each clip that counts in no divergence, for the residual; a multiple
-    of the hop. The clip then comes with the neighbouring frames on both sides."""
+    """True past in front of each clip that counts in no divergence, for the residual; a multiple of
+    the hop. The clip then includes neighbouring frames on both sides."""
     batch_size: int = 4
-    """Clips in a batch."""
+    """Clips per batch."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "clip_samples", "batch_size")
 
 
 @dataclasses.dataclass(frozen=True)
 class DistillConfig:
-    """A distillation, whole: with the teacher and the data, nothing else decides what comes out."""
+    """A whole distillation: together with the teacher and the data, it determines the result."""
 
     student: StudentConfig = dataclasses.field(default_factory=StudentConfig)
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
@@ -87,19 +87,20 @@ class DistillConfig:
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
     seed: int = 0
-    """Of the initial weights, of the order of clips and of the noise."""
+    """Seed of the initial weights, the order of clips and the noise."""
     pitch_steps: int = 3000
-    """Updates, before all others, of the network that reads F0 off the frames for the draft."""
+    """Updates, before all others, of the network that estimates F0 from the frames."""
     start_from: str | None = None
-    """A trained student of the same network whose weights are the initial ones (run directory,
-    model folder, `shipped`); its frames may be others. None: random weights."""
+    """A trained student of the same network with the initial weights (run directory, model folder,
+    `shipped`); its frames may differ. None: random weights."""
     discriminators: DiscriminatorConfig = _DISCRIMINATORS
 
     def resolved(self, teacher: "SpeechModel", path: Path) -> "DistillConfig":
-        """The configuration with the student's inputs taken from its teacher.
+        """Return the configuration with the student's inputs taken from its teacher.
 
-        Raises UserError if they were given and the teacher's are others, or if they cannot go
-        together with the rest.
+        Raises:
+          UserError: they were given and the teacher's are others, or they cannot be combined with
+            the rest.
         """
         theirs = teacher.config.network
         student = _following(self.student, theirs, teacher.config.data, path)
@@ -117,7 +118,7 @@ class DistillConfig:
 def _following(
     student: StudentConfig, theirs: WaveNetConfig, data: DataConfig, path: Path
 ) -> StudentConfig:
-    """The student's configuration with its inputs from the teacher's."""
+    """Return the student's configuration with its inputs from the teacher's."""
     if student.sample_rate_hz != data.sample_rate_hz:
         raise UserError(
             f"The teacher {path} speaks at {data.sample_rate_hz} Hz, this student at "
@@ -155,7 +156,7 @@ def _following(
 
 
 def _in_residual_domain(student: StudentConfig, theirs: WaveNetConfig, path: Path) -> StudentConfig:
-    """The configuration with the teacher's conditioner and linear prediction."""
+    """Return the configuration with the teacher's conditioner and linear prediction."""
     if not theirs.prediction_order:
         raise UserError(
             f"`student.domain` must be wave: the teacher {path} has no linear prediction from the "

@@ -1,9 +1,9 @@
 """Mel-held phase reconstruction that starts from a student's own phases.
 
-A student's phases are good and its magnitudes are not quite those that the mel asks for. A pass
-takes the spectrogram of the sound, brings its magnitudes to the mel of the frames, keeps the phases
-and goes back to a sound (Griffin and Lim 1984, with the magnitudes refitted to the mel as in
-`wavenet.features.mel_inversion`). Each pass looks a window ahead.
+A student's phases are good and its magnitudes differ a little from those that the mel implies. A
+pass computes the spectrogram of the sound, brings its magnitudes to the mel of the frames, keeps
+the phases and returns to a sound (Griffin and Lim 1984, with the magnitudes refitted to the mel as
+in `wavenet.features.mel_inversion`). Each pass looks a window ahead.
 """
 
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ class Refiner:
     """Passes over sounds whose mel frames are known.
 
     Args:
-      convention: of the frames; what lies beyond a sound's ends counts as zeros.
-      passes: how many, at least 1.
+      convention: of the frames; samples beyond a sound's ends count as zeros.
+      passes: their number, at least 1.
     """
 
     def __init__(self, convention: MelConvention, passes: int):
@@ -38,7 +38,7 @@ class Refiner:
 
     @property
     def reach_frames(self) -> int:
-        """Frames on either side that a refined sample depends on: of the look-ahead, and past."""
+        """Frames on either side that a refined sample depends on: look-ahead and past."""
         each = -(-self.convention.window_samples // self.convention.hop_samples)
         return self.passes * each
 
@@ -67,7 +67,7 @@ class Refiner:
         return _added(segments, hop)[kept] / np.maximum(weight[kept], TINY)
 
     def _gains(self, magnitudes: np.ndarray, bands: np.ndarray) -> np.ndarray:
-        """Factors [frames, bins] that bring the magnitudes' bands nearer to the mel's."""
+        """Return factors [frames, bins] that bring the magnitudes' bands nearer to the mel's."""
         M, a = self._filters, np.maximum(magnitudes, TINY)
         gains = np.ones_like(a)
         for _ in range(UPDATES):
@@ -79,7 +79,7 @@ class Refiner:
 
 
 def _added(segments: np.ndarray, hop: int) -> np.ndarray:
-    """The segments, a hop apart, added up, float32 [frames * hop + window - hop]."""
+    """Return the segments, a hop apart, added up, float32 [frames * hop + window - hop]."""
     frames, window = segments.shape
     blocks = -(-window // hop)
     padded = np.pad(segments, ((0, 0), (0, blocks * hop - window)))
@@ -92,14 +92,14 @@ def _added(segments: np.ndarray, hop: int) -> np.ndarray:
 def refined(
     chunks: Iterator[np.ndarray], mel: np.ndarray, refiner: Refiner
 ) -> Iterator[np.ndarray]:
-    """Yield the chunks of sounds refined, each as soon as what lies ahead of it is known.
+    """Yield the chunks of sounds refined, each as soon as its look-ahead is known.
 
     Whatever the chunks, the sounds are those of one call of the refiner.
 
     Args:
       chunks: float32 [batch, samples], together [batch, up to frames * hop] samples.
       mel: float32 [frames, bands], of every row.
-      refiner: what refines; its reach is the look-ahead.
+      refiner: the passes; its reach is the look-ahead.
     """
     hop, reach = refiner.convention.hop_samples, refiner.reach_frames
     done, first, held = 0, 0, None  # frames given out; frame and samples that are kept
@@ -118,7 +118,7 @@ def refined(
 
 
 def _between(held, mel, refiner: Refiner, first: int, start: int, stop: int) -> np.ndarray:
-    """The refined samples of frames start to stop, of sounds held from frame `first` on."""
+    """Return the refined samples of frames start to stop, of sounds held from frame `first` on."""
     hop = refiner.convention.hop_samples
     whole = held.shape[1] // hop
     rows = [refiner(row[: whole * hop], mel[first : first + whole]) for row in held]

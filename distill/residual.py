@@ -1,4 +1,4 @@
-"""The residual's domain: what turns flows that make a residual into a student that makes sound."""
+"""The residual's domain: turns flows that make a residual into a student that makes sound."""
 
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ class ResidualDomain(tf.Module):
     """The teacher's conditioner and linear prediction, and a source.
 
     Given the noise before, e_t is logistic or normal with the flows' location mu and scale s; then
-    x_t is so too, with location p_t + g mu and scale g s. Density and entropy stay closed.
+    so is x_t, with location p_t + g mu and scale g s. Density and entropy stay closed.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class ResidualDomain(tf.Module):
         return max(self.conditioner.side_frames, reached + PulseSource.side_frames)
 
     def condition(self, frames, asked: slice):
-        """What the gates read [batch, samples, channels], and the `Prediction` of these samples.
+        """Return the input of the gates [batch, samples, channels], and the samples' `Prediction`.
 
         Args:
           frames: [batch, frames, channels].
-          asked: of all their samples; begins with a frame.
+          asked: slice of all their samples; begins with a frame.
         """
         made, length = self.conditioner(frames), self.config.row_samples
         rows = slice(asked.start // length, -(-asked.stop // length))
@@ -65,7 +65,7 @@ class ResidualDomain(tf.Module):
         return local, Prediction(*map(tf.stop_gradient, prediction))
 
     def source(self, frames, phase_cycles, asked: slice):
-        """What `PulseSource` gives; None, no channel and the same phase without a source."""
+        """Return the result of `PulseSource`; without a source None and the same phase."""
         if self._source is None:
             empty = tf.zeros([tf.shape(frames)[0], asked.stop - asked.start, 0])
             return None, empty, phase_cycles
@@ -74,7 +74,7 @@ class ResidualDomain(tf.Module):
     def wave(
         self, flowed: FlowOutput, prediction: Prediction, tail
     ) -> tuple[FlowOutput, tf.Tensor]:
-        """The wave with its density, and its last K samples [batch, K], given those before."""
+        """Return the wave with its density, and its last K samples [batch, K]."""
         length, dtype = self.config.row_samples, flowed.output.dtype
         time = tf.shape(flowed.output)[1]
         log_gain = tf.repeat(tf.cast(prediction.log_gain, dtype), length, 1)[:, :time]

@@ -1,4 +1,4 @@
-"""Spectra of waveforms that a gradient flows through."""
+"""Spectra of waveforms, differentiable."""
 
 import functools
 
@@ -12,7 +12,7 @@ EPSILON = 1e-16  # under the root: |X| of silence is 1e-8 and its gradient zero,
 
 @functools.lru_cache(maxsize=16)
 def hann_window(window_samples: int) -> np.ndarray:
-    """The periodic Hann window, float32 [window_samples], read-only."""
+    """Return the periodic Hann window, float32 [window_samples], read-only."""
     window = np.sin(np.pi * np.arange(window_samples) / window_samples) ** 2
     window = window.astype(np.float32)
     window.setflags(write=False)
@@ -35,17 +35,17 @@ def _checked(waveform: tf.Tensor, window_samples: int, hop_samples: int, fft_siz
 def magnitudes(
     waveform: tf.Tensor, window_samples: int, hop_samples: int, fft_size: int
 ) -> tf.Tensor:
-    """Magnitude spectrum of every whole Hann window, float32 [batch, frames, bins].
+    """Return the magnitude spectrum of every whole Hann window, float32 [batch, frames, bins].
 
-    sqrt(re^2 + im^2 + 1e-16), so that the gradient is finite everywhere and zero in silence.
-    Frame f covers the samples from f * hop_samples; frames = 1 + (time - window) // hop, bins =
-    fft_size / 2 + 1. A sine of amplitude a in the middle of a bin reaches a * window_samples / 4.
+    sqrt(re^2 + im^2 + 1e-16), so that the gradient is finite everywhere and zero in silence. Frame
+    f covers the samples from f * hop_samples; frames = 1 + (time - window) // hop, bins = fft_size
+    / 2 + 1. A sine of amplitude a in the middle of a bin reaches a * window_samples / 4.
 
     Args:
       waveform: float32 [batch, time], at least a window long.
       window_samples: length of the periodic Hann window, at most fft_size.
       hop_samples: from a frame to the next.
-      fft_size: in samples; what is longer than the window is zeros.
+      fft_size: in samples; zeros beyond the window.
     """
     waveform = tf.convert_to_tensor(waveform)
     _checked(waveform, window_samples, hop_samples, fft_size)
@@ -56,7 +56,7 @@ def magnitudes(
 
 
 def _padded(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
-    """Zeros or a reflection on both sides: as many windows as frames, frame 0 around hop / 2."""
+    """Return the waveform padded on both sides, so that frame 0 is around hop / 2."""
     samples, hop_samples = waveform.shape[1], convention.hop_samples
     left = convention.window_samples // 2 - hop_samples // 2
     last = (num_frames(samples, hop_samples) - 1) * hop_samples
@@ -66,7 +66,7 @@ def _padded(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
 
 
 def log_mel(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
-    """Log-mel frames of `wavenet.features.mel_spectrogram`, float32 [batch, frames, bands].
+    """Return log-mel frames as `wavenet.features.mel_spectrogram`, float32 [batch, frames, bands].
 
     Where a band is below the convention's floor its gradient is zero.
 

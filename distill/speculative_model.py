@@ -43,7 +43,7 @@ class SpeculativeModel(SpeechModel):
 
 
 def speculative(teacher: SpeechModel, student: StudentModel) -> SpeculativeModel:
-    """The teacher with the student's drafts; UserError for models of different sounds."""
+    """Return the teacher with the student's drafts; UserError for models of other sounds."""
     for name in SAME:
         theirs, ours = teacher.spec[name], student.spec[name]
         if theirs != ours:
@@ -53,5 +53,5 @@ def speculative(teacher: SpeechModel, student: StudentModel) -> SpeculativeModel
 
 
 def load_speculative(path: Path, draft: Path) -> SpeculativeModel:
-    """The teacher of one run or model folder with the student of another."""
+    """Load the teacher of one run or model folder with the student of another."""
     return speculative(load_teacher(path), load_student(draft))

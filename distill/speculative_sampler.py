@@ -32,9 +32,9 @@ from distill.student import Condition, ParallelWaveNet
 from likelihoods import Gaussian, LogisticMixture, levels, noise
 from likelihoods.capabilities import with_density
 from likelihoods.distribution import Continuous
-from wavenet.networks import Network
 from wavenet.samplers.block_pass import BlockPass, PassState
 from wavenet.samplers.generation import condition_of
+from wavenet.sound_network import Network
 from wavenet.speech_model import PassCount, Request
 
 BLOCK_SAMPLES = 64
@@ -43,7 +43,7 @@ LOWEST_LOG_SCALE = -40.0  # of a draft's likelihood: it holds none up
 
 
 class _Block(NamedTuple):
-    """What every pass over a block reads.
+    """The inputs of every pass over a block.
 
     seed: uint32 [2]. rows: int32 [batch]. start: int32 [], position of the block. noise: float32
     [batch, time]. spoken, given: the conditions of student and teacher. pasts, state: what the
@@ -128,7 +128,7 @@ class SpeculativeSampler:
             yield done.levels.numpy()[:, :made]
 
     def _spoken(self, request: Request) -> Iterator[tuple[int, Condition]]:
-        """The position and the student's condition of every block."""
+        """Yield the position and the student's condition of every block."""
         student, length = self.student, self.block_samples
         together = math.lcm(length, student.config.hop_samples)
         phase = tf.zeros([len(request.rows)], tf.float64)
@@ -139,7 +139,7 @@ class SpeculativeSampler:
                 yield start, _part(whole, start - first, length, self._row_samples)
 
     def block(self, block: _Block) -> _Guess:
-        """The block when a pass has confirmed all of it: a pure function of tensors and weights."""
+        """Return the block once a pass has confirmed all of it, a pure function."""
         batch, length = block.noise.shape
         guess = _Guess(
             tf.zeros([batch], tf.int32),
@@ -158,7 +158,7 @@ class SpeculativeSampler:
         )[0]
 
     def _verified(self, block: _Block, guess: _Guess) -> _Guess:
-        """The guess after one pass of student and teacher."""
+        """Return the guess after one pass of student and teacher."""
         likelihood, length = self.network.likelihood, block.noise.shape[1]
         flowed, pasts = self.student.chunk(guess.noise, block.spoken, block.pasts)
         location, log_scale = (tf.cast(x, tf.float32) for x in flowed[1:])
@@ -190,13 +190,13 @@ class SpeculativeSampler:
 
 
 def _parameters(draft: Continuous, location, log_scale):
-    """The parameters of a draft's likelihood, [batch, time, parameters]."""
+    """Return the parameters of a draft's likelihood, [batch, time, parameters]."""
     weight = [tf.zeros_like(location)] * (draft.num_parameters - 2)
     return tf.stack([*weight, location, log_scale], -1)
 
 
 def _part(whole: Condition, first: int, length: int, row_samples: int) -> Condition:
-    """The condition of `length` samples from `first` on, zeros beyond its end."""
+    """Return the condition of `length` samples from `first` on, zeros beyond its end."""
 
     def samples(values):
         return None if values is None else _padded(values[:, first : first + length], length)

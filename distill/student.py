@@ -21,11 +21,13 @@ from wavenet.upsampling import FrameUpsampler
 
 
 class Condition(NamedTuple):
-    """The condition of the flows: channels [batch, time, channels] or None, and a draft or None.
+    """The condition of the flows.
 
-    draft: float32 [batch, time], an estimate of the sound that the flows' output is added to.
-    source: float32 [batch, time], added to the noise's location. prediction: what makes a wave of
-    the flows' output where that is a residual.
+    Attributes:
+      channels: [batch, time, channels] or None.
+      draft: float32 [batch, time], an estimate of the sound that the flows' output is added to.
+      source: float32 [batch, time], added to the noise's location.
+      prediction: makes a wave of the flows' output where that is a residual.
     """
 
     channels: tf.Tensor | None = None
@@ -34,18 +36,18 @@ class Condition(NamedTuple):
     prediction: Prediction | None = None
 
     def add_source(self, noise):
-        """Returns the noise with the source added."""
+        """Return the noise with the source added."""
         return noise if self.source is None else noise + tf.cast(self.source, noise.dtype)
 
     def moved(self, flowed: FlowOutput) -> FlowOutput:
-        """Returns what flows made of such noise, its location that of the noise without."""
+        """Return the flows' output for such noise, its location that of the noise without."""
         if self.source is None:
             return flowed
         source = tf.cast(self.source, flowed.output.dtype)
         return flowed._replace(location=flowed.location + source * tf.exp(flowed.log_scale))
 
     def add_draft(self, flowed: FlowOutput) -> FlowOutput:
-        """Returns the flows' output with the draft added."""
+        """Return the flows' output with the draft added."""
         if self.draft is None:
             return flowed
         draft = tf.cast(self.draft, flowed.output.dtype)
@@ -58,8 +60,8 @@ UNCONDITIONAL = Condition()
 class ParallelWaveNet(tf.Module):
     """Inverse autoregressive flows, one after another, on one condition.
 
-    van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3. Holds variables
-    only; `sample` gives sound with its density, `chunk` does so piece by piece.
+    van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3. It holds variables
+    only; `sample` returns sound with its density, `chunk` does so piece by piece.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class ParallelWaveNet(tf.Module):
 
     @property
     def conditioner(self) -> Conditioner | None:
-        """What standardises the mel where the flows make a residual; None elsewhere."""
+        """The module that standardises the mel where the flows make a residual; else None."""
         return None if self.residual is None else self.residual.conditioner
 
     @functools.cached_property
@@ -122,11 +124,11 @@ class ParallelWaveNet(tf.Module):
 
     @property
     def noise_kind(self) -> str:
-        """The noise that `sample` wants: logistic or normal."""
+        """The noise of `sample`: logistic or normal."""
         return self.config.noise
 
     def noise(self, seed, rows, start, length: int):
-        """float32 [rows, length], the noise of these samples; arguments as for `noise.bits`."""
+        """Return the noise of samples, float32 [rows, length]; arguments as for `noise.bits`."""
         draw = counter_noise.logistic if self.noise_kind == "logistic" else counter_noise.normal
         return draw(seed, rows, start, length)[..., 0]
 
@@ -147,15 +149,15 @@ class ParallelWaveNet(tf.Module):
         skipped_frames: int = 0,
         start: int = 0,
     ) -> tuple[Condition, tf.Tensor | None]:
-        """Returns the condition of a span of samples, and the phase after it [batch] or None.
+        """Return the condition of a span of samples, and the phase after it [batch] or None.
 
         Args:
           frames: [batch, frames, feature_channels], one every `hop_samples` samples, or None.
           speaker: int32 [batch], or None for a student without speakers.
           num_samples: length in samples; by default that of the frames.
           phase_cycles: float64 [batch], the phase before the first sample; by default 0.
-          skipped_frames: frames that were before and are not asked for: they, and any beyond the
-            end, count as neighbours only.
+          skipped_frames: earlier frames that are not asked for: they, and any beyond the end, count
+            as neighbours only.
           start: position in the whole sound of the first frame's first sample.
         """
         check_condition(self.config, frames, speaker)
@@ -185,7 +187,7 @@ class ParallelWaveNet(tf.Module):
         return Condition(channels, draft, source, prediction), phase_cycles
 
     def sample(self, noise, condition: Condition = UNCONDITIONAL) -> FlowOutput:
-        """Whole sounds [batch, time] and their density: output = noise scale + location.
+        """Return whole sounds [batch, time] and their density: output = noise scale + location.
 
         Given noise_<t, output_t is logistic (or normal) with this location and scale.
 
@@ -198,7 +200,7 @@ class ParallelWaveNet(tf.Module):
     def chunk(
         self, noise, condition: Condition, pasts: list[Past]
     ) -> tuple[FlowOutput, list[Past]]:
-        """Returns the next chunk of `sample`, and the past inputs to pass with the one after."""
+        """Return the next chunk of `sample`, and the past inputs for the one after."""
         steps, later, noise = [], [], condition.add_source(noise)
         for flow, past in zip(self.flows, pasts[: len(self.flows)], strict=True):
             step, past = flow(noise, condition.channels, past)
@@ -212,7 +214,7 @@ class ParallelWaveNet(tf.Module):
         return wave, [*later, [tail]]
 
     def empty_pasts(self, batch) -> list[Past]:
-        """Every flow's past before the first sample, and the wave's where flows make a residual."""
+        """Return every flow's past before the first sample, and the wave's for a residual."""
         pasts = [flow.empty_past(batch) for flow in self.flows]
         if self.residual is None:
             return pasts
@@ -220,9 +222,10 @@ class ParallelWaveNet(tf.Module):
         return [*pasts, [tail]]
 
     def start_from_conditioner(self, theirs: Conditioner) -> None:
-        """Copies a teacher's dense conditioner, and how it reads F0.
+        """Copy a teacher's dense conditioner, and its reader of F0.
 
-        Raises ValueError if it is of another size.
+        Raises:
+          ValueError: it has another size.
         """
         ours = self.residual.conditioner.variables if self.residual else ()
         if [v.shape for v in ours] != [v.shape for v in theirs.variables]:
@@ -231,10 +234,10 @@ class ParallelWaveNet(tf.Module):
             own.assign(tf.cast(given, own.dtype))
 
     def keep_frames_of(self, theirs: Conditioner) -> None:
-        """Copy the statistics of a teacher's frames, and how it reads F0 off them.
+        """Copy the statistics of a teacher's frames, and its reader of F0.
 
         Raises:
-          ValueError: it is of another size.
+          ValueError: it has another size.
         """
         if self.residual is None:
             return
@@ -245,9 +248,10 @@ class ParallelWaveNet(tf.Module):
             own.assign(tf.cast(given, own.dtype))
 
     def start_from(self, teacher_upsampler: FrameUpsampler) -> None:
-        """Copies a teacher's conditioner into the first channels of this one.
+        """Copy a teacher's conditioner into the first channels of this one.
 
-        Raises ValueError if its frames or its factors are others, or its channels more.
+        Raises:
+          ValueError: its frames or factors differ, or it has more channels.
         """
         theirs, ours = teacher_upsampler, self.upsampler
         if ours is None or not _fits(ours, theirs):
@@ -265,12 +269,12 @@ class ParallelWaveNet(tf.Module):
 
 
 def _fits(ours: FrameUpsampler, theirs: FrameUpsampler) -> bool:
-    """Whether a conditioner has the frames and factors of another, and room for its channels."""
+    """Return whether a conditioner has another's frames and factors, and room for it."""
     own, given = ours.frame_kernel.shape, theirs.frame_kernel.shape
     return ours.factors == theirs.factors and own[:-1] == given[:-1] and own[-1] >= given[-1]
 
 
 def _copy_first(ours: tf.Variable, theirs) -> None:
-    """Sets the first entries along the last axis."""
+    """Set the first entries along the last axis."""
     count = theirs.shape[-1]
     ours.assign(tf.concat([theirs, ours[..., count:]], -1))

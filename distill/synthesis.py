@@ -1,9 +1,9 @@
-"""The recursion that makes a wave of a residual, by the linear prediction of its mel.
+"""The recursion from a residual to a wave, by the linear prediction of its mel.
 
     x_t = sum_k a_k x_(t-k) + e_t                         (LPCNet, arXiv 1810.11846, section 3.1)
 
-The coefficients stay the same for a row of samples. Within a row the wave is then a triangular
-matrix times the residual plus another times the K samples before the row, so that only those K go
+The coefficients are constant for a row of samples. Within a row the wave is then a triangular
+matrix times the residual plus another times the K samples before the row, so that only those K pass
 from row to row. It is a triangular map with diagonal 1: the density of the wave is that of e.
 """
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 
 def synthesise(residual, coefficients, tail, row_samples: int):
-    """The wave, [batch, time], and its last K samples, [batch, K], for what comes after.
+    """Return the wave, [batch, time], and its last K samples, [batch, K], for the next call.
 
     A gradient reaches the residual, and not the coefficients.
 
@@ -20,7 +20,7 @@ def synthesise(residual, coefficients, tail, row_samples: int):
       residual: [batch, time], in units of the wave.
       coefficients: [batch, rows, K], whose last row may have fewer samples than the others.
       tail: [batch, K], the samples before the first, oldest first.
-      row_samples: samples of a row.
+      row_samples: samples per row.
     """
     time, rows = tf.shape(residual)[1], tf.shape(coefficients)[1]
     coefficients = tf.cast(tf.stop_gradient(coefficients), residual.dtype)
@@ -35,11 +35,14 @@ def synthesise(residual, coefficients, tail, row_samples: int):
 
 
 def row_matrices(coefficients, row_samples: int):
-    """Matrices [..., row_samples, row_samples] and [..., row_samples, K] of each row.
+    """Return [..., row_samples, row_samples] and [..., row_samples, K] of each row.
 
-    A row of the wave is the first times its residual plus the second times the K samples before.
+    A row of the wave is the first matrix times its residual plus the second times the K samples
+    before.
 
-    coefficients: [..., K].
+    Args:
+      coefficients: [..., K].
+      row_samples: samples per row.
     """
     order = coefficients.shape[-1]
     by_lag = tf.concat([tf.ones_like(coefficients[..., :1]), -coefficients], -1)
@@ -52,14 +55,14 @@ def row_matrices(coefficients, row_samples: int):
 
 
 def _at_lag(by_lag, lags):
-    """[..., rows, columns]: what stands at each lag, zero outside 0 .. K."""
+    """Return the values at each lag, [..., rows, columns], zero outside 0 .. K."""
     known = (lags >= 0) & (lags < by_lag.shape[-1])
     values = tf.gather(by_lag, tf.where(known, lags, 0), axis=-1)
     return tf.where(known, values, tf.zeros_like(values))
 
 
 def _tails(within, outer, tail):
-    """The K samples before every row, [batch, rows, K]."""
+    """Return the K samples before every row, [batch, rows, K]."""
     order = outer.shape[-1]
     from_wave = tf.pad(within, [[0, 0], [0, 0], [order, 0]])[..., -order:]
     shape = tf.concat([tf.shape(outer)[:-2], [order, order]], 0)

@@ -12,7 +12,7 @@ from likelihoods.capabilities import normal_parameters, with_density
 from likelihoods.distribution import Continuous
 from replicator.runs.errors import UserError
 from wavenet.model import SpeechModel, load
-from wavenet.networks import Network
+from wavenet.sound_network import Network
 
 Module = TypeVar("Module", bound=tf.Module)
 
@@ -44,12 +44,13 @@ class WaveNetDensity:
         self.network, self.likelihood = network, likelihood
 
     def condition(self, frames, speaker, num_samples: int, side_frames: int = 0):
-        """What `conditionals` takes as its condition, without a gradient.
+        """Return the condition of `conditionals`, without a gradient.
 
         Args:
-          frames, speaker: None where the network has none.
-          num_samples: that are asked for.
-          side_frames: of `frames` on either side that are neighbours only; for a vocoder.
+          frames: None where the network has none.
+          speaker: None where the network has none.
+          num_samples: requested.
+          side_frames: of `frames` on either side that are only neighbours; for a vocoder.
         """
         config, network = self.network.config, self.network
         if not config.gate_inputs:
@@ -59,7 +60,7 @@ class WaveNetDensity:
         return tf.stop_gradient(network.clip_rows(frames, speaker, num_samples, side_frames))
 
     def conditionals(self, x, condition) -> Parametrised:
-        """In one pass, p(x_t | x_<t, condition) for sounds float32 [batch, time] in [-1, 1].
+        """Return p(x_t | x_<t, condition) for sounds float32 [batch, time] in one pass.
 
         The sounds are not rounded to levels, which would stop the gradient.
         """
@@ -67,9 +68,10 @@ class WaveNetDensity:
 
 
 def load_teacher(path: Path) -> SpeechModel:
-    """The WaveNet of a run or model folder, with every variable frozen.
+    """Load the WaveNet of a run or model folder, with every variable frozen.
 
-    Raises UserError for what is no WaveNet, or one whose output has no gradient.
+    Raises:
+      UserError: it is no WaveNet, or its output has no gradient.
     """
     model = load(path)
     if with_density(model.network.likelihood) is None:
@@ -82,15 +84,19 @@ def load_teacher(path: Path) -> SpeechModel:
 
 
 def freeze(network: tf.Module) -> None:
-    """Makes every variable of a network one that no tape watches."""
+    """Replace every variable of a network by one that no tape watches."""
     for variable in network.variables:
         variable._trainable = False  # there is no public way to say so once it is made
 
 
 def frozen_copy(network: Module, make: Callable[[], Module]) -> Module:
-    """The same network with variables of its own that no tape watches, made where this is called.
+    """Return the same network with its own variables that no tape watches.
 
-    In the scope of a Replicator every device gets them. make: gives an untrained one like it.
+    They are created at the call; in the scope of a Replicator every device gets them.
+
+    Args:
+      network: to copy.
+      make: returns an untrained one like it.
     """
 
     def frozen(make, **options):
@@ -104,7 +110,7 @@ def frozen_copy(network: Module, make: Callable[[], Module]) -> Module:
 
 
 def digest(network: tf.Module) -> str:
-    """A name for the weights, of 16 hexadecimal digits."""
+    """Return a digest of the weights, of 16 hexadecimal digits."""
     code = hashlib.blake2b(digest_size=8)
     for variable in network.variables:
         code.update(variable.numpy().tobytes())

@@ -1,4 +1,4 @@
-"""Distilling a student: from a trained teacher and recordings to a run directory."""
+"""Distillation of a student: from a trained teacher and recordings to a run directory."""
 
 import dataclasses
 import functools
@@ -26,11 +26,9 @@ from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import Corpus
 from wavenet.data.pipeline import Surroundings, clips, source_of
 from wavenet.model import SpeechModel
-from wavenet.networks import same_network
 from wavenet.pitch_reader import train_pitch_reader
 from wavenet.presets import Feature
 from wavenet.training import FEATURES, HEARD, prepare_corpus, scan_folder
-from wavenet.vocoder import VocoderWaveNet
 
 KIND = "parallel-wavenet"
 CHANGEABLE = ("loop", "data_folder", "teacher", *HEARD)
@@ -45,24 +43,26 @@ def distill(
     teacher_path: Path,
     data: Path,
     workdir: Path,
-    say=print,
+    log=print,
     replicator: Replicator | None = None,
 ) -> Outcome:
-    """Distils, or goes on distilling, in `workdir`; how it ended.
+    """Distil or resume a run in `workdir` and return how it ended.
 
     Args:
-      preset: the name it goes by.
-      config: everything that decides the outcome, with the teacher and the data.
-      teacher: from `load_teacher`; it is read and never written. teacher_path: where it lies.
+      preset: its name.
+      config: everything that determines the result, with the teacher and the data.
+      teacher: from `load_teacher`; it is read and never written.
+      teacher_path: its location.
       data: a folder of recordings, see `wavenet.data.recordings.scan`.
-      workdir: the run directory, made if missing; a run there must have the same configuration.
-      say: called with lines for the person watching.
-      replicator: what it runs on; None: one device. It changes nothing but the time it takes.
+      workdir: the run directory, created if missing; a run there must have the same configuration.
+      log: called with progress messages.
+      replicator: the devices; None: one device. It changes nothing but the time.
 
-    Raises UserError, DataError or AudioError with a line that explains what to do.
+    Raises:
+      UserError, DataError, AudioError: with a line that explains what to do.
     """
     config = config.resolved(teacher, teacher_path)
-    with TrainingRun(workdir, replicator, say, config.clips.batch_size, config.optimizer) as run:
+    with TrainingRun(workdir, replicator, log, config.clips.batch_size, config.optimizer) as run:
         with run.preparing():
             stored = run_config(preset, config, teacher, teacher_path, data)
             unsaid = defaults_of(config, teacher)
@@ -86,8 +86,7 @@ def _distill(
     with run.variables():
         if not is_single_device(run.replicator):
             student = _untrained(config, teacher)
-            make = functools.partial(same_network, teacher.network)
-            density = WaveNetDensity(frozen_copy(teacher.network, make))
+            density = WaveNetDensity(frozen_copy(teacher.network, teacher.network.untrained))
             classifier = None if classifier is None else copied(classifier)
             frozen = (*density.network.variables, *(classifier.variables if classifier else ()))
         opponent = discriminators(config)
@@ -128,7 +127,7 @@ def discriminators(config: DistillConfig) -> Discriminators | None:
 def pretrain_pitch_reader(
     student: ParallelWaveNet, config: DistillConfig, teacher: SpeechModel, corpus: Corpus
 ) -> None:
-    """Lets the reader of F0 learn its task before the flows rely on it."""
+    """Train the reader of F0 before the flows rely on it."""
     if student.drafter is None or not config.pitch_steps:
         return
     channels = config.student.feature_channels
@@ -146,20 +145,20 @@ def pretrain_pitch_reader(
 def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     """Return a student before its first step.
 
-    Its conditioner starts as the teacher's where there is room for it; all its weights but what
-    the conditioner knows of its frames start as those of `config.start_from` where that is given.
+    Its conditioner starts as the teacher's where there is room for it; all its weights except the
+    statistics of its frames start as those of `config.start_from` where that is given.
     """
-    student = _untrained(config, teacher)
+    student, conditioner = _untrained(config, teacher), teacher.network.conditioner
     if config.start_from is not None:
         folder = shipped.model_folder(Path(config.start_from))
         assign_weights(student, stored_weights(folder), folder)
-        if student.residual is not None and isinstance(teacher.network, VocoderWaveNet):
-            student.keep_frames_of(teacher.network.conditioner)
+        if student.residual is not None and conditioner is not None:
+            student.keep_frames_of(conditioner)
         return student
-    if student.residual is not None and isinstance(teacher.network, VocoderWaveNet):
-        student.start_from_conditioner(teacher.network.conditioner)
+    if student.residual is not None and conditioner is not None:
+        student.start_from_conditioner(conditioner)
         return student
-    theirs = getattr(teacher.network, "upsampler", None)  # a vocoder has dense layers instead
+    theirs = teacher.network.upsampler  # a vocoder has dense layers instead
     if student.upsampler is not None and theirs is not None:
         try:
             student.start_from(theirs)
@@ -179,23 +178,23 @@ def _untrained(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
 
 
 def corpus_features(config: DistillConfig, teacher: SpeechModel) -> tuple[Feature, ...]:
-    """The frames that clips come with: the teacher's, and F0 for a student with a draft."""
+    """Return the frames of clips: the teacher's, and F0 for a student with a draft."""
     theirs = teacher.config.data.features
     extra = () if "f0" in theirs or not config.student.draft_passes else ("f0",)
     return (*theirs, *extra)
 
 
 def corpus_for(
-    config: DistillConfig, teacher: SpeechModel, data: Path, workdir: Path | None, say
+    config: DistillConfig, teacher: SpeechModel, data: Path, workdir: Path | None, log
 ) -> Corpus:
-    """The recordings at the teacher's rate and level, with frames of its convention."""
+    """Return the recordings at the teacher's rate and level, with frames of its convention."""
     features = corpus_features(config, teacher)
     wanted = dataclasses.replace(
         teacher.config, data=dataclasses.replace(teacher.config.data, features=features)
     )
     report = scan_folder(data, wanted, None if workdir is None else Path(workdir) / FEATURES)
     for line in report.lines():
-        say(line)
+        log(line)
     corpus = prepare_corpus(report, wanted, workdir, gain_db=teacher.gain_db)
     known = teacher.known_speakers
     if known and corpus.speakers[: len(known)] != known:
@@ -214,9 +213,15 @@ def batches(
     shard_index: int = 0,
     num_shards: int = 1,
 ) -> tf.data.Dataset:
-    """The batches from step `start_step` on, a function of the seed and the step alone.
+    """Return the batches from `start_step` on, a function of the seed and the step alone.
 
-    shard_index, num_shards: which equal part of their rows.
+    Args:
+      corpus: the recordings.
+      config: of the run.
+      teacher: determines the frames.
+      start_step: number of the first batch.
+      shard_index: the equal part of their rows to return.
+      num_shards: number of equal parts.
     """
     return clips(
         corpus,
@@ -233,7 +238,7 @@ def batches(
 
 
 def surroundings(config: DistillConfig) -> Surroundings:
-    """What comes with a clip beside its own samples and frames."""
+    """Return the past and neighbouring frames of a clip."""
     if config.student.domain == "wave":
         return Surroundings()
     return Surroundings(config.clips.left_samples, SIDE_FRAMES)
@@ -242,7 +247,7 @@ def surroundings(config: DistillConfig) -> Surroundings:
 def run_config(
     preset: str, config: DistillConfig, teacher: SpeechModel, teacher_path: Path, data: Path
 ) -> dict:
-    """What config.json says of a run: all that is needed to use the student without its teacher."""
+    """Return the content of a run's config.json: all that the student needs without its teacher."""
     return {
         "kind": KIND,
         "preset": preset,
@@ -258,18 +263,18 @@ def run_config(
 
 
 def defaults_of(config: DistillConfig, teacher: SpeechModel) -> dict:
-    """The defaults of the settings in `run_config`."""
+    """Return the defaults of the settings in `run_config`."""
     return {**defaults(config), "data": defaults(teacher.config.data)}
 
 
 def _classifier(run: TrainingRun, config: DistillConfig, corpus: Corpus) -> UnitClassifier | None:
-    """The run's classifier of speech units, trained first if there is none yet; None if unused."""
+    """Return the run's classifier of speech units, trained if missing; None if unused."""
     if not (config.loss.feature or config.loss.style):
         return None
     path = run.directory.path / UNITS
     if not path.exists():
         run.log("training a classifier of speech units for the perceptual loss")
-        classifier = train_units(corpus, seed=config.seed, say=run.log)
+        classifier = train_units(corpus, seed=config.seed, log=run.log)
         if not run.replicator.is_chief:  # and on a disk that the chief does not share
             return classifier
         save(classifier, path)

@@ -1,12 +1,12 @@
-"""Drafts against what they are drafts of: kept, or drawn anew, so that the target's law comes out.
+"""Drafts verified against their target: kept, or drawn again, so that the target's law results.
 
-A draft x of q is kept with probability min(1, p(x) / q(x)), else drawn anew from the residual
+A draft x of q is kept with probability min(1, p(x) / q(x)), else drawn again from the residual
 
     r(x) = max(0, p(x) - q(x)) / sum_x max(0, p(x) - q(x))
 
 and the result has the law p, whatever q is (Leviathan et al. 2023, arXiv 2211.17192, theorem 3.5).
-r is drawn by rejection, without a sum over levels: a candidate of p is kept with probability
-max(0, 1 - q / p) (Wang et al. 2024, arXiv 2411.11925, for continuous drafts).
+r is drawn by rejection, without a sum over levels: a candidate of p is kept with probability max(0,
+1 - q / p) (Wang et al. 2024, arXiv 2411.11925, for continuous drafts).
 """
 
 from typing import NamedTuple
@@ -27,16 +27,16 @@ class Conditionals(NamedTuple):
     parameters: tf.Tensor
 
     def log_prob(self, levels):
-        """float32 [...], nats."""
+        """Return nats, float32 [...]."""
         return self.likelihood.log_prob(self.parameters, levels)
 
     def at(self, place):
-        """Those of one place [batch] in each row of [batch, time, parameters]."""
+        """Return those of one position [batch] in each row of [batch, time, parameters]."""
         return self._replace(parameters=tf.gather(self.parameters, place, batch_dims=1))
 
 
 class Address(NamedTuple):
-    """Names the random numbers: seed uint32 [2], rows int32 [batch], the position of the first."""
+    """The address of random numbers: seed uint32 [2], rows int32 [batch], position of the first."""
 
     seed: tf.Tensor
     rows: tf.Tensor
@@ -44,11 +44,13 @@ class Address(NamedTuple):
 
 
 def kept(drafts, q: Conditionals, p: Conditionals, address: Address):
-    """Which drafts are kept, bool [batch, time].
+    """Return which drafts are kept, bool [batch, time].
 
     Args:
       drafts: int32 [batch, time], drawn from `q`.
-      p: of each place given the drafts before it.
+      q: of each position.
+      p: of each position given the drafts before it.
+      address: of the random numbers.
     """
     seed = noise.fold_in(address.seed, KEEPING)
     uniform = noise.uniform(seed, address.rows, address.start, drafts.shape[1])[..., 0]
@@ -56,9 +58,13 @@ def kept(drafts, q: Conditionals, p: Conditionals, address: Address):
 
 
 def redrawn(q: Conditionals, p: Conditionals, address: Address, wanted):
-    """Levels of the residual distribution, int32 [batch], where they are wanted, bool [batch].
+    """Return levels of the residual distribution where wanted, int32 [batch].
 
-    q, p: of one place a row. address: of these, its start [batch].
+    Args:
+      q: of one position per row.
+      p: of one position per row.
+      address: of these, its start [batch].
+      wanted: bool [batch].
     """
 
     def draw(count, levels, found):
@@ -72,9 +78,13 @@ def redrawn(q: Conditionals, p: Conditionals, address: Address, wanted):
 
 
 def _candidate(q: Conditionals, p: Conditionals, address: Address, count):
-    """Of a round of candidates the first that is kept, int32 [batch], and whether there is one.
+    """Return the first kept one of a round of candidates, int32 [batch], and whether there is one.
 
-    count: int32 [], rounds before.
+    Args:
+      q: of one position per row.
+      p: of one position per row.
+      address: of the random numbers.
+      count: int32 [], earlier rounds.
     """
     rows = tf.shape(address.rows)[0]
     numbers = count * CANDIDATES + tf.range(CANDIDATES)

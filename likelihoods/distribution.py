@@ -102,7 +102,7 @@ class LocationScale(Distribution, Protocol):
 
 @runtime_checkable
 class Normal(Distribution, Protocol):
-    """A normal, discretised or not: divergences between two are known in closed form."""
+    """A normal distribution, discretised or not, with divergences in closed form."""
 
     def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and log-scale, [...] each."""

@@ -28,14 +28,17 @@ if TYPE_CHECKING:
     from autoregressive.incremental import incremental as incremental
     from autoregressive.model import Autoregressive as Autoregressive
     from autoregressive.samplers import register as register
-    from autoregressive.storage import save as save
     from distill.any_teacher import KL as KL
     from distill.any_teacher import Compared as Compared
     from distill.any_teacher import distill as distill
     from distill.flow_student import FlowStudent as FlowStudent
+    from distill.model_store import save as save
+    from onepass.array_compression import compress as compress
+    from onepass.array_compression import decompress as decompress
     from replicator import OptimizerConfig as OptimizerConfig
     from replicator import strategies as strategies
     from serving import Client as Client
+    from serving.bundles.own_export import export as export
 
 __version__ = "0.2.0"
 
@@ -50,11 +53,14 @@ _EXPORTS = {
     "OptimizerConfig": "replicator",
     "UnsupportedNetworkError": "autoregressive.incremental",
     "check_causal": "autoregressive.causality",
+    "compress": "onepass.array_compression",
+    "decompress": "onepass.array_compression",
     "distill": "distill.any_teacher",
+    "export": "serving.bundles.own_export",
     "fit": "autoregressive.fit",
     "incremental": "autoregressive.incremental",
     "register": "autoregressive.samplers",
-    "save": "autoregressive.storage",
+    "save": "distill.model_store",
 }
 _MODULES = {"likelihoods": "likelihoods", "strategies": "replicator.strategies"}
 __all__ = [
@@ -70,7 +76,10 @@ __all__ = [
     "UserError",
     "__version__",
     "check_causal",
+    "compress",
+    "decompress",
     "distill",
+    "export",
     "fit",
     "incremental",
     "likelihoods",

@@ -1,7 +1,7 @@
-"""The command: `onepass VERB ...`. Each verb lives on the floor that does its work.
+"""The command `onepass VERB ...`; each verb is implemented in the folder that does its work.
 
-A help text, or a mistake in the words, needs no TensorFlow: options lie in modules that import
-without it, and TensorFlow is imported once they are read.
+Help texts and errors in the arguments need no TensorFlow: options are in modules that import
+without it, and TensorFlow is imported after they are parsed.
 """
 
 import importlib
@@ -20,25 +20,31 @@ from replicator.runs.heartbeat import heartbeat
 from serving.settings import is_url
 
 VERBS = {
-    "quickstart": "speak, draw, train and report on what is shipped, in a few minutes",
+    "quickstart": "speech, images and training with shipped models, in a few minutes",
     "train": "train a model on a folder: onepass train PRESET --data DIR --workdir RUN",
-    "distill": "a fast student of it: onepass distill PRESET --teacher RUN --workdir RUN",
-    "evaluate": "figures of a trained model: onepass evaluate RUN [--data DIR] [--json]",
-    "sample": "sounds or images from a trained model: onepass sample RUN --out DIR",
-    "compress": "lossless files by a model: onepass compress MODEL FILES... --out FILE.onepass",
-    "decompress": "what is in one: onepass decompress MODEL FILE.onepass --out DIR",
-    "export": "a bundle to serve: onepass export RUN --out MODELS/NAME/1",
-    "serve": "answer over HTTP and gRPC: onepass serve MODELS [--host --port ...]",
+    "distill": "train a fast student: onepass distill PRESET --teacher RUN --workdir RUN",
+    "evaluate": "measure a trained model: onepass evaluate RUN [--data DIR] [--json]",
+    "sample": "generate sounds or images: onepass sample RUN --out DIR",
+    "compress": "compress files losslessly: onepass compress MODEL FILES... --out FILE.onepass",
+    "decompress": "restore compressed files: onepass decompress MODEL FILE.onepass --out DIR",
+    "export": "write a bundle to serve: onepass export RUN --out MODELS/NAME/1",
+    "serve": "serve bundles over HTTP and gRPC: onepass serve MODELS [--host --port ...]",
     "bench": "compare with peers, from a checkout: onepass bench [audio|images|...]",
-    "plan": "step time and memory before you buy: onepass plan RUN|PRESET --devices N",
-    "launch": "a cluster of processes: onepass launch --workers 2 -- onepass train ...",
+    "plan": "predict step time and memory: onepass plan RUN|PRESET --devices N",
+    "launch": "start a cluster of processes: onepass launch --workers 2 -- onepass train ...",
     "pipeline": "compare pipeline schedules: onepass pipeline --devices 8 --microbatches 32",
 }
-SERVERS = ("serve", "launch")  # which have nothing to say for as long as all is well
+# By a model's output, the module with its `run_sample` and `run_evaluate`.
+COMMANDS = {
+    "sound": "distill.command",
+    "images": "pixelcnn.command",
+    "arrays": "onepass.array_command",
+}
+SERVERS = ("serve", "launch")  # silent while they run without errors
 HELP = frozenset({"-h", "--help"})
 COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")
 INTERRUPTED, NO_READER = 130, 141  # 128 + SIGINT, 128 + SIGPIPE
-LONGEST_LINE = 500  # characters of an error that was not foreseen
+LONGEST_LINE = 500  # characters of an unexpected error
 REMOTE_HELP = "\n  onepass sample http://HOST:PORT/NAME --help   of a model that is served"
 
 
@@ -68,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _failed(error: BaseException) -> int:
-    """Say what was wrong in one line; the exit status."""
+    """Print an error in one line and return the exit status."""
     if isinstance(error, KeyboardInterrupt):
         say_error("interrupted.")
         return INTERRUPTED
@@ -97,14 +103,14 @@ def _run(arguments: list[str]) -> int:
 
 
 def parse_for_tensorflow(*given: Any, **named: Any) -> Any:
-    """What `parse` gives; then TensorFlow is imported, for whoever uses it next."""
+    """Return the result of `parse` after importing TensorFlow for the caller."""
     parsed = parse(*given, **named)
     _import_tensorflow_quietly()
     return parsed
 
 
 def _import_tensorflow_quietly() -> None:
-    """Imports TensorFlow, whose start-up notes ignore every log level, with stderr put aside."""
+    """Import TensorFlow with stderr redirected, since its start-up messages ignore log levels."""
     sys.stderr.flush()
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -132,7 +138,7 @@ def _distill(rest: list[str]) -> int:
 
 
 def _of_preset(verb: str, needed: str, packages: Sequence[str], rest: list[str]) -> int:
-    """Runs a verb that trains from the package that the preset belongs to."""
+    """Run a verb that trains, from the package that the preset belongs to."""
     presets: dict[str, Any] = {}
     package_of: dict[str, str] = {}
     for package in packages:
@@ -202,42 +208,49 @@ def _serve(rest: list[str]) -> int:
 
 
 def _of_kind(verb: str, needed: str, rest: list[str], **of_sound: Any) -> int:
-    """Run a verb from the floor that the model named in the arguments belongs to.
+    """Run a verb from the package that the model named in the arguments belongs to.
 
-    of_sound: what the verb of models of sound is given as well.
+    Args:
+      verb: "evaluate" or "sample".
+      needed: the options of the usage line.
+      rest: the words after the verb.
+      **of_sound: further arguments of the verb for models of sound.
     """
     if rest and rest[0] in HELP:
         print(
             f"usage: onepass {verb} MODEL {needed} [options]\n\nMODEL is a run directory, a model "
             "folder or a shipped model, and decides the options:\n"
             f"  onepass {verb} shipped --help          of a model of sounds\n"
-            f"  onepass {verb} shipped-digits --help   of a model of images"
+            f"  onepass {verb} shipped-digits --help   of a model of images\n"
+            f"  onepass {verb} FOLDER --help           of a model that `onepass.save` wrote"
             + (REMOTE_HELP if verb == "sample" else "")
         )
         return 0
     kinds = map(_model_kind, [*_positional(rest), *rest])
-    makes_images = next(filter(None, kinds), "sound") == "images"
-    if makes_images:
-        run = getattr(importlib.import_module("pixelcnn.command"), f"run_{verb}")
-        return run(rest, parse_for_tensorflow)
-    run = getattr(importlib.import_module("distill.command"), f"run_{verb}")
-    return run(rest, parse_for_tensorflow, **of_sound)
+    module = importlib.import_module(COMMANDS[next(filter(None, kinds), "sound")])
+    run = getattr(module, f"run_{verb}")
+    if module.__name__ == COMMANDS["sound"]:
+        return run(rest, parse_for_tensorflow, **of_sound)
+    return run(rest, parse_for_tensorflow)
 
 
 def _positional(words: list[str]) -> list[str]:
-    """The words that are neither options nor may be the values of options."""
+    """Return the words that are neither options nor possible values of options."""
     before = ["", *words]
     pairs = zip(words, before, strict=False)
     return [word for word, last in pairs if not word.startswith("-") and last[:1] != "-"]
 
 
 def _model_kind(word: str) -> str | None:
-    """What the model that a word names makes, "sound" or "images"; None where it names none."""
+    """Return the output of the model that a word names, a key of COMMANDS; None for none."""
+    from distill.model_store import is_of_user
     from pixelcnn.config import KINDS
     from pixelcnn.shipped import FOLDERS
     from replicator.runs.model_spec import kind_of
 
     if Path(word).exists():
+        if is_of_user(Path(word)):
+            return "arrays"
         kind = kind_of(Path(word))
         return kind and ("images" if kind in KINDS else "sound")
     if word.startswith("shipped"):
@@ -267,7 +280,7 @@ def _one_line(error: BaseException) -> str:
         return text
     if not isinstance(error, OSError):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return f"failed: {text[:LONGEST_LINE]} (ONEPASS_TRACEBACK=1 shows where)"
+    return f"failed: {text[:LONGEST_LINE]} (ONEPASS_TRACEBACK=1 prints the traceback)"
 
 
 def _help() -> str:
@@ -277,8 +290,8 @@ def _help() -> str:
         "train, distil, sample, export, serve.\n\nverbs:\n"
         + "\n".join(lines)
         + "\n\nonepass VERB --help lists the options of a verb. onepass --version prints the "
-        "version;\nonepass --tyro-print-completion bash|zsh|tcsh a script that completes words. "
-        "ONEPASS_TRACEBACK=1\nshows where an error came from."
+        "version;\nonepass --tyro-print-completion bash|zsh|tcsh prints a completion script. "
+        "ONEPASS_TRACEBACK=1\nprints the traceback of an error."
     )
 
 

@@ -9,21 +9,28 @@ import numpy as np
 import soundfile
 from PIL import Image, UnidentifiedImageError
 
-from compression.container import read, read_file
+from compression.container import Container, read, read_file
+from distill.model_store import is_stored
+from onepass import array_compression
+from onepass.array_files import array_of
 from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.models import load
 from pixelcnn.sampling.grids import write_png
 from replicator.runs.atomic_files import replacing
 from replicator.runs.errors import UserError
-from replicator.runs.folders import make_folder
+from replicator.runs.folders import check_new, make_folder
 from wavenet.data import audio
 
 
 def compress(given: CompressArguments) -> int:
-    """Return the exit status of `onepass compress ...`."""
-    model, makes_images = _model(given.model)
+    """Run `onepass compress` and return the exit status."""
+    if is_stored(given.model):
+        return _compress_array(given)
     if not given.files:
-        raise UserError("Name the files to compress.")
+        raise UserError("`FILES` is empty: pass the files to compress.")
+    check_new([given.out], given.overwrite)
+    make_folder(given.out.parent)
+    model, makes_images = _model(given.model)
     start = time.perf_counter()
     if makes_images:
         images = np.stack([_image(path, model) for path in given.files])
@@ -32,7 +39,7 @@ def compress(given: CompressArguments) -> int:
         data, raw = model.compress(images, condition, **options), images.size
     else:
         if len(given.condition) > 1:
-            raise UserError("All recordings must be of one speaker.")
+            raise UserError("`--condition` must be one speaker for all recordings.")
         recordings = [_recording(path, model) for path in given.files]
         speaker = given.condition[0] if given.condition else None
         data = model.compress(recordings, speaker=speaker, tolerance=given.tolerance)
@@ -45,43 +52,103 @@ def compress(given: CompressArguments) -> int:
     seconds = time.perf_counter() - start
     print(
         f"{given.out}: {len(given.files)} files, {raw:,} bytes of pixels or samples in "
-        f"{len(data):,}, {8 * len(data) / raw:.3f} bits a byte, in {seconds:.1f} s"
+        f"{len(data):,}, {8 * len(data) / raw:.3f} bits per byte, in {seconds:.1f} s"
     )
     return 0
 
 
 def decompress(given: DecompressArguments) -> int:
-    """Return the exit status of `onepass decompress ...`."""
+    """Run `onepass decompress` and return the exit status."""
     data = read_file(given.file)
-    described = read(data).description
+    if is_stored(given.model):
+        return _decompress_array(given, data)
+    paths = _paths(given.out, read(data))
+    check_new(paths, given.overwrite)
     model, makes_images = _model(given.model)
     start = time.perf_counter()
     elements = model.decompress(data)
-    names = described.get("names") or [f"{i:05d}" for i in range(len(elements))]
     make_folder(given.out)
-    for name, each in zip(names, elements, strict=True):
-        # A name in a file is a stranger's: its last part alone says where to write.
-        plain = PurePosixPath(str(name).replace("\\", "/")).name or "unnamed"
-        path = given.out / plain
+    for path, each in zip(paths, elements, strict=True):
         if makes_images:
-            write_png(path.with_suffix(".png"), each)
+            write_png(path, each)
         else:
-            suffix = ".wav" if path.suffix.lower() == ".wav" else ".flac"
-            audio.write(path.with_suffix(suffix), each, model.sample_rate_hz)
+            audio.write(path, each, model.sample_rate_hz)
     print(f"{given.out}: {len(elements)} files in {time.perf_counter() - start:.1f} s")
     return 0
 
 
+def _paths(out: Path, found: Container) -> list[Path]:
+    """Return the path of every element's file, named after the compressed file.
+
+    Elements of the same name get different files.
+    """
+    count = found.shape[0]
+    names = found.description.get("names")
+    if not isinstance(names, list) or len(names) != count:
+        names = [f"{i:05d}" for i in range(count)]
+    paths: dict[Path, None] = {}
+    for i, name in enumerate(names):
+        # A name in a compressed file is untrusted: only its last part is used.
+        path = out / (PurePosixPath(str(name).replace("\\", "/")).name or "unnamed")
+        if found.kind == "images":
+            path = path.with_suffix(".png")
+        elif path.suffix.lower() != ".wav":
+            path = path.with_suffix(".flac")
+        while path in paths:
+            path = path.with_stem(f"{path.stem}-{i}")
+        paths[path] = None
+    return list(paths)
+
+
+def _compress_array(given: CompressArguments) -> int:
+    """Compress an npy file, by a model that `onepass.save` wrote, and return the exit status."""
+    if len(given.files) != 1 or given.condition:
+        raise UserError(f"{given.model} needs exactly one npy file, and no `--condition`.")
+    check_new([given.out], given.overwrite)
+    start, elements = time.perf_counter(), array_of(given.files[0])
+    try:
+        data = array_compression.compress(load(given.model), elements, tolerance=given.tolerance)
+    except ValueError as error:
+        raise UserError(f"{given.files[0]}: {error}") from error
+    with replacing(given.out) as temporary:
+        temporary.write_bytes(data)
+    bits, seconds = 8 * len(data) / elements.size, time.perf_counter() - start
+    print(
+        f"{given.out}: {elements.size:,} elements in {len(data):,} bytes, {bits:.3f} bits per"
+        f" element, in {seconds:.1f} s"
+    )
+    return 0
+
+
+def _decompress_array(given: DecompressArguments, data: bytes) -> int:
+    """Write the elements of a compressed file as an npy file, and return the exit status."""
+    path = given.out / f"{given.file.stem}.npy"
+    check_new([path], given.overwrite)
+    elements = array_compression.decompress(load(given.model), data)
+    make_folder(given.out)
+    np.save(path, elements)
+    print(f"{path}: {list(elements.shape)}")
+    return 0
+
+
 def _model(path: Path) -> tuple[Any, bool]:
-    """The model, and whether it makes images; UserError where it cannot compress."""
+    """Return the model, and whether it generates images.
+
+    Raises:
+      UserError: the model cannot compress.
+    """
     model: Any = load(path)
     if not model.compresses:
-        raise UserError(f"{path} has no exact conditionals to compress by.")
+        raise UserError(f"{path} cannot compress: it has no exact conditionals.")
     return model, model.makes == "images"
 
 
 def _image(path: Path, model: Any) -> np.ndarray:
-    """The pixels of a file, uint8 [size, size, channels], where none of them would be changed."""
+    """Return the pixels of a file, uint8 [size, size, channels], without conversion.
+
+    Raises:
+      UserError: the file cannot be read, or has another size or mode than the model.
+    """
     try:
         with Image.open(path) as opened:
             mode, size = opened.mode, opened.size
@@ -89,7 +156,7 @@ def _image(path: Path, model: Any) -> np.ndarray:
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file.") from error
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} is no image that can be read.") from error
+        raise UserError(f"{path} cannot be read as an image.") from error
     wanted = "L" if model.channels == 1 else "RGB"
     if mode != wanted or size != (model.size, model.size):
         raise UserError(
@@ -100,13 +167,17 @@ def _image(path: Path, model: Any) -> np.ndarray:
 
 
 def _recording(path: Path, model: Any) -> np.ndarray:
-    """The samples of a file, int16 [samples], where none of them would be changed."""
+    """Return the samples of a file, int16 [samples], without conversion.
+
+    Raises:
+      UserError: the file cannot be read, or has another format than the model's recordings.
+    """
     try:
         with soundfile.SoundFile(path) as file:
             subtype, rate_hz, channels = file.subtype, file.samplerate, file.channels
             samples = file.read(dtype="int16")
     except (soundfile.SoundFileError, OSError) as error:
-        raise UserError(f"{path} is no recording that can be read.") from error
+        raise UserError(f"{path} cannot be read as a recording.") from error
     if (subtype, rate_hz, channels) != ("PCM_16", model.sample_rate_hz, 1):
         raise UserError(
             f"{path} must be mono PCM_16 at {model.sample_rate_hz} Hz, got {channels} channels of "

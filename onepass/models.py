@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distill import model_store
 from onepass.shipped import SHIPPED, folder
 from replicator.runs.errors import UserError
 from replicator.runs.model_spec import SPEC_FILE, kind_of
@@ -12,25 +13,24 @@ from serving.settings import is_url
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
+    from distill.flow_student import FlowStudent
     from distill.model import StudentModel
     from onepass.remote_model import RemoteModel
     from pixelcnn.model import ImageModel
-    from serving.bundles.audio_bundle import AudioBundle
-    from serving.bundles.image_bundle import ImageBundle
+    from serving.bundles.loading import AnyBundle
     from wavenet.model import SpeechModel
 
     Model = (
         Autoregressive
+        | FlowStudent
         | SpeechModel
         | StudentModel
         | ImageModel
-        | AudioBundle
-        | ImageBundle
+        | AnyBundle
         | RemoteModel
     )
 
 PROGRAM_FILE = "saved_model.pb"
-AUTOREGRESSIVE_FILE = "autoregressive.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,11 +63,11 @@ def list_models() -> list[ModelInfo]:
     return found
 
 
-def load(place: str | Path) -> "Model":
+def load(location: str | Path) -> "Model":
     """Load a model by name, path or URL.
 
     Args:
-      place: the name of a shipped model, see `list_models`; a run directory or model folder; a
+      location: the name of a shipped model, see `list_models`; a run directory or model folder; a
         folder written by `save`; a bundle, NAME/VERSION or NAME; or the URL of a served model,
         http://HOST:PORT/NAME (also https and grpc).
 
@@ -75,25 +75,24 @@ def load(place: str | Path) -> "Model":
       A model with `generate(condition, *, seed, num)`, which returns float32 [num, samples] or
       uint8 [num, size, size, channels]. Models of sound also have `stream`, which yields the same
       sound in chunks. Models of images and autoregressive models of sound have `log_prob`, the
-      exact log-probability in nats. A folder written by `save` is returned as an `Autoregressive`.
-      A bundle and a served model are programs that only generate: they have no `log_prob`.
+      exact log-probability in nats. A folder written by `save` is returned as an `Autoregressive`
+      or a `FlowStudent`. Bundles and served models of users have `sample` and `log_prob`; those of
+      other models only generate.
 
     Raises:
       UserError: the model does not exist or cannot be read.
     """
-    if is_url(place):
+    if is_url(location):
         from onepass.remote_model import RemoteModel
 
-        return RemoteModel(str(place))
-    path = Path(place)
-    if str(place) in SHIPPED and not path.exists():
-        return _trained(SHIPPED[str(place)], path)
+        return RemoteModel(str(location))
+    path = Path(location)
+    if str(location) in SHIPPED and not path.exists():
+        return _trained(SHIPPED[str(location)], path)
     if not path.exists():
-        raise UserError(f"There is no model {place}; shipped are {', '.join(SHIPPED)}.")
-    if (path / AUTOREGRESSIVE_FILE).exists():
-        from autoregressive.storage import load as load_autoregressive
-
-        return load_autoregressive(path)
+        raise UserError(f"There is no model {location}; shipped are {', '.join(SHIPPED)}.")
+    if model_store.is_stored(path):
+        return model_store.load(path)
     if is_bundle(path):
         from serving.bundles.loading import load as load_bundle
 
@@ -102,13 +101,13 @@ def load(place: str | Path) -> "Model":
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a folder, or its sub-folder of a version, holds an exported program."""
+    """Return whether a folder, or its subfolder for a version, holds an exported program."""
     versions = (folder for folder in path.glob("*/") if folder.name.isdecimal())
-    return any((place / PROGRAM_FILE).exists() for place in (path, *versions))
+    return any((each / PROGRAM_FILE).exists() for each in (path, *versions))
 
 
 def makes_of(path: Path) -> str:
-    """What the model of a run directory or model folder makes, "sound" or "images"."""
+    """Return the output of the model in a run directory or model folder, "sound" or "images"."""
     from pixelcnn.config import KINDS
 
     return "images" if kind_of(path) in KINDS else "sound"

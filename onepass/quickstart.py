@@ -1,4 +1,4 @@
-"""The whole promise in a few minutes: speak, draw, measure, train, on what is shipped."""
+"""A demonstration in a few minutes with shipped models and data: speak, draw, measure, train."""
 
 import dataclasses
 import time
@@ -11,9 +11,9 @@ from distill.evaluation import evaluate as evaluate_student
 from distill.model import StudentModel
 from distill.teacher import load_teacher
 from onepass.quickstart_arguments import QuickstartArguments
-from onepass.quickstart_images import draw_images
+from onepass.quickstart_images import draw_images, image_files
 from replicator.runs.atomic_files import write_text
-from replicator.runs.folders import counted, make_folder
+from replicator.runs.folders import check_new, counted, make_folder
 from replicator.runs.progress import duration
 from wavenet import shipped
 from wavenet.data import audio
@@ -26,6 +26,7 @@ from wavenet.training import train
 
 PRESET = "wavenet-quick-16k"
 TRAINING_MINUTES = 3.0
+FILES = ("teacher.wav", "student.wav", "recorded.wav", "spectrograms.png", "report.md")
 MEASURED = (
     *("log_mel_distance_db", "multi_resolution_stft_distance", "pesq", "stoi"),
     *("f0_error_cents", "voicing_error", "level_difference_db"),
@@ -34,32 +35,33 @@ MEASURED = (
 
 @dataclasses.dataclass(frozen=True)
 class Spoken:
-    """A sound, float32 [samples], and how long making it took, compilation left aside."""
+    """A sound, float32 [samples], and the time to generate it, without compilation."""
 
     sound: np.ndarray
     seconds: float
 
     def real_time_factor(self, rate_hz: int) -> float:
-        """Seconds of computing for a second of sound."""
+        """Return the seconds of computing per second of sound."""
         return self.seconds * rate_hz / len(self.sound)
 
 
 def run(given: QuickstartArguments) -> int:
-    """The exit status of `onepass quickstart`."""
+    """Run `onepass quickstart` and return the exit status."""
     start = time.monotonic()
+    check_new([given.out / name for name in (*FILES, *image_files())], given.overwrite)
     make_folder(given.out)
     data = shipped.recordings_folder()
     recording = sorted(data.glob("dev/*.flac"))[0]
     teacher, student = load_teacher(Path(SHIPPED)), students.load_student(Path("shipped"))
-    print(f"1. Speaking {recording.name}, which neither teacher nor student heard, from its mel")
+    print(f"1. Speaking {recording.name}, a held-out recording, from its mel")
     report = [_speech(teacher, student, recording, given)]
-    print("2. Measuring them, beside Griffin and Lim's algorithm and an untrained student")
+    print("2. Measuring them against the Griffin-Lim algorithm and an untrained student")
     corpus = dev_corpus(teacher, data)
     report.append(_quality(evaluate_student(student, teacher, corpus, given.spoken, given.seed)))
     print("3. Drawing images, pixel by pixel and scale by scale")
     report.append(draw_images(given.out, given.seed))
     if given.train:
-        print(f"4. Training {PRESET} on {data}, {TRAINING_MINUTES:g} minutes at the most")
+        print(f"4. Training {PRESET} on {data}, at most {TRAINING_MINUTES:g} minutes")
         report.append(_trained(given, data))
     text = _whole(report, given, time.monotonic() - start)
     write_text(given.out / "report.md", text)
@@ -70,7 +72,7 @@ def run(given: QuickstartArguments) -> int:
 def _speech(
     teacher: SpeechModel, student: StudentModel, recording: Path, given: QuickstartArguments
 ) -> str:
-    """Speaks with both, writes sounds and images; what the report says of it."""
+    """Generate speech with both models, write it, and return the section of the report."""
     rate_hz = student.sample_rate_hz
     waveform = audio.read(recording, rate_hz)
     frames, short = student.frames(waveform), int(given.seconds * rate_hz)
@@ -118,35 +120,35 @@ def _quality(figures: dict) -> str:
         for name in MEASURED
         if name in figures["measures"]  # the extra `quality` is not needed
     )
-    return f"""## How close they come to {counted(figures["dev"]["recordings"], "recording")}
+    return f"""## Distance from {counted(figures["dev"]["recordings"], "recording")}
 
 | | {" | ".join(name.replace("_", " ") for name in systems)} |
 |---{"|---" * len(systems)}|
 {rows}
 
-PESQ runs from 1 to 4.6 and STOI from 0 to 1, more is better; everything else is a distance from the
-recording. `onepass evaluate shipped` adds intervals.{_extra_line()}"""
+PESQ is from 1 to 4.6 and STOI from 0 to 1, higher is better; the other measures are distances from
+the recording. `onepass evaluate shipped` adds intervals.{_extra_line()}"""
 
 
 def _extra_line() -> str:
-    """Which of these measures an extra would add, on a line of its own; "" for none."""
+    """Return a line on the measures that an extra would add; "" for none."""
     added = [name.replace("_", " ") for name in left_out().get("quality", ()) if name in MEASURED]
     return f"\n`pip install 'onepass[quality]'` adds {', '.join(added)}." if added else ""
 
 
 def _trained(given: QuickstartArguments, data: Path) -> str:
-    """Trains a small WaveNet; what the report says of it."""
+    """Train a small WaveNet, and return the report's section."""
     config = PRESETS[PRESET].config
-    # Not every machine is as fast as the one that the number of steps was chosen on.
+    # The number of steps was chosen on a fast machine.
     loop = dataclasses.replace(config.loop, max_minutes=TRAINING_MINUTES)
     run_folder = given.out / "run"
     outcome = train(PRESET, dataclasses.replace(config, loop=loop), data, run_folder)
     model = load(run_folder)
     figures = evaluate(model, dev_corpus(model, data), copies=2)
-    return f"""## A WaveNet trained just now
+    return f"""## A newly trained WaveNet
 
-{outcome.step} steps in {duration(outcome.seconds)}: {figures["bits_per_sample"]:.2f} bits a sample,
-given the mel, on recordings it never heard; FLAC, which does not see the mel, needs
+{outcome.step} steps in {duration(outcome.seconds)}: {figures["bits_per_sample"]:.2f} bits per
+sample, given the mel, on held-out recordings; FLAC, which does not use the mel, needs
 {figures["codec"]["flac"]:.2f} for the same 16-bit samples."""
 
 

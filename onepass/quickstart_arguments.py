@@ -9,21 +9,26 @@ from replicator.runs.field_rules import at_least, require
 
 @dataclasses.dataclass(frozen=True)
 class QuickstartArguments:
-    """Speak a sentence that no model heard, slowly and in one pass; measure; draw images, pixel
-    by pixel and scale by scale; train a small WaveNet; report."""
+    """Run a demonstration with shipped models: speech, measures, images and a short training.
+
+    A held-out sentence is spoken sample by sample and in one pass, and measured; images
+    are drawn pixel by pixel and scale by scale; a small WaveNet is trained; all is reported.
+    """
 
     out: Path = Path("onepass-quickstart")
-    """Folder for the sounds, the images, the run and report.md; made if missing."""
+    """Folder for the sounds, the images, the run and report.md; created if missing."""
+    overwrite: bool = False
+    """Replace existing files of the same names."""
     seconds: float = 3.0
-    """Length of the teacher's sound; the student speaks all of the recording."""
+    """Length of the teacher's sound, in seconds; the student speaks the whole recording."""
     spoken: int = 4
-    """Recordings that are spoken again to be measured."""
+    """Number of recordings that are resynthesised and measured."""
     train: bool = True
-    """Train a small WaveNet as well, three minutes at the most."""
+    """Train a small WaveNet too, for at most three minutes."""
     seed: int = 0
-    """Names the noise."""
+    """Seed of the noise."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise UserError, naming the field, for a number out of range."""
         at_least(self, 1, "spoken")
         require(0 < self.seconds < math.inf, "seconds", "positive and finite", self.seconds)

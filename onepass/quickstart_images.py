@@ -1,4 +1,4 @@
-"""The quickstart's images: drawn pixel by pixel and in O(log N) passes from shipped models."""
+"""The quickstart's images: drawn pixel by pixel and in O(log N) passes by shipped models."""
 
 import time
 from collections.abc import Sequence
@@ -17,8 +17,14 @@ SETS = {
 IMAGES = 20
 
 
+def image_files() -> list[str]:
+    """Return the names of the files that `draw_images` writes."""
+    kinds = ("pixel-by-pixel.png", "multiscale.png", "scales.png", "growing.gif")
+    return [f"{name}-{kind}" for name in SETS for kind in kinds]
+
+
 def draw_images(out: Path, seed: int) -> str:
-    """Draws sheets of each shipped set with both models; what the report says of it.
+    """Draw sheets of each shipped set with both models, and return the report's section.
 
     Args:
       out: folder for the PNG and GIF files.
@@ -38,16 +44,16 @@ def draw_images(out: Path, seed: int) -> str:
     table = "\n".join(rows)
     return f"""## Images
 
-| | side, pixels | network passes, were it not cached | seconds an image |
+| | side, pixels | network passes without a cache | seconds per image |
 |---|---|---|---|
 {table}
 
-Classes in turn. Look at `{out}/digits-multiscale.png` and beside it `digits-pixel-by-pixel.png`,
-`digits-growing.gif`, `digits-scales.png`, and the same for `objects`."""
+Classes in turn. Compare `{out}/digits-multiscale.png` with `digits-pixel-by-pixel.png`; look at
+`digits-growing.gif` and `digits-scales.png`, and the same for `objects`."""
 
 
 def _timed(model: ImageModel, name: str, seed: int) -> tuple[list[list[np.ndarray]], float]:
-    """Images with their scales, and seconds for each, the first, which compiles, left aside."""
+    """Return images with their scales, and seconds per image without the first, which compiles."""
     classes = [i % len(model.classes) for i in range(IMAGES)]
     scales, times = [], []
     with Progress(IMAGES, f"drawing with {name}", "image") as progress:

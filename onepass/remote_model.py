@@ -1,5 +1,6 @@
 """A served model with the methods of a local one, without TensorFlow or its weights."""
 
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -7,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from replicator.runs.errors import UserError
+from serving.client.arrays import ArrayClient
 from serving.client.client import Client, server_and_name
 from serving.client.streams import whole_images
 from serving.settings import TOKEN_VARIABLE
@@ -42,6 +44,47 @@ class RemoteModel:
         """True for sound, False for images."""
         return self.spec.get("kind") == "sound"
 
+    def sample(
+        self,
+        num: int,
+        length: Any,
+        seed: int,
+        condition: Any = None,
+        *,
+        temperature: float = 1.0,
+    ) -> np.ndarray:
+        """Return `num` arrays [num, *length] of a user's model, see `Autoregressive.sample`.
+
+        Args:
+          num: see `Autoregressive.sample`.
+          length: see `Autoregressive.sample`.
+          seed: see `Autoregressive.sample`.
+          condition: see `Autoregressive.sample`.
+          temperature: see `Autoregressive.sample`.
+
+        Raises:
+          ClientError: the server rejects the request or cannot be reached.
+          UserError: the model is not a user's model.
+        """
+        return self._arrays.sample(num, length, seed, condition, temperature)
+
+    def log_prob(self, elements: Any, condition: Any = None) -> np.ndarray:
+        """Return the log-probability of every element under a user's model, float32, in nats.
+
+        Args:
+          elements: as for `Autoregressive.log_prob`.
+          condition: as for `Autoregressive.log_prob`.
+
+        Raises:
+          ClientError: the server rejects the request or cannot be reached.
+          UserError: the model has no log-probabilities.
+        """
+        return self._arrays.log_prob(elements, condition)
+
+    @functools.cached_property
+    def _arrays(self) -> ArrayClient:
+        return ArrayClient(self._client, self.name, self.spec)
+
     def generate(
         self, condition: Any = None, *, seed: int = 0, num: int = 1, **given: Any
     ) -> np.ndarray:
@@ -68,10 +111,15 @@ class RemoteModel:
     def stream(self, condition: Any = None, *, seed: int = 0, **given: Any) -> Iterator[np.ndarray]:
         """Yield one sound in chunks float32 [samples], as the server generates it.
 
-        With frames from the `frames(...)` of a local model, it has the recording's level.
+        With frames from the `frames(...)` of a local model, it has the recording's level. For a
+        user's model of sequences, `length` is required.
         """
+        if self.spec.get("kind") == "array":
+            length, temperature = given.pop("length"), given.pop("temperature", 1.0)
+            yield from self._arrays.stream(length, seed, condition, temperature)
+            return
         if not self.makes_sound:
-            raise UserError(f"The model `{self.name}` makes images: see `progressions`.")
+            raise UserError(f"The model `{self.name}` generates images: call `progressions`.")
         gain_db = getattr(condition, "gain_db", 0.0)
         with self._client.speak(self.name, frames=condition, seed=seed, **given) as chunks:
             for chunk in chunks:

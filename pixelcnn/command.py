@@ -94,17 +94,17 @@ class EvaluateArguments:
     """Run directory, model folder, or shipped-digits, shipped-digits-teacher,
     shipped-digits-flow, shipped-objects, shipped-objects-teacher, shipped-emoji."""
     data: str | None = None
-    """Images, as for `train`, whose dev split is used; None: the ones it was trained on."""
+    """Images, as for `train`, whose dev split is used; None: those of its training."""
     everything: Annotated[bool, tyro.conf.arg(name="all")] = False
-    """Use the images of all splits, also those that training would take."""
+    """Use the images of all splits, including those for training."""
     samples: int = 200
-    """Images to draw for what samples show; 0: none."""
+    """Number of images to draw and measure; 0: none."""
     guidance: float = 0.0
-    """Of these samples, see `onepass sample`."""
+    """Guidance of these samples, see `onepass sample`."""
     temperature: tuple[float, ...] = (1.0,)
-    """Of these samples; one number, or one a scale, base first."""
+    """Temperature of these samples; one number, or one per scale, base first."""
     seed: int = 0
-    """Of the intervals and the samples."""
+    """Seed of the intervals and the samples."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
 
@@ -130,7 +130,7 @@ def run_evaluate(arguments: list[str], parse) -> int:
         **evaluate(model, dataset, given.seed),
         **_of_samples(given, model, dataset),
     }
-    print(json.dumps(figures, indent=2) if given.as_json else in_words(figures))
+    print(json.dumps(figures, indent=2) if given.as_json else format_report(figures))
     return 0
 
 
@@ -173,7 +173,7 @@ def training_data(path: Path, model: "ImageModel") -> str:
     return data
 
 
-def in_words(figures: dict) -> str:
+def format_report(figures: dict) -> str:
     """Return the figures of a model as lines."""
     from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
     from replicator.runs import intervals
@@ -187,7 +187,7 @@ def in_words(figures: dict) -> str:
     lines = [
         f"{figures['model']}, {trained}, on {counted(used, 'dev image')} of {figures['data']}"
         f"{left}",
-        f"  bits per dimension   {intervals.in_words(bits)}",
+        f"  bits per dimension   {intervals.format_measure(bits)}",
     ]
     for name, title in (DEEP_NAMES if set(codecs) <= set(DEEP_NAMES) else NAMES).items():
         said = "not measured"
@@ -201,7 +201,7 @@ def in_words(figures: dict) -> str:
         lines.append(f"  seconds an image    {figures['seconds_per_picture']:.3f}")
     for name, measure in figures["measures"].items():
         if name != "bits_per_dim":
-            lines.append(f"  {name.replace('_', ' ')}   {intervals.in_words(measure)}")
+            lines.append(f"  {name.replace('_', ' ')}   {intervals.format_measure(measure)}")
     if samples := figures.get("samples"):
         heat = " ".join(f"{temperature:g}" for temperature in samples["temperature"])
         what = f"guidance {samples['guidance']:g}, temperature {heat}"
@@ -217,7 +217,7 @@ def _quality(measures: dict) -> str:
 
     few = " of too few images" if measures.get("too_few_images") else ""
     return (
-        f"class seen in {intervals.in_words(measures['class_accuracy'], 100.0, 1, '%')}, "
+        f"class seen in {intervals.format_measure(measures['class_accuracy'], 100.0, 1, '%')}, "
         f"Frechet distance {measures['frechet_distance']:.2f}{few}, "
         f"precision {measures['precision']:.2f}, recall {measures['recall']:.2f}"
     )

@@ -29,19 +29,19 @@ class DataConfig:
     channels: Literal[1, 3] = 3
     """1: grey, 3: red, green and blue."""
     reduce: Literal["area", "subsample"] = "area"
-    """How larger images are reduced: areas averaged, or every k-th pixel taken."""
+    """Reduction of larger images: average areas, or take every k-th pixel."""
     flip: bool = False
-    """Mirror every other image, left to right."""
+    """Mirror images left to right at random."""
     shift: int = 0
-    """Move images by up to so many pixels, up, down and sideways; their edges are repeated."""
+    """Move images by up to this many pixels, up, down and sideways; edges are repeated."""
     batch_size: int = 16
-    """Images in a batch."""
+    """Images per batch."""
     dev_share: float = 0.05
-    """Share of the images kept for dev where the folder does not say."""
+    """Share of the images kept for dev where the folder has no split."""
     bits: int = 8
-    """Bits of a level, 8 to 16. With 8, images of more are scaled; with more, grey images of 16-bit
-    files (PNG, TIFF, npy, npz) are taken as they are. `onepass train` finds it out where neither
-    this nor `output.levels` is given."""
+    """Bits per level, 8 to 16. With 8, deeper images are scaled; with more, grey images of 16-bit
+    files (PNG, TIFF, npy, npz) are kept unchanged. `onepass train` detects it unless this or
+    `output.levels` is given."""
 
     def __post_init__(self):
         """Raise ValueError, naming the field, for a number out of range."""
@@ -60,19 +60,19 @@ class TrainConfig:
     """All that decides the outcome of training, except the network."""
 
     output: OutputConfig = dataclasses.field(default_factory=OutputConfig)
-    """What a network says of a pixel."""
+    """Distribution of a pixel."""
     conditioning: ConditioningConfig = dataclasses.field(default_factory=ConditioningConfig)
-    """What images are drawn from."""
+    """Condition of the images."""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     """Images."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    """How weights follow their gradients."""
+    """Optimiser of the weights."""
     loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
-    """How long to train and how often to look; may change when a run is resumed."""
+    """Length of training and intervals of evaluation; may change when a run is resumed."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """What convolutions compute in while training; all else is float32."""
+    """Arithmetic of convolutions during training; all else is float32."""
     seed: int = 0
-    """Of the weights, the order of the images, dropout and crops."""
+    """Seed of the weights, the order of the images, dropout and crops."""
 
     def __post_init__(self):
         """Raise ValueError where two parts do not fit."""
@@ -108,8 +108,8 @@ class MultiscaleTrainConfig(TrainConfig):
     network: MultiscaleConfig = dataclasses.field(default_factory=MultiscaleConfig)
     """The networks."""
     parts: tuple[str, ...] = ()
-    """Train these alone: a size, such as 16 (the three factors that draw it, or the base), or one
-    factor, such as 16.2; none: all of them."""
+    """Train only these parts: a size, such as 16 (the three factors that draw it, or the base), or
+    one factor, such as 16.2; none: all."""
 
     def __post_init__(self):
         """Raise ValueError where the sizes do not fit, or a part is unknown."""

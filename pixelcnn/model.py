@@ -20,8 +20,8 @@ from pixelcnn.image_checks import check_images
 from pixelcnn.networks.conditioning import check_label
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.multiscale import Multiscale
+from pixelcnn.request_checks import check_request
 from pixelcnn.sampling.generation import ImageSampler, Request
-from pixelcnn.sampling.multiscale_sampler import temperatures_of
 from pixelcnn.training import config_from, kind_of
 from replicator.runs.atomic_files import Arrays
 from replicator.runs.errors import UserError
@@ -170,7 +170,7 @@ class ImageModel:
         if len(conditions) != num:
             raise UserError(f"`condition` must be one or {num}, got {len(conditions)}.")
         size = self.size if size is None else size
-        self._check(size, temperature, given, start)
+        check_request(self.density, size, temperature, given, start)
         if given is not None:
             check_images("given", given[0], self._shape(size), self.levels)
         if start is not None:
@@ -316,47 +316,11 @@ class ImageModel:
         check_label(number, self.config.conditioning.classes)
         return number
 
-    def _check(self, size: int, temperature, given, start) -> None:
-        model = self.multiscale
-        if model is None:
-            self._check_pixelcnn(size, temperature, start)
-            return
-        temperatures_of(temperature, len(model.sizes))
-        if given is not None:
-            raise UserError("Only a PixelCNN can go on from the first pixels of an image.")
-        shape, sizes = None if start is None else start.shape, model.sizes
-        if size not in sizes:
-            raise UserError(
-                f"The model draws {', '.join(map(str, sizes))} pixels a side, not {size}."
-            )
-        smaller = [s for s in sizes if s < size]
-        if shape is not None and (shape[0] != shape[1] or shape[0] not in smaller):
-            raise UserError(
-                f"The image to start from must be square with a side of "
-                f"{' or '.join(map(str, smaller))} pixels, got {shape[1]}x{shape[0]}."
-            )
-        first = 0 if shape is None else shape[0]
-        needed = [p for p in part_names(sizes) if first < int(p.split(".")[0]) <= size]
-        missing = [part for part in needed if part not in model.parts]
-        if missing:
-            raise UserError(f"The run has not trained {', '.join(missing)}; it cannot draw.")
-
     def _check_guidance(self, guidance: float) -> None:
         if not 0 <= guidance < float("inf"):
             raise UserError(f"The guidance must be 0 or more and finite, got {guidance:g}.")
         if guidance and not self.config.conditioning.has_null:
             raise UserError("The model has no null condition to be guided by.")
-
-    def _check_pixelcnn(self, size: int, temperature, start) -> None:
-        if start is not None:
-            raise UserError("A PixelCNN cannot enlarge an image; a multiscale model can.")
-        if not isinstance(temperature, int | float):
-            raise UserError("A PixelCNN has one scale and takes one temperature.")
-        temperatures_of(temperature, 1)
-        if size < 1:
-            raise UserError(f"The size must be at least 1 pixel, got {size}.")
-        if self.density.conditioner.map_channels and size != self.size:
-            raise UserError(f"The condition is a map of {self.size} pixels a side, not {size}.")
 
 
 NEEDS = {

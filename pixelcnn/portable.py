@@ -46,7 +46,7 @@ def export_run(
     workdir: Path | None = None,
     *,
     tensor_float_32: bool = True,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> Path:
     """Write a folder whose `python run.py` trains the model elsewhere, and return the folder.
 
@@ -58,7 +58,7 @@ def export_run(
       workdir: a run directory to resume from; without one, or one without checkpoints, the weights
         start as the seed determines.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
-      say: as for `training.train`.
+      log: as for `training.train`.
 
     Raises:
       UserError, DataError: with a line that explains what to do.
@@ -68,7 +68,7 @@ def export_run(
     config = dataset.resolved
     dataset = dataclasses.replace(dataset, config=config)
     for line in dataset.notes:
-        say(line)
+        log(line)
     density = ImageDensity(config)
     state = TrainState(density, config.optimizer, config.loop.num_steps)
     stored = run_config(preset, config, dataset, data)
@@ -82,7 +82,7 @@ def export_run(
         changeable=CHANGEABLE,
         tensor_float_32=tensor_float_32,
     )
-    say(next_command(folder, state))
+    log(next_command(folder, state))
     return Path(folder)
 
 

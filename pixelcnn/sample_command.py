@@ -14,6 +14,7 @@ from pixelcnn.data.video import Video, read_episodes
 from pixelcnn.model import ImageModel, load
 from pixelcnn.sample_arguments import SampleArguments
 from pixelcnn.sampling.grids import (
+    check_new_images,
     grid,
     image_name,
     remove_older,
@@ -23,7 +24,7 @@ from pixelcnn.sampling.grids import (
 )
 from pixelcnn.video_prediction import predict
 from replicator.runs.errors import UserError
-from replicator.runs.folders import counted, make_folder
+from replicator.runs.folders import check_new, counted, make_folder
 from replicator.runs.progress import Progress
 
 FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}
@@ -42,6 +43,8 @@ def sample(given: SampleArguments) -> int:
     if model.config.conditioning.kind == "video":
         return _videos(given, model)
     conditions = _conditions(given, model)
+    names = _names(given, model, conditions)
+    check_new_images(given.out, names, given.overwrite)
     options = _options(given, model)
     drawn = model.progressions(conditions, seed=given.seed, num=given.num, **options)
     make_folder(given.out)
@@ -50,11 +53,10 @@ def sample(given: SampleArguments) -> int:
     start = time.perf_counter()
     with Progress(given.num, "drawing", "image") as progress:
         try:
-            for row, scales in enumerate(drawn):
+            for name, scales in zip(names, drawn, strict=True):
                 images.append(scales)
                 passes += [] if model.sampler.passes is None else [model.sampler.passes]
-                label = _class_name(model, conditions[row])
-                write_png(given.out / image_name(given.seed, row, label), scales[-1])
+                write_png(given.out / name, scales[-1])
                 progress.advance()
         except KeyboardInterrupt:
             progress.say(f"interrupted: keeping {len(images)} of {given.num} images")
@@ -98,6 +100,12 @@ def _conditions(given: SampleArguments, model: ImageModel) -> list[Any]:
     if kind == "text" and given.caption:
         return list(itertools.islice(itertools.cycle(given.caption), given.num))
     return [given.label] * given.num
+
+
+def _names(given: SampleArguments, model: ImageModel, conditions: list[Any]) -> list[str]:
+    """Return the name of each image's file."""
+    labels = [_class_name(model, condition) for condition in conditions]
+    return [image_name(given.seed, row, label) for row, label in enumerate(labels)]
 
 
 def _class_name(model: ImageModel, condition: Any) -> str | None:
@@ -183,7 +191,7 @@ def _show(
     """Write the sheets and print a summary."""
     shown = [[rescaled(scale, bits, EIGHT) for scale in scales] for scales in images]
     files, side = write_sheets(given.out, shown, given.caption), images[0][-1].shape[0]
-    older = remove_older(given.out, given.seed, given.num)
+    older = remove_older(given.out, given.seed, given.num) if given.overwrite else ""
     print(
         f"{given.out}: {counted(len(images), 'image')} of {side}x{side} pixels in {seconds:.1f} s, "
         f"compilation included; {files}{older}"
@@ -196,6 +204,9 @@ def _videos(given: SampleArguments, model: ImageModel) -> int:
         raise UserError("A video model needs `--video`, a folder of episodes to go on from.")
     video = read_episodes(given.video, model.config.data.rules, model.statistics)
     num = min(given.num, len(video.splits["dev"].frames))
+    stems = [f"video_{given.seed}_{row}" for row in range(num)]
+    paths = [given.out / f"{stem}.{kind}" for stem in stems for kind in ("gif", "png")]
+    check_new(paths, given.overwrite)
     drawn = [_drawn(given, model, video, row) for row in range(num)]
     make_folder(given.out)
     with Progress(num, "drawing", "video") as progress:
@@ -204,11 +215,12 @@ def _videos(given: SampleArguments, model: ImageModel) -> int:
             context = model.config.conditioning.context_frames
             both = [real, np.stack([*real[:context], *frames])]
             pairs = [grid(pair, 2) for pair in zip(*both, strict=True)]
-            write_gif(given.out / f"video_{given.seed}_{row}.gif", pairs)
+            write_gif(given.out / f"{stems[row]}.gif", pairs)
             sheet = grid([*both[0], *both[1]], len(real))
-            write_png(given.out / f"video_{given.seed}_{row}.png", sheet)
+            write_png(given.out / f"{stems[row]}.png", sheet)
             progress.advance()
-    print(f"{given.out}: {num} videos; left or above the real frames, right or below the drawn")
+    count = counted(num, "video")
+    print(f"{given.out}: {count}; left or above the real frames, right or below the drawn")
     return 0
 
 

@@ -28,7 +28,7 @@ def train(
     config: AnyTrainConfig,
     data: Path | str,
     workdir: Path,
-    say=print,
+    log=print,
     replicator: Replicator | None = None,
 ) -> Outcome:
     """Trains, or goes on training, in `workdir`; how it ended.
@@ -38,13 +38,13 @@ def train(
       config: everything that decides the outcome.
       data: images, see `read_corpus`, or episodes, see `read_episodes`.
       workdir: the run directory, made if missing; a run there must have the same configuration.
-      say: called with lines for the person watching.
+      log: called with progress messages.
       replicator: what it runs on; None: one device. It changes nothing but the time it takes.
 
     Raises UserError or DataError with a line that explains what to do.
     """
     check_outside(workdir, data, "images")
-    with TrainingRun(workdir, replicator, say, config.data.batch_size, config.optimizer) as run:
+    with TrainingRun(workdir, replicator, log, config.data.batch_size, config.optimizer) as run:
         with run.preparing():
             dataset = ImageDataset.read(data, config)
             config = dataset.resolved

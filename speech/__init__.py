@@ -12,7 +12,7 @@ __all__ = ["EspeakError", "TextError", "load", "shipped", "text_frames"]
 
 
 class ReadsFrames(Protocol):
-    """A model or a bundle: what its model.json says."""
+    """A model or a bundle with the content of its model.json."""
 
     @property
     def spec(self) -> dict[str, Any]:

@@ -53,9 +53,10 @@ class AcousticModel(tf.Module):
         self.weights = {name: tf.Variable(value, name=name) for name, value in values.items()}
 
     def __call__(self, batch):
-        """Log-durations [batch, phonemes], melody [batch, frames, 2], mel [batch, frames, bands].
+        """Return log-durations [batch, phonemes], melody [batch, frames, 2] and mel frames.
 
-        batch: see `training.batches`; the mel network is given the pitch of the recording.
+        Args:
+          batch: see `training.batches`; the mel network is given the pitch of the recording.
         """
         backend, frame_mask = TensorFlowBackend(), batch["frame_mask"][..., None]
         hidden, lengths = network.encoder(
@@ -84,16 +85,16 @@ class AcousticModel(tf.Module):
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-    """How much each error counts."""
+    """The weights of the errors."""
 
     mel: float = 1.0
-    """Of the mean absolute error of a band, in its standard deviations."""
+    """Weight of the mean absolute error of a band, in its standard deviations."""
     duration: float = 0.5
-    """Of the mean absolute error of a log-duration."""
+    """Weight of the mean absolute error of a log-duration."""
     pitch: float = 1.0
-    """Of the mean absolute error of F0 in octaves, where it is voiced."""
+    """Weight of the mean absolute error of F0 in octaves, where it is voiced."""
     voicing: float = 0.2
-    """Of the cross-entropy of voicing in nats."""
+    """Weight of the cross-entropy of voicing in nats."""
 
 
 class AcousticLoss:
@@ -103,7 +104,7 @@ class AcousticLoss:
         self.model, self.config = model, config
 
     def __call__(self, batch):
-        """The loss, [], and its parts."""
+        """Return the loss, [], and its parts."""
         lengths, melody, mel = self.model(batch)
         voiced, frames = batch["pitch"][..., 1], batch["frame_mask"]
         logit = melody[..., 1]
@@ -122,5 +123,5 @@ def _mean(values, mask):
 
 
 def arrays(model: AcousticModel) -> dict[str, np.ndarray]:
-    """The weights by name."""
+    """Return the weights by name."""
     return {name: variable.numpy() for name, variable in model.weights.items()}

@@ -1,9 +1,8 @@
-"""Where each phoneme of a recording lies: Viterbi training of one-Gaussian phoneme states.
+"""The alignment of phonemes and frames: Viterbi training of one-Gaussian phoneme states.
 
-Every phoneme is a chain of states, left to right, and every state a diagonal Gaussian over
-cepstra. From an initial path the states are fitted to their frames and the best path through each
-recording is found anew, until the likelihood converges (Rabiner 1989, section V, "segmental
-k-means"):
+Every phoneme is a chain of states, left to right, and every state a diagonal Gaussian over cepstra.
+From an initial path the states are fitted to their frames and the best path through each recording
+is computed again, until the likelihood converges (Rabiner 1989, section V, "segmental k-means"):
 
     score[t, j] = log N(x_t; mean_j, variance_j)
                   + max(score[t - 1, j], score[t - 1, j - 1],
@@ -27,8 +26,10 @@ NEVER = -1e30
 class Chain:
     """The states of a recording, left to right.
 
-    state: int [states], the Gaussian of each. unit: int [states], to which phoneme of the
-    recording it belongs. may_go: bool [states], whether it may be left out; no two neighbours may.
+    Attributes:
+      state: int [states], the Gaussian of each.
+      unit: int [states], the index of its phoneme in the recording.
+      may_go: bool [states], whether it may be left out; no two neighbours may.
     """
 
     state: np.ndarray
@@ -37,12 +38,12 @@ class Chain:
 
 
 def chain(numbers: Sequence[int], optional: Sequence[bool], states: int = STATES) -> Chain:
-    """The chain of a recording's phonemes.
+    """Return the chain of a recording's phonemes.
 
     Args:
-      numbers: of each phoneme's symbol; its Gaussians are `number * states` and those that follow.
-      optional: whether the phoneme may be missing; such a one has a single state.
-      states: of a phoneme; every second one between the first and the last is skippable.
+      numbers: of each phoneme's symbol; its Gaussians are `number * states` and the following ones.
+      optional: whether the phoneme may be missing; such a phoneme has a single state.
+      states: per phoneme; every second one between the first and the last is skippable.
     """
     state, unit, skippable = [], [], []
     for place, (number, missing) in enumerate(zip(numbers, optional, strict=True)):
@@ -54,7 +55,7 @@ def chain(numbers: Sequence[int], optional: Sequence[bool], states: int = STATES
 
 
 def cepstra(mel: np.ndarray) -> np.ndarray:
-    """What is aligned, float32 [frames, 3 * CEPSTRA]: cepstra of log-mel frames and two deltas."""
+    """Return cepstra of log-mel frames and two deltas, float32 [frames, 3 * CEPSTRA]."""
     base = scipy.fft.dct(mel, norm="ortho", axis=1)[:, :CEPSTRA]
     first = _slope(base)
     return np.concatenate([base, first, _slope(first)], axis=1).astype(np.float32)
@@ -66,14 +67,14 @@ def _slope(frames: np.ndarray) -> np.ndarray:
 
 
 def best_path(scores: np.ndarray, skippable: np.ndarray) -> np.ndarray:
-    """int [frames]: the state of every frame on the best path from the first state to the last.
+    """Return the states of the best path from the first state to the last, int [frames].
 
     Args:
       scores: float [frames, states], the log-likelihood of each frame in each state.
-      may_go: bool [states], states that the path may jump over; it may also begin behind the
-        first of them, and end before the last.
+      skippable: bool [states], states that the path may skip, also at its beginning and end.
 
-    Raises ValueError if there are fewer frames than states that must be visited.
+    Raises:
+      ValueError: there are fewer frames than states that must be visited.
     """
     frames, states = scores.shape
     if frames < states - int(skippable.sum()):
@@ -111,9 +112,11 @@ def _traced(came: np.ndarray, total: np.ndarray, skippable: np.ndarray) -> np.nd
 
 
 def initial_path(frames: int, chain: Chain, weights: np.ndarray) -> np.ndarray:
-    """int [frames]: the states one after another, each as long as its weight says.
+    """Return the states one after another, each as long as its weight, int [frames].
 
     Args:
+      frames: of the recording.
+      chain: of the recording.
       weights: float [states], typical lengths up to a common factor; 0 leaves a state out.
     """
     ends = np.cumsum(weights) / np.sum(weights) * frames
@@ -121,7 +124,7 @@ def initial_path(frames: int, chain: Chain, weights: np.ndarray) -> np.ndarray:
 
 
 def typical_lengths(symbols: Sequence[str], chain: Chain) -> np.ndarray:
-    """float [states]: vowels twice as long as consonants, and no pause that may be missing."""
+    """Return float [states]: vowels twice as long as consonants, and 0 for optional pauses."""
     length = np.array([2.0 if any(c in VOWELS for c in s) else 1.0 for s in symbols])
     optional = np.bincount(chain.unit, chain.skippable) == np.bincount(chain.unit)
     length[optional] = 0.0
@@ -131,7 +134,7 @@ def typical_lengths(symbols: Sequence[str], chain: Chain) -> np.ndarray:
 def _fitted(
     features: Sequence[np.ndarray], phoneme_of_frame: Sequence[np.ndarray], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The mean and the variance of every Gaussian, [count, channels], from the frames it owns."""
+    """Return the mean and the variance of every Gaussian, [count, channels], over its frames."""
     x, owner = np.concatenate(features), np.concatenate(phoneme_of_frame)
     number = np.bincount(owner, minlength=count)[:, None]
     mean, square = np.zeros((2, count, x.shape[1]))
@@ -145,7 +148,7 @@ def _fitted(
 
 
 def _scores(x: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """float [frames, states]: log N(x; mean, variance) without the constant."""
+    """Return log N(x; mean, variance) without the constant, float [frames, states]."""
     precise = 1.0 / variance
     distance = (x**2) @ precise.T - 2.0 * x @ (mean * precise).T + np.sum(mean**2 * precise, axis=1)
     return -0.5 * (distance + np.sum(np.log(variance), axis=1))
@@ -153,10 +156,11 @@ def _scores(x: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class Aligned:
-    """What `align` found.
+    """The result of `align`.
 
-    paths: of each recording, int [frames], the place in its chain. gain: how much the mean
-    log-likelihood of a frame rose in each round, in nats.
+    Attributes:
+      paths: of each recording, int [frames], indices in its chain.
+      gain: increase of the mean log-likelihood of a frame in each round, in nats.
     """
 
     paths: list[np.ndarray]
@@ -170,13 +174,14 @@ def align(
     count: int,
     rounds: int = 15,
 ) -> Aligned:
-    """The best path through every recording, by Viterbi training from the guesses.
+    """Return the best path through every recording, by Viterbi training from the guesses.
 
     Args:
       features: of each recording, float [frames, channels].
-      chains: of each recording. guesses: of each recording, int [frames], places in its chain.
-      count: how many Gaussians there are.
-      rounds: at most; it ends when the likelihood rises by less than a thousandth of a nat.
+      chains: of each recording.
+      guesses: of each recording, int [frames], indices in its chain.
+      count: number of Gaussians.
+      rounds: at most; training ends when the likelihood rises by less than a thousandth of a nat.
     """
     paths, before = list(guesses), None
     gains: list[float] = []
@@ -198,5 +203,5 @@ def align(
 
 
 def durations(path: np.ndarray, chain: Chain) -> np.ndarray:
-    """int [phonemes]: the frames of each phoneme of a recording; they sum to its frames."""
+    """Return the frames of each phoneme of a recording, int [phonemes]; they sum to its frames."""
     return np.bincount(chain.unit[path], minlength=int(chain.unit[-1]) + 1)

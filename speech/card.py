@@ -1,4 +1,4 @@
-"""The card of a voice: where it is from, and how good it is."""
+"""The card of a voice: its origin and quality."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ def _opinions(speech: dict[str, float]) -> str:
 
 
 def card(spec: dict[str, Any]) -> str:
-    """The card, Markdown, of what model.json says."""
+    """Return the model card, Markdown, of a model.json."""
     frames, speech = spec["quality"]["frames"], spec["quality"]["speech"]
     dev = spec["quality"]["dev"]
     return f"""# Text to mel frames

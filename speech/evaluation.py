@@ -1,4 +1,4 @@
-"""How close a voice comes to recordings that it was not trained on."""
+"""Measures of a voice on recordings that it was not trained on."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -27,17 +27,19 @@ class Vocoder(Protocol):
         """Sounds, float32 [1, samples]."""
 
     def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
-        """The frames of a waveform of the model's own level."""
+        """Return the frames of a waveform of the model's own level."""
 
 
 def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -> float:
-    """The distance of two sounds said at another pace, in dB; 0 for the same frames.
+    """Return the distance of two sounds of different pace, in dB; 0 for the same frames.
 
     It is the mean, along the best path of dynamic time warping (steps of one frame in either or in
     both; Sakoe and Chiba 1978), of the root mean square difference over bands.
 
     Args:
-      frames, others: float [frames, bands] each. unit_db: what a difference of one is in dB.
+      frames: float [frames, bands].
+      others: float [frames, bands].
+      unit_db: a difference of one, in dB.
     """
     square = np.sum(frames**2, axis=1)[:, None] + np.sum(others**2, axis=1)
     square = np.maximum(square - 2.0 * frames @ others.T, 0.0)
@@ -67,12 +69,12 @@ def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -
 
 
 def unit_db(voice: Voice) -> float:
-    """What a difference of one in `above_silence` frames is in dB."""
+    """Return a difference of one in `above_silence` frames, in dB."""
     return voice.spec["harmonics"]["range_nats"] * DB_PER_NAT
 
 
 def aligned(voice: Voice, example: Example, scale: Scale, true_pitch: bool) -> np.ndarray:
-    """The frames that a voice makes for a recording's own durations, float32 [frames, bands]."""
+    """Return a voice's frames for a recording's own durations, float32 [frames, bands]."""
     example = with_silence(example, BEFORE, BEHIND, scale)
     _, hidden = voice.durations(example.phonemes)
     pitch = example.pitch if true_pitch else None

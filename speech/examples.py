@@ -20,10 +20,13 @@ PAUSE_FRAMES = 3  # a shorter silence between words belongs to them
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A recording taken apart.
+    """An aligned recording.
 
-    phonemes: with the pauses that were made, and no others. durations: int [phonemes], in frames.
-    mel: float32 [frames, bands], `above_silence`. pitch: float32 [frames, 2], `log_f0_features`.
+    Attributes:
+      phonemes: with the pauses that were made, and no others.
+      durations: int [phonemes], in frames.
+      mel: float32 [frames, bands], `above_silence`.
+      pitch: float32 [frames, 2], `log_f0_features`.
     """
 
     name: str
@@ -37,9 +40,10 @@ class Example:
 def prepared(
     data: Path, mel: MelConvention, gain_db: float, cache_folder: str | os.PathLike[str] | None
 ) -> Corpus:
-    """The recordings of a folder with their mel and pitch frames.
+    """Return the recordings of a folder with their mel and pitch frames.
 
-    Raises UserError where the folder has no recording with a text for train and dev each.
+    Raises:
+      UserError: the folder has no recording with a text for train or dev.
     """
     report = scan(data, mel.sample_rate_hz, cache_folder=cache_folder)
     pitch = PitchConvention(mel.sample_rate_hz, mel.hop_samples, 90.0, 450.0)
@@ -51,7 +55,7 @@ def prepared(
 
 
 def examples(corpus: Corpus, mel: MelConvention) -> dict[str, list[Example]]:
-    """The examples of each split of a corpus with these mel frames, aligned together."""
+    """Return the examples of each split of a corpus with these mel frames, aligned together."""
     spoken = [p for members in corpus.splits.values() for p in members if p.text]
     sequences = in_threads(lambda p: _between_words(phonemes(p.text)), spoken, "reading", "text")
     found = _aligned(mel, spoken, sequences)
@@ -60,7 +64,7 @@ def examples(corpus: Corpus, mel: MelConvention) -> dict[str, list[Example]]:
 
 
 def _between_words(spoken: Sequence[Phoneme]) -> list[Phoneme]:
-    """The phonemes with a pause before every word that has none yet."""
+    """Return the phonemes with a pause before every word that has none yet."""
     found: list[Phoneme] = []
     for phoneme in spoken:
         if phoneme.starts_word and found and not found[-1].is_pause:
@@ -103,7 +107,7 @@ def _example(
 def _pauses_made(
     sequence: Sequence[Phoneme], frames: np.ndarray
 ) -> tuple[tuple[Phoneme, ...], np.ndarray]:
-    """The phonemes without pauses that are too short, whose frames go to the one before."""
+    """Return the phonemes without pauses that are too short, whose frames join the one before."""
     made: list[Phoneme] = []
     lengths: list[int] = []
     owed = 0

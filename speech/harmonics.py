@@ -1,4 +1,4 @@
-"""Where the harmonics of a voice lie in mel frames."""
+"""The harmonics of a voice in mel frames."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def harmonics_table(mel: MelConvention) -> np.ndarray:
 
 
 def pulses(f0_hz: float, mel: MelConvention) -> np.ndarray:
-    """float [bands]: log-mel of a pulse train over that of a flat spectrum, in nats."""
+    """Return the log-mel of a pulse train relative to a flat spectrum, in nats, float [bands]."""
     rate_hz, window = mel.sample_rate_hz, mel.window_samples
     time = np.arange(3 * window + PERIODS * mel.hop_samples) / rate_hz
     orders = np.arange(1, int(0.5 * rate_hz / f0_hz) + 1)

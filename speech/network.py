@@ -27,27 +27,27 @@ TYPICAL_FRAMES = 6.0  # of a phoneme, where training starts
 
 
 class Backend(Protocol):
-    """What the networks need beside `+`, `*` and `@` of arrays [..., time, channels]."""
+    """The operations of the networks besides `+`, `*` and `@` of arrays [..., time, channels]."""
 
     def neighbours(self, hidden: Any, distance: int) -> Any:
         """[hidden[t - distance] | hidden[t] | hidden[t + distance]], zeros beyond the ends."""
 
     def gated(self, mixed: Any) -> Any:
-        """tanh of the first half of the channels times the logistic function of the second."""
+        """Return tanh(a) sigmoid(b) of the halves a, b of the channels."""
 
     def gather(self, rows: Any, index: Any) -> Any:
-        """The rows [..., time, channels] named by the index [..., frames]."""
+        """Return the rows [..., time, channels] at the index [..., frames]."""
 
     def exp(self, values: Any) -> Any:
-        """The exponential function."""
+        """Return the exponential function."""
 
     def join(self, parts: list[Any]) -> Any:
-        """The parts side by side, channels after channels."""
+        """Return the parts concatenated along their channels."""
 
 
 @dataclasses.dataclass(frozen=True)
 class VoiceConfig:
-    """How large the networks are; symbols is how many phonemes there are, with the unknown one."""
+    """The sizes of the networks; symbols is the number of phonemes, including the unknown one."""
 
     symbols: int
     bands: int = 80
@@ -60,7 +60,7 @@ class VoiceConfig:
 
 
 def initial_weights(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]:
-    """The weights before the first step, float32, by name."""
+    """Return the weights before the first step, float32, by name."""
     random = np.random.default_rng(seed)
     weights: dict[str, np.ndarray] = {}
 
@@ -113,10 +113,14 @@ def _stack(
 def encoder(
     backend: Backend, config: VoiceConfig, weights: Weights, numbers: Any, contexts: Any, mask: Any
 ) -> tuple[Any, Any]:
-    """The hidden states [..., phonemes, channels] and the log-durations [..., phonemes].
+    """Return the hidden states [..., phonemes, channels] and the log-durations [..., phonemes].
 
     Args:
-      numbers: int [..., phonemes]. contexts: [..., phonemes, CONTEXT_CHANNELS], see `inputs`.
+      backend: the operations.
+      config: the sizes.
+      weights: by name.
+      numbers: int [..., phonemes].
+      contexts: [..., phonemes, CONTEXT_CHANNELS], see `inputs`.
       mask: [..., phonemes, 1], 0 in padding; 1.0 where there is none.
     """
     hidden = backend.gather(weights["embedding"], numbers) + _dense(weights, "context", contexts)
@@ -130,8 +134,12 @@ def melody(
     """log2(F0 / 200 Hz) and the logit of voicing, [..., frames, 2].
 
     Args:
+      backend: the operations.
+      config: the sizes.
+      weights: by name.
       spread: the hidden states of each frame's phoneme, [..., frames, channels].
-      positions: [..., frames, POSITION_CHANNELS]. mask: [..., frames, 1] or 1.0.
+      positions: [..., frames, POSITION_CHANNELS].
+      mask: [..., frames, 1] or 1.0.
     """
     hidden = _dense(weights, "melody_in", spread) + _dense(weights, "melody_position", positions)
     hidden = _stack(backend, weights, "melody", config.melody_dilations, hidden * mask, mask)
@@ -151,9 +159,14 @@ def mel(
     """Mel frames, [..., frames, bands], in standard deviations around the mean of each band.
 
     Args:
-      spread, positions, mask: as for `melody`.
+      backend: the operations.
+      config: the sizes.
+      weights: by name.
+      spread: as for `melody`.
+      positions: as for `melody`.
       pitch: [..., frames, 2], log2(F0 / 200 Hz) and voiced as 0 or 1.
       harmonics: [..., frames, bands], those of F0 in the unit of the result.
+      mask: as for `melody`.
     """
     where = backend.join([positions, pitch])
     hidden = _dense(weights, "mel_in", spread) + _dense(weights, "mel_position", where)

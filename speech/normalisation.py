@@ -1,7 +1,7 @@
 """Written English as it is read aloud: abbreviations, money, measures, years, addresses.
 
-espeak-ng reads most numbers and signs itself. What it gets wrong, or takes for the end of a
-sentence, is spelt out here.
+espeak-ng reads most numbers and signs itself. The forms that it misreads, or takes for the end of a
+sentence, are spelt out here.
 """
 
 import re
@@ -35,7 +35,7 @@ ALWAYS_MID_SENTENCE = {
     "i.e": "that is",
     "et al": "et al",
 }
-"""What an abbreviation is read as, its period never ending a sentence."""
+"""The words of abbreviations whose period never ends a sentence."""
 
 SOMETIMES_LAST = {
     "a.m": "A M",
@@ -100,7 +100,7 @@ STARTERS = (
     "A|An|And|As|At|But|For|From|He|Her|His|How|I|If|In|It|Its|My|No|On|Our|She|So|That|The|Their|"
     "Then|There|These|They|This|Those|To|We|What|When|Where|Which|Who|Why|Yes|You|Your"
 )
-"""Words that a sentence often begins with, and a name does not."""
+"""Words that often begin a sentence and are no names."""
 
 _NUMBER = r"\d[\d,]*(?:\.\d+)?"
 _MONEY = re.compile(rf"([$\u00a3\u20ac])({_NUMBER})(?: ({SCALES})\b)?")

@@ -1,4 +1,4 @@
-"""What a text sounds like: phonemes and pauses, by espeak-ng."""
+"""The phonemes and pauses of a text, by espeak-ng."""
 
 import dataclasses
 import re
@@ -42,10 +42,13 @@ class EspeakError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Phoneme:
-    """A phoneme as it stands in its clause, or a pause.
+    """A phoneme in its clause, or a pause.
 
-    symbol: espeak-ng's mnemonic, or one of `PAUSES`. stress: UNSTRESSED, SECONDARY or PRIMARY.
-    starts_word: whether it is the first of a word. clause: the pause that its clause ends in.
+    Attributes:
+      symbol: espeak-ng's mnemonic, or one of `PAUSES`.
+      stress: UNSTRESSED, SECONDARY or PRIMARY.
+      starts_word: whether it is the first of a word.
+      clause: the pause that its clause ends in.
     """
 
     symbol: str
@@ -60,7 +63,7 @@ class Phoneme:
 
 
 def checked_text(text: str) -> str:
-    """The text with single spaces, or a TextError.
+    """Return the text with single spaces.
 
     Raises:
       TextError: it is empty, longer than MAX_CHARACTERS, or holds control characters.
@@ -104,7 +107,7 @@ def clauses(text: str) -> list[tuple[str, str]]:
 
 
 def _lines(words: str) -> list[str]:
-    """The words in lines that espeak-ng takes whole."""
+    """Return the words in lines that espeak-ng does not split."""
     lines, line = [], ""
     for word in words.split():
         while len(word.encode()) > LINE_BYTES:
@@ -128,7 +131,7 @@ def _program() -> str:
 
 
 def _answers(spoken: list[str]) -> list[str]:
-    """What espeak-ng says of each clause."""
+    """Return espeak-ng's answer for each clause."""
     lines = [line for words in spoken for line in (*_lines(words), SEPARATOR)]
     # The text is read from a pipe: it is never an argument, so it can be no option.
     command = [_program(), "-q", "-x", "--sep=/", "-b", "1", "-v", VOICE]
@@ -173,7 +176,7 @@ def _words(answer: str, clause: str) -> list[Phoneme]:
 
 
 def phonemes(text: str) -> tuple[Phoneme, ...]:
-    """The phonemes of a text between pauses: one at the start, and one after every clause.
+    """Return the phonemes of a text between pauses: one at the start, and one after every clause.
 
     Args:
       text: US English, at most MAX_CHARACTERS; names, numbers and signs are read out.

@@ -1,8 +1,8 @@
-"""How a question is spoken by a voice whose recordings hold none.
+"""The intonation of questions for a voice that was trained without any.
 
-Its words are those of a statement; where it asks for yes or no, the pitch rises from the last
-stressed syllable to the end (Pierrehumbert 1980, the L* H-H% contour of American English). A
-question that begins with a question word falls, as a statement does.
+The words are those of a statement; in a yes-no question the pitch rises from the last stressed
+syllable to the end (Pierrehumbert 1980, the L* H-H% contour of American English). A question that
+begins with a question word falls, as a statement does.
 """
 
 import dataclasses

@@ -46,13 +46,13 @@ class Arguments:
     out: Path | None = None
     """Folder to write the voice to: model.json, weights.npz (average weights) and card.md."""
     model: str = "shipped"
-    """The model that shall speak: its mel frames are learnt, and it speaks for the card."""
+    """The model to make frames for; it also synthesises the sounds of the card."""
     spoken: int = 8
     """Dev texts spoken for the card, at least 2; their sounds go to RUN/spoken."""
     data_licence: str = "unknown"
     """Licence of the recordings, and whose they are, for the card."""
     note: str = ""
-    """Anything else that the card shall say of the training."""
+    """A further remark on the training, for the card."""
 
 
 def main(given: Arguments) -> int:
@@ -84,7 +84,7 @@ def main(given: Arguments) -> int:
 
 
 def write(folder: Path, voice: Voice) -> None:
-    """Writes a voice with its card; weights are stored as float16."""
+    """Write a voice with its card; weights are stored as float16."""
     folder.mkdir(parents=True, exist_ok=True)
     halves = {name: value.astype(np.float16) for name, value in voice.weights.items()}
     write_npz(folder / WEIGHTS_FILE, halves)
@@ -95,7 +95,7 @@ def write(folder: Path, voice: Voice) -> None:
 def voice_of(
     sizes: VoiceConfig, weights: dict[str, np.ndarray], scale: Scale, mel: MelConvention
 ) -> Voice:
-    """The voice of trained weights, before anything of it is stretched."""
+    """Return the voice of trained weights, before its statistics are corrected."""
     spec = {
         "kind": KIND,
         "config": to_json(sizes),

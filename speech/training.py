@@ -1,4 +1,4 @@
-"""Training a voice: batches of aligned recordings, and the run."""
+"""Training of a voice: batches of aligned recordings, and the run."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -37,21 +37,23 @@ class SpeechConfig:
     )
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     batch_frames: int = 2400
-    """Frames in a batch, about."""
+    """Approximate number of frames per batch."""
     mel_dropout: float = 0.1
-    """Share of hidden channels of a recording's phonemes that the mel network does not see."""
+    """Share of hidden channels of a recording's phonemes that are dropped from the mel network."""
     melody_dropout: float = 0.4
-    """The same of the network of F0, which learns half an hour of melodies by heart otherwise."""
+    """The same of the network of F0, which otherwise memorises half an hour of melodies."""
     seed: int = 0
-    """Of the first weights and of the batches."""
+    """Seed of the initial weights and of the batches."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """What is known of all recordings before training.
+    """Statistics of all recordings before training.
 
-    symbols: numbers from 1. weights: `harmonics`, `mel_mean`, `mel_std`, as in a voice.
-    silence: float32 [bands], the mean frame of pauses.
+    Attributes:
+      symbols: numbers from 1.
+      weights: `harmonics`, `mel_mean`, `mel_std`, as in a voice.
+      silence: float32 [bands], the mean frame of pauses.
     """
 
     symbols: dict[str, int]
@@ -61,7 +63,7 @@ class Scale:
 
 
 def scale_of(train: Sequence[Example], mel: MelConvention) -> Scale:
-    """The symbols, the mean and deviation of each band and the harmonics of a convention."""
+    """Return the symbols, the mean and deviation of each band and the harmonics of a convention."""
     frames = np.concatenate([e.mel for e in train])
     paused = [e.mel[[e.phonemes[i].is_pause for i in phoneme_of_frame(e.durations)]] for e in train]
     names = sorted({p.symbol for e in train for p in e.phonemes} | set(PAUSES))
@@ -81,7 +83,7 @@ def scale_of(train: Sequence[Example], mel: MelConvention) -> Scale:
 
 
 def with_silence(example: Example, before: int, behind: int, scale: Scale) -> Example:
-    """The recording with so many frames of silence before and behind it, as pauses of its own."""
+    """Return the recording with frames of silence before and after it, as separate pauses."""
     spoken, lengths = list(example.phonemes), example.durations.copy()
     if spoken[0].symbol != START:
         spoken.insert(0, Phoneme(START, clause=spoken[0].clause))
@@ -109,7 +111,7 @@ def with_silence(example: Example, before: int, behind: int, scale: Scale) -> Ex
 
 
 def network_inputs(example: Example, scale: Scale) -> dict[str, np.ndarray]:
-    """What the network reads and should give for one recording; see `batches` for the keys."""
+    """Return the inputs and targets of one recording; see `batches` for the keys."""
     lengths, weights = example.durations, scale.weights
     spoken = [not p.is_pause for p in example.phonemes]
     return {
@@ -130,7 +132,7 @@ def network_inputs(example: Example, scale: Scale) -> dict[str, np.ndarray]:
 
 
 def stacked(rows: Sequence[dict[str, np.ndarray]], phonemes: int, frames: int) -> dict:
-    """The rows as one batch, padded with zeros to so many phonemes and frames."""
+    """Return the rows as one batch, padded with zeros to so many phonemes and frames."""
     of_phonemes = ("numbers", "contexts", "phoneme_mask", "duration_mask", "log_durations")
     batch = {}
     for name in rows[0]:
@@ -196,7 +198,7 @@ class EvaluationCallback:
         self.batch |= {"kept_by_mel": everything, "kept_by_melody": everything}
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """The loss on all of dev."""
+        """Return the loss on all of dev."""
         with self.state.averaged():
             loss, parts = self.loss(self.batch)
         log.scalars(step, {f"dev_{name}": float(value) for name, value in parts.items()})

@@ -42,9 +42,12 @@ MIN_SPEED, MAX_SPEED = 0.25, 4.0
 class Voice:
     """The networks with all they need.
 
-    config: their sizes. symbols: the number of each phoneme. weights: by name, float32; beside
-    those of the networks `harmonics` [steps, bands] (see `harmonics.py`), `mel_mean`, `mel_std`
-    and `mel_stretch` [bands]. spec: what model.json says.
+    Attributes:
+      config: their sizes.
+      symbols: the number of each phoneme.
+      weights: by name, float32; those of the networks, `harmonics` [steps, bands] (see
+        `harmonics.py`), `mel_mean`, `mel_std` and `mel_stretch` [bands].
+      spec: the content of model.json.
     """
 
     config: VoiceConfig
@@ -56,7 +59,8 @@ class Voice:
         """Mel frames, float32 [frames, bands], `above_silence`: 0 in silence, 1 at full scale.
 
         Args:
-          text: see `phonemes`. speed: how much faster than the recordings, 0.25 to 4.
+          text: see `phonemes`.
+          speed: how much faster than the recordings, 0.25 to 4.
 
         Raises:
           TextError: the text cannot be spoken, or would last more than MAX_FRAMES.
@@ -89,7 +93,7 @@ class Voice:
     def durations(
         self, spoken: Sequence[Phoneme], speed: float = 1.0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The frames of each phoneme, int [phonemes], at least one; and the hidden states."""
+        """Return the frames of each phoneme, int [phonemes], at least 1; and the hidden states."""
         if not MIN_SPEED <= speed <= MAX_SPEED:
             raise TextError(f"`speed` must be in [{MIN_SPEED:g}, {MAX_SPEED:g}], got {speed:g}.")
         hidden, logs = network.encoder(
@@ -116,7 +120,7 @@ class Voice:
     def mel(
         self, hidden: np.ndarray, lengths: np.ndarray, pitch: np.ndarray | None = None
     ) -> np.ndarray:
-        """The frames of phonemes of these lengths, by their own pitch unless one is given."""
+        """Return the frames of phonemes of these lengths, by a given or their own pitch."""
         pitch = self.pitch(hidden, lengths) if pitch is None else pitch
         standard = network.mel(
             NumpyBackend(),
@@ -137,7 +141,7 @@ class Voice:
         return harmonics_of(self.weights, self.spec["harmonics"], octaves)
 
     def check(self, spec: dict[str, Any]) -> None:
-        """Raises UserError unless a model with this model.json reads the frames made here."""
+        """Raise UserError unless a model with this model.json reads the frames made here."""
         features = spec.get("features")
         reads = features if isinstance(features, dict) else {}
         if not reads.get("mel"):
@@ -173,7 +177,11 @@ def _whole(exact: np.ndarray) -> np.ndarray:
 
 
 def load(folder: Path) -> Voice:
-    """The voice of a folder that training wrote; UserError where it is none."""
+    """Load the voice of a folder that training wrote.
+
+    Raises:
+      UserError: it holds none.
+    """
     try:
         spec = json.loads((folder / SPEC_FILE).read_text("utf-8"))
         sizes: dict[str, Any] = {
@@ -203,5 +211,5 @@ def _check_weights(weights: dict[str, np.ndarray], config: VoiceConfig) -> None:
 
 @functools.lru_cache(maxsize=1)
 def shipped() -> Voice:
-    """The voice that comes with the package."""
+    """Return the voice that comes with the package."""
     return load(Path(str(importlib.resources.files("speech"))) / "shipped")

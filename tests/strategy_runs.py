@@ -151,7 +151,7 @@ def train(
             config.optimizer, accumulate=accumulate, rematerialise=rematerialise
         ),
     )
-    common = dict(say=lambda line: None, replicator=replicator)
+    common = dict(log=lambda line: None, replicator=replicator)
     if trainer == "wavenet":
         return sound_training.train("tiny", config, folder / "sounds", workdir, **common)
     if trainer in ("distill", "plain"):

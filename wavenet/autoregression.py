@@ -1,7 +1,7 @@
-"""WaveNets as networks of symbols: how they go through the parts of `autoregressive`.
+"""WaveNets as networks of symbols, sampled by the parts of `autoregressive`.
 
 A `WaveNet` is a causal network like any other, and its cached step is derived from its graph. A
-`VocoderWaveNet` brings its own: its layers run once for every bunch of samples.
+`VocoderWaveNet` brings its own: its layers run once per bunch of samples.
 """
 
 import functools
@@ -53,7 +53,7 @@ class SoundSymbols:
 
     @property
     def call(self) -> Any:
-        """UserError: it is stored in a model folder, with its configuration."""
+        """Raise UserError: the network is stored in a model folder, with its configuration."""
         raise UserError("A shipped kind of network is stored in its own model folder.")
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
@@ -140,7 +140,7 @@ class VocoderSymbols(SoundSymbols):
 
     @property
     def stepped(self) -> Any:
-        """UnsupportedNetworkError: its steps are not all alike, see `stepper`."""
+        """Raise UnsupportedNetworkError: its steps are not all alike, see `stepper`."""
         raise UnsupportedNetworkError(
             f"the layers of a vocoder make {self.block} samples at once; it has no step of one"
         )

@@ -44,20 +44,20 @@ class EvaluateArguments:
     data: Path | None = None
     """Folder of recordings, whose dev split is used; None: the one it was trained on."""
     split: DevPart = "report"
-    """Half of the dev recordings, by name: choose (what checkpoints and settings are chosen on),
-    report (nothing is chosen on it), or dev for all."""
+    """Half of the dev recordings, by name: choose (on which checkpoints and settings are chosen),
+    report (on which nothing is chosen), or dev for all."""
     speaker: str | None = None
-    """Only the recordings of this one, for a model of several speakers; None: everybody's."""
+    """Only recordings of this speaker, for a model of several; None: all."""
     copy_synthesis: Annotated[int | None, tyro.conf.arg(aliases=["--spoken"])] = None
-    """Recordings (three seconds of each) made anew from their own features and compared; None: 4
-    by a WaveNet, all by a student."""
+    """Number of recordings (three seconds of each) that are resynthesised from their own features
+    and compared; None: 4 by a WaveNet, all by a student."""
     temperatures: tuple[float, ...] = ()
-    """Temperatures beside 1 at which the model makes the recordings too, each a system of its own;
-    1 samples its density, less comes closer to its mode."""
+    """Temperatures besides 1 at which the model resynthesises the recordings too, each a separate
+    system; 1 samples its density, less comes closer to its mode."""
     listening_page: Path | None = None
     """HTML file to write, with the first five of these recordings by every system, to listen to."""
     seed: int = 0
-    """Of the noise."""
+    """Seed of the noise."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
 
@@ -81,7 +81,7 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
 
 def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str]:
     """Return the figures of a WaveNet as one object, and as text."""
-    from wavenet.evaluation import dev_corpus, evaluate, in_words
+    from wavenet.evaluation import dev_corpus, evaluate, format_report
 
     data = given.data or training_data(given.model)
     corpus = dev_corpus(model, data, given.speaker)
@@ -95,7 +95,7 @@ def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str
     }
     if page is not None:
         page.write()
-    return figures, in_words(figures)
+    return figures, format_report(figures)
 
 
 def listening_page(given: EvaluateArguments, sample_rate_hz: int) -> "ListeningPage | None":

@@ -18,7 +18,7 @@ class Condition(NamedTuple):
     """The condition of a sub-frame, every entry [batch, rows, ...]."""
 
     local: tf.Tensor
-    """What the gates read, [batch, rows, channels]."""
+    """Input of the gates, [batch, rows, channels]."""
     coefficients: tf.Tensor
     """Of the linear prediction, float32 [batch, rows, order]."""
     log_gain: tf.Tensor

@@ -23,8 +23,8 @@ class WaveNetConfig:
     """
 
     likelihood: LikelihoodName = "logistic"
-    """What the output means: mixture of logistics or of Gaussians, one Gaussian, or a softmax over
-    mu-law levels."""
+    """Distribution of the output: a mixture of logistics or of Gaussians, one Gaussian, or a
+    softmax over mu-law levels."""
     levels: int = 65536
     """Amplitude levels: 65536 is 16-bit linear PCM, 256 the usual mu-law."""
     components: int = 10
@@ -68,7 +68,7 @@ class WaveNetConfig:
     context_channels: int = 32
     """Channels of the context stack and of the condition it gives."""
     bunch_samples: int = 1
-    """Samples that one step of the layers stands for: 1, 2 or 4; a small head draws each."""
+    """Samples per step of the layers: 1, 2 or 4; a small head draws each."""
     conditioner_units: int = 0
     """Units of the first of two dense layers that read the frames; 0: `frame_width` and the learned
     upsampling."""
@@ -79,14 +79,14 @@ class WaveNetConfig:
     pitch_taps: int = 0
     """Past residuals, one period of the voice ago, that layers and head read; 0: none, no F0."""
     pitch_bins: int = 0
-    """Classes of F0, 60 to 600 Hz, between which its reader decides; 0: it gives one number."""
+    """Classes of F0, 60 to 600 Hz, of the reader; 0: it estimates one number."""
     head_width: int = 8
     """Past samples that the head reads, for `conditioner_units`."""
     head_channels: int = 64
     """Gated units of the head, for `conditioner_units`."""
     compute_dtype: ComputeDtype = "float32"
-    """Arithmetic inside the network; variables and outputs stay float32. float64 is for judging:
-    with it, samplers whose sums run in another order still draw the very same levels."""
+    """Arithmetic inside the network; variables and outputs stay float32. float64 is for tests: with
+    it, samplers that sum in another order still draw the same levels."""
 
     def __post_init__(self):
         """Raise ValueError, naming the field, for an impossible network."""

@@ -21,10 +21,9 @@ from wavenet.optional_packages import is_installed
 COLUMNS = 3  # systems side by side in a table
 SECONDS = 3  # of a recording that are synthesised: its beginning
 System = Callable[[dict, int], np.ndarray]
-"""From a dev recording (see `dev_recordings`) and a number of samples to a sound, [samples].
-
-Of several recordings each has its "row": noise differs with it, since intervals over recordings
-count them as independent."""
+"""From a dev recording (see `dev_recordings`) and a number of samples to a sound, [samples]. Each
+of several recordings has its "row", which changes the noise, since intervals over recordings treat
+them as independent."""
 SoundsCallback = Callable[[str, Sequence[np.ndarray], Sequence[dict]], None]
 """Called with a system's name, its sounds and the dev recordings that they are made from."""
 
@@ -60,7 +59,7 @@ def row_of(item: dict) -> int:
 
 
 def beside_one(model, temperatures: Sequence[float]) -> tuple[float, ...]:
-    """The temperatures that a model is heard at beside 1: its own, if another, and those asked."""
+    """Return the temperatures of a model besides 1: its own, if another, and those given."""
     return tuple(t for t in dict.fromkeys((model.temperature, *temperatures)) if t != 1.0)
 
 

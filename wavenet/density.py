@@ -5,7 +5,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from wavenet.networks import Network
+from wavenet.sound_network import Network
 
 WINDOW_SAMPLES = 1 << 16
 

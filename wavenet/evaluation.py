@@ -11,8 +11,7 @@ import tensorflow as tf
 from likelihoods import Codec
 from replicator.runs.errors import UserError
 from replicator.runs.folders import counted
-from replicator.runs.intervals import in_words as measure_in_words
-from replicator.runs.intervals import weighted_mean
+from replicator.runs.intervals import format_measure, weighted_mean
 from replicator.runs.progress import Progress
 from wavenet.copy_synthesis import (
     SoundsCallback,
@@ -173,17 +172,17 @@ def _untrained(model: SpeechModel, items: list[dict]) -> dict:
     return {"untrained_predictor": {"order": order, "bits_per_sample": dataclasses.asdict(bits)}}
 
 
-def in_words(figures: dict) -> str:
-    """The figures as lines of text, a column for each system."""
+def format_report(figures: dict) -> str:
+    """Return the figures as lines of text, a column for each system."""
     bits = figures["measures"]["bits_per_sample"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
-        f"  bits per sample    {measure_in_words(bits)}",
-        _flac_in_words(bits["mean"], figures["codec"].get("flac")),
+        f"  bits per sample    {format_measure(bits)}",
+        _flac_line(bits["mean"], figures["codec"].get("flac")),
     ]
     if predictor := figures.get("untrained_predictor"):
         lines.append(
-            f"  mel-LPC, untrained {measure_in_words(predictor['bits_per_sample'])}, order "
+            f"  mel-LPC, untrained {format_measure(predictor['bits_per_sample'])}, order "
             f"{predictor['order']}, from the same mel"
         )
     lines.append(
@@ -196,7 +195,7 @@ def in_words(figures: dict) -> str:
     return "\n".join([*lines, *filter(None, [left_out_line()])])
 
 
-def _flac_in_words(bits: float, flac: float | None) -> str:
+def _flac_line(bits: float, flac: float | None) -> str:
     if flac is None:
         return (
             "  FLAC               not compared: the model's levels are not those of 16-bit samples"

@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from likelihoods.capabilities import with_scales
 from likelihoods.initial import Initial
-from replicator.training.rematerialisation import recomputed
 from wavenet.config import WaveNetConfig
+from wavenet.residual_layers import ResidualStack, stack_of
 from wavenet.sound_network import (
     Network,
     check_condition,
@@ -25,133 +25,6 @@ from wavenet.sound_network import (
     speaker_row,
 )
 from wavenet.upsampling import FrameUpsampler
-
-SQRT_HALF = math.sqrt(0.5)
-
-
-class ResidualLayer(tf.Module):
-    """One gated, dilated layer with its residual and skip projections."""
-
-    def __init__(
-        self,
-        initial: Initial,
-        channels: tuple[int, int, int],
-        dilation: int,
-        width: int,
-        condition_channels: int,
-        last: bool,
-        name=None,
-    ):
-        super().__init__(name=name)
-        residual, gate, skip = channels
-        self.dilation, self.width, self.gate_channels = dilation, width, gate
-        self.gate_kernel = initial.kernel([width, residual, 2 * gate], "gate_kernel")
-        self.gate_bias = initial.zeros([2 * gate], "gate_bias")
-        self.condition_kernel = None
-        if condition_channels:
-            self.condition_kernel = initial.kernel(
-                [condition_channels, 2 * gate], "condition_kernel"
-            )
-        self.residual_kernel = None
-        if not last:
-            self.residual_kernel = initial.kernel([gate, residual], "residual_kernel")
-            self.residual_bias = initial.zeros([residual], "residual_bias")
-        self.skip_kernel = initial.kernel([gate, skip], "skip_kernel")
-
-    @property
-    def past_steps(self) -> int:
-        """Past steps of its input that it reads."""
-        return (self.width - 1) * self.dilation
-
-    def __call__(self, hidden, condition, past=None):
-        """Return the next hidden state [batch, time, residual] and the skip [batch, time, skip].
-
-        The condition may have fewer rows than `hidden`, each of which stands for as many steps.
-
-        Args:
-          hidden: [batch, time, residual].
-          condition: [batch, rows, channels], or None.
-          past: the input before these steps, [batch, past_steps, residual]; None: zeros.
-        """
-        dtype = hidden.dtype
-        weights = tf.concat(list(tf.unstack(self.gate_kernel)), 0)
-        if past is None:
-            past = tf.zeros([tf.shape(hidden)[0], self.past_steps, hidden.shape[-1]], dtype)
-        inputs = causal_taps(past, hidden, self.dilation)
-        slow = condition is not None and condition.shape[1] != hidden.shape[1]
-        if condition is not None and not slow:
-            weights = tf.concat([weights, self.condition_kernel], 0)
-            inputs = [*inputs, condition]
-        gate = tf.matmul(tf.concat(inputs, -1), tf.cast(weights, dtype))
-        gate += tf.cast(self.gate_bias, dtype)
-        if slow:
-            gate = self._with_slow(gate, condition)
-        units = gated(gate)
-        skip = tf.matmul(units, tf.cast(self.skip_kernel, dtype))
-        if self.residual_kernel is None:
-            return hidden, skip
-        update = tf.matmul(units, tf.cast(self.residual_kernel, dtype))
-        return self.residual(hidden, update), skip
-
-    def _with_slow(self, gate, condition):
-        """Return the gates with a condition that is projected at its own, lower rate."""
-        batch, time, channels = tf.shape(gate)[0], tf.shape(gate)[1], gate.shape[-1]
-        offsets = tf.matmul(condition, tf.cast(self.condition_kernel, gate.dtype))
-        rows = tf.reshape(gate, [batch, tf.shape(condition)[1], -1, channels])
-        return tf.reshape(rows + offsets[:, :, None], [batch, time, channels])
-
-    def residual(self, hidden, update):
-        """Return the input of the next layer from this one's and the projected units."""
-        dtype = hidden.dtype
-        return (hidden + update + tf.cast(self.residual_bias, dtype)) * SQRT_HALF
-
-
-class ResidualStack(tf.Module):
-    """Residual layers one after another, whose skips are summed and scaled by sqrt(1/layers)."""
-
-    def __init__(
-        self,
-        initial: Initial,
-        channels: tuple[int, int, int],
-        dilations: tuple[int, ...],
-        width: int,
-        condition_channels: int,
-        name=None,
-    ):
-        super().__init__(name=name)
-        self.layers = [
-            ResidualLayer(
-                initial,
-                channels,
-                dilation,
-                width,
-                condition_channels,
-                last=i == len(dilations) - 1,
-                name=f"layer_{i:02d}",
-            )
-            for i, dilation in enumerate(dilations)
-        ]
-        self.skip_scale = math.sqrt(1.0 / len(dilations))
-
-    def __call__(self, hidden, condition):
-        """Return the scaled sum of skips, [batch, time, skip]."""
-        return self.with_hiddens(hidden, condition)[0]
-
-    def with_hiddens(self, hidden, condition, pasts=None):
-        """Return the scaled sum of skips, and the input of every layer [batch, time, residual].
-
-        Args:
-          hidden: as for a layer.
-          condition: as for a layer.
-          pasts: every layer's `past`; None: zeros.
-        """
-        skips, hiddens = 0.0, []
-        for i, layer in enumerate(self.layers):
-            hiddens.append(hidden)
-            past = None if pasts is None else pasts[i]
-            hidden, skip = recomputed(layer, hidden, condition, past)
-            skips += skip
-        return skips * self.skip_scale, hiddens
 
 
 class ContextStack(tf.Module):
@@ -261,9 +134,12 @@ class WaveNet(Network):
         return self.resumed(inputs, condition)[0]
 
     def of_clips(self, inputs, frames=None, speaker=None):
-        """The parameters of every sample of training clips, [batch, time, parameters].
+        """Return the parameters of every sample of training clips, [batch, time, parameters].
 
-        inputs: as for a call. frames, speaker: as for `condition`.
+        Args:
+          inputs: as for a call.
+          frames: as for `condition`.
+          speaker: as for `condition`.
         """
         condition = None
         if self.config.feature_channels or self.config.speakers:
@@ -279,11 +155,16 @@ class WaveNet(Network):
         return self(inputs, rows)
 
     def resumed(self, inputs, condition=None, pasts=None, skipped: int = 0):
-        """The parameters of a call, and the input of every layer [batch, time, residual].
+        """Return the parameters of a call, and the input of every layer [batch, time, residual].
 
         Both begin after the first `skipped` inputs, which the front reads and the layers do not.
 
-        pasts: what every layer read before, [batch, its `past_steps`, residual]; None: zeros.
+        Args:
+          inputs: as for a call.
+          condition: as for a call.
+          pasts: the earlier inputs of every layer, [batch, its `past_steps`, residual]; None:
+            zeros.
+          skipped: number of inputs before those that the layers read.
         """
         if self.context_stack is not None:
             condition = self._with_context(self.context_stack, inputs, condition)
@@ -369,31 +250,3 @@ class WaveNet(Network):
     def _speaker(self, speaker, num_samples):
         row = speaker_row(self.config, self.speaker_embedding, speaker)
         return tf.repeat(tf.cast(row, self.dtype)[:, None], num_samples, 1)
-
-
-def stack_of(config: WaveNetConfig, initial: Initial, condition_channels: int) -> ResidualStack:
-    """The residual layers of a configuration, which read so many channels of a condition."""
-    channels = (config.residual_channels, config.gate_channels, config.skip_channels)
-    return ResidualStack(
-        initial, channels, config.dilations, config.filter_width, condition_channels, "stack"
-    )
-
-
-def causal_taps(past, hidden, dilation: int) -> list[tf.Tensor]:
-    """Return the taps h[t - j dilation], oldest first, each [batch, time, channels].
-
-    Args:
-      past: the steps before `hidden`, a multiple of the dilation.
-      hidden: [batch, time, channels].
-      dilation: in steps.
-    """
-    time = hidden.shape[1] if hidden.shape[1] is not None else tf.shape(hidden)[1]
-    joined = tf.concat([past, hidden], 1)
-    taps = [joined[:, first : first + time] for first in range(0, past.shape[1], dilation)]
-    return [*taps, hidden]
-
-
-def gated(gate):
-    """Return tanh(a) . sigmoid(b) of the two halves (a, b) of the last axis."""
-    filters, gates = tf.split(gate, 2, -1)
-    return tf.tanh(filters) * tf.sigmoid(gates)

@@ -6,18 +6,12 @@ from wavenet.presets import TrainConfig
 from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
 
-__all__ = ["Network", "make_network", "same_network"]
-
-
-def same_network(network: Network) -> Network:
-    """Another network of the same configuration, with untrained weights."""
-    return network.untrained()
-
 
 def make_network(config: TrainConfig) -> Network:
-    """An untrained network: a vocoder where it has `conditioner_units`, the paper's elsewhere.
+    """Return an untrained network: a vocoder where it has `conditioner_units`, else the paper's.
 
-    config: `resolved`, so that it knows its features and speakers.
+    Args:
+      config: `resolved`, so that its features and speakers are known.
     """
     if not config.network.conditioner_units:
         return WaveNet(config.network, config.seed)

@@ -24,10 +24,11 @@ from replicator.training.state import LossFn, TrainState
 from wavenet.config import WaveNetConfig
 from wavenet.data import batch_sampling
 from wavenet.data.corpus import Corpus, export_npz
-from wavenet.networks import Network, make_network
+from wavenet.networks import make_network
 from wavenet.presets import TrainConfig
 from wavenet.samplers.fixed_point import FixedPointSampler
 from wavenet.samplers.xla import XlaSampler
+from wavenet.sound_network import Network
 from wavenet.training import (
     CHANGEABLE,
     begin,
@@ -50,7 +51,7 @@ def export_run(
     workdir: Path | None = None,
     *,
     tensor_float_32: bool = True,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> Path:
     """Write a folder whose `python run.py` trains the network elsewhere, and return the folder.
 
@@ -62,7 +63,7 @@ def export_run(
       workdir: a run directory to resume from; without one, or one without checkpoints, the weights
         start as the seed determines.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
-      say: as for `training.train`.
+      log: as for `training.train`.
 
     Raises:
       UserError, DataError, AudioError: with a line that explains what to do.
@@ -72,15 +73,15 @@ def export_run(
     config = config.resolved(len({r.speaker for r in report.of("train")}))
     corpus = prepare_corpus(report, config, workdir, stored_gain_db(workdir))
     for line in [*report.lines(), *corpus.notes]:
-        say(line)
+        log(line)
     network = make_network(config)
     state = TrainState(network, config.optimizer, config.loop.num_steps)
     stored = run_config(preset, config, corpus, data)
     restore(state, workdir, stored, CHANGEABLE, defaults(config))
     if not int(state.step):
-        begin(network, state, config, corpus, say)
+        begin(network, state, config, corpus, log)
     export_corpus(folder, state, network, corpus, config, stored, tensor_float_32=tensor_float_32)
-    say(next_command(folder, state))
+    log(next_command(folder, state))
     return Path(folder)
 
 
@@ -193,7 +194,6 @@ def export_sampler(
       sampler: "fixed-point" takes no context stack.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
     """
-
     made = FixedPointSampler(network) if sampler == "fixed-point" else XlaSampler(network)
     functions = {
         "sampler": _chunk(made, batch, chunk_samples),

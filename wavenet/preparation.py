@@ -14,9 +14,9 @@ from wavenet.conditioner import Conditioner
 from wavenet.data.corpus import Corpus, frames_of, recordings_of
 from wavenet.data.pipeline import source_of
 from wavenet.features.conventions import MelConvention
-from wavenet.networks import Network
 from wavenet.pitch_reader import PitchReader, train_pitch_reader
 from wavenet.presets import TrainConfig
+from wavenet.sound_network import Network
 
 READER = "conditioner/reader/"  # how the names of its variables begin
 READER_FRAMES = 80  # of a clip that the reader of F0 learns from
@@ -24,7 +24,7 @@ LEAST_DEVIATION = 0.02  # of a band, in units of `above_silence`
 CENTS_PER_OCTAVE = 1200.0
 
 
-def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, say=print) -> None:
+def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, log=print) -> None:
     """Give the network the statistics of the mel, and train its reader of F0 where it has one.
 
     Both are stored with its weights and then stay fixed. A network that starts from a trained model
@@ -56,7 +56,7 @@ def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, say=p
         return
     train_reader(conditioner, reader, corpus, config)
     cents, voicing = reader_error(conditioner, reader, corpus)
-    say(
+    log(
         f"F0 read off the mel on dev: half of the voiced frames within {cents:.0f} cents, "
         f"voicing wrong in {100 * voicing:.1f} % of the frames"
     )

@@ -31,27 +31,27 @@ class DataConfig:
     mel_window_samples: int = 1024
     """Window of the mel spectrogram."""
     mel_padding: Padding = "zeros"
-    """What the first and last windows see beyond a recording's ends: zeros or its reflection."""
+    """Padding beyond a recording's ends: zeros or its reflection."""
     level_db: float | None = None
-    """RMS that one gain for all recordings aims at, in dB of full scale; those whose peak would
-    leave it get less. None: as stored."""
+    """Target RMS of the one gain for all recordings, in dB of full scale; recordings whose peak
+    would clip get less. None: as stored."""
     clip_samples: int = 7680
     """Length of a training clip, a multiple of the hop."""
     left_samples: int = 0
     """True past in front of each clip, outside the loss; a multiple of the hop. 0: silence."""
     batch_size: int = 4
-    """Clips in a batch."""
+    """Clips per batch."""
     augment_gain_db: float = 0.0
-    """Each clip is amplified by a random gain of up to so many dB, up or down."""
+    """Amplify each clip by a random gain of up to this many dB, up or down."""
     augment_polarity: bool = False
-    """Each clip is negated or not, at random."""
+    """Negate each clip at random."""
     augment_speeds: tuple[float, ...] = ()
-    """Speeds at which every training recording is there once more, such as 0.97 1.03; pitch and
+    """Speeds at which every training recording is added once more, such as 0.97 1.03; pitch and
     pace change together, and each speed takes as much memory as the recordings."""
     min_seconds: float = 0.3
     """Shorter recordings are left out."""
     dev_share: float = 0.05
-    """Share of the files kept for dev where the folder does not say."""
+    """Share of the files kept for dev where the folder has no split."""
 
     def __post_init__(self):
         """Raise ValueError, naming the field, for a number out of range."""
@@ -102,13 +102,13 @@ class TrainConfig:
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
     pitch_steps: int = 2_000
-    """Updates of the network that reads F0 off the mel, before everything else; it stays as it is
-    from there on. For `pitch_taps` without F0 frames."""
+    """Updates of the network that estimates F0 from the mel, before everything else; it stays fixed
+    afterwards. For `pitch_taps` without F0 frames."""
     start_from: str | None = None
-    """A trained model of the same network whose weights are the initial ones (run directory, model
-    folder, `shipped-teacher`); it brings what it knows of its corpus. None: random weights."""
+    """A trained model of the same network with the initial weights (run directory, model folder,
+    `shipped-teacher`), including the statistics of its corpus. None: random weights."""
     seed: int = 0
-    """Of the initial weights and of the order of clips."""
+    """Seed of the initial weights and of the order of clips."""
 
     def resolved(self, num_speakers: int) -> "TrainConfig":
         """Return the configuration with the network's inputs taken from the data's.

@@ -15,14 +15,14 @@ class SampleArguments:
     """Run directory, model folder, `shipped` (a student), `shipped-teacher` or
     `shipped-two-voices`."""
     out: Path
-    """Folder for the WAV and PNG files, NAME_SEED_ROW, by the name of the recording or mel, else
-    `sample`; made if missing."""
+    """Folder for the WAV and PNG files, NAME_SEED_ROW, named after the recording, mel or text, else
+    `sample`; created if missing."""
     overwrite: bool = False
-    """Replace files of these names that are there already."""
+    """Replace existing files of these names."""
     num: int = 1
     """Sounds, from the rows 0, 1, ... of the seed."""
     seed: int = 0
-    """Of the noise: the same seed gives the same sounds."""
+    """Seed of the noise: the same seed gives the same sounds."""
     seconds: float | None = None
     """Length of a sound; None: that of the recording or mel, or 3 s for a model without frames."""
     recording: Path | None = None
@@ -32,19 +32,19 @@ class SampleArguments:
     """Mel frames to synthesise from instead: an npy file [frames, bands], [bands, frames] or
     [1, bands, frames] of logarithms, by the convention in the model's model.json."""
     text: str | None = None
-    """US English to speak instead, for a student that reads the mel frames of the shipped text
-    front end; needs espeak-ng."""
+    """US English text to synthesise instead, for a student that reads the mel frames of the shipped
+    text front end; needs espeak-ng."""
     speed: float = 1.0
-    """Speed of the text, 0.25 to 4: how much faster than the recordings."""
+    """Speed of the text relative to the voice's recordings, 0.25 to 4."""
     refine: int | None = None
     """Passes that bring a student's magnitudes to the mel: better for recordings, worse for text;
     each adds one window of look-ahead. None: what the model declares, 0 for text."""
     force: bool = False
-    """Speak a mel that does not look like those that the model was trained on."""
+    """Synthesise a mel even if it does not look like those of the model's training."""
     prime_seconds: float = 0.0
-    """Let the sound begin with so much of the recording and go on from there."""
+    """Seconds of the recording to begin with and continue."""
     speaker: str | None = None
-    """Name of a speaker, for a model that has them."""
+    """Name of a speaker, for a model with speakers."""
     temperature: float | None = None
     """1 samples the model; less comes closer to its mode. None: what the model declares, else 1."""
     draft: Path | None = None

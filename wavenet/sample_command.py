@@ -172,7 +172,7 @@ def _plot_and_report(paths, written: _Written, model, recording: np.ndarray | No
         print(_speed(written))
     passes = getattr(model, "passes", None)
     if passes is not None and passes.passes:
-        print(passes.in_words())
+        print(passes.format_report())
 
 
 def _speed(written: _Written) -> str:

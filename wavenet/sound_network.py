@@ -1,4 +1,4 @@
-"""What samplers, training and distillation need of a network of sound, whichever it is."""
+"""The interface of a network of sound for samplers, training and distillation."""
 
 import functools
 import math
@@ -92,8 +92,9 @@ class Network(tf.Module):
         """Return the parameters of a call, and the input of every layer [batch, steps, residual].
 
         Args:
-          inputs: as for a call. pasts: what every layer read before; None: zeros.
+          inputs: as for a call.
           condition: see `inputs`.
+          pasts: the earlier inputs of every layer; None: zeros.
           skipped: inputs that come before those whose parameters are returned.
         """
         raise NotImplementedError
@@ -107,7 +108,9 @@ class Network(tf.Module):
 def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:
     """Return the bias that the output starts from, [parameters]: means and scales, or zeros.
 
-    reach: how far from 0 means lie, of the amplified full scale.
+    Args:
+      likelihood: of the output.
+      reach: distance of means from 0, of the amplified full scale.
     """
     located = with_scales(likelihood)
     if located is None:
@@ -132,7 +135,10 @@ def speaker_row(config: WaveNetConfig, embedding: tf.Variable | None, speaker):
 def check_condition(config, frames, speaker) -> None:
     """Raise ValueError for frames or a speaker that a network does not read.
 
-    config: of the network, with `feature_channels` and `speakers`.
+    Args:
+      config: of the network, with `feature_channels` and `speakers`.
+      frames: or None.
+      speaker: or None.
     """
     for name, value, field in (
         ("frames", frames, "feature_channels"),

@@ -1,4 +1,4 @@
-"""What every trained model of speech has in common, and how it is stored."""
+"""The common part of every trained model of speech, and its storage."""
 
 import dataclasses
 from typing import Any, ClassVar, Protocol
@@ -15,12 +15,15 @@ FULL_SCALE = 1.15  # the highest value of a frame, a sine at full scale in a nar
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What to generate.
+    """A request for sounds.
 
-    seed: names the noise. rows: which sounds of that seed, one a batch entry. frames: float32
-    [batch, frames, channels], covering the prime as well, or None. speaker: int32 [batch] or None.
-    prime: int32 levels [batch, samples] that the sound goes on from, or None; a student has none.
-    temperature: 1 samples the model, less comes closer to its mode.
+    Attributes:
+      seed: of the noise.
+      rows: indices of the sounds of that seed, one per batch entry.
+      frames: float32 [batch, frames, channels], covering the prime as well, or None.
+      speaker: int32 [batch] or None.
+      prime: int32 levels [batch, samples] that the sound continues, or None; students take none.
+      temperature: 1 samples the model, less comes closer to its mode.
     """
 
     num_samples: int
@@ -32,16 +35,19 @@ class Request:
     temperature: float = 1.0
 
     def __post_init__(self):
-        """Raises ValueError for no samples, or a temperature below 0."""
+        """Raise ValueError for no samples, or a temperature below 0."""
         at_least(self, 1, "num_samples")
         require(self.temperature >= 0, "temperature", "at least 0", self.temperature)
 
 
 @dataclasses.dataclass
 class PassCount:
-    """What the newest sounds took where passes over many samples make them, a row.
+    """Counts per row of the newest sounds, where passes over many samples make them.
 
-    passes: of the network. samples: that they settled. corrected: of these, no drafts.
+    Attributes:
+      passes: of the network.
+      samples: that they settled.
+      corrected: those of them that are not drafts.
     """
 
     passes: int = 0
@@ -49,12 +55,12 @@ class PassCount:
     corrected: float = 0.0
 
     def clear(self) -> None:
-        """Counts from nothing."""
+        """Reset all counts."""
         self.passes = self.samples = 0
         self.corrected = 0.0
 
     def add(self, passes: int, samples: int, corrected: float = 0.0) -> None:
-        """Takes note of more."""
+        """Add to the counts."""
         self.passes += passes
         self.samples += samples
         self.corrected += corrected
@@ -69,8 +75,8 @@ class PassCount:
         """The share of samples whose draft is kept."""
         return 1.0 - self.corrected / max(1, self.samples)
 
-    def in_words(self) -> str:
-        """A line that says what there is to say."""
+    def format_report(self) -> str:
+        """Return the counts as a line of text."""
         said = f"{self.passes:,} passes, {self.samples_per_pass:.2f} samples each"
         kept = f"; {100 * self.acceptance:.0f} % of the drafts kept" if self.corrected else ""
         return said + kept
@@ -87,11 +93,11 @@ def request_of(condition: tuple, num_samples: int) -> Request:
 
 
 class TrainedSpeechModelLike(SpeechModelLike, Protocol):
-    """What `TrainedSpeechModel` needs of a model."""
+    """The requirements of `TrainedSpeechModel` on a model."""
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What model.json says."""
+        """The content of model.json."""
 
     @property
     def temperature(self) -> float:
@@ -99,7 +105,7 @@ class TrainedSpeechModelLike(SpeechModelLike, Protocol):
 
 
 class TrainedSpeechModel(FeatureExtraction):
-    """A mixin for a network with its speakers: what it reads, and what it is asked for."""
+    """A mixin for a network with its speakers: its inputs and requests."""
 
     network: Any
     speakers: tuple[str, ...]
@@ -110,7 +116,7 @@ class TrainedSpeechModel(FeatureExtraction):
 
     @property
     def kind(self) -> str:
-        """What model.json calls it: "wavenet", "parallel-wavenet"."""
+        """Its kind in model.json: "wavenet", "parallel-wavenet"."""
         return str(self.spec["kind"])
 
     @property
@@ -130,8 +136,7 @@ class TrainedSpeechModel(FeatureExtraction):
 
     @property
     def frame_statistics(self) -> FrameStatistics | None:
-        """What the frames were that it was trained on; None where neither model.json nor its
-        conditioner says."""
+        """The statistics of its training frames; None: unknown."""
         return stored_statistics(self.spec) or _standardised_by(self.network)
 
     @property
@@ -141,7 +146,7 @@ class TrainedSpeechModel(FeatureExtraction):
 
     @property
     def temperature(self) -> float:
-        """At which it speaks unless another is asked for: what model.json declares, else 1."""
+        """The default temperature: that in model.json, else 1."""
         return float(self.spec.get("temperature", 1.0))
 
     def _request(
@@ -154,7 +159,7 @@ class TrainedSpeechModel(FeatureExtraction):
         temperature,
         prime=None,
     ) -> Request:
-        """The request of `generate`, by its arguments; prime: levels [samples] or None."""
+        """Return the request of `generate` from its arguments; prime: levels [samples] or None."""
         if num_samples is None:
             if condition is None:
                 raise ValueError("`num_samples` must be given when there is no `condition`.")
@@ -172,7 +177,7 @@ class TrainedSpeechModel(FeatureExtraction):
 
 
 def _standardised_by(network: Any) -> FrameStatistics | None:
-    """The statistics that a network standardises its frames by, if it does."""
+    """Return the statistics that a network standardises its frames by, if it does."""
     conditioner = network.conditioner
     if conditioner is None or not np.any(conditioner.mean.numpy()):
         return None
@@ -182,11 +187,13 @@ def _standardised_by(network: Any) -> FrameStatistics | None:
 
 
 def spec_of_speech(kind: str, stored: dict, data: DataConfig, network) -> dict[str, Any]:
-    """What model.json says of any model of speech.
+    """Return the content of model.json of any model of speech.
 
     Args:
-      kind: of the model. stored: the run's config.json.
-      data: what it was trained on. network: its configuration.
+      kind: of the model.
+      stored: the run's config.json.
+      data: of its training.
+      network: its configuration.
     """
     mel, pitch = data.mel(network.hop_samples), data.pitch(network.hop_samples)
     return {

@@ -1,4 +1,4 @@
-"""Training a WaveNet: from a folder of recordings to a run directory."""
+"""Training of a WaveNet: from a folder of recordings to a run directory."""
 
 import functools
 import math
@@ -24,9 +24,10 @@ from wavenet.data.recordings import DataError, ScanReport, ScanRules, scan
 from wavenet.evaluation_callback import EvaluationCallback
 from wavenet.features import PitchConvention
 from wavenet.features.frame_statistics import FrameStatistics
-from wavenet.networks import Network, make_network
+from wavenet.networks import make_network
 from wavenet.preparation import prepare_network
 from wavenet.presets import TrainConfig
+from wavenet.sound_network import Network
 
 KIND = "wavenet"
 HEARD = ("level_db", "frames")  # of config.json: what the recordings were, which decides nothing
@@ -39,23 +40,24 @@ def train(
     config: TrainConfig,
     data: Path,
     workdir: Path,
-    say=print,
+    log=print,
     replicator: Replicator | None = None,
 ) -> Outcome:
-    """Trains, or goes on training, in `workdir`; how it ended.
+    """Train or resume a run in `workdir` and return how it ended.
 
     Args:
-      preset: the name it goes by.
-      config: everything that decides the outcome.
+      preset: its name.
+      config: everything that determines the result.
       data: a folder of recordings, see `scan`.
-      workdir: the run directory, made if missing; a run there must have the same configuration.
-      say: called with lines for the person watching.
-      replicator: what it runs on; None: one device. It changes nothing but the time it takes.
+      workdir: the run directory, created if missing; a run there must have the same configuration.
+      log: called with progress messages.
+      replicator: the devices; None: one device. It changes nothing but the time.
 
-    Raises UserError, DataError or AudioError with a line that explains what to do.
+    Raises:
+      UserError, DataError, AudioError: with a line that explains what to do.
     """
     check_outside(workdir, data, "recordings")
-    with TrainingRun(workdir, replicator, say, config.data.batch_size, config.optimizer) as run:
+    with TrainingRun(workdir, replicator, log, config.data.batch_size, config.optimizer) as run:
         with run.preparing():
             report = scan_folder(data, config, Path(workdir) / FEATURES)
             config = config.resolved(len({r.speaker for r in report.of("train")}))
@@ -82,14 +84,14 @@ def train(
         )
 
 
-def begin(network: Network, state: TrainState, config: TrainConfig, corpus: Corpus, say) -> None:
-    """What a network has to know before its first step, in its weights and their average."""
-    prepare_network(network, config, corpus, say)
+def begin(network: Network, state: TrainState, config: TrainConfig, corpus: Corpus, log) -> None:
+    """Set the weights, and their average, that depend on the corpus, before the first step."""
+    prepare_network(network, config, corpus, log)
     state.start(network.trainable_variables)
 
 
 def _schedule_notes(run: RunDirectory, config: TrainConfig) -> list[str]:
-    """A line where resuming changes what is left of a schedule."""
+    """Return a line where resuming changes the rest of a schedule."""
     if config.optimizer.decay != "cosine" or not (run.path / "config.json").exists():
         return []
     stored = run.config().get("loop")
@@ -103,16 +105,17 @@ def _schedule_notes(run: RunDirectory, config: TrainConfig) -> list[str]:
 
 
 class ClipLoss:
-    """Called with a batch of `clips`; gives nats a sample, with `bits_per_sample` beside them."""
+    """The loss of a batch of `clips`, nats per sample, with `bits_per_sample` as a metric."""
 
     def __init__(self, network: Network):
         self.network = network
 
     def __call__(self, batch):
-        """The mean of the samples that are in no padding, and the metrics.
+        """Return the mean over the samples outside padding, and the metrics.
 
-        batch: of `clips` with levels; "counted" is the number of these samples, if they are to be
-        counted otherwise than here.
+        Args:
+          batch: of `clips` with levels; "counted" is the number of these samples, where it is not
+            the mask's own sum.
         """
         network = self.network
         parameters = network.of_clips(
@@ -127,12 +130,12 @@ class ClipLoss:
         return value, {"bits_per_sample": value / math.log(2.0)}
 
     def global_inputs(self, batch, replicator: Replicator) -> dict[str, tf.Tensor]:
-        """What every replica divides by (see `GlobalBatchLoss`): shares differ in their padding."""
+        """Return the divisor of every replica: shares differ in their padding."""
         return {"counted": replicator.all_reduce(tf.reduce_sum(batch["mask"]), "mean")}
 
 
 def loss_function(network: Network) -> ClipLoss:
-    """The loss in nats a sample of a batch of `clips`."""
+    """Return the loss of a batch of `clips`, in nats per sample."""
     return ClipLoss(network)
 
 
@@ -143,9 +146,14 @@ def batches(
     shard_index: int = 0,
     num_shards: int = 1,
 ) -> tf.data.Dataset:
-    """The batches from step `start_step` on, a function of the seed and the step alone.
+    """Return the batches from `start_step` on, a function of the seed and the step alone.
 
-    shard_index, num_shards: which equal part of their rows.
+    Args:
+      corpus: the recordings.
+      config: of the run.
+      start_step: number of the first batch.
+      shard_index: the equal part of their rows to return.
+      num_shards: number of equal parts.
     """
     return clips(
         corpus,
@@ -163,7 +171,7 @@ def batches(
 
 
 def surroundings(config: TrainConfig) -> Surroundings:
-    """What comes with a clip beside its own samples and frames."""
+    """Return the past, neighbouring frames and augmentation of a clip."""
     data = config.data
     return Surroundings(
         data.left_samples,
@@ -174,14 +182,15 @@ def surroundings(config: TrainConfig) -> Surroundings:
 
 
 def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = None) -> ScanReport:
-    """What a folder of recordings holds, by the rules of the configuration.
+    """Return the contents of a folder of recordings, by the rules of the configuration.
 
     Args:
       data: the folder.
-      config: its `data` says what is usable and how it is split.
-      cache_folder: see `scan`; one that does not exist is not made.
+      config: its `data` has the rules.
+      cache_folder: see `scan`; one that does not exist is not created.
 
-    Raises DataError if there is no recording for train or none for dev.
+    Raises:
+      DataError: there is no recording for train or none for dev.
     """
     rules = ScanRules(
         min_seconds=config.data.min_seconds,
@@ -202,9 +211,13 @@ def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = Non
 def prepare_corpus(
     report: ScanReport, config: TrainConfig, workdir: Path | None, gain_db: float | None = None
 ) -> Corpus:
-    """The recordings with their frames, cached beside the run when there is one.
+    """Return the recordings with their frames, cached in the run directory if there is one.
 
-    gain_db: see `prepare`; None: the one that the configuration's level asks for.
+    Args:
+      report: of the scan.
+      config: of the run.
+      workdir: the run directory, or None.
+      gain_db: see `prepare`; None: as the configuration's level requires.
     """
     hop = config.network.hop_samples
     pitch = config.data.pitch(hop)
@@ -222,7 +235,7 @@ def prepare_corpus(
 
 
 def stored_gain_db(workdir: Path | None) -> float | None:
-    """The gain of a run's recordings, which it keeps when it is resumed; None for a new run."""
+    """Return the gain of a run's recordings, which resuming keeps; None for a new run."""
     if workdir is None or not (Path(workdir) / "config.json").exists():
         return None
     stored = RunDirectory.open(Path(workdir)).config().get("gain_db")
@@ -245,7 +258,7 @@ def heard(corpus: Corpus) -> dict:
 
 
 def run_config(preset: str, config: TrainConfig, corpus: Corpus, data: Path) -> dict:
-    """What config.json says of a run."""
+    """Return the content of a run's config.json."""
     return {
         **_identity(preset, config),
         "gain_db": corpus.gain_db,
@@ -256,10 +269,14 @@ def run_config(preset: str, config: TrainConfig, corpus: Corpus, data: Path) -> 
 
 
 def config_from(stored: dict) -> TrainConfig:
-    """The configuration that a config.json holds, or a UserError that says what is wrong in it."""
+    """Return the configuration that a config.json holds.
+
+    Raises:
+      UserError: naming what is wrong in it.
+    """
     return stored_config(TrainConfig, {"pitch_steps": 0, **stored})  # 0: runs before there were any
 
 
 def _identity(preset: str, config: TrainConfig) -> dict:
-    """The part of `run_config` that is known before the recordings are prepared."""
+    """Return the part of `run_config` that is known before the recordings are prepared."""
     return {"kind": KIND, "preset": preset, **to_json(config)}

@@ -1,9 +1,9 @@
-"""What a mel spectrogram alone is worth in bits: linear prediction from it, nothing trained.
+"""The bits that a mel spectrogram alone is worth: linear prediction from it, nothing trained.
 
 A conditional model is given the mel, a lossless codec is not, so that the codec's bits say little
-about the model. The predictor here is given the same frames: they tell the coefficients and the
-gain of linear prediction (wavenet/linear_prediction.py), and of the residual over the gain one
-distribution is fitted to all samples at once.
+about the model. The predictor here is given the same frames: they determine the coefficients and
+the gain of linear prediction (wavenet/linear_prediction.py), and one distribution of the residual
+over the gain is fitted to all samples at once.
 """
 
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ def _rows(waveform: np.ndarray, mel: MelConvention) -> tuple[np.ndarray, int]:
 
 
 def _bin_probabilities(residual: np.ndarray, half_bin: np.ndarray) -> np.ndarray:
-    """The probability of each sample's bin under each logistic, [samples, scales].
+    """Return the probability of each sample's bin under each logistic, [samples, scales].
 
     F(b) - F(a) with F the logistic distribution; both arguments are taken on the side of zero where
     F is small, so that the tails are not lost.
@@ -86,7 +86,7 @@ def _bin_probabilities(residual: np.ndarray, half_bin: np.ndarray) -> np.ndarray
 
 
 def _fitted_weights(probabilities: np.ndarray) -> np.ndarray:
-    """The weights [scales] that maximise the likelihood, by expectation maximisation."""
+    """Return the weights [scales] that maximise the likelihood, by expectation maximisation."""
     weights = np.full(len(SCALES), 1.0 / len(SCALES))
     for _ in range(ITERATIONS):
         responsibilities = (1.0 / (probabilities @ weights)) @ probabilities

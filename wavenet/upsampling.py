@@ -52,7 +52,7 @@ class FrameUpsampler(tf.Module):
         ]
 
     def __call__(self, frames):
-        """The condition [batch, frames * hop, channels] from frames [batch, frames, features]."""
+        """Return the condition [batch, frames * hop, channels] of the frames."""
         side = self.frame_width // 2
         dtype = frames.dtype
         padded = tf.pad(frames, [[0, 0], [side, side], [0, 0]])
@@ -64,10 +64,13 @@ class FrameUpsampler(tf.Module):
 
 
 def upsample(frames, kernel, factor: int):
-    """[batch, frames * factor, channels] from [batch, frames, channels].
+    """Return [batch, frames * factor, channels] from [batch, frames, channels].
 
-    kernel: [3 * channels, factor * channels]; its rows take the frame before, this and the next
-    one, its columns the `factor` outputs of a frame. The edge frames are repeated outwards.
+    Args:
+      frames: [batch, frames, channels].
+      kernel: [3 * channels, factor * channels]; its rows read the frame before, this and the next
+        one, its columns are the `factor` outputs of a frame. The edge frames are repeated outwards.
+      factor: outputs per frame.
     """
     before = tf.concat([frames[:, :1], frames[:, :-1]], 1)
     after = tf.concat([frames[:, 1:], frames[:, -1:]], 1)
@@ -77,7 +80,7 @@ def upsample(frames, kernel, factor: int):
 
 
 def _interpolation(factor: int, channels: int):
-    """The kernel of `upsample` that interpolates linearly between frame centres."""
+    """Return the kernel of `upsample` that interpolates linearly between frame centres."""
     offset = (tf.range(factor, dtype=tf.float32) + 0.5) / factor - 0.5
     before, after = tf.nn.relu(-offset), tf.nn.relu(offset)
     shares = tf.stack([before, 1.0 - before - after, after])

@@ -23,7 +23,7 @@ from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.linear_prediction import predictions
-from wavenet.network import gated, stack_of
+from wavenet.residual_layers import gated, stack_of
 from wavenet.sound_network import Network, check_condition, initial_embedding, speaker_row
 
 AHEAD = 4  # of the pitch taps, how many lie later than one period ago
@@ -81,15 +81,15 @@ class VocoderWaveNet(Network):
 
     @property
     def gate_channels(self) -> int:
-        """Channels that the gates read: the condition less prediction, gain, level and period."""
+        """Channels of the gates: the condition without prediction, gain, level and period."""
         return self.config.gate_inputs - self.config.prediction_order - 3
 
     def inputs(self, levels):
-        """What the network reads for integer levels, float32 [...] in [-1, 1]."""
+        """Return the input for integer levels, float32 [...] in [-1, 1]."""
         return self.codec.scale(levels)
 
     def condition(self, frames=None, speaker=None, num_samples: int | None = None):
-        """The condition of every sample, float32 [batch, time, channels].
+        """Return the condition of every sample, float32 [batch, time, channels].
 
         Its channels are those of `Condition`, in that order; it does not depend on the sound.
 
@@ -103,7 +103,7 @@ class VocoderWaveNet(Network):
         return whole if num_samples is None else whole[:, :num_samples]
 
     def rows(self, frames, speaker=None, side_frames: int = 0):
-        """The condition of every sub-frame of `row_samples` samples, [batch, rows, channels].
+        """Return the condition of every sub-frame, [batch, rows, channels].
 
         Args:
           frames: as for `condition`.
@@ -125,21 +125,21 @@ class VocoderWaveNet(Network):
         return self.config.hop_samples // self.config.subframes
 
     def split(self, condition) -> Condition:
-        """The parts of a condition [batch, rows, channels]."""
+        """Return the parts of a condition [batch, rows, channels]."""
         sizes = [self.gate_channels, self.config.prediction_order, 1, 1, 1]
         parts = tf.split(condition, sizes, -1)
         return Condition(parts[0], parts[1], *(part[..., 0] for part in parts[2:]))
 
     def __call__(self, inputs, condition, row_samples: int = 1):
-        """The parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
+        """Return the parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
 
         They are float32, or float64 where `compute_dtype` is.
 
         Args:
-          inputs: [batch, time] from `inputs(levels)`, of which the first begins a bunch; the
+          inputs: [batch, time] from `inputs(levels)`, the first of which begins a bunch; the
             network shifts them by one itself.
           condition: [batch, time / row_samples, channels], from `condition` or `rows`.
-          row_samples: samples that a row of the condition stands for: 1 for that of `condition`.
+          row_samples: samples per row of the condition: 1 for that of `condition`.
         """
         time = tf.shape(inputs)[1]
         if row_samples == 1 and self.config.bunch_samples > 1:  # rows are whole bunches anyway
@@ -148,14 +148,18 @@ class VocoderWaveNet(Network):
         return self.resumed(inputs, condition, row_samples=row_samples)[0][:, :time]
 
     def resumed(self, inputs, condition, pasts=None, skipped: int = 0, row_samples: int = 1):
-        """The parameters of whole bunches, and the input of every layer [batch, steps, residual].
+        """Return parameters of whole bunches, and every layer's input [batch, steps, residual].
 
         Both begin after the first `skipped` inputs, which front and head read and the layers do
-        not; the rest as for a call.
+        not.
 
         Args:
-          pasts: what every layer read before, [batch, its `past_steps`, residual]; None: zeros.
+          inputs: as for a call.
+          condition: as for a call.
+          pasts: the earlier inputs of every layer, [batch, its `past_steps`, residual]; None:
+            zeros.
           skipped: whole bunches, 0 unless `row_samples` is 1.
+          row_samples: as for a call.
         """
         made = self.split(tf.cast(condition, self.front_dtype))
         bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, row_samples)
@@ -169,7 +173,7 @@ class VocoderWaveNet(Network):
         return wave, hiddens
 
     def of_clips(self, inputs, frames, speaker=None):
-        """The parameters of every sample of training clips, [batch, time, parameters].
+        """Return the parameters of every sample of training clips, [batch, time, parameters].
 
         Args:
           inputs: as for a call.
@@ -227,7 +231,7 @@ class VocoderWaveNet(Network):
         return predicted, residual, wave * spread(tf.exp(-made.log_level), row_samples)
 
     def front(self, residuals, scaled, taps):
-        """The input of the first layer, [..., residual_channels].
+        """Return the input of the first layer, [..., residual_channels].
 
         Args:
           residuals: those before the step, oldest first, [..., front_width] each.
@@ -255,14 +259,17 @@ class VocoderWaveNet(Network):
         return tf.gather(padded, index, batch_dims=1)
 
     def whole_period(self, period):
-        """The period in whole samples, int32 [...], within what the taps can reach."""
+        """Return the period in whole samples, int32 [...], within the reach of the taps."""
         shortest, longest = self.config.pitch_taps + AHEAD, self.config.longest_period
         return tf.cast(tf.clip_by_value(tf.round(period), shortest, longest), tf.int32)
 
     def head(self, skips, bottom: "_Bottom", skipped: int = 0):
-        """The mixture's parameters of e_t, [batch, time, parameters], from the layers' skips.
+        """Return the mixture's parameters of e_t, [batch, time, parameters], from the skips.
 
-        skipped: samples of `bottom` before these.
+        Args:
+          skips: of the layers.
+          bottom: the inputs.
+          skipped: samples of `bottom` before these.
         """
         config = self.config
         units = 2 * config.head_channels
@@ -276,20 +283,20 @@ class VocoderWaveNet(Network):
         return self.outputs(given + recent[:, skipped:])
 
     def from_layers(self, skips):
-        """What the layers give to the head of every sample of a bunch, [..., B * units]."""
+        """Return the layers' input to the head of every sample of a bunch, [..., B * units]."""
         dtype = skips.dtype
         hidden = tf.nn.relu(skips + tf.cast(self.skip_bias, dtype))
         gates = tf.matmul(hidden, tf.cast(self.head_kernel, dtype))
         return gates + tf.cast(tf.reshape(self.head_bias, [-1]), dtype)
 
     def from_recent(self, residuals, scaled, taps):
-        """What the head makes of the newest samples, [..., units]; arguments as for `front`."""
+        """Return the newest samples' part in the head, [..., units]; arguments as for `front`."""
         inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
         gates = tf.matmul(inputs, tf.cast(self.recent_kernel, inputs.dtype))
         return tf.cast(gates, self.dtype)
 
     def outputs(self, gates):
-        """The raw parameters, [..., parameters], from the head's gates [..., 2 head_channels]."""
+        """Return the raw parameters, [..., parameters], from gates [..., 2 head_channels]."""
         dtype = gates.dtype
         hidden = tf.matmul(gated(gates), tf.cast(self.head1_kernel, dtype))
         hidden = tf.nn.relu(hidden + tf.cast(self.head1_bias, dtype))
@@ -297,10 +304,12 @@ class VocoderWaveNet(Network):
         return raw + tf.cast(self.head2_bias, raw.dtype)
 
     def in_wave_units(self, raw, predicted, log_gain):
-        """The mixture over x from that over e: mean p + g m, log-scale log g + s.
+        """Return the mixture over x from that over e: mean p + g m, log-scale log g + s.
 
         Args:
-          raw: [..., parameters]. predicted, log_gain: [...].
+          raw: [..., parameters].
+          predicted: [...].
+          log_gain: [...].
         """
         weights, means, log_scales = tf.split(raw, self.likelihood.sections, -1)
         gain = log_gain[..., None]
@@ -309,7 +318,11 @@ class VocoderWaveNet(Network):
 
 
 def located(likelihood: Distribution) -> LocationScale:
-    """The distribution itself; ValueError for one without means and scales."""
+    """Return the distribution itself.
+
+    Raises:
+      ValueError: it has no means and scales.
+    """
     found = with_scales(likelihood)
     if found is None:
         name = type(likelihood).__name__
@@ -318,7 +331,7 @@ def located(likelihood: Distribution) -> LocationScale:
 
 
 class _Bottom(NamedTuple):
-    """What is known before the layers run."""
+    """All that is known before the layers run."""
 
     hidden: tf.Tensor
     local: tf.Tensor
@@ -329,7 +342,7 @@ class _Bottom(NamedTuple):
 
 
 def past(x, width: int, every: int = 1):
-    """The `width` values before every such sample, oldest first, [batch, time / every, width]."""
+    """Return the `width` values before each, oldest first, [batch, time / every, width]."""
     padded = tf.pad(x, [[0, 0], [width, 0]])
     time = tf.shape(x)[1]
     return tf.stack([padded[:, j : j + time : every] for j in range(width)], -1)

@@ -73,7 +73,7 @@ def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
     conv_axis = whole.conv_axis(axis)
     kernel = whole.inner.inputs[1].shape
     if stream.is_merged or blocks.prod() != blocks[axis - 1] or kernel[2 - conv_axis] != 1:
-        raise node.unsupported("it is dilated in an axis besides time")
+        raise node.unsupported("it is dilated along another axis than time")
     dilation = int(blocks[axis - 1] * whole.inner.get_attr("dilations")[conv_axis])
     pairs = (whole, node.op), (longer, node.longer)
     bounds = [_bounds(node, part, op, axis) for part, op in pairs]
@@ -87,7 +87,7 @@ def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
 def _known(node: Node, tensor: tf.Tensor) -> np.ndarray:
     value = static_value(tensor)
     if value is None:
-        raise node.unsupported("an argument that has to be a constant is computed")
+        raise node.unsupported("an argument that must be constant is computed")
     return value
 
 

@@ -24,7 +24,7 @@ def list_of_rows(node: Node) -> Part:
     """Return the part of TensorListFromTensor: a list of the rows of a tensor with time first."""
     stream = node.only()
     if stream.axis != 0 or stream.is_merged:
-        raise node.unsupported("time must be the first axis of what becomes a list")
+        raise node.unsupported("time must be the first axis of a tensor that becomes a list")
     return Part([stream], lambda inputs, call: [inputs[0][0]])
 
 
@@ -120,7 +120,7 @@ def loop(node: Node) -> Part:
     if any(stream.offset is None or stream.offset < 0 for stream in streams):
         raise node.unsupported("the first times were dropped before it")
     if len({stream.offset for stream in streams}) > 1:
-        raise node.unsupported("it reads sequences of different delay")
+        raise node.unsupported("it reads sequences with different delays")
     ahead = tuple(dict.fromkeys(text for stream in streams for text in stream.ahead))
     stream = Stream(0, streams[0].offset, min(s.end for s in streams), ahead=ahead)
     kinds: list[Kind] = [stream if i in body.writes else None for i in range(len(node.kinds))]
@@ -177,11 +177,11 @@ def _check_use(node: Node, body: Body) -> None:
         consumers = [op for op in body.graph.inputs[index].consumers() if op.type != "Identity"]
         at_counter = all(_source(op.inputs[1]).name in counters for op in consumers)
         if not at_counter or any(op.type != "TensorListGetItem" for op in consumers):
-            raise node.unsupported("it reads the sequence at times of its own choice")
+            raise node.unsupported("it does not read the sequence in order")
     for index in body.writes:
         written = _source(body.graph.outputs[index]).op
         if _source(written.inputs[1]).name not in counters:
-            raise node.unsupported("it writes results at times of its own choice")
+            raise node.unsupported("it does not write its results in order")
     for index in body.counters:
         for op in body.graph.inputs[index].consumers():
             if op.type not in ("TensorListGetItem", "TensorListSetItem", "Identity", *ADDITIONS):

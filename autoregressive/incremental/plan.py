@@ -96,8 +96,8 @@ class Plan:
         if len(short) != len(long) or not all(alike):
             first = alike.index(False) if False in alike else len(alike) - 1
             raise UnsupportedNetworkError(
-                f"{self._layer(short[first])} has other operations for a longer input, as a loop"
-                " over time in Python has; no step can be derived from it"
+                f"{self._layer(short[first])} has different operations for a longer input, like"
+                " a Python loop over time; no step can be derived from it"
             )
         inside: set[tf.Operation] = set()
         pairs = list(zip(short, long, strict=True))
@@ -118,7 +118,7 @@ class Plan:
         if op.type == "BatchToSpaceND" and any(kinds):
             short, long = (convolution.Dilated.ending_at(x) for x in (op, longer))
             if short is None or long is None:
-                raise node.unsupported("it ends no convolution that TensorFlow made a dilated one")
+                raise node.unsupported("it does not end a dilated convolution")
             part = convolution.dilated_convolution(node, short, long)
         elif not node.streams() and op.type not in loops.LOOPS:
             part = rowwise.still(node) if grows else self._constant(node)
@@ -175,7 +175,7 @@ class Plan:
         if offset < 0:
             raise NotCausalError(f"{texts}: output t depends on input t + {-offset}")
         if kind.end < -offset:
-            raise NotCausalError(f"{texts}: the last outputs are made of padding")
+            raise NotCausalError(f"{texts}: the last outputs consist of padding")
         root = self._root(output.name)
         self.memory[root] = max(self.memory.get(root, 0), offset)
         self.lag = offset

@@ -53,7 +53,7 @@ def alignment(node: Node, offset: int | None) -> dict[int, tuple[int, ...]]:
         if isinstance(kind, Stream):
             late = 0 if kind.offset is None or offset is None else kind.offset - offset
             if late and kind.is_merged:
-                raise node.unsupported("inputs of different delay have merged axes")
+                raise node.unsupported("inputs with different delays have merged axes")
             delays[index] = (late,)
     return delays
 
@@ -94,9 +94,9 @@ def gather(node: Node) -> Part:
     if isinstance(table, Stream) and indices is None:
         axis = int(node.static(2)) % node.op.inputs[0].shape.rank
         if axis == table.axis:
-            raise node.refused("reads times by number (GatherV2)")
+            raise node.refused("reads times by index (GatherV2)")
     elif isinstance(table, Stream):
-        raise node.refused("reads times by number (GatherV2)")
+        raise node.refused("reads times by index (GatherV2)")
     return rowwise(node)
 
 

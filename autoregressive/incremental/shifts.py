@@ -50,7 +50,7 @@ def mirror_pad(node: Node) -> Part:
     """Return the part of a pad with mirrored rows, which must not be along time."""
     stream = node.only()
     if node.bounds(1)[0][stream.axis].any():
-        raise node.refused("mirrors the start of the sequence, which reads times to come")
+        raise node.refused("mirrors the start of the sequence, which reads later times")
     return rowwise(node)
 
 

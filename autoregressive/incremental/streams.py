@@ -116,7 +116,7 @@ class Node:
         ):
             return stream
         self.refuse_kinds()
-        raise self.unsupported("the sequence is no input that its rule expects")
+        raise self.unsupported("the sequence is not the input that its rule expects")
 
     def refuse_kinds(self, but: Sequence[int] = ()) -> None:
         """Raise NotCausalError if an input depends on the length or on all of the sequence."""
@@ -128,7 +128,7 @@ class Node:
         """Return the value of an input at both lengths; it must not depend on the sequence."""
         values = [static_value(op.inputs[index]) for op in (self.op, self.longer)]
         if values[0] is None or values[1] is None:
-            raise self.unsupported("an argument that has to be a constant is computed")
+            raise self.unsupported("an argument that must be constant is computed")
         return values[0], values[1]
 
     def static(self, index: int) -> np.ndarray:
@@ -138,9 +138,9 @@ class Node:
             raise self.refused("depends on the length of its input")
         return short
 
-    def entry(self, index: int, place: int) -> int:
+    def entry(self, index: int, position: int) -> int:
         """Return one entry of an input, which must be the same at both lengths."""
-        short, long = (int(value[place]) for value in self.bounds(index))
+        short, long = (int(value[position]) for value in self.bounds(index))
         if short != long:
             raise self.refused("depends on the length of its input")
         return short
@@ -162,7 +162,7 @@ class Node:
             return Refused(f"{self.layer} reads all of the sequence at once ({self.type})")
         if len(axes) > 1:
             raise UnsupportedNetworkError(
-                f"{self.layer} has two axes that grow with time, as attention has ({self.type});"
+                f"{self.layer} has two axes that grow with time, like attention ({self.type});"
                 " no step can be derived from it"
             )
         stream = dataclasses.replace(like, axis=axes[0], **changes)

@@ -6,7 +6,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.incremental import incremental
 from autoregressive.model import Autoregressive
 from autoregressive.storage.save import PROGRAM_FOLDER, SPEC_FILE
 from likelihoods import noise as counter_noise
@@ -14,24 +13,14 @@ from replicator.runs.errors import UserError
 
 
 class StoredNetwork:
-    """A stored network, with its step where it has one.
+    """A stored network.
 
     Args:
       program: the SavedModel.
-      specs: of its arguments.
-      step_rows: rows for which a step is stored; for other numbers it is derived from the program.
     """
 
-    def __init__(self, program: Any, specs: list[tf.TensorSpec], step_rows: list[int]):
-        self._program, self._specs = program, specs
-        self._stored = dict(
-            zip(
-                step_rows,
-                zip(program.initial_states, program.steps, strict=True) if step_rows else (),
-                strict=True,
-            )
-        )
-        self._derived: Any = None
+    def __init__(self, program: Any):
+        self._program = program
 
     def __call__(self, inputs: tf.Tensor, *condition: tf.Tensor) -> tf.Tensor:
         """Return [batch, time, parameters]."""
@@ -39,32 +28,56 @@ class StoredNetwork:
 
 
 class SteppedStoredNetwork(StoredNetwork):
-    """A stored network that has a step."""
+    """A stored network with a step for a few batch sizes.
 
-    @property
-    def derived(self) -> Any:
-        """The step derived from the stored program, for any number of rows."""
-        if self._derived is None:
-            condition = self._specs[1] if len(self._specs) > 1 else None
-            self._derived = incremental(
-                self._program.call, inputs=self._specs[0], condition=condition
-            )
-        return self._derived
+    Other batches are computed in groups of rows, since rows do not depend on each other.
+
+    Args:
+      program: the SavedModel.
+      step_rows: batch sizes for which a step is stored.
+    """
+
+    def __init__(self, program: Any, step_rows: list[int]):
+        super().__init__(program)
+        pairs = zip(program.initial_states, program.steps, strict=True)
+        self._stored = dict(zip(step_rows, pairs, strict=True))
+        self._most = max(step_rows)
 
     def initial_state(self, batch: int) -> Any:
         """Return the state before the first time."""
         if batch in self._stored:
             return self._stored[batch][0]()
-        return self.derived.initial_state(batch)
+        return [self._stored[self._most][0]() for _ in range(-(-batch // self._most))]
 
     def step(
         self, inputs: tf.Tensor, state: Any, condition: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of the next times, and the state after them."""
-        rest = [] if condition is None else [condition]
-        if inputs.shape[0] in self._stored and inputs.shape[1] == 1:
-            return tuple(self._stored[inputs.shape[0]][1](inputs, state, *rest))
-        return self.derived.step(inputs, state, condition)
+        """Return the parameters of the next times, and the new state."""
+        outputs = []
+        for time in range(inputs.shape[1]):
+            now = [x[:, time : time + 1] for x in (inputs, condition) if x is not None]
+            output, state = self._one(now, state)
+            outputs.append(output)
+        return tf.concat(outputs, 1), state
+
+    def _one(self, arguments: list[tf.Tensor], state: Any) -> tuple[tf.Tensor, Any]:
+        """Return the parameters of one time, and the new state; arguments: [batch, 1, ...]."""
+        batch = arguments[0].shape[0]
+        if batch in self._stored:
+            inputs, *condition = arguments
+            return tuple(self._stored[batch][1](inputs, state, *condition))
+        outputs, after = [], []
+        for group, before in enumerate(state):
+            rows = slice(group * self._most, (group + 1) * self._most)
+            output, later = self._one([_rows(x[rows], self._most) for x in arguments], before)
+            outputs.append(output)
+            after.append(later)
+        return tf.concat(outputs, 0)[:batch], after
+
+
+def _rows(values: tf.Tensor, count: int) -> tf.Tensor:
+    """Return values padded with zeros to `count` rows."""
+    return tf.pad(values, [[0, count - values.shape[0]], *[[0, 0]] * (values.shape.rank - 1)])
 
 
 class StoredDistribution:
@@ -115,11 +128,11 @@ class StoredCodec:
         return self._ranked(self._program.decode, symbols)
 
     def scale(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return what a network reads of symbols."""
+        """Return symbols as a network's input."""
         return self._ranked(self._program.scale, symbols)
 
     def _ranked(self, function: Any, symbols: Any) -> tf.Tensor:
-        """Call a function of tensors of one rank on a tensor of less."""
+        """Call a function of tensors of one rank on a tensor of lower rank."""
         spec = function.concrete_functions[0].inputs[0]
         symbols = tf.cast(symbols, spec.dtype)
         ones = [1] * (spec.shape.rank - symbols.shape.rank)
@@ -131,22 +144,18 @@ def load(folder: str | Path) -> Autoregressive:
     """Return the model that `save` wrote, with the same methods, seeds and log-probabilities.
 
     Args:
-      folder: that `save` wrote.
+      folder: the folder that `save` wrote.
+
     Raises:
-      UserError: there is no such model, or it cannot be read.
+      UserError: the model does not exist or cannot be read.
     """
-    folder = Path(folder)
-    try:
-        spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
-        program = tf.saved_model.load(str(folder / PROGRAM_FOLDER))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder} holds no model that `save` wrote: {error}.") from error
+    program, spec = read(Path(folder))
     specs = [_spec(part) for part in (spec["inputs"], spec["condition"]) if part]
-    kind = SteppedStoredNetwork if spec["step_rows"] else StoredNetwork
-    network = kind(program, specs, spec["step_rows"])
+    rows = spec["step_rows"]
+    network = SteppedStoredNetwork(program, rows) if rows else StoredNetwork(program)
     distribution = StoredDistribution(program, spec["distribution"])
     codec = StoredCodec(program, distribution.levels, spec["log_unit"])
-    return Autoregressive(
+    model = Autoregressive(
         network,
         distribution,
         codec=codec,
@@ -154,6 +163,21 @@ def load(folder: str | Path) -> Autoregressive:
         inputs=specs[0],
         condition_channels=specs[1].shape[-1] if len(specs) > 1 else 0,
     )
+    model.sample_rate_hz = spec.get("sample_rate_hz")
+    return model
+
+
+def read(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """Return the program of a folder that `save` wrote, and the values in `autoregressive.json`.
+
+    Raises:
+      UserError: the model does not exist or cannot be read.
+    """
+    try:
+        spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
+        return tf.saved_model.load(str(folder / PROGRAM_FOLDER)), spec
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} contains no model that `save` wrote: {error}.") from error
 
 
 def _spec(described: dict[str, Any]) -> tf.TensorSpec:

@@ -1,6 +1,6 @@
 """The functions of a model as one `tf.Module` that a SavedModel can hold."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -10,12 +10,12 @@ from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
 
-# Rows for which a step is stored.
+# Batch sizes for which a step is stored.
 STEP_ROWS = (1, 8)
 
 
 class Program(tf.Module):
-    """All that a model computes: network, step, distribution and codec.
+    """All functions of a model: network, step, distribution and codec.
 
     Args:
       model: whose functions are traced here, once each.
@@ -26,7 +26,7 @@ class Program(tf.Module):
         super().__init__(name="autoregressive")
         network = model.symbol_network
         specs = network_specs(model)
-        self.call = _function(network.call, specs)
+        self.call = function_of(network.call, specs)
         traced = [self.call.get_concrete_function()]
         if with_step:
             self.initial_states, self.steps = [], []
@@ -37,9 +37,8 @@ class Program(tf.Module):
                 traced += [state.get_concrete_function(), step.get_concrete_function()]
         dtype = traced[0].outputs[0].dtype
         self._add_distribution(model.distribution, model.order, dtype)
-        self._add_codec(model.codec, model.distribution.levels, model.order)
-        # What the functions read has to be found from here.
-        self.weights = list({v.ref(): v for f in traced for v in f.variables}.values())
+        add_codec(self, model.codec, model.order)
+        self.weights = variables_of(traced)
 
     def _add_distribution(
         self, distribution: Distribution, order: str, parameters_dtype: tf.DType
@@ -54,22 +53,29 @@ class Program(tf.Module):
         noise = tf.TensorSpec([None] * axes + [distribution.noise_channels], drawn.dtype)
         scalar = tf.TensorSpec([], tf.int32)
         key, rows = tf.TensorSpec([2], tf.uint32), tf.TensorSpec([None], tf.int32)
-        self.log_prob = _function(distribution.log_prob, [parameters, symbols])
-        self.draw = _function(distribution.sample, [parameters, noise, tf.TensorSpec([])])
-        self.mode = _function(lambda x: distribution.mode(tf.cast(x, tf.float32)), [parameters])
-        self.noise = _function(distribution.noise, [key, rows, scalar, scalar])
+        self.log_prob = function_of(distribution.log_prob, [parameters, symbols])
+        self.draw = function_of(distribution.sample, [parameters, noise, tf.TensorSpec([])])
+        self.mode = function_of(lambda x: distribution.mode(tf.cast(x, tf.float32)), [parameters])
+        self.noise = function_of(distribution.noise, [key, rows, scalar, scalar])
 
-    def _add_codec(self, codec: Codec, levels: int | None, order: str) -> None:
-        axes = [None] * (2 if order == "time" else 4)
-        symbols = tf.TensorSpec(axes, tf.float32 if levels is None else tf.int32)
-        elements = tf.TensorSpec(axes, tf.as_dtype(codec.decode(tf.zeros([], symbols.dtype)).dtype))
-        self.encode = _function(codec.encode, [elements])
-        self.decode = _function(codec.decode, [symbols])
-        self.scale = _function(codec.scale, [symbols])
+
+def add_codec(program: Any, codec: Codec, order: str) -> None:
+    """Add `encode`, `decode` and `scale` to a program."""
+    axes = [None] * (2 if order == "time" else 4)
+    symbols = tf.TensorSpec(axes, tf.float32 if codec.levels is None else tf.int32)
+    elements = tf.TensorSpec(axes, tf.as_dtype(codec.decode(tf.zeros([], symbols.dtype)).dtype))
+    program.encode = function_of(codec.encode, [elements])
+    program.decode = function_of(codec.decode, [symbols])
+    program.scale = function_of(codec.scale, [symbols])
+
+
+def variables_of(functions: Iterable[Any]) -> list[tf.Variable]:
+    """Return the variables that concrete functions read; a SavedModel must be able to find them."""
+    return list({v.ref(): v for function in functions for v in function.variables}.values())
 
 
 def network_specs(model: Autoregressive) -> list[tf.TensorSpec]:
-    """Return the network's arguments, of any batch and length."""
+    """Return the network's arguments, for any batch and length."""
     network = model.symbol_network
     return [network.inputs] if network.condition is None else [network.inputs, network.condition]
 
@@ -79,10 +85,11 @@ def stored_step(stepped: Any, specs: Sequence[tf.TensorSpec], rows: int):
     state = stepped.initial_state(rows)
     structure = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), state)
     sized = [tf.TensorSpec([rows, 1, *spec.shape[2:]], spec.dtype) for spec in specs]
-    first = _function(lambda: stepped.initial_state(rows), [])
-    step = _function(stepped.step, [sized[0], structure, *sized[1:]])
+    first = function_of(lambda: stepped.initial_state(rows), [])
+    step = function_of(stepped.step, [sized[0], structure, *sized[1:]])
     return first, step
 
 
-def _function(function: Callable, specs: Sequence[Any]) -> Any:
+def function_of(function: Callable, specs: Sequence[Any]) -> Any:
+    """Return a `tf.function` with one input signature."""
     return tf.function(function, autograph=False, input_signature=list(specs))

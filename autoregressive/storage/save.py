@@ -1,6 +1,8 @@
-"""`save`: a model's programs and what is known of them, in a folder."""
+"""`save`: a model's programs and their specification in a folder."""
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +15,86 @@ from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
 
 SPEC_FILE, PROGRAM_FOLDER = "autoregressive.json", "program"
-# Operations that call back into the Python process that made them.
+# Operations that call Python in the process that created them.
 PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 
 
-def save(model: Autoregressive, folder: str | Path) -> Path:
-    """Write a model as programs that need none of the code that defined it.
+def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | None = None) -> Path:
+    """Write a model as programs that run without the code that defined it.
 
     Args:
-      model: with today's weights.
-      folder: made if missing; a model that is there is replaced.
+      model: with its current weights.
+      folder: created if missing; an existing model is replaced.
+      sample_rate_hz: of a model of sound; None: that of the model, if it has one.
+
     Returns:
       The folder. `load` reads it; `program` in it is a SavedModel with the functions `call`,
       `steps` and `initial_states` (of 1 and of 8 rows), `log_prob`, `draw`, `mode`, `noise`,
       `encode`, `decode` and `scale`.
+
     Raises:
-      UserError: a part of the model cannot be stored; the message says why.
+      UserError: a part of the model cannot be stored; the message names it.
+      ValueError: the sample rate is below 1, or the model generates images.
     """
-    folder = Path(folder)
     with_step = model.symbol_network.has_step
-    try:
-        program = Program(model, with_step)
+    spec = _spec(model, with_step) | {"sample_rate_hz": rate_of(model, sample_rate_hz)}
+    return write(lambda: Program(model, with_step), spec, Path(folder))
+
+
+def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
+    """Return the sample rate in Hz to store with a model, or None if it generates no sound.
+
+    Args:
+      model: has `order` and `sample_rate_hz`.
+      sample_rate_hz: overrides the model's.
+
+    Raises:
+      ValueError: the rate is no integer of at least 1, or the model generates images.
+    """
+    rate_hz = model.sample_rate_hz if sample_rate_hz is None else sample_rate_hz
+    if rate_hz is not None and (rate_hz < 1 or int(rate_hz) != rate_hz):
+        raise ValueError(f"`sample_rate_hz` must be an integer of at least 1, got {rate_hz}.")
+    if rate_hz is not None and model.order != "time":
+        raise ValueError(f"`sample_rate_hz` must be None for images, got {rate_hz}.")
+    return None if rate_hz is None else int(rate_hz)
+
+
+def write(make: Callable[[], tf.Module], spec: dict[str, Any], folder: Path) -> Path:
+    """Write a program and its specification to a folder, and return it.
+
+    Args:
+      make: traces the program.
+      spec: the values of `autoregressive.json`.
+      folder: created if missing.
+
+    Raises:
+      UserError: the program cannot be stored.
+    """
+    with named_reasons("stored"):
+        program = make()
         _check_python(program)
         tf.saved_model.save(program, str(folder / PROGRAM_FOLDER))
+    write_text(folder / SPEC_FILE, json.dumps(spec, indent=2) + "\n")
+    return folder
+
+
+@contextlib.contextmanager
+def named_reasons(verb: str) -> Iterator[None]:
+    """Raise UserError, with one line, for an error of TensorFlow in saving a program."""
+    try:
+        yield
     except UserError:
         raise
     except (AssertionError, KeyError, NotImplementedError, TypeError, ValueError) as error:
-        raise UserError(f"The model cannot be stored: {_first_line(error)}") from error
-    write_text(folder / SPEC_FILE, json.dumps(_spec(model, with_step), indent=2) + "\n")
-    return folder
+        line = " ".join(str(error).split())[:300]
+        raise UserError(f"The model cannot be {verb}: {line}") from error
 
 
 def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
     network, distribution = model.symbol_network, model.distribution
     condition = network.condition
     return {
-        "kind": "autoregressive",
+        "kind": model.kind,
         "order": model.order,
         "inputs": _described(network.inputs),
         "condition": None if condition is None else _described(condition),
@@ -68,19 +114,14 @@ def _described(spec: tf.TensorSpec) -> dict[str, Any]:
     return {"shape": spec.shape.as_list(), "dtype": spec.dtype.name}
 
 
-def _check_python(program: Program) -> None:
-    graphs = [program.call.get_concrete_function().graph]
-    graphs.append(program.log_prob.get_concrete_function().graph)
-    graphs.append(program.draw.get_concrete_function().graph)
-    for graph in graphs:
-        definition = graph.as_graph_def()
+def _check_python(program: tf.Module) -> None:
+    """Raise UserError for an operation that only the process that created it can run."""
+    parts = tf.nest.flatten(list(vars(program).values()))
+    for function in (part for part in parts if hasattr(part, "get_concrete_function")):
+        definition = function.get_concrete_function().graph.as_graph_def()
         nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
         for node in nodes:
             if node.op in PYTHON:
                 raise UserError(
                     f"The model cannot be stored: {node.name} runs Python code (`tf.py_function`)."
                 )
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

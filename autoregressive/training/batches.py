@@ -73,9 +73,10 @@ class Batches:
 
     def shard(self, step: int, index: int, count: int) -> tf.data.Dataset:
         """Return part `index` of `count` equal parts of the rows of the batches from a step on."""
+        example = self.example()  # first, because an iterator is another one afterwards
         batches = self.starting_at(step)
         if not isinstance(batches, tf.data.Dataset):
-            spec = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in self.example().items()}
+            spec = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in example.items()}
             alike = functools.partial(self._alike, batches, spec)
             batches = tf.data.Dataset.from_generator(alike, output_signature=spec)
         if count == 1:
@@ -105,19 +106,24 @@ class Batches:
             raise self._error from None
 
     def _alike(self, batches: Iterable[Batch], spec: dict[str, tf.TensorSpec]) -> Iterator[Batch]:
-        """Yield the batches, and store the error of a failed one or of one with another shape."""
-        try:
-            for batch in batches:
-                for name, expected in spec.items():
-                    if name in batch and batch[name].shape != expected.shape:
-                        raise ValueError(
-                            f"on several devices all batches must have the same shape, got `{name}`"
-                            f" {batch[name].shape} after {expected.shape}."
-                        )
-                yield batch
-        except Exception as error:
-            self._error = error
-            raise
+        """Return an iterator over the batches that never ends: after an error it raises it again.
+
+        Otherwise only one device would read the error, and the others wait for it forever.
+        """
+        iterator = iter(batches)
+
+        def following() -> Batch:
+            if self._error is not None:
+                raise self._error
+            try:
+                batch = next(iterator)
+                _check_alike(batch, spec)
+            except Exception as error:
+                self._error = error
+                raise
+            return batch
+
+        return iter(following, None)
 
     def _numbered(self, batches: Iterable, first: int) -> Iterator[Batch]:
         for step, batch in enumerate(batches, first):
@@ -141,7 +147,7 @@ class Batches:
             if not 1 <= len(batch) <= len(KEYS):
                 raise ValueError(
                     "a batch must be elements, or elements and a condition, got"
-                    f" {len(batch)} arrays; give more by name, in a dict."
+                    f" {len(batch)} arrays; pass further arrays by name, in a dict."
                 )
             batch = dict(zip(KEYS, batch, strict=False))
         if not isinstance(batch, dict):
@@ -168,6 +174,16 @@ def _addressed(arrays: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray
     rows = len(arrays["elements"])
     address = {"step": np.full(rows, step, np.int32), "row": np.arange(rows, dtype=np.int32)}
     return address | arrays
+
+
+def _check_alike(batch: Batch, spec: dict[str, tf.TensorSpec]) -> None:
+    """Raise ValueError unless a batch has the names and shapes of the first one."""
+    shapes = {name: list(x.shape) for name, x in sorted(batch.items())}
+    first = {name: list(x.shape) for name, x in sorted(spec.items())}
+    if shapes != first:
+        raise ValueError(
+            f"on several devices all batches must have the same shapes, got {shapes} after {first}."
+        )
 
 
 def _endless(source: Iterable) -> Iterator:

@@ -22,7 +22,7 @@ from wavenet.samplers.numba.kernels import LANES, aligned
 
 @dataclasses.dataclass
 class FlowState:
-    """All that the next sample depends on beside noise and condition; a chunk uses it up."""
+    """All that the next sample depends on besides noise and condition; a chunk consumes it."""
 
     fronts: np.ndarray
     """The past noise that each flow's front reads, float32 [batch, flows, front_width]."""
@@ -38,14 +38,18 @@ class FlowState:
         return len(self.fronts)
 
     def copy(self) -> "FlowState":
-        """A state that goes on from here by itself; raises ValueError if this one is used up."""
+        """Return an independent copy.
+
+        Raises:
+          ValueError: this state is consumed.
+        """
         self.check_fresh()
         windows = aligned(self.windows.shape)
         windows[:] = self.windows
         return FlowState(self.fronts.copy(), windows, self.used.copy())
 
     def check_fresh(self) -> None:
-        """Raises ValueError if the state is used up."""
+        """Raise ValueError if the state is consumed."""
         if self.used_up:
             raise ValueError("`state` must be the newest one or a copy() of it, got one used up.")
 
@@ -53,8 +57,8 @@ class FlowState:
 class FlowEngine:
     """Turns noise into sound with the weights that the flows have when the engine is made.
 
-    Several threads of the caller may `run` it at the same time, each with a state of its own. Its
-    own threads are kept for the next run, and end with it.
+    Several threads of the caller may `run` it at the same time, each with its own state. Its own
+    threads are kept for the next run, and end with it.
 
     Args:
       flows: of one student, first to last.
@@ -69,7 +73,7 @@ class FlowEngine:
         self._idle: list[ThreadPoolExecutor] = []
 
     def initial_state(self, batch: int) -> FlowState:
-        """The state before the first sample: zeros."""
+        """Return the state before the first sample: zeros."""
         if batch < 1:
             raise ValueError(f"`batch` must be at least 1, got {batch}.")
         sizes, layers = self._packed.sizes, self._packed.layers
@@ -81,14 +85,15 @@ class FlowEngine:
         )
 
     def run(self, state: FlowState, noise, condition=None) -> tuple[FlowOutput, FlowState]:
-        """What the flows make of the next noise, float32 [batch, time] each, and the state after.
+        """Return the flows' output for the next noise, float32 [batch, time], and the next state.
 
         Args:
-          state: from `initial_state` or the run before; it is used up.
+          state: from `initial_state` or the previous run; it is consumed.
           noise: float32 [batch, time], whole bunches unless it is the last.
           condition: [batch, time, channels] of these samples, or None.
+
         Raises:
-          ValueError: a shape that does not fit the flows or the state, or a used state.
+          ValueError: a shape that does not fit the flows or the state, or a consumed state.
         """
         state.check_fresh()
         noise = as_compiled(noise, np.float32)
@@ -151,7 +156,7 @@ class FlowEngine:
 
 
 def compile_kernels() -> None:
-    """Compiles the kernels, or finds them on disk, for this process and those it forks later.
+    """Compile the kernels, or load them from disk, for this process and its later forks.
 
     They are the same for every student, so that none is needed: there is no flow and no sound.
     """
@@ -166,7 +171,7 @@ def compile_kernels() -> None:
 
 
 def _schedule(sounds: int, bunches: int, threads: int) -> TileSchedule:
-    """Tiles of nearly one length, so many that every thread gets as many."""
+    """Return tiles of nearly equal length, as many for every thread."""
     tiles = -(-bunches // TILE_ROWS)
     if sounds % threads:
         tiles = -(-tiles // threads) * threads

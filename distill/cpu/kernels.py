@@ -1,12 +1,12 @@
 """Matrix products over several time steps at once, their sums in registers to the end.
 
-All kernels make `ROWS` rows, time steps next to each other, and read float32 rows by their
-addresses; strides, from one row to the next, are in bytes. What follows the product is done to the
-sums before they are stored: a gate, or a residual. The sums of every output are made in one order,
-so that a row does not depend on the group of rows that it is in.
+All kernels make `ROWS` rows, consecutive time steps, and read float32 rows by their addresses;
+strides, from one row to the next, are in bytes. The operation after the product, a gate or a
+residual, is applied to the sums before they are stored. The sums of every output are made in one
+order, so that a row does not depend on the group of rows that it is in.
 
 A matrix [inputs, outputs] is stored as panels, each [inputs, vectors * LANES], read from the first
-weight to the last. In a gate's panels every filter vector has its gate vector beside it.
+weight to the last. In a gate's panels every filter vector is followed by its gate vector.
 """
 
 import math
@@ -46,18 +46,18 @@ _GATE_LIMIT = 86.0  # 2^-86 + 1 rounds to 1, and 2^86 does not overflow
 
 
 def pack_outputs(matrix: np.ndarray) -> np.ndarray:
-    """The panels of `matrix` [inputs, outputs], one after another, outputs padded with zeros."""
+    """Return the panels of `matrix` [inputs, outputs], one after another, padded with zeros."""
     return _packed([_vectors(matrix)], PANEL_VECTORS)
 
 
 def pack_gates(matrix: np.ndarray) -> np.ndarray:
-    """The panels of `matrix` [inputs, 2 units], filters then gates, in the units of `gate_rows`."""
+    """Return the panels of `matrix` [inputs, 2 units], filters then gates, for `gate_rows`."""
     filters, gates = np.split(np.asarray(matrix, np.float64), 2, -1)
     return _packed([_vectors(filters * FILTER_UNIT), _vectors(gates * GATE_UNIT)], GATE_VECTORS)
 
 
 def _vectors(matrix) -> np.ndarray:
-    """[inputs, vectors, LANES], the outputs padded with zeros."""
+    """Return [inputs, vectors, LANES], the outputs padded with zeros."""
     matrix = np.asarray(matrix, np.float32)
     wide = np.pad(matrix, [(0, 0), (0, -matrix.shape[1] % LANES)])
     return wide.reshape(len(wide), -1, LANES)
@@ -75,12 +75,12 @@ def _packed(parts: list[np.ndarray], widths: tuple[int, ...]) -> np.ndarray:
 
 
 def _element(builder, pointer, index, kind=VECTOR):
-    """Loads the element `index` of the array at `pointer`."""
+    """Load the element `index` of the array at `pointer`."""
     return builder.load(builder.gep(pointer, [index], source_etype=kind), align=FLOAT_BYTES)
 
 
 def _row_pointers(builder, address, stride, kind=VECTOR):
-    """Pointers to `ROWS` rows."""
+    """Return pointers to `ROWS` rows."""
     return [
         pointer_at(builder, builder.add(address, builder.mul(stride, integer(row))), kind)
         for row in range(ROWS)
@@ -88,7 +88,7 @@ def _row_pointers(builder, address, stride, kind=VECTOR):
 
 
 def _add_products(builder, sums, weights, x, x_stride, inputs):
-    """Adds x [ROWS, inputs] times the panel at `weights` to sums [ROWS][vectors], stack slots."""
+    """Add x [ROWS, inputs] times the panel at `weights` to sums [ROWS][vectors], stack slots."""
     vectors = len(sums[0])
     weights = pointer_at(builder, weights)
     x_rows = _row_pointers(builder, x, x_stride, FLOAT)
@@ -102,7 +102,7 @@ def _add_products(builder, sums, weights, x, x_stride, inputs):
 
 
 def _store_rows(builder, y, y_stride, rows):
-    """Stores rows [ROWS][vectors]."""
+    """Store rows [ROWS][vectors]."""
     for pointer, row in zip(_row_pointers(builder, y, y_stride), rows, strict=True):
         for v, value in enumerate(row):
             at = builder.gep(pointer, [integer(v)], source_etype=VECTOR)
@@ -110,7 +110,7 @@ def _store_rows(builder, y, y_stride, rows):
 
 
 def _series() -> list[float]:
-    """Coefficients of (2^r - 1) / r, |r| <= 1/2, highest first, to less than 1e-8."""
+    """Return coefficients of (2^r - 1) / r, |r| <= 1/2, highest first, to less than 1e-8."""
     fit = np.polynomial.Chebyshev.interpolate(
         lambda r: np.expm1(r * math.log(2)) / r, 5, domain=[-0.5, 0.5]
     )
@@ -118,7 +118,7 @@ def _series() -> list[float]:
 
 
 def _power_and_rest(builder, x):
-    """2^n and 2^r - 1 of x = n + r, |r| <= 1/2, |x| < 126."""
+    """Return 2^n and 2^r - 1 of x = n + r, |r| <= 1/2, |x| < 126."""
     to_whole = number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
     shifted = builder.fadd(x, to_whole)
     r = builder.fsub(x, builder.fsub(shifted, to_whole))
@@ -133,7 +133,7 @@ def _power_and_rest(builder, x):
 
 
 def _unit(builder, a, b):
-    """tanh(a') sigmoid(b') = e / ((e + 2) f), e = exp(2 a') - 1 = 2^a - 1, f = 1 + 2^b."""
+    """Return tanh(a') sigmoid(b') = e / ((e + 2) f), e = exp(2 a') - 1 = 2^a - 1, f = 1 + 2^b."""
     power, rest = _power_and_rest(builder, clip(builder, a, _FILTER_LIMIT))
     e = multiply_add(builder, power, rest, builder.fsub(power, number(1.0)))
     power, rest = _power_and_rest(builder, clip(builder, b, _GATE_LIMIT))
@@ -149,7 +149,7 @@ def _at_least(builder, x, low):
 
 
 def _each_width(builder, widths, width):
-    """Yields each of `widths`, inside the branch that is taken for it."""
+    """Yield each of `widths`, inside the branch that is taken for it."""
     for candidate in widths:
         with builder.if_then(builder.icmp_signed("==", width, integer(candidate))):
             yield candidate
@@ -168,7 +168,7 @@ def _values(builder, slots):
 def _gate_panel(
     typing_context, z, stride, weights, bias, x, x_stride, lag, taps, inputs, c, c_inputs, width
 ):
-    """One panel of `gate_rows`."""
+    """Compute one panel of `gate_rows`."""
 
     def emit(context, builder, signature, arguments):
         z, stride, weights, bias, x, x_stride, lag, taps, inputs, c, c_inputs, width = arguments
@@ -200,7 +200,7 @@ def _gate_panel(
 def _product_panel(
     typing_context, y, stride, weights, bias, base, base_stride, x, x_stride, inputs, floor, width
 ):
-    """One panel of `product_rows`."""
+    """Compute one panel of `product_rows`."""
 
     def emit(context, builder, signature, arguments):
         y, stride, weights, bias, base, base_stride, x, x_stride, inputs, floor, width = arguments
@@ -232,7 +232,7 @@ def _product_panel(
 
 @compiled
 def gate_rows(units, weights, bias, x, x_stride, lag, taps, inputs, c, c_inputs, vectors):
-    """units [ROWS, vectors * LANES] = tanh(a) sigmoid(b) of the sums a, b of all taps and c.
+    """Store units [ROWS, vectors * LANES] = tanh(a) sigmoid(b) of the sums a, b of all taps and c.
 
     Tap j reads the rows at x - (taps - 1 - j) lag, `inputs` channels of each, and the condition c
     is [ROWS, c_inputs]. The weights are `pack_gates` of all taps' and the condition's inputs.
@@ -251,7 +251,10 @@ def gate_rows(units, weights, bias, x, x_stride, lag, taps, inputs, c, c_inputs,
 
 @compiled
 def product_rows(y, weights, bias, base, base_stride, x, x_stride, inputs, floor, vectors):
-    """y [ROWS, vectors * LANES] = max(x W + base sqrt(1/2) + bias, floor); x is [ROWS, inputs]."""
+    """Store y [ROWS, vectors * LANES] = max(x W + base sqrt(1/2) + bias, floor).
+
+    x is [ROWS, inputs].
+    """
     done, stride = 0, vectors * VECTOR_BYTES
     while done < vectors:
         width = _widest(PANEL_VECTORS, vectors - done)
@@ -267,7 +270,7 @@ def product_rows(y, weights, bias, base, base_stride, x, x_stride, inputs, floor
 
 @compiled
 def _widest(widths, most):
-    """The first of `widths`, falling, that is not above `most`."""
+    """Return the first of `widths`, in falling order, that is at most `most`."""
     for width in widths:
         if width <= most:
             return width

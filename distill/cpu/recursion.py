@@ -10,13 +10,13 @@ from wavenet.samplers.numba.kernels import entry
 def wave(
     residual: np.ndarray, prediction: Prediction, tail: np.ndarray, row_samples: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The wave float32 [batch, time], and its last K samples; equal in any batch and any chunks.
+    """Return the wave float32 [batch, time], and its last K samples; equal in any batch and chunks.
 
     Args:
       residual: float32 [batch, time], in units of the gain.
-      prediction: of these samples; the last row may be cut short.
+      prediction: of these samples; the last row may be shorter.
       tail: float32 [batch, K], the samples before the first, oldest first.
-      row_samples: samples of a row.
+      row_samples: samples per row.
     """
     coefficients = as_compiled(np.asarray(prediction.coefficients), np.float32)
     gain = np.exp(np.asarray(prediction.log_gain, np.float32))

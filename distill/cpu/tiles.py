@@ -1,12 +1,12 @@
 """Sound after sound, tile after tile, layer after layer through the flows, compiled.
 
-A tile is a stretch of time that goes through all layers before the next one of its thread. Threads
-take turns at the tiles, each two layers behind the thread before it: a layer's inputs are then
-written and read by one thread at a time, and no thread waits but for the one before it.
+A tile is a stretch of time that passes through all layers before the next one of its thread.
+Threads take turns at the tiles, each two layers behind the thread before it: a layer's inputs are
+then written and read by one thread at a time, and no thread waits except for the one before it.
 
-Each layer's inputs stand in a window of rows, the past before the present, so that a tap is read at
-a fixed distance; when a window is full, the past that is still needed moves to its beginning. A
-tile whose rows are no whole groups makes rows beyond its end, which what follows writes over.
+Each layer's inputs are in a window of rows, the past before the present, so that a tap is read at a
+fixed distance; when a window is full, the past that is still needed moves to its beginning. A tile
+whose rows are no whole groups makes rows beyond its end, which the next tile overwrites.
 """
 
 from typing import NamedTuple
@@ -32,17 +32,17 @@ _LINE = 16  # int64 numbers in two cache lines, which processors fetch together
 
 
 class Chunk(NamedTuple):
-    """The chunk: what is read and filled for each sound."""
+    """A chunk: the arrays that are read and filled for each sound."""
 
     noises: np.ndarray
     """float32 [sounds, flows + 1, front_width + time + ROWS bunches]: the past and then the noise
-    of each flow; the next flow's is filled, and in the end the output."""
+    of each flow; the next flow's is filled, and finally the output."""
     condition: np.ndarray
     """float32 [sounds, bunches, channels]."""
     location: np.ndarray
     """float32 [sounds, time], zeros: of all flows, filled; whole bunches."""
     log_scale: np.ndarray
-    """Alike."""
+    """Likewise."""
     windows: np.ndarray
     """float32 [sounds, rows of all windows, channels and padding]."""
     used: np.ndarray
@@ -50,15 +50,15 @@ class Chunk(NamedTuple):
 
 
 class TileSchedule(NamedTuple):
-    """How threads share the tiles."""
+    """The distribution of tiles over threads."""
 
     tile_rows: int
-    """Bunches of a tile."""
+    """Bunches per tile."""
     tiles: int
-    """Of one sound."""
+    """Tiles per sound."""
     threads: int
     progress: np.ndarray
-    """Layers that each thread is done with, all tiles before counted: int64 [threads, _LINE]."""
+    """Layers that each thread has finished, over all tiles: int64 [threads, _LINE]."""
 
 
 class Scratch(NamedTuple):
@@ -68,7 +68,7 @@ class Scratch(NamedTuple):
     units: np.ndarray
     hidden: np.ndarray
     layered: np.ndarray
-    """Alike: what the layers of a bunch give to the gates of its samples."""
+    """Likewise: the layers' input to the gates of a bunch's samples."""
     outputs: np.ndarray
     """[rows, LANES]: location and log-scale."""
     scales: np.ndarray
@@ -76,7 +76,7 @@ class Scratch(NamedTuple):
 
 
 def new_progress(threads: int) -> np.ndarray:
-    """The progress of threads that have not begun."""
+    """Return the progress of threads that have not started."""
     return np.zeros([threads, _LINE], np.int64)
 
 
@@ -87,7 +87,7 @@ def _address(array):
 
 @compiled
 def _reserve_rows(packed, chunk, sound, place, rows):
-    """The address of the next `rows` rows of a window, which are filled from now on."""
+    """Return the address of the next `rows` rows of a window, which are filled from now on."""
     layer = packed.layers[place]
     vectors = packed.sizes.residual_vectors
     row_bytes = vectors * VECTOR_BYTES
@@ -102,7 +102,7 @@ def _reserve_rows(packed, chunk, sound, place, rows):
 
 @compiled
 def _front(packed, chunk, scratch, sound, place, start, rows):
-    """The first layer's input, from the noise before each sample."""
+    """Compute the first layer's input, from the noise before each sample."""
     sizes, flow = packed.sizes, packed.flows[packed.layers[place].flow]
     row_bytes = sizes.residual_vectors * VECTOR_BYTES
     target = _reserve_rows(packed, chunk, sound, place, rows)
@@ -120,7 +120,7 @@ def _front(packed, chunk, scratch, sound, place, start, rows):
 
 @compiled
 def _layer(packed, chunk, scratch, sound, place, rows):
-    """The next layer's input, or after the last one `hidden`, of bunches `layered`, rectified."""
+    """Compute the next layer's input, or after the last one `hidden`, rectified."""
     sizes, layer = packed.sizes, packed.layers[place]
     row_bytes, unit_bytes = (
         sizes.residual_vectors * VECTOR_BYTES,
@@ -152,7 +152,7 @@ def _layer(packed, chunk, scratch, sound, place, rows):
 
 @compiled
 def _head(packed, scratch, flow, rows):
-    """The flow's outputs from the rectified `hidden`."""
+    """Compute the flow's outputs from the rectified `hidden`."""
     sizes, weights = packed.sizes, _address(packed.memory)
     row_bytes = sizes.residual_vectors * VECTOR_BYTES
     hidden, between = _address(scratch.hidden), _address(scratch.units)
@@ -174,7 +174,7 @@ def _head(packed, scratch, flow, rows):
 
 @compiled
 def _gates_of_bunch(packed, chunk, scratch, sound, number, member, start, rows):
-    """`hidden` of one sample of every bunch, from the rectified `layered` and the newest noise."""
+    """Compute `hidden` of one sample of every bunch, from `layered` and the newest noise."""
     sizes, flow = packed.sizes, packed.flows[number]
     channels = sizes.residual_vectors * LANES
     row_bytes, bunch_bytes = channels * FLOAT_BYTES, FLOAT_BYTES * sizes.bunch
@@ -193,9 +193,16 @@ def _gates_of_bunch(packed, chunk, scratch, sound, number, member, start, rows):
 
 @compiled
 def _compose(sizes, chunk, scratch, sound, flow, start, rows):
-    """The flow's output, and location and scale of all flows so far, from the flow's outputs.
+    """Compute the flow's output, and location and scale of all flows so far.
 
-    start: the first sample; there is a row for each sample a bunch apart.
+    Args:
+      sizes: of the flows.
+      chunk: the arrays of the chunk.
+      scratch: the thread's memory.
+      sound: index of the sound.
+      flow: the packed flow.
+      start: the first sample; there is a row for each sample a bunch apart.
+      rows: number of rows.
     """
     lowest, bunch = np.float32(sizes.min_log_scale), sizes.bunch
     for row in range(rows):
@@ -212,7 +219,7 @@ def _compose(sizes, chunk, scratch, sound, flow, start, rows):
 
 @entry
 def run_tiles(packed, chunk, schedule, scratch, thread):
-    """Makes every tile whose turn is this thread's; the others must be in here at the same time."""
+    """Compute every tile of this thread; the other threads must run at the same time."""
     sizes, layers = packed.sizes, len(packed.layers)
     time = chunk.location.shape[1] // sizes.bunch
     counters, counter_bytes = _address(schedule.progress), 8 * _LINE

@@ -15,7 +15,8 @@ from wavenet.samplers.numba.kernels import LANES, aligned, padded
 from wavenet.samplers.numba.weights import wide
 
 TILE_ROWS = 80 * ROWS
-"""Most bunches of a tile: its activations and one layer's weights fit a core's own cache."""
+"""Largest number of bunches per tile: its activations and one layer's weights fit a core's
+cache."""
 
 # Numba's cache looks at one file only. The name of this field, a part of every compiled function's
 # signature, has it look at the kernels as well.
@@ -32,7 +33,7 @@ SIZES = np.dtype(
     ]
     + [("min_log_scale", np.float64)]
 )
-"""What all layers have in common."""
+"""Sizes common to all layers."""
 
 _FLOW_PARTS = (
     *("front", "front_bias", "bunch", "bunch_bias"),
@@ -41,7 +42,7 @@ _FLOW_PARTS = (
 _LAYER_PARTS = ("gate", "gate_bias", "residual", "residual_bias")
 
 FLOW = np.dtype([(name, np.int64) for name in _FLOW_PARTS])
-"""Where a flow's weights begin, in bytes of the memory."""
+"""Start of a flow's weights, in bytes of the memory."""
 
 LAYER = np.dtype(
     [
@@ -53,7 +54,7 @@ LAYER = np.dtype(
         )
     ]
 )
-"""A layer's place, and where its weights begin."""
+"""A layer's location, and the start of its weights."""
 
 
 class PackedFlows(NamedTuple):
@@ -70,7 +71,7 @@ class PackedFlows(NamedTuple):
 
 
 def pack(flows: list[Flow]) -> PackedFlows:
-    """The present weights of the flows; what they learn later does not reach them."""
+    """Return a copy of the present weights of the flows; later training does not change it."""
     config = flows[0].config
     parts: list[np.ndarray] = []
     flow_table = np.zeros(len(flows), FLOW)
@@ -95,7 +96,7 @@ def pack(flows: list[Flow]) -> PackedFlows:
 
 
 def _enter(entry, named: dict[str, np.ndarray], parts: list[np.ndarray]) -> None:
-    """Appends the arrays, in whole cache lines, and notes in the entry where each begins."""
+    """Append the arrays, in whole cache lines, and record in the entry where each begins."""
     for name, array in named.items():
         entry[name] = sum(part.nbytes for part in parts)
         parts.append(np.pad(array.ravel(), (0, -array.size % 16)))
@@ -140,7 +141,7 @@ def _flow_parts(flow: Flow) -> dict[str, np.ndarray]:
 
 
 def _bunch_parts(flow: Flow) -> dict[str, np.ndarray]:
-    """What gates each sample of a bunch, one sample's weights after the other's."""
+    """Return the weights that gate each sample of a bunch, one sample after the other."""
     if flow.config.bunch_samples == 1:
         return {"bunch": np.zeros(0, np.float32), "bunch_bias": np.zeros(0, np.float32)}
     bias, recent = np.asarray(flow.bunch_bias), np.asarray(flow.recent_kernel)

@@ -1,1 +1,1 @@
-"""Image models distilled: guidance into the model it guides, a PixelCNN into flows."""
+"""Distillation of image models: guidance into the guided model, a PixelCNN into flows."""

@@ -23,7 +23,7 @@ class DistillImagesArguments(TrainingOptions):
     read, never written."""
     config: Annotated[DistillConfig, tyro.conf.arg(name="")]
     data: str | None = None
-    """Images, as for `train`; None: the ones that the teacher was trained on."""
+    """Images, as for `train`; None: those of the teacher's training."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +35,7 @@ class GuidedArguments(DistillImagesArguments):
 
 @dataclasses.dataclass(frozen=True)
 class FlowArguments(DistillImagesArguments):
-    """Distil a PixelCNN, or the base of a multiscale model, into flows that draw it in one pass;
-    resumes where it stopped."""
+    """Distil a PixelCNN, or the base of a multiscale model, into flows of one pass; resumes."""
 
     config: Annotated[FlowConfig, tyro.conf.arg(name="")]
 
@@ -48,12 +47,12 @@ ARGUMENTS: dict[str, type[DistillImagesArguments]] = {
 
 
 def arguments_of(preset: str) -> type[DistillImagesArguments]:
-    """The options of a preset."""
+    """Return the options of a preset."""
     return ARGUMENTS[PRESETS[preset].config.kind]
 
 
 def run_distill(preset: str, arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass distill PRESET ...`, distils; 128 + a signal that stopped it."""
+    """Run `onepass distill PRESET ...` and return the exit status, 128 + a signal that ended it."""
     words = ("distill", preset)
     given = parse_training(arguments_of(preset), words, arguments, parse, PRESETS[preset])
     if given.data is None and str(given.teacher) in shipped.FOLDERS:

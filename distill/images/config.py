@@ -1,4 +1,4 @@
-"""What a distillation of an image model is made of, every field settable on the command line."""
+"""Configurations of image distillations, every field settable on the command line."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -10,19 +10,21 @@ from replicator.training.config import LoopConfig, OptimizerConfig
 
 @dataclasses.dataclass(frozen=True)
 class GuidedTargets:
-    """What the student learns to say of a pixel."""
+    """The target distribution of a pixel."""
 
     guidance: float = 1.5
-    """How far the teacher's distributions are moved away from those of no class in particular."""
+    """Guidance weight: how far the teacher's distributions are moved away from unconditional
+    ones."""
     temperature: tuple[float, ...] = (1.0,)
-    """At which it is guided, 1 for its own; one number, or one a scale, base first."""
+    """Temperature of the guided teacher, 1 for its own; one number, or one per scale, base
+    first."""
     kl: float = 1.0
     """Weight of KL(guided teacher || student)."""
     likelihood: float = 0.0
     """Weight of the likelihood of the images themselves."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 0, "guidance", "kl", "likelihood")
         require(min(self.temperature) > 0, "temperature", "above 0", self.temperature)
         _check_terms(self, "likelihood")
@@ -38,25 +40,25 @@ class FlowTargets:
     """The terms of a flow's loss and their weights; 0 switches a term off. Each is logged alone."""
 
     kl: float = 1.0
-    """Of KL(student || teacher), in nats a number."""
+    """Weight of KL(student || teacher), in nats per dimension."""
     draws: int = 16
-    """Draws of each number for the cross-entropy."""
+    """Draws per dimension for the cross-entropy."""
     likelihood: float = 0.0
-    """Of a bound of the likelihood of the images themselves, in nats a number."""
+    """Weight of a bound of the likelihood of the images themselves, in nats per dimension."""
     forward: float = 0.0
-    """Of a bound of KL(teacher || student), in nats a number: the likelihood of images that the
-    teacher draws."""
+    """Weight of a bound of KL(teacher || student), in nats per dimension: the likelihood of images
+    that the teacher draws."""
     guidance: float = 0.0
-    """Of the teacher as it draws images for `forward`; 0: its own distribution."""
+    """Guidance of the teacher as it draws images for `forward`; 0: its own distribution."""
     spectrum: float = 0.0
-    """Of how far the power spectrum, averaged over a batch (that of a device), is from that of the
-    images."""
+    """Weight of the distance of the power spectrum, averaged over a batch (that of a device), from
+    that of the images."""
     features: float = 0.0
-    """Of how far the features of a small classifier of the classes, averaged over a batch (that of
-    a device), are from those of the images. It is trained first, and kept in the run."""
+    """Weight of the distance of the features of a small classifier of the classes, averaged over a
+    batch (that of a device), from those of the images. It is trained first, and kept in the run."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 0, "kl", "likelihood", "forward", "guidance", "spectrum", "features")
         at_least(self, 1, "draws")
         _check_terms(self, "likelihood", "forward", "spectrum", "features")
@@ -69,22 +71,27 @@ class FlowTargets:
 
 @dataclasses.dataclass(frozen=True)
 class DistillConfig:
-    """What every distillation of an image model has."""
+    """The settings of every distillation of an image model."""
 
     kind: ClassVar[str]
     targets: GuidedTargets | FlowTargets
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
     batch_size: int = 16
-    """Images in a batch."""
+    """Images per batch."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """What convolutions compute in while training; all else is float32."""
+    """Arithmetic of convolutions during training; all else is float32."""
     seed: int = 0
-    """Of new weights, of the order of the images, of noise, crops and dropout."""
+    """Seed of new weights, the order of the images, noise, crops and dropout."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "batch_size")
+
+    @property
+    def needs_features(self) -> bool:
+        """Whether the loss compares features of a classifier, which is trained first."""
+        return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,10 +102,10 @@ class GuidedConfig(DistillConfig):
     targets: GuidedTargets = dataclasses.field(default_factory=GuidedTargets)
     table_side: int = 0
     """Side, in pixels, of the largest groups whose tables are all compared; of larger ones only
-    rows and columns at equal distances are, from a corner drawn by chance. 0: all are."""
+    evenly spaced rows and columns are, from a random corner. 0: all are."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         super().__post_init__()
         at_least(self, 0, "table_side")
 
@@ -115,13 +122,18 @@ class FlowConfig(DistillConfig):
     """Channels of each of a flow's two stacks."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         super().__post_init__()
         require(len(self.flows) > 0, "flows", "at least one", self.flows)
         at_least(self, 1, "units")
 
+    @property
+    def needs_features(self) -> bool:
+        """Whether the loss compares features of a classifier, which is trained first."""
+        return self.targets.features > 0
+
 
 def _check_terms(targets: GuidedTargets | FlowTargets, *others: str) -> None:
-    """Raises ValueError where all terms are off."""
+    """Raise ValueError where all terms are off."""
     if not any(getattr(targets, name) for name in ("kl", *others)):
         raise UserError("`kl` must be above 0 where no other term is.")

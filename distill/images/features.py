@@ -1,6 +1,6 @@
 """A term of a flow's loss: the features of a small classifier in samples and in images.
 
-Feature matching (Salimans et al. 2016, arXiv 1606.03498, section 3.1) with a classifier in place of
+Feature matching (Salimans et al. 2016, arXiv 1606.03498, section 3.1) with a classifier instead of
 a discriminator. It is none of those that measure samples: its weights start from another seed, and
 it reads images at the size that the flow draws.
 """
@@ -23,9 +23,15 @@ LEAST = 1e-6  # of a mean square to divide by
 
 
 def classifier_for(dataset: ImageDataset, size: int, folder: Path) -> Classifier:
-    """The classifier of a folder, trained first on the training images if there is none yet.
+    """Return the classifier in a folder, trained first on the training images if there is none.
 
-    size: of the sub-sampled images that it reads, in pixels. Raises UserError without classes.
+    Args:
+      dataset: the training images.
+      size: of the sub-sampled images that it reads, in pixels.
+      folder: where the classifier is kept.
+
+    Raises:
+      UserError: the images have no classes.
     """
     train: Any = dataset.source.splits["train"] if dataset.classes else None  # an `ImageSet`
     if train is None or train.labels is None:
@@ -38,27 +44,29 @@ def classifier_for(dataset: ImageDataset, size: int, folder: Path) -> Classifier
 
 
 class Features:
-    """What a classifier computes, as operations on constants: any program or replica holds them."""
+    """The layers of a classifier as operations on constants: any program or replica holds them."""
 
     def __init__(self, classifier: Classifier):
         *stages, _, _ = classifier.network.get_weights()
         self._layers = [folded(*stages[i : i + 5]) for i in range(0, len(stages), 5)]
 
     def __call__(self, values):
-        """float32 [batch, FEATURES], of images [batch, height, width, channels] in [-1, 1]."""
+        """Return float32 [batch, FEATURES] of images [batch, height, width, channels]."""
         for number, (kernel, bias) in enumerate(self._layers):
             stride = 1 + number % 2
             values = tf.nn.relu(tf.nn.conv2d(values, kernel, stride, "SAME") + bias)
         return tf.reduce_mean(values, [1, 2])
 
     def distance(self, drawn, images):
-        """Return how far two batches are apart, [], see `features_apart`."""
+        """Return the distance of two batches, [], see `features_apart`."""
         return features_apart(self.statistics(drawn, images))
 
     def statistics(self, drawn, images) -> dict[str, tf.Tensor]:
-        """Return the means over batches that `features_apart` takes.
+        """Return the means over batches for `features_apart`.
 
-        drawn, images: float32 [batch, height, width, channels] in [-1, 1].
+        Args:
+          drawn: float32 [batch, height, width, channels] in [-1, 1].
+          images: float32 [batch, height, width, channels] in [-1, 1].
         """
         found, wanted = self(drawn), tf.stop_gradient(self(images))
         return {
@@ -69,15 +77,16 @@ class Features:
 
 
 def features_apart(means: dict[str, tf.Tensor]):
-    """Return the squared difference of the means of two batches' features, against their size, [].
+    """Return the squared difference of two batches' mean features, relative to their size, [].
 
-    means: of `Features.statistics`.
+    Args:
+      means: of `Features.statistics`.
     """
     apart = tf.reduce_mean(tf.square(means["features"] - means["wanted_features"]))
     return apart / tf.maximum(means["feature_energy"], LEAST)
 
 
 def folded(kernel, scale, offset, mean, variance) -> tuple[np.ndarray, np.ndarray]:
-    """The kernel and bias of a convolution and the batch normalisation after it."""
+    """Return the kernel and bias of a convolution merged with its batch normalisation."""
     factor = scale / np.sqrt(variance + EPSILON)
     return kernel * factor, offset - mean * factor

@@ -1,16 +1,16 @@
-"""A flow distilled from a PixelCNN by reverse KL, with terms that the images themselves give.
+"""A flow distilled from a PixelCNN by reverse KL, with further terms from the images themselves.
 
-The student draws whole images of noise and knows its density; one pass of the teacher on them says
-the distribution of every number given the numbers before it: `losses.kl_divergence`, as for sound.
-The teacher reads what a level can say, so numbers beyond the outer levels reach it as these; its
-density there goes on, because that of the numbers is what levels are rounded from. That density is
-the teacher's own, smoothed over a bin (`LogisticMixture.log_density`): the divergence of the
-numbers bounds that of the levels from a teacher so smoothed, which is nearly the teacher where its
-scales are as wide as a bin.
+The student draws whole images from noise and knows its density; one pass of the teacher on them
+gives the distribution of every number given the numbers before it: `losses.kl_divergence`, as for
+sound. The teacher reads values within the levels, so numbers beyond the outer levels reach it
+clipped; its density there still extends, because that of the numbers is the one that levels are
+rounded from. That density is the teacher's own, smoothed over a bin
+(`LogisticMixture.log_density`): the divergence of the numbers bounds that of the levels from a
+teacher so smoothed, which is nearly the teacher where its scales are as wide as a bin.
 
-Reverse KL leaves out modes that a flow of one logistic a number cannot reach. The likelihood of
-images, a bound, does not: of real ones, or of images that the teacher draws, of which there are as
-many as one wants, which is forward KL.
+Reverse KL leaves out modes that a flow of one logistic per number cannot reach. The likelihood of
+images, a bound, does not: of real ones, or of images that the teacher draws, of which there is no
+limit; that is forward KL.
 """
 
 import dataclasses
@@ -45,7 +45,9 @@ IMAGE, DRAWS, TEACHER = 0, 1, 2
 class PixelConditionals:
     """The distribution of every number of images given the numbers before it.
 
-    parameters: of the mixture at each pixel. before: the images, float32 in [-1, 1].
+    Attributes:
+      parameters: of the mixture at each pixel.
+      before: the images, float32 in [-1, 1].
     """
 
     likelihood: PixelMixture
@@ -53,12 +55,12 @@ class PixelConditionals:
     before: tf.Tensor
 
     def log_density(self, values):
-        """float32 [..., batch, height, width, channels], nats per unit, of other values there."""
+        """Return nats per unit of other values, float32 [..., batch, height, width, channels]."""
         return self.likelihood.log_densities(self.parameters, values, self.before)
 
 
 def conditionals(teacher: PixelCNN, values, condition: Condition) -> PixelConditionals:
-    """What a PixelCNN with a mixture of logistics says of real images, in one pass."""
+    """Return the conditionals of a PixelCNN with a mixture of logistics on real images."""
     before = tf.clip_by_value(values, -1.0, 1.0)
     parameters = teacher.output.parameters(teacher(before, condition))
     return PixelConditionals(teacher.output.likelihood, parameters, before)
@@ -68,9 +70,9 @@ class FlowLoss(ImageLoss):
     """The loss of a batch of images, [], and the values of its terms.
 
     Args:
-      student: a multiscale model whose base is a flow. Its other parts are left as they are.
+      student: a multiscale model whose base is a flow. Its other parts do not change.
       teacher: a PixelCNN of images of the base's size, or a multiscale model with such a base.
-      targets: which terms.
+      targets: the terms.
       features: of images of the base's size; needed where `targets` has their term.
     """
 
@@ -94,7 +96,7 @@ class FlowLoss(ImageLoss):
         self._kept = [w for w in student.trainable_variables if w.ref() not in of_base]
 
     def __call__(self, batch: dict):
-        """The weighted sum of the terms, nats for each number of the base, and their values."""
+        """Return the weighted sum of the terms, nats per dimension of the base, and each value."""
         targets, mode = self.targets, self.density.training_mode(batch)
         levels, condition = self._at_base(batch)
         terms: dict[str, tuple[float, tf.Tensor]] = {}
@@ -121,10 +123,10 @@ class FlowLoss(ImageLoss):
         return loss, {name: value for name, (_, value) in terms.items()}
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
-        """Return what `ImageLoss.global_inputs` does, and the means over the whole batch.
+        """Return those of `ImageLoss.global_inputs`, and the means over the whole batch.
 
         Spectra and features are compared between means over the batch: those of a share would be
-        compared with more scatter. What the student draws is drawn here once more for its means.
+        compared with more scatter. The student draws its batch here once more for the means.
         """
         known = super().global_inputs(batch, replicator)
         targets = self.targets
@@ -137,7 +139,7 @@ class FlowLoss(ImageLoss):
         return known
 
     def _statistics(self, drawn, levels) -> dict[str, tf.Tensor]:
-        """Means over a batch, in which the terms that compare batches are not linear."""
+        """Return the means over a batch in which the batch-comparing terms are not linear."""
         images = value_of(levels, self._model.output_config.levels)
         means: dict[str, tf.Tensor] = {}
         if self.targets.spectrum:
@@ -147,9 +149,9 @@ class FlowLoss(ImageLoss):
         return means
 
     def divergences(self, batch: dict) -> dict[str, tf.Tensor]:
-        """float32 [batch], nats: the divergence of the base, an estimate by one image each.
+        """Return the divergence of the base, an estimate by one image each, float32 [batch], nats.
 
-        KL(P_S || P_T), or a bound of KL(P_T || P_S) where the loss has it alone.
+        It is KL(P_S || P_T), or a bound of KL(P_T || P_S) where the loss has it alone.
         """
         levels, condition = self._at_base(batch)
         if not self.targets.kl:
@@ -159,14 +161,14 @@ class FlowLoss(ImageLoss):
         return {self._model.parts[0]: math.prod(levels.shape[1:]) * kl}
 
     def _forward_divergence(self, batch: dict, condition: Condition, mode: Mode):
-        """float32 [batch], nats: log P_T - log P_S, a bound of it, of an image that P_T draws."""
+        """Return a bound of log P_T - log P_S of an image that P_T draws, float32 [batch], nats."""
         levels, nats = self._drawn_by_teacher(batch)
         return nats - self._model.base.nats(levels, condition, mode, batch["seed"])
 
     def _drawn_by_teacher(self, batch: dict):
-        """Images int32 [batch, height, width, channels] that the teacher draws, guided if asked.
+        """Return images int32 [batch, height, width, channels] of the teacher, and their nats.
 
-        Beside them their nats, float32 [batch].
+        They are guided if asked; the nats are float32 [batch].
         """
         side, keys = self._model.config.base_size, counter_noise.fold_in(batch["seed"], TEACHER)
         words = image_words(self._teacher, keys, tf.zeros_like(keys[:, 0]), side, side)
@@ -188,7 +190,7 @@ class FlowLoss(ImageLoss):
         return levels, Condition(*fixed)
 
     def _drawn(self, seeds, shape, condition: Condition, mode: Mode) -> FlowOutput:
-        """Images that the student draws, each from the noise of its own seed."""
+        """Return images that the student draws, each from the noise of its own seed."""
         _, height, width, channels = shape
         keys, rows = counter_noise.fold_in(seeds, IMAGE), tf.zeros_like(seeds[:, 0])
         words = counter_noise.words(keys, rows, 0, height * width, channels)
@@ -196,7 +198,7 @@ class FlowLoss(ImageLoss):
         return self._model.base(tf.reshape(noise, [-1, *shape[1:]]), condition, mode)
 
     def _divergence(self, drawn: FlowOutput, seeds, condition: Condition):
-        """KL a number [batch], and the means of cross-entropy and entropy that it is made of."""
+        """Return KL per number [batch], and the means of its cross-entropy and entropy."""
         numbers, count = math.prod(drawn.output.shape[1:]), self.targets.draws
         keys, rows = counter_noise.fold_in(seeds, DRAWS), tf.shape(seeds)[0]
         names = tf.zeros_like(seeds[:, 0])  # every image has a seed of its own
@@ -212,8 +214,12 @@ class FlowLoss(ImageLoss):
 def of_whole(means: dict[str, tf.Tensor], batch: dict) -> dict[str, tf.Tensor]:
     """Return a share's means with the values of the whole batch's and the gradients of its own.
 
-    So what is made of them has the value of the whole in every share, and the mean over shares has
-    its gradient. batch: with the means of the whole, see `GlobalBatchLoss`; or the whole itself.
+    Functions of these have the value of the whole in every share, and the mean over shares has its
+    gradient.
+
+    Args:
+      means: of the share.
+      batch: with the means of the whole, see `GlobalBatchLoss`; or the whole itself.
     """
     return {
         name: mean + tf.stop_gradient(batch[name] - mean) if name in batch else mean
@@ -229,13 +235,14 @@ def spectral_distance(drawn, images):
 def spectra_apart(means: dict[str, tf.Tensor]):
     """Return the mean square of the difference of log power spectra, [].
 
-    means: "power" and "wanted_power" [channels, rows, columns], averaged over batches.
+    Args:
+      means: "power" and "wanted_power" [channels, rows, columns], averaged over batches.
     """
     ours, theirs = (tf.math.log(means[name] + LEAST_POWER) for name in ("power", "wanted_power"))
     return tf.reduce_mean(tf.square(ours - theirs))
 
 
 def _power(images):
-    """The power of each frequency [channels, rows, columns], a mean over the images."""
+    """Return the power of each frequency [channels, rows, columns], a mean over the images."""
     spectra = tf.signal.rfft2d(tf.transpose(images, [0, 3, 1, 2]))
     return tf.reduce_mean(tf.square(tf.abs(spectra)), 0) / math.prod(images.shape[1:3])

@@ -1,12 +1,12 @@
-"""Guidance distilled by forward KL: the student says at once what guidance takes two passes for.
+"""Guidance distilled by forward KL: the student gives in one pass what guidance takes two for.
 
-Every pixel of a real image is a table of 256 levels a channel, given the true pixels before it
+Every pixel of a real image is a table of 256 levels per channel, given the true pixels before it
 (teacher forcing): q, the teacher's moved away from its null condition (`outputs.guided_nats`), and
-p_S, the student's. The student learns
+p_S, the student's. The student minimises
 
     KL(Q || P_S) = E_x sum_t sum_l q(l | x_<t) (log q(l | x_<t) - log p_S(l | x_<t))
 
-whose gradient goes through no sample, and which punishes a student that leaves out a mode.
+whose gradient passes through no sample, and which punishes a student that leaves out a mode.
 """
 
 import math
@@ -26,8 +26,10 @@ class GuidedLoss(ImageLoss):
     """The loss of a batch of images, [], and the values of its terms in bits per dimension.
 
     Args:
-      student, teacher: of one configuration; only the student's weights get a gradient.
-      targets: what the student learns. table_side: see `GuidedConfig`.
+      student: of the teacher's configuration; only its weights get a gradient.
+      teacher: to learn from.
+      targets: the terms.
+      table_side: see `GuidedConfig`.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class GuidedLoss(ImageLoss):
         self._temperatures = dict(zip(map(str, sizes), each, strict=True))
 
     def __call__(self, batch: dict):
-        """The weighted sum of the terms in nats for each number of an image, and their values."""
+        """Return the weighted sum of the terms in nats per dimension, and their values."""
         mode, seeds = self.density.training_mode(batch), batch["seed"]
         student = self._student(batch, mode, seeds)
         kl = self._per_number(self._divergences(student, batch, mode, seeds))
@@ -55,7 +57,7 @@ class GuidedLoss(ImageLoss):
         return self.targets.kl * kl + self.targets.likelihood * code, values
 
     def divergences(self, batch: dict) -> dict[str, tf.Tensor]:
-        """float32 [batch] for every part, nats: KL(Q || P_S) of whole images."""
+        """Return KL(Q || P_S) of whole images, part by part, float32 [batch], nats."""
         return self._divergences(self._student(batch, EXACT), batch, EXACT)
 
     def _student(self, batch: dict, mode: Mode, seeds=None) -> dict[str, Conditionals]:
@@ -85,9 +87,12 @@ class GuidedLoss(ImageLoss):
 
 
 def thinned(whole: Conditionals, side: int, seed) -> Conditionals:
-    """Some rows and columns of all, at equal distances, that together stand for the whole.
+    """Return some evenly spaced rows and columns that together stand for the whole.
 
-    side: how many of each are left, where there are twice as many. seed: int32 [2], of the first.
+    Args:
+      whole: the conditionals of all pixels.
+      side: number of rows, and of columns, to keep, where there are twice as many.
+      seed: int32 [2], of the first.
     """
     size = whole.levels.shape[1:3]
     distance = min(size) // side
@@ -114,11 +119,13 @@ def thinned(whole: Conditionals, side: int, seed) -> Conditionals:
 
 
 def divergence(teacher: Conditionals, student: Conditionals, weight, temperature):
-    """float32 [images], nats: KL(Q || P_S) over all pixels and channels of a part.
+    """Return KL(Q || P_S) over all pixels and channels of a part, float32 [images], nats.
 
     Args:
       teacher: of the images under their conditions, then of the same under the null condition.
-      student: of the images. weight: of the guidance. temperature: of q, see `guided_nats`.
+      student: of the images.
+      weight: of the guidance.
+      temperature: of q, see `guided_nats`.
     """
     sides, channels = both_sides(teacher.hidden), tf.unstack(student.levels, axis=-1)
     each = 0.0

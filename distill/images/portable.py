@@ -1,4 +1,4 @@
-"""The training step of a distilled image model for machines that have JAX and no TensorFlow."""
+"""Export of a distilled image model's training step for machines with JAX and no TensorFlow."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,14 +30,15 @@ def export_run(
     workdir: Path | None = None,
     *,
     tensor_float_32: bool = True,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> Path:
-    """The folder, with all that `python run.py` in it needs to distil the teacher elsewhere.
+    """Write a folder whose `python run.py` distils the teacher elsewhere, and return the folder.
 
-    The teacher travels as variables that nothing changes. Arguments as for `training.distill` and
-    `pixelcnn.portable.export_run`.
+    The teacher is stored as variables that never change. Arguments are as for `training.distill`
+    and `pixelcnn.portable.export_run`.
 
-    Raises UserError or DataError with a line that explains what to do.
+    Raises:
+      UserError, DataError: with a line that explains what to do.
     """
     folder = new_folder(folder)
     dataset = dataset_for(config, teacher, data)
@@ -57,5 +58,5 @@ def export_run(
         frozen={f"teacher/{i:03d}": weight for i, weight in enumerate(frozen.variables)},
         tensor_float_32=tensor_float_32,
     )
-    say(next_command(folder, state))
+    log(next_command(folder, state))
     return folder

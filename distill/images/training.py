@@ -1,4 +1,4 @@
-"""Distilling an image model: from a trained teacher and images to a run directory."""
+"""Distillation of an image model: from a trained teacher and images to a run directory."""
 
 import dataclasses
 import functools
@@ -38,26 +38,26 @@ def distill(
     teacher_path: Path,
     data: Path | str,
     workdir: Path,
-    say=print,
+    log=print,
     replicator: Replicator | None = None,
 ) -> Outcome:
-    """Distils, or goes on distilling, in `workdir`; how it ended.
-
-    The run holds an ordinary image model.
+    """Distil or resume a run in `workdir`, an ordinary image model, and return how it ended.
 
     Args:
-      preset: the name it goes by.
-      config: everything that decides the outcome, with the teacher and the data.
-      teacher: a whole model; it is read and never written. teacher_path: where it lies.
+      preset: its name.
+      config: everything that determines the result, with the teacher and the data.
+      teacher: a whole model; it is read and never written.
+      teacher_path: its location.
       data: images with the teacher's conditions, see `read_corpus`.
-      workdir: the run directory, made if missing; a run there must have the same configuration.
-      say: called with lines for the person watching.
-      replicator: what it runs on; None: one device. It changes nothing but the time it takes.
+      workdir: the run directory, created if missing; a run there must have the same configuration.
+      log: called with progress messages.
+      replicator: the devices; None: one device. It changes nothing but the time.
 
-    Raises UserError or DataError with a line that explains what to do.
+    Raises:
+      UserError, DataError: with a line that explains what to do.
     """
     check_outside(workdir, data, "images")
-    with TrainingRun(workdir, replicator, say, config.batch_size, config.optimizer) as run:
+    with TrainingRun(workdir, replicator, log, config.batch_size, config.optimizer) as run:
         with run.preparing():
             dataset = dataset_for(config, teacher, data)
             stored = run_config(preset, config, teacher, teacher_path, dataset, data)
@@ -83,37 +83,55 @@ def distill(
 def student_and_teacher(
     config: AnyTrainConfig, teacher: ImageModel
 ) -> tuple[ImageDensity, ImageDensity]:
-    """An untrained student, and a copy of its teacher that no tape watches."""
+    """Return an untrained student, and a copy of its teacher that no tape watches."""
     make = functools.partial(ImageDensity, teacher.config, ZeroInitial())
     return ImageDensity(config), frozen_copy(teacher.network, make)
 
 
 def features_for(config: DistillConfig, dataset: ImageDataset, folder: Path) -> Features | None:
-    """The features of the loss, of a classifier kept in the folder; None where none are asked for.
+    """Return the features of the loss, of a classifier kept in the folder; None where unused.
 
-    Raises UserError for images without classes.
+    Raises:
+      UserError: the images have no classes.
     """
-    if not isinstance(config, FlowConfig) or not config.targets.features:
+    if not config.needs_features:
         return None
     return Features(classifier_for(dataset, dataset.config.network.base_size, folder))
 
 
+@functools.singledispatch
 def loss_of(
     config: DistillConfig,
     student: ImageDensity,
     teacher: ImageDensity,
     features: Features | None = None,
 ) -> GuidedLoss | FlowLoss:
-    """The loss that a distillation asks for."""
-    if isinstance(config, FlowConfig):
-        return FlowLoss(student, teacher, config.targets, features)
-    if isinstance(config, GuidedConfig):
-        return GuidedLoss(student, teacher, config.targets, config.table_side)
+    """Return the loss of a distillation; another kind of distillation registers here."""
     raise ValueError(f"`config` must be of guidance or of flows, got {type(config).__name__}.")
 
 
+@loss_of.register
+def _(
+    config: FlowConfig,
+    student: ImageDensity,
+    teacher: ImageDensity,
+    features: Features | None = None,
+) -> FlowLoss:
+    return FlowLoss(student, teacher, config.targets, features)
+
+
+@loss_of.register
+def _(
+    config: GuidedConfig,
+    student: ImageDensity,
+    teacher: ImageDensity,
+    features: Features | None = None,
+) -> GuidedLoss:
+    return GuidedLoss(student, teacher, config.targets, config.table_side)
+
+
 def start(state: TrainState, student: ImageDensity, teacher: ImageModel) -> None:
-    """Sets every weight that the teacher has under the same name from it."""
+    """Set every weight that the teacher has under the same name from it."""
     theirs = _named(teacher.network)
     state.start([theirs.get(name, weight) for name, weight in _named(student).items()])
 
@@ -123,9 +141,10 @@ def _named(density: ImageDensity) -> dict:
 
 
 def dataset_for(config: DistillConfig, teacher: ImageModel, data: Path | str) -> ImageDataset:
-    """The images, with the configuration of the student.
+    """Return the images, with the configuration of the student.
 
-    Raises UserError for a teacher that is none for this, or for images of other classes.
+    Raises:
+      UserError: the teacher does not fit, or the images have other classes.
     """
     _check(config, teacher)
     dataset = ImageDataset.read(data, student_config(config, teacher.config))
@@ -137,7 +156,7 @@ def dataset_for(config: DistillConfig, teacher: ImageModel, data: Path | str) ->
 
 
 def student_config(config: DistillConfig, theirs: AnyTrainConfig) -> AnyTrainConfig:
-    """The student's configuration: the teacher's, but for its training and what it distils."""
+    """Return the student's configuration: the teacher's, except for training and targets."""
     given = {field.name: getattr(theirs, field.name) for field in dataclasses.fields(theirs)}
     given |= {
         "data": dataclasses.replace(theirs.data, batch_size=config.batch_size),
@@ -146,13 +165,22 @@ def student_config(config: DistillConfig, theirs: AnyTrainConfig) -> AnyTrainCon
         "compute_dtype": config.compute_dtype,
         "seed": config.seed,
     }
-    if not isinstance(config, FlowConfig):
-        return type(theirs)(**given)
+    return _of_kind(config, theirs, given)
+
+
+@functools.singledispatch
+def _of_kind(config: DistillConfig, theirs: AnyTrainConfig, given: dict) -> AnyTrainConfig:
+    """Return the student's configuration from these fields, of the teacher's kind or of flows."""
+    return type(theirs)(**given)
+
+
+@_of_kind.register
+def _(config: FlowConfig, theirs: AnyTrainConfig, given: dict) -> MultiscaleTrainConfig:
     flows: dict[str, Any] = {
         "base": PixelCNNConfig(1, config.units, config.units),
         "base_flows": config.flows,
     }
-    if isinstance(theirs, MultiscaleTrainConfig):
+    if theirs.kind == "multiscale":
         network = dataclasses.replace(theirs.network, **flows)
     else:
         network = MultiscaleConfig(theirs.data.size, **flows)
@@ -160,19 +188,19 @@ def student_config(config: DistillConfig, theirs: AnyTrainConfig) -> AnyTrainCon
 
 
 def _check(config: DistillConfig, teacher: ImageModel) -> None:
-    """Raises UserError for a teacher that has nothing of the kind to distil."""
+    """Raise UserError for a teacher without the part to distil."""
     if not teacher.whole:
         raise UserError("The teacher has not trained all its parts.")
     if teacher.bits > 8:
         raise UserError(f"The teacher must be of 8-bit images to be distilled, got {teacher.bits}.")
     if teacher.multiscale is not None and teacher.multiscale.has_flow:
         raise UserError("The teacher's base is a flow already; it needs one of a PixelCNN.")
-    if isinstance(config, GuidedConfig) and not teacher.config.conditioning.has_null:
+    if config.kind == "guided" and not teacher.config.conditioning.has_null:
         raise UserError(
             "Only a model of classes can be guided, or of captions that training dropped, hence "
             "distilled so."
         )
-    if isinstance(config, FlowConfig) and not teacher.config.output.has_density:
+    if config.kind == "flow" and not teacher.config.output.has_density:
         raise UserError(
             "A softmax over levels has no gradient that could reach a flow; it needs a teacher "
             "with --output.likelihood logistic."
@@ -187,7 +215,7 @@ def run_config(
     dataset: ImageDataset,
     data: Path | str,
 ) -> dict:
-    """What config.json says of a run: what it says of any image model, its teacher and targets."""
+    """Return the content of config.json: that of any image model, its teacher and targets."""
     return {
         **training_config(preset, dataset.config, dataset, data),
         "teacher": str(teacher_path),
@@ -197,5 +225,5 @@ def run_config(
 
 
 def defaults_of(config: DistillConfig, dataset: ImageDataset) -> dict:
-    """The defaults of the settings in `run_config`."""
+    """Return the defaults of the settings in `run_config`."""
     return {**defaults(dataset.config), "targets": defaults(config.targets)}

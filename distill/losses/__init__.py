@@ -1,1 +1,1 @@
-"""Losses of distillation: divergences, spectra, features, and how they are combined."""
+"""Losses of distillation: divergences, spectra, features, and their combination."""

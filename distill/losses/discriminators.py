@@ -1,9 +1,9 @@
-"""Discriminators: networks that tell a student's sound from a recording, and their losses.
+"""Discriminators between a student's sound and recordings, and their losses.
 
 A mean of log magnitudes does not reward the fine structure of harmonics; a discriminator does.
-Yamamoto et al. 2019, "Probability density distillation with generative adversarial networks"
-(arXiv 1904.04472), puts one beside the KL. Discriminators of spectrograms are those of Jang et al.
-2021, "UnivNet" (2106.07889), those of periods of Kong et al. 2020, "HiFi-GAN" (2010.05646), both
+Yamamoto et al. 2019, "Probability density distillation with generative adversarial networks" (arXiv
+1904.04472), adds one to the KL. Discriminators of spectrograms are those of Jang et al. 2021,
+"UnivNet" (2106.07889), those of periods of Kong et al. 2020, "HiFi-GAN" (2010.05646), both
 narrower; the losses are least squares (Mao et al. 2016, 1611.04076) and feature matching.
 """
 
@@ -30,7 +30,7 @@ class Verdict:
 
 
 class Convolutions(tf.Module):
-    """2-D convolutions with rectifiers between them; the last gives scores.
+    """2-D convolutions with rectifiers between them; the last returns scores.
 
     Args:
       shapes: kernel height and width and the strides of both, for each layer.
@@ -53,7 +53,9 @@ class Convolutions(tf.Module):
     def __call__(self, image, frozen: bool = False) -> Verdict:
         """Return the verdict on float32 [batch, height, width, 1].
 
-        frozen: whether the weights get no gradient, so that it flows to the image alone.
+        Args:
+          image: the input.
+          frozen: give the weights no gradient, so that it flows to the image alone.
         """
         features: list[tf.Tensor] = []
         for kernel, bias, strides in zip(self.kernels, self.biases, self.strides, strict=True):
@@ -68,7 +70,7 @@ class Convolutions(tf.Module):
 
 
 class SpectrogramDiscriminator(tf.Module):
-    """Reads log magnitudes below `top_share` of the band, at one FFT size."""
+    """A discriminator of log magnitudes below `top_share` of the band, at one FFT size."""
 
     def __init__(self, fft_size: int, config: DiscriminatorConfig, initial: Initial):
         super().__init__(name=f"spectrum_{fft_size}")
@@ -85,7 +87,7 @@ class SpectrogramDiscriminator(tf.Module):
 
 
 class PeriodDiscriminator(tf.Module):
-    """Reads every `period`-th sample, each phase by itself."""
+    """A discriminator of every `period`-th sample, each phase by itself."""
 
     def __init__(self, period: int, config: DiscriminatorConfig, initial: Initial):
         super().__init__(name=f"period_{period}")
@@ -102,10 +104,10 @@ class PeriodDiscriminator(tf.Module):
 
 
 class Discriminators(tf.Module):
-    """All of a run's discriminators.
+    """All discriminators of a run.
 
     Args:
-      config: which, and how wide.
+      config: their kinds and widths.
       seed: of the initial weights.
     """
 
@@ -124,12 +126,14 @@ class Discriminators(tf.Module):
             matching      = mean |F(sound) - F(recorded)|
             discriminator = mean (D(recorded) - 1)^2 + mean D(sound)^2
 
-        all means over discriminators too. The first two give the weights of the discriminators no
-        gradient, the third gives none to the sound, so that the gradient of the sum by all weights
-        is each player's own. A mean of equal shares of a batch is that of the batch.
+        where means are over discriminators too. The first two give the weights of the
+        discriminators no gradient, the third gives none to the sound, so that the gradient of the
+        sum by all weights is each player's own. A mean of equal shares of a batch is that of the
+        batch.
 
         Args:
-          sound, recorded: float32 [batch, time].
+          sound: float32 [batch, time].
+          recorded: float32 [batch, time].
         """
         adversarial, matching, scoring = [], [], []
         for member in self.members:

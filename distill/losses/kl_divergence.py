@@ -2,14 +2,15 @@
 
 van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3.1. One sample of the
 student fixes x_<t everywhere; one pass of the teacher gives every p_T(. | x_<t); many draws of x_t
-from the student's own conditional, which cost next to nothing, make up
+from the student's own conditional, which cost next to nothing, estimate
 
     H(P_S, P_T) = sum_t E_{x_<t ~ P_S} H( p_S(x_t | x_<t), p_T(x_t | x_<t) )        (equation 11)
     H(P_S) = E_z[ sum_t ln s(z_<t) ] + 2 T,                                         (equation 9)
 
-2 nats being the entropy of a standard logistic. Gradients flow through x_t and through x_<t into
-the teacher, whose weights are frozen. Written for any teacher that gives `Conditionals` and any
-student that gives `FlowOutput`s: elements may be samples of sound, pixels, anything with an order.
+where 2 nats are the entropy of a standard logistic. Gradients flow through x_t and through x_<t
+into the teacher, whose weights are frozen. It applies to any teacher that gives `Conditionals` and
+any student that gives `FlowOutput`s: elements may be samples of sound, pixels, anything with an
+order.
 """
 
 import math
@@ -28,11 +29,11 @@ class Conditionals(Protocol):
     """The distribution of every element given the elements before it, differentiable in those."""
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
-        """float32 [..., batch, elements...], nats per unit, of other values at the same places."""
+        """Return nats per unit of other values there, float32 [..., batch, elements...]."""
 
 
 class Divergence(NamedTuple):
-    """Nats an element, []: kl = cross_entropy - entropy."""
+    """Nats per element, []: kl = cross_entropy - entropy."""
 
     kl: tf.Tensor
     cross_entropy: tf.Tensor
@@ -42,7 +43,7 @@ class Divergence(NamedTuple):
 def divergence(
     teacher: Conditionals, drawn: FlowOutput, draws, kind: str, mask=None, counted=None
 ) -> Divergence:
-    """The divergence of the student from the teacher, an unbiased estimate.
+    """Return an unbiased estimate of the divergence of the student from the teacher.
 
     Args:
       teacher: its conditionals given `drawn.output`.
@@ -58,28 +59,31 @@ def divergence(
 
 
 def cross_entropy(teacher: Conditionals, drawn: FlowOutput, draws):
-    """H(p_S(x_t | x_<t), p_T(x_t | x_<t)) in nats, [batch, elements...], from the given draws."""
+    """Return H(p_S(x_t | x_<t), p_T(x_t | x_<t)), nats [batch, elements...], from the draws."""
     values = draws * tf.exp(drawn.log_scale) + drawn.location
     return -tf.reduce_mean(teacher.log_density(values), 0)
 
 
 def entropy(drawn: FlowOutput, kind: str):
-    """H(p_S(x_t | x_<t)) in nats, [batch, elements...]: ln s + 2, or ln s + ln(2 pi e) / 2."""
+    """Return H(p_S(x_t | x_<t)), nats [batch, elements...]: ln s + 2, or ln s + ln(2 pi e) / 2."""
     return drawn.log_scale + ENTROPY[kind]
 
 
 def standard_draws(kind: str, seed, batch: int, length: int, count: int, rows=None):
-    """float32 [count, batch, length], standard noise for `cross_entropy`.
+    """Return standard noise for `cross_entropy`, float32 [count, batch, length].
 
-    Logistic draws are stratified: draw m is the quantile (m + u) / count of one uniform u for each
+    Logistic draws are stratified: draw m is the quantile (m + u) / count of one uniform u per
     element, so that together they cover the distribution evenly. Their mean stays unbiased and
-    wavers much less than that of independent ones.
+    varies much less than that of independent ones.
 
     Args:
       kind: "logistic" or "normal".
-      seed: as for `noise.bits`. batch, length: of what is drawn. count: of draws for each element.
-      rows: int32 [batch], names of the rows under their seed; None: their numbers. A share of a
-        larger batch names them as the whole does; rows with seeds of their own need one name.
+      seed: as for `noise.bits`.
+      batch: rows.
+      length: elements per row.
+      count: draws per element.
+      rows: int32 [batch], numbers of the rows under their seed; None: their indices. A share of a
+        larger batch numbers them as the whole does; rows with their own seeds need one number.
     """
     rows = tf.range(batch) if rows is None else rows
     if kind == "normal":
@@ -93,13 +97,15 @@ def standard_draws(kind: str, seed, batch: int, length: int, count: int, rows=No
 
 
 def gaussian_divergence(drawn: FlowOutput, mean, log_scale):
-    """KL(q || p) of normals in closed form, nats [batch, elements...].
+    """Return KL(q || p) of normals in closed form, nats [batch, elements...].
 
     ln(sp / sq) + (sq^2 - sp^2 + (mp - mq)^2) / (2 sp^2): Ping et al. 2018 (arXiv 1807.07281),
     equation 6.
 
     Args:
-      drawn: q, the student. mean, log_scale: p, the teacher, [batch, elements...].
+      drawn: q, the student.
+      mean: of p, the teacher, [batch, elements...].
+      log_scale: of p, [batch, elements...].
     """
     ratio = log_scale - drawn.log_scale
     apart = tf.square((mean - drawn.location) * tf.exp(-log_scale))
@@ -107,17 +113,20 @@ def gaussian_divergence(drawn: FlowOutput, mean, log_scale):
 
 
 def scales_apart(drawn: FlowOutput, log_scale):
-    """ClariNet's regularisation of that divergence, (ln sp - ln sq)^2, [batch, elements...].
+    """Return ClariNet's regularisation of that divergence, (ln sp - ln sq)^2, [batch, elements...].
 
-    Added lambda times, beside the divergence (equation 7); arguments as for it.
+    It is added lambda times to the divergence (equation 7); arguments as for it.
     """
     return tf.square(log_scale - drawn.log_scale)
 
 
 def mean_of(values, mask=None, counted=None):
-    """The mean where the mask is 1, [].
+    """Return the mean where the mask is 1, [].
 
-    counted: what the mask counts, if not its own sum: of a share of a batch, the mean over all.
+    Args:
+      values: [batch, elements...].
+      mask: [batch, elements...] or None.
+      counted: the divisor, if not the mask's own sum: for a share of a batch, the mean over all.
     """
     if mask is None:
         return tf.reduce_mean(values)

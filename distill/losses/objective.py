@@ -33,15 +33,17 @@ DB_PER_NEPER = 20.0 / math.log(10.0)
 class Objective:
     """The loss of a batch of clips, [], and the values of its terms.
 
-    A replica calls it with its slice of a batch and with what `global_inputs` gives.
+    A replica calls it with its slice of a batch and with the result of `global_inputs`.
 
     Args:
-      student, teacher: only the student's weights get a gradient.
-      config: which terms.
+      student: only its weights get a gradient.
+      teacher: to learn from.
+      config: the terms.
       seed: of the noise, which differs from step to step.
-      step: int32 variable, the updates made.
-      classifier, mel: what the perceptual terms need.
-      discriminators: what the adversarial terms need.
+      step: int32 variable, the number of updates so far.
+      classifier: for the perceptual terms.
+      mel: for the perceptual terms.
+      discriminators: for the adversarial terms.
     """
 
     def __init__(
@@ -62,11 +64,11 @@ class Objective:
         self._discriminators = discriminators
 
     def __call__(self, batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """The weighted sum of the terms, and their values.
+        """Return the weighted sum of the terms, and their values.
 
         Args:
-          batch: of `distill.training.batches`: waveform, mask, speaker, and frames, of which the
-            last two channels are the F0 features where the student has a draft.
+          batch: of `distill.training.batches`: waveform, mask, speaker, and frames, whose last two
+            channels are the F0 features where the student has a draft.
         """
         seed = counter_noise.fold_in(self._seed, self._step)
         drawn = self._draw(batch, seed)
@@ -88,14 +90,14 @@ class Objective:
         return loss, values | {"level_db": _level_db(drawn.output, batch["waveform"])}
 
     def global_inputs(self, batch, replicator: Replicator) -> dict[str, tf.Tensor]:
-        """What a share of a batch must know of the whole, see `GlobalBatchLoss`.
+        """Return the inputs of a share that depend on the whole batch, see `GlobalBatchLoss`.
 
         Returns:
-          "first_row" int32 [], which addresses noise; of all shares the mean "counted" of samples
-          in no padding, the "voiced_share" of frames, the energies of the perceptual terms; for the
-          contrastive term, "frames_before" [1, frames, channels] and "speaker_before" [1] of the
-          row before the first, that before the first of all being the last. "level_db" is left: it
-          is the mean of the levels of the shares.
+          "first_row" int32 [], which addresses noise; means over all shares: the number "counted"
+          of samples outside padding, the "voiced_share" of frames, the energies of the perceptual
+          terms; for the contrastive term, "frames_before" [1, frames, channels] and
+          "speaker_before" [1] of the row before the first, where the last row precedes the first.
+          "level_db" is not included: it is the mean of the levels of the shares.
         """
         means = {"counted": tf.reduce_sum(batch["mask"])}
         means |= {name: energies(batch["waveform"]) for name, energies in self._energies.items()}
@@ -112,7 +114,7 @@ class Objective:
         return known
 
     def frames(self, batch):
-        """What teacher and student are conditioned on, or None."""
+        """Return the frames that condition teacher and student, or None."""
         channels = self.student.config.feature_channels
         return batch["frames"][..., :channels] if channels else None
 
@@ -133,7 +135,7 @@ class Objective:
 
     @property
     def _side_frames(self) -> int:
-        """Neighbours that every clip comes with on either side, see `training.surroundings`."""
+        """Neighbouring frames on either side of every clip, see `training.surroundings`."""
         return 0 if self.student.residual is None else SIDE_FRAMES
 
     def _speaker(self, batch):
@@ -164,7 +166,7 @@ class Objective:
     def _measured(
         self, drawn: FlowOutput, batch, seed, given: Parametrised
     ) -> kl_divergence.Divergence:
-        """The divergence of what is drawn: in closed form between normals, else from draws."""
+        """Return the divergence of drawn sound: in closed form between normals, else from draws."""
         kind, where = self.student.noise_kind, (batch["mask"], batch.get("counted"))
         if kind == "normal" and given.normal is not None:
             apart = kl_divergence.gaussian_divergence(drawn, *given.normal)
@@ -178,7 +180,7 @@ class Objective:
         return kl_divergence.divergence(given, drawn, draws, kind, *where)
 
     def _previous_condition(self, condition, batch):
-        """The teacher's condition of the row before each row of the whole batch."""
+        """Return the teacher's condition of the row before each row of the whole batch."""
         if "speaker_before" not in batch:
             return tf.roll(condition, 1, 0)
         before = {name: batch.get(f"{name}_before") for name in ("frames", "speaker")}
@@ -208,7 +210,7 @@ class Objective:
 def _spectral_losses(
     config: LossConfig, classifier: UnitClassifier | None, mel: MelConvention | None
 ) -> dict[str, tuple[float, SpectralLoss]]:
-    """Weight and function, of a sound and a recording, of each spectral term that is on."""
+    """Return weight and function, of a sound and a recording, of each spectral term that is on."""
     losses_: dict[str, SpectralLoss] = {
         "squared": squared_loss,
         "magnitude": magnitude_loss,
@@ -226,7 +228,7 @@ def _spectral_losses(
 def _energies(
     names: list[str], classifier: UnitClassifier | None, mel: MelConvention | None
 ) -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
-    """For each of these terms that compares energies, what they are for a recording."""
+    """Return, for each of these terms that compares energies, the function of a recording's."""
     if classifier is None or mel is None:
         return {}
     return {
@@ -242,7 +244,7 @@ def _shape(batch) -> tuple[int, int]:
 
 
 def _level_db(sound, recorded):
-    """The level of the sound over that of the recording, in dB, []."""
+    """Return the level of the sound relative to the recording, in dB, []."""
     ratio = (tf.reduce_mean(tf.square(sound)) + 1e-12) / (
         tf.reduce_mean(tf.square(recorded)) + 1e-12
     )

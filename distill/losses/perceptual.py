@@ -1,8 +1,8 @@
 """Perceptual losses: distances between the features of a classifier of speech units.
 
-van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3.3: a student is held to
-the features that a classifier of speech sounds computes of a recording, either frame by frame or
-in their correlations (the feature reconstruction and the style loss of Johnson et al. 2016,
+van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3.3: a student should have
+the features that a classifier of speech sounds computes of a recording, either frame by frame or in
+their correlations (the feature reconstruction and the style loss of Johnson et al. 2016,
 "Perceptual Losses for Real-Time Style Transfer", equations 2 and 4, the latter after Gatys et al.).
 """
 
@@ -23,18 +23,19 @@ def feature_loss(
     recorded: tf.Tensor,
     energies: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Mean squared difference of the hidden features, float32 [].
+    """Return the mean squared difference of the hidden features, float32 [].
 
     Each layer's difference is divided by the mean square of the recorded features, so that layers
-    weigh alike, and layers are averaged: 0 for the same sound, and for features f without relation
-    2 (1 - mean(f)^2 / mean(f^2)), which is below 2, since rectified ones have no mean of 0.
-    The gradient reaches `sound` alone.
+    weigh alike, and layers are averaged: 0 for the same sound, and for unrelated features f 2 (1 -
+    mean(f)^2 / mean(f^2)), which is below 2, since rectified ones have no mean of 0. The gradient
+    reaches `sound` alone.
 
     Args:
       classifier: frozen here.
       convention: of the mel frames, the one that the classifier was trained with.
-      sound, recorded: float32 [batch, time] in [-1, 1] at the convention's rate and the level of
-        the classifier's corpus.
+      sound: float32 [batch, time] in [-1, 1] at the convention's rate and the level of the
+        classifier's corpus.
+      recorded: likewise.
       energies: float32 [layers], those mean squares, if not of `recorded`: of a batch that this is
         a share of; see `feature_energies`.
     """
@@ -49,15 +50,19 @@ def style_loss(
     recorded: tf.Tensor,
     energies: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Mean squared difference of the Gram matrices of the hidden features, float32 [].
+    """Return the mean squared difference of the Gram matrices of the hidden features, float32 [].
 
         G[i, j] = 1 / (channels frames) sum_f F[f, i] F[f, j]
 
-    does not know when in the clip something was heard. Divided and averaged as in `feature_loss`.
+    is independent of when in the clip something was heard. Divided and averaged as in
+    `feature_loss`.
 
     Args:
-      classifier, convention, sound, recorded: as there, but the two may differ in length.
-      energies: float32 [layers], as there; see `style_energies`.
+      classifier: as for `feature_loss`.
+      convention: as for `feature_loss`.
+      sound: as for `feature_loss`; it may differ in length from `recorded`.
+      recorded: as for `feature_loss`.
+      energies: float32 [layers], see `style_energies`.
     """
     pairs = _pairs(classifier, convention, sound, recorded)
     return _relative([(gram(f), gram(target)) for f, target in pairs], energies)
@@ -66,7 +71,7 @@ def style_loss(
 def feature_energies(
     classifier: UnitClassifier, convention: MelConvention, recorded: tf.Tensor
 ) -> tf.Tensor:
-    """The mean square of each layer's features, float32 [layers], which `feature_loss` divides by.
+    """Return the mean square of each layer's features, float32 [layers], for `feature_loss`.
 
     That of a batch is the mean of those of its equal shares.
     """
@@ -76,13 +81,13 @@ def feature_energies(
 def style_energies(
     classifier: UnitClassifier, convention: MelConvention, recorded: tf.Tensor
 ) -> tf.Tensor:
-    """The same of the Gram matrices, for `style_loss`."""
+    """Return the same of the Gram matrices, for `style_loss`."""
     features = classifier.features(_frames(recorded, convention))
     return _energies([gram(layer) for layer in features])
 
 
 def gram(features: tf.Tensor) -> tf.Tensor:
-    """The Gram matrix over frames, float32 [batch, channels, channels].
+    """Return the Gram matrix over frames, float32 [batch, channels, channels].
 
     Args:
       features: float32 [batch, frames, channels].
@@ -92,7 +97,7 @@ def gram(features: tf.Tensor) -> tf.Tensor:
 
 
 def _relative(pairs: list[tuple[tf.Tensor, tf.Tensor]], energies: tf.Tensor | None) -> tf.Tensor:
-    """The mean over layers of how far values are from targets, against the targets' energies."""
+    """Return the mean over layers of the squared distance over the targets' energies."""
     if energies is None:
         energies = _energies([targets for _, targets in pairs])
     parts = [
@@ -109,7 +114,7 @@ def _energies(targets: list[tf.Tensor]) -> tf.Tensor:
 def _pairs(
     classifier: UnitClassifier, convention: MelConvention, sound: tf.Tensor, recorded: tf.Tensor
 ) -> list[tuple[tf.Tensor, tf.Tensor]]:
-    """The features of both, layer by layer."""
+    """Return the features of both, layer by layer."""
     if convention.to_dict() != classifier.config.convention.to_dict():
         raise UserError(
             f"`convention` must be the classifier's, {classifier.config.convention}, "
@@ -121,5 +126,5 @@ def _pairs(
 
 
 def _frames(sound: tf.Tensor, convention: MelConvention) -> tf.Tensor:
-    """What the classifier reads: `wavenet.features.above_silence` of the log-mel frames."""
+    """Return the classifier's input: `wavenet.features.above_silence` of the log-mel frames."""
     return 1.0 - log_mel(sound, convention) / convention.silence

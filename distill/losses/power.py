@@ -2,10 +2,10 @@
 
 van den Oord et al. 2017, section 3.3: || phi(g(z, c)) - phi(y) ||^2 with phi(x) = |STFT(x)|^2. The
 windows are Hann windows: without one, its side lobes leave high-frequency noise unpunished. Every
-form is relative to the recording, but for `SILENT`, which is added to its energy: clips of far more
-energy weigh alike, and one of less counts the less the quieter it is. `squared_loss` takes the
-energy of averaged power spectra, in which noise at -50 dB of full scale is quiet (0.008) and at
--30 dB is not (80); `magnitude_loss` and `multi_loss` sum over frames, and both are loud there.
+form is relative to the recording, except for `SILENT`, which is added to its energy: clips of far
+more energy weigh alike, and others count less the quieter they are. `squared_loss` takes the energy
+of averaged power spectra, in which noise at -50 dB of full scale is quiet (0.008) and at -30 dB is
+not (80); `magnitude_loss` and `multi_loss` sum over frames, and both are loud there.
 """
 
 import tensorflow as tf
@@ -20,19 +20,21 @@ SILENT = 1.0  # energy below which a recording counts as this loud: it has nothi
 
 
 def squared_loss(sound, recorded):
-    """The paper's: how far the power spectrum, averaged over time, is from the recording's, [].
+    """Return the distance of the power spectrum, averaged over time, from the recording's, [].
 
-    || mean_t |S|^2 - mean_t |S'|^2 ||^2 / || mean_t |S|^2 ||^2, which tells the level above all.
+    || mean_t |S|^2 - mean_t |S'|^2 ||^2 / || mean_t |S|^2 ||^2, the paper's, which mostly measures
+    the level.
 
     Args:
-      sound, recorded: float32 [batch, time], at least 1024 samples.
+      sound: float32 [batch, time], at least 1024 samples.
+      recorded: float32 [batch, time].
     """
     ours, theirs = (tf.reduce_mean(tf.square(m), 1) for m in _spectra(sound, recorded))
     return _relative(ours, theirs, [1])
 
 
 def magnitude_loss(sound, recorded):
-    """How far the magnitudes are from the recording's, frame by frame, []; Ping et al. 2018.
+    """Return the distance of the magnitudes from the recording's by frame, []; Ping et al. 2018.
 
     || |S| - |S'| ||^2 / || |S| ||^2; arguments as for `squared_loss`.
     """
@@ -41,10 +43,13 @@ def magnitude_loss(sound, recorded):
 
 
 def multi_loss(sound, recorded):
-    """Spectral convergence and log magnitudes at three resolutions, []; Yamamoto et al. 2020.
+    """Return spectral convergence and log magnitudes at three resolutions, [].
+
+    Source: Yamamoto et al. 2020.
 
     Args:
-      sound, recorded: float32 [batch, time], at least 1200 samples.
+      sound: float32 [batch, time], at least 1200 samples.
+      recorded: float32 [batch, time].
     """
     return tf.add_n([_resolution(sound, recorded, *r) for r in RESOLUTIONS]) / len(RESOLUTIONS)
 
@@ -59,7 +64,7 @@ def _relative(ours, theirs, axes):
 
 
 def _resolution(sound, recorded, fft_size: int, hop_samples: int, window_samples: int):
-    """|| S - S' ||_F / || S ||_F + mean |log S - log S'|, S being the recording's magnitudes."""
+    """Return || S - S' ||_F / || S ||_F + mean |log S - log S'|, S the recording's magnitudes."""
     ours, theirs = (magnitudes(x, window_samples, hop_samples, fft_size) for x in (sound, recorded))
     scale = tf.sqrt(tf.reduce_sum(tf.square(theirs), [1, 2]) + SILENT)
     convergence = tf.sqrt(tf.reduce_sum(tf.square(ours - theirs), [1, 2]) + 1e-12) / scale

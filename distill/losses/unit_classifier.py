@@ -1,10 +1,10 @@
 """Speech units found in a corpus without transcripts, and a small network that recognises them.
 
-The units stand in for the phones of Parallel WaveNet (van den Oord et al. 2017, section 3.3): what
-counts are the features inside a network that tells speech sounds apart. They are k-means clusters
-of cepstra and their deltas, and the network sees frames in part masked, so that it must know how
-sounds follow one another (both as the first round of HuBERT, Hsu et al. 2021). Transcripts are not
-used even where they are there: they do not say when each sound is spoken.
+The units replace the phones of Parallel WaveNet (van den Oord et al. 2017, section 3.3): the
+features inside a network that distinguishes speech sounds are what matters. They are k-means
+clusters of cepstra and their deltas, and the network sees partly masked frames, so that it must
+learn how sounds follow one another (both as the first round of HuBERT, Hsu et al. 2021).
+Transcripts are not used even where they exist: they do not give the time of each sound.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ class UnitConfig:
     widths: tuple[int, ...] = (5, 3, 3)
 
     def __post_init__(self) -> None:
-        """Raises ValueError, naming the field, for a size out of range."""
+        """Raise ValueError, naming the field, for a size out of range."""
         if self.num_units < 2:
             raise UserError(f"`num_units` must be at least 2, got {self.num_units}.")
         if self.channels < 1:
@@ -60,12 +60,12 @@ class UnitConfig:
 
 
 class UnitClassifier(tf.Module):
-    """Convolutions over frames that say which unit each frame belongs to.
+    """Convolutions over frames that give the unit of each frame.
 
-    What training finds out about a corpus, float32 numpy arrays: band_mean [bands] and frame_scale
-    [], which bring frames near mean 0 and variance 1 (one scale, so that a band that is nearly
-    constant is not blown up); mean and scale [2 * cepstra], the same for `cepstra`; centres [units,
-    2 * cepstra] of the units.
+    Statistics of a corpus, float32 numpy arrays: band_mean [bands] and frame_scale [], which bring
+    frames near mean 0 and variance 1 (one scale, so that a band that is nearly constant is not
+    amplified); mean and scale [2 * cepstra], the same for `cepstra`; centres [units, 2 * cepstra]
+    of the units.
     """
 
     def __init__(self, config: UnitConfig, seed: int = 0):
@@ -86,7 +86,7 @@ class UnitClassifier(tf.Module):
         self.frame_scale = np.ones([], np.float32)
 
     def logits(self, mel: tf.Tensor) -> tf.Tensor:
-        """How much each frame is like each unit, float32 [batch, frames, units].
+        """Return the similarity of each frame to each unit, float32 [batch, frames, units].
 
         Args:
           mel: float32 [batch, frames, bands], `above_silence`.
@@ -95,7 +95,7 @@ class UnitClassifier(tf.Module):
         return tf.matmul(self._hidden(mel, weights)[-1], self.head_kernel) + self.head_bias
 
     def features(self, mel: tf.Tensor) -> list[tf.Tensor]:
-        """The activations of each layer, float32 [batch, frames, channels], first layer first.
+        """Return the activations of each layer, float32 [batch, frames, channels], in order.
 
         Their gradient reaches `mel` and never the weights.
 
@@ -106,7 +106,7 @@ class UnitClassifier(tf.Module):
         return self._hidden(mel, weights)
 
     def units(self, mel: np.ndarray) -> np.ndarray:
-        """The unit of each frame of a recording, int32 [frames]: the nearest centre.
+        """Return the unit of each frame of a recording, int32 [frames]: the nearest centre.
 
         Args:
           mel: float32 [frames, bands], `above_silence`.
@@ -114,7 +114,7 @@ class UnitClassifier(tf.Module):
         return _nearest((cepstra(mel) - self.mean) / self.scale, self.centres)
 
     def named(self) -> dict[str, tf.Variable]:
-        """Every variable by a name that stays."""
+        """Return every variable by a fixed name."""
         numbered = {"kernel": self.kernels, "bias": self.biases}
         named = {f"{kind}/{i}": v for kind, vs in numbered.items() for i, v in enumerate(vs)}
         return {**named, "head_kernel": self.head_kernel, "head_bias": self.head_bias}
@@ -123,7 +123,7 @@ class UnitClassifier(tf.Module):
         return zip(self.kernels, self.biases, strict=True)
 
     def _hidden(self, mel: tf.Tensor, weights) -> list[tf.Tensor]:
-        """The outputs of the layers, given (kernel, bias) of each."""
+        """Return the outputs of the layers, given (kernel, bias) of each."""
         hidden, layers = (mel - self.band_mean) / self.frame_scale, []
         for kernel, bias in weights:
             hidden = tf.nn.relu(tf.nn.conv1d(hidden, kernel, stride=1, padding="SAME") + bias)
@@ -132,11 +132,11 @@ class UnitClassifier(tf.Module):
 
 
 def cepstra(mel: np.ndarray) -> np.ndarray:
-    """Returns the lowest cepstra of each frame and their deltas, float32 [frames, 2 * cepstra].
+    """Return the lowest cepstra of each frame and their deltas, float32 [frames, 2 * cepstra].
 
     A cepstrum is a coefficient of the orthonormal DCT over bands; the lowest 13 follow the
-    spectrum's envelope and leave out the harmonics of the voice. A delta is half the difference
-    of the frames after and before.
+    spectrum's envelope and leave out the harmonics of the voice. A delta is half the difference of
+    the frames after and before.
 
     Args:
       mel: float32 [frames, bands], at least one frame.
@@ -152,13 +152,13 @@ def _nearest(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def _standard(classifier: UnitClassifier, mel: np.ndarray) -> None:
-    """Sets the statistics of the frames [frames, bands]."""
+    """Set the statistics of the frames [frames, bands]."""
     classifier.band_mean = mel.mean(axis=0)
     classifier.frame_scale = np.maximum((mel - classifier.band_mean).std(), np.float32(1e-3))
 
 
 def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Generator) -> None:
-    """Sets the statistics and the centres of cepstra [frames, columns]: k-means++, then Lloyd.
+    """Set the statistics and the centres of cepstra [frames, columns]: k-means++, then Lloyd.
 
     Every cepstrum counts the same, whatever its spread, and its delta half of that.
     """
@@ -179,14 +179,14 @@ def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Gene
 
 
 def masked(mel: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The clips as the network trains on them: another level, rougher, and with gaps.
+    """Return the clips as the network trains on them: at another level, noisier, and with gaps.
 
     Each clip is raised or lowered as a whole and each of its values by itself; two spans of frames
     and one of bands are silenced (SpecAugment, Park et al. 2019).
 
     Args:
       mel: float32 [batch, frames, bands], `above_silence`.
-      rng: what is drawn from.
+      rng: the generator.
     """
     batch, frames, bands = mel.shape
     gain = rng.uniform(-GAIN, GAIN, [batch, 1, 1])
@@ -198,7 +198,7 @@ def masked(mel: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _spans(batch: int, length: int, longest: int, rng: np.random.Generator) -> np.ndarray:
-    """bool [batch, length]: a span of 0 to `longest` trues in each row."""
+    """Return a span of 0 to `longest` trues in each row, bool [batch, length]."""
     spans = rng.integers(0, longest + 1, [batch, 1])
     starts = rng.integers(0, length - spans + 1)
     places = np.arange(length)
@@ -208,7 +208,7 @@ def _spans(batch: int, length: int, longest: int, rng: np.random.Generator) -> n
 def _batch(
     mel: np.ndarray, units: np.ndarray, seed: int, step: int, shape: tuple[int, int]
 ) -> dict[str, tf.Tensor]:
-    """Batch `step`: masked clips of all the frames [frames, bands] and their units."""
+    """Return batch `step`: masked clips of all the frames [frames, bands] and their units."""
     rng = np.random.default_rng([seed, step])
     clips, frames = shape[0], min(shape[1], len(mel))
     starts = rng.integers(0, len(mel) - frames + 1, clips)
@@ -226,19 +226,20 @@ def train_units(
     batch_size: int = 16,
     clip_frames: int = 96,
     seed: int = 0,
-    say=print,
+    log=print,
 ) -> UnitClassifier:
-    """A `UnitClassifier` of a corpus: its units found, its network trained to recognise them.
+    """Return a `UnitClassifier` of a corpus: find its units, and train its network on them.
 
     Args:
       corpus: with mel frames.
-      split: what to learn from.
+      split: to train on.
       num_units: clusters, at most the frames of the split.
       channels: of each layer.
       steps: updates of the network; 1,500 take about a minute of one core.
-      batch_size, clip_frames: of the clips that an update sees.
+      batch_size: clips per update.
+      clip_frames: frames per clip.
       seed: of the clusters, the weights and the clips.
-      say: called with lines for the person watching.
+      log: called with progress messages.
     """
     if corpus.mel is None:
         raise UserError("`corpus` must have mel frames, got none.")
@@ -246,7 +247,7 @@ def train_units(
     classifier = UnitClassifier(UnitConfig(corpus.mel, num_units, channels), seed)
     recordings = [frames_of(corpus, r, ["mel"]) for r in recordings_of(corpus, split)]
     mel, units = _find_units(classifier, recordings, seed)
-    say(f"speech units: {num_units} clusters of {len(mel):,} frames")
+    log(f"speech units: {num_units} clusters of {len(mel):,} frames")
     state = TrainState(classifier, OPTIMIZER, steps)
 
     @tf.function(autograph=False)
@@ -260,14 +261,14 @@ def train_units(
     for other, members in corpus.splits.items():
         if members and other != split:
             seconds = time.monotonic() - started
-            say(_reached(classifier, corpus, other) + f" after {seconds:.0f} s")
+            log(_reached(classifier, corpus, other) + f" after {seconds:.0f} s")
     return classifier
 
 
 def _find_units(
     classifier: UnitClassifier, recordings: list[np.ndarray], seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All frames [frames, bands] and their units [frames]; sets the classifier's statistics."""
+    """Set the classifier's statistics; return all frames [frames, bands] and their units."""
     mel = np.concatenate(recordings)
     _standard(classifier, mel)
     points = np.concatenate([cepstra(recording) for recording in recordings])
@@ -284,7 +285,7 @@ def _reached(classifier: UnitClassifier, corpus: Corpus, split: str) -> str:
 
 
 def _cross_entropy(classifier: UnitClassifier, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Nats a frame."""
+    """Return nats per frame."""
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
         labels=batch["units"], logits=classifier.logits(batch["mel"])
     )
@@ -292,7 +293,7 @@ def _cross_entropy(classifier: UnitClassifier, batch: dict[str, tf.Tensor]) -> t
 
 
 def accuracy(classifier: UnitClassifier, corpus: Corpus, split: str) -> tuple[float, float]:
-    """Shares of a split's frames: those recognised, and those of its most frequent unit."""
+    """Return the shares of a split's frames that are recognised, and of its most frequent unit."""
     found, right = np.zeros(classifier.config.num_units, np.int64), 0
     for recording in recordings_of(corpus, split):
         mel = frames_of(corpus, recording, ["mel"])
@@ -304,7 +305,11 @@ def accuracy(classifier: UnitClassifier, corpus: Corpus, split: str) -> tuple[fl
 
 
 def save(classifier: UnitClassifier, path: str | os.PathLike[str]) -> None:
-    """Writes the classifier as one npz file, whole or not at all; UserError where it cannot."""
+    """Write the classifier as one npz file, complete or not at all.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
     description = {"kind": KIND, **dataclasses.asdict(classifier.config)}
     arrays = {name: variable.numpy() for name, variable in classifier.named().items()}
     arrays |= {name: getattr(classifier, name) for name in STATISTICS}
@@ -312,7 +317,11 @@ def save(classifier: UnitClassifier, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> UnitClassifier:
-    """The classifier that `save` wrote, or a UserError that names the file and what is wrong."""
+    """Load the classifier that `save` wrote.
+
+    Raises:
+      UserError: naming the file and what is wrong.
+    """
     arrays = read_npz(Path(path))
     classifier = UnitClassifier(_config(arrays, Path(path)))
     expected = {name: variable.shape for name, variable in classifier.named().items()}
@@ -332,7 +341,7 @@ def load(path: str | os.PathLike[str]) -> UnitClassifier:
 
 
 def copied(classifier: UnitClassifier) -> UnitClassifier:
-    """The same classifier with variables of its own, made where this is called."""
+    """Return the same classifier with its own variables, created at the call."""
     copy = UnitClassifier(classifier.config)
     for variable, original in zip(copy.variables, classifier.variables, strict=True):
         variable.assign(tf.convert_to_tensor(original))

@@ -1,4 +1,4 @@
-"""What comes with the package: a student, distilled from the shipped teacher, with its card."""
+"""A student that comes with the package, distilled from the shipped teacher, with its card."""
 
 import importlib.resources
 from pathlib import Path
@@ -13,5 +13,5 @@ def model_folder(path: Path) -> Path:
 
 
 def student_folder() -> Path:
-    """The folder of the shipped student: a model folder, see `distill.model.load`."""
+    """Return the folder of the shipped student: a model folder, see `distill.model.load`."""
     return Path(str(importlib.resources.files(__name__))) / "kathleen-student-16k"

@@ -42,12 +42,13 @@ class Drafter(tf.Module):
         return self.reader.side_frames + self._inversion.side_frames + 2
 
     def __call__(self, frames, phase_cycles, asked: slice, start: int):
-        """The draft of the samples asked for [batch, samples], its channels, the phase after them.
+        """Return the draft of the requested samples [batch, samples], its channels, the phase.
 
         Args:
           frames: float32 [batch, frames, channels].
           phase_cycles: float64 [batch], the phase of the voice before the samples asked for.
-          asked: of all the frames' samples. start: position of the first of all in the whole sound.
+          asked: of all the frames' samples.
+          start: position of the first of all samples in the whole sound.
         """
         hop = self._mel.hop_samples
         pitch = self.reader.pitch(frames)
@@ -64,7 +65,7 @@ class Drafter(tf.Module):
 
 
 def taps(sound, side: int):
-    """The samples around each, [batch, time, 2 side + 1], zeros beyond the ends."""
+    """Return the samples around each, [batch, time, 2 side + 1], zeros beyond the ends."""
     padded = tf.pad(sound, [[0, 0], [side, side]])
     time = tf.shape(sound)[1]
     return tf.stack([padded[:, i : i + time] for i in range(2 * side + 1)], -1)

@@ -1,6 +1,6 @@
 """The periodic source of a voice: pulses at a fundamental frequency estimated from the frames.
 
-Their phase is a running sum and travels with the state from chunk to chunk.
+Their phase is a running sum, carried in the state from chunk to chunk.
 """
 
 import math
@@ -11,7 +11,7 @@ TOP_SHARE = 0.47  # of the sample rate; harmonics above are left out
 
 
 def upsampled(frames, hop: int):
-    """[batch, frames * hop] from [batch, frames], linear between the middles of the frames."""
+    """Return [batch, frames * hop] of [batch, frames], linear between the frames' centres."""
     before = tf.concat([frames[:, :1], frames[:, :-1]], 1)
     after = tf.concat([frames[:, 1:], frames[:, -1:]], 1)
     offset = (tf.range(hop, dtype=frames.dtype) + 0.5) / hop - 0.5
@@ -25,10 +25,13 @@ def upsampled(frames, hop: int):
 
 
 def running_phase(f0_hz, sample_rate_hz: int, phase_cycles, at: int | tf.Tensor):
-    """The phase in cycles, float64 [batch, time], given `phase_cycles` [batch] before sample `at`.
+    """Return the phase in cycles, float64 [batch, time], given that before sample `at`.
 
     Args:
-      f0_hz: [batch, time]. at: an integer or an int32 scalar.
+      f0_hz: [batch, time].
+      sample_rate_hz: of the sound.
+      phase_cycles: [batch], before sample `at`.
+      at: an integer or an int32 scalar.
     """
     total = tf.cumsum(tf.cast(f0_hz, tf.float64) / sample_rate_hz, 1)
     offset = phase_cycles - tf.pad(total, [[0, 0], [1, 0]])[:, at]
@@ -37,12 +40,15 @@ def running_phase(f0_hz, sample_rate_hz: int, phase_cycles, at: int | tf.Tensor)
 
 
 def pulse_train(phase_cycles, f0_hz, sample_rate_hz: int):
-    """sqrt(2 / N) sum_{k=1..N} cos(2 pi k phase_cycles), float32 [batch, time]: Dirichlet's kernel.
+    """Return sqrt(2 / N) sum_{k=1..N} cos(2 pi k phase_cycles), float32 [batch, time].
 
-    N is the number of harmonics up to 0.47 of the sample rate; the mean square is 1.
+    This is Dirichlet's kernel, where N is the number of harmonics up to 0.47 of the sample rate;
+    the mean square is 1.
 
     Args:
-      phase_cycles: float64 [batch, time]. f0_hz: [batch, time].
+      phase_cycles: float64 [batch, time].
+      f0_hz: [batch, time].
+      sample_rate_hz: of the sound.
     """
     count = tf.floor(TOP_SHARE * sample_rate_hz / f0_hz)
     x = tf.cast(phase_cycles - tf.round(phase_cycles), tf.float32) * math.pi

@@ -38,7 +38,7 @@ class MelInversion:
         return -(-width // (2 * hop)) + (self.passes - 1) * -(-width // hop)
 
     def __call__(self, frames, source):
-        """The sound, float32 [batch, frames * hop].
+        """Return the sound, float32 [batch, frames * hop].
 
         Args:
           frames: float32 [batch, frames, bands], `above_silence`.
@@ -92,7 +92,7 @@ class MelInversion:
         return tf.exp(log if self.mel.log == "natural" else log * math.log(10.0))
 
     def _flat(self, bands):
-        """A first guess of the magnitudes: each band spread over its filter."""
+        """Return a first guess of the magnitudes: each band spread over its filter."""
         across = np.ascontiguousarray(self._filters.T)
         return tf.matmul(bands, across / np.maximum(np.square(across).sum(1, keepdims=True), LEAST))
 
@@ -104,7 +104,7 @@ class MelInversion:
         return tf.signal.rfft(segments * hann_window(window), [self.mel.fft_size])
 
     def _synthesised(self, spectrum, count):
-        """The sound [batch, frames * hop] whose spectra are closest in the least squares."""
+        """Return the sound [batch, frames * hop] of the closest spectra in least squares."""
         window, hop = self.mel.window_samples, self.mel.hop_samples
         hann = hann_window(window)
         segments = tf.signal.irfft(spectrum, [self.mel.fft_size])[..., :window] * hann

@@ -14,7 +14,8 @@ class PulseSource:
     """A function of the frames alone, so that the density given the frames stays exact.
 
     Args:
-      sample_rate_hz, hop_samples: of the sound.
+      sample_rate_hz: of the sound.
+      hop_samples: of the frames.
     """
 
     side_frames = 2  # on either side of a span of samples
@@ -23,15 +24,15 @@ class PulseSource:
         self._rate_hz, self._hop = sample_rate_hz, hop_samples
 
     def __call__(self, pitch, phase_cycles, asked: slice):
-        """The source [batch, samples], its channels, and the phase after it [batch].
+        """Return the source [batch, samples], its channels, and the phase after it [batch].
 
         The channels [batch, samples, 2 DRAFT_SIDE + 2] are the source's samples around each moment,
         over their level, and the voicing.
 
         Args:
           pitch: [batch, frames, 2], log2(F0 / 200 Hz) and the probability of voicing.
-          phase_cycles: float64 [batch], the phase of the voice before the samples asked for.
-          asked: which of all the frames' samples.
+          phase_cycles: float64 [batch], the phase of the voice before the requested samples.
+          asked: slice of all the frames' samples.
         """
         octaves = upsampled(pitch[..., 0], self._hop)
         voiced = upsampled(tf.cast(pitch[..., 1] > 0.5, pitch.dtype), self._hop)

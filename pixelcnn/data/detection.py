@@ -20,7 +20,7 @@ LOOKED_AT = 200  # images, evenly from all by name
 
 
 class Stored(NamedTuple):
-    """How images are stored.
+    """The storage of images.
 
     Attributes:
       channels: 1, or 3 as soon as one image has colours.

@@ -27,18 +27,18 @@ class ConditioningConfig:
     classes: int = 0
     """Number of classes, or of labels in a map."""
     dropout: float = 0.0
-    """Share of images whose class or caption training drops, so that the model knows what images
-    without any are like: guidance moves away from those."""
+    """Share of images whose class or caption is dropped in training, so that the model also learns
+    unconditional images, which guidance moves away from."""
     text_unit: TextUnit = "character"
-    """What a caption is read by: characters, in order, or words, in any order, which takes fewer
-    images to learn."""
+    """Reading of a caption: characters, in order, or words, in any order, which needs fewer
+    images."""
     text_channels: int = 128
     """Channels of a caption's vector, and of the layers that make it."""
     text_map_channels: int = 0
-    """Channels of a map of 8x8 places that a caption's vector becomes, which says where what is;
-    0: none."""
+    """Channels of a map of 8x8 cells made of a caption's vector, for locations in the caption; 0:
+    none."""
     map_channels: int = 32
-    """Channels that the encoders of maps and frames hand on."""
+    """Output channels of the encoders of maps and frames."""
     context_frames: int = 2
     """Frames before the image that a video model reads."""
     action_channels: int = 0
@@ -46,8 +46,8 @@ class ConditioningConfig:
     state_channels: int = 0
     """Numbers in the state of a frame; 0: none."""
     jitter: float = 0.0
-    """Noise that training adds to actions and states, in their standard deviations: few moments
-    are not to be known by heart."""
+    """Noise added to actions and states in training, in their standard deviations, against
+    overfitting to few moments."""
     picture_channels: int = 3
     """Channels of the frames before: 1 for grey, 3 for colours."""
     levels: int = 256
@@ -86,7 +86,7 @@ class OutputConfig:
     """Mixture of logistics over the colour (PixelCNN++), or a softmax over the levels of each
     channel given the channels before it (PixelCNN)."""
     levels: int = 256
-    """Levels of a channel."""
+    """Levels per channel."""
     channels: int = 3
     """1: grey, 3: red, green and blue, in this order."""
     components: int = 10
@@ -121,12 +121,12 @@ class PixelCNNConfig:
     output_units: int = 128
     """Channels of the layer before the output."""
     dropout: float = 0.0
-    """Share of the gated units that training drops."""
+    """Share of the gated units dropped in training."""
     coordinates: bool = True
-    """Tell the network where in the image a pixel is."""
+    """Give the network the coordinates of each pixel."""
     dilations: tuple[int, ...] = (1,)
-    """Rows and columns that a layer looks back by, layer after layer and over again; 1 2 4 8 sees
-    farther than 1 at nearly the same cost."""
+    """Dilations of the layers, in rows and columns, repeated cyclically; 1 2 4 8 sees farther than
+    1 at nearly the same cost."""
 
     def __post_init__(self):
         """Raise ValueError, naming the field, for a number out of range."""
@@ -160,7 +160,7 @@ class FactorConfig:
     shallow_units: int = 48
     """Channels of each of its stacks (type B)."""
     dropout: float = 0.0
-    """Share of the gated units that training drops."""
+    """Share of the gated units dropped in training."""
 
     def __post_init__(self):
         """Raise ValueError, naming the field, for a number out of range."""

@@ -3,13 +3,14 @@
 import itertools
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from replicator.runs.atomic_files import replacing
+from replicator.runs.folders import check_new
 
 GAP = 2  # pixels between two images
 LEAST_SIDE = 96  # small images are shown enlarged, pixel by pixel, to at least this
@@ -17,6 +18,7 @@ WHITE = 255
 NAME_CHARACTERS = 40  # of a class in the name of a file
 NAMED = re.compile(r"sample_\d+_(\d+)(?:_.*)?\.png")
 STRIPS = 8  # images whose growth is shown
+SHEETS = ("grid.png", "progression.png", "progression.gif")
 LINES, LINE_HEIGHT, FONT_SIZE = 3, 12, 10  # of a label, in pixels
 CHARACTER_WIDTH = 5.5  # pixels, of the font on average
 
@@ -69,7 +71,7 @@ def write_sheets(
         last = [labelled(image, text) for image, text in zip(last, itertools.cycle(labels))]
     write_png(folder / "grid.png", grid(last))
     if len(images[0]) == 1:
-        for name in ("progression.png", "progression.gif"):  # of another model's images
+        for name in SHEETS[1:]:  # of another model's images
             (folder / name).unlink(missing_ok=True)
         return "grid.png"
     strips = [strip(scales) for scales in images[:STRIPS]]
@@ -83,6 +85,17 @@ def image_name(seed: int, row: int, label: str | None = None) -> str:
     """Return the name of an image's file: its seed and row and, where it has one, its class."""
     shown = "" if label is None else "_" + re.sub(r"[^\w.-]+", "-", label)[:NAME_CHARACTERS]
     return f"sample_{seed}_{row}{shown}.png"
+
+
+def check_new_images(folder: Path, names: Iterable[str], overwrite: bool) -> None:
+    """Raise UserError if an image, or a sheet of images, must not be written over.
+
+    Args:
+      folder: that the images go to.
+      names: of their files, without those of the sheets.
+      overwrite: whether files that are there may be replaced.
+    """
+    check_new([folder / name for name in (*names, *SHEETS)], overwrite)
 
 
 def remove_older(folder: Path, seed: int, num: int) -> str:

@@ -21,7 +21,7 @@ Cut = tuple[tuple[str, ...], ...]  # per dimension, the axes along which it is c
 
 
 class LayoutError(Exception):
-    """A user's mistake, which the message explains in one line."""
+    """A user's mistake, with a one-line message."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -207,9 +207,9 @@ class Agreement:
 def _largest(number: np.int32) -> jax.Array:
     """Return the maximum over all processes, possibly not computed yet."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()), "all")
-    place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("all"))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("all"))
     own = np.full(jax.local_device_count(), number)
-    return _maximum(mesh)(jax.make_array_from_process_local_data(place, own))
+    return _maximum(mesh)(jax.make_array_from_process_local_data(sharding, own))
 
 
 @functools.cache

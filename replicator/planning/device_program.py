@@ -19,7 +19,7 @@ import numpy as np
 from replicator.layouts.devices import Devices
 from replicator.layouts.layout import MODEL, ROWS, Layout, Step
 from replicator.layouts.program import read_program
-from replicator.planning.process_use import beside_seconds, needed_bytes, timed
+from replicator.planning.process_use import needed_bytes, paired_seconds, timed
 from replicator.portable import run
 
 TRACED_STEPS = 3  # if a step is short
@@ -108,7 +108,7 @@ class Running:
         if jax.default_backend() == "cpu" and self._devices == 1:
             self._twin = self._twin or Running(self._step, 1)
             steps = (self.advance, self._twin.advance)
-            found["beside_seconds"] = beside_seconds(steps, seconds)
+            found["paired_seconds"] = paired_seconds(steps, seconds)
         traced_steps = TRACED_STEPS if min(found["seconds"]) < seconds else 1
         return {
             **found,

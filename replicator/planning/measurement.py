@@ -35,7 +35,7 @@ class Run:
       operations: seconds of each, by name; the sum may exceed the step, as some run concurrently.
       device: kind of device that ran it.
       free_share: share of the processor time that other processes left free.
-      beside_seconds: step time with an identical step on the same cores; None: not measured.
+      paired_seconds: step time with an identical step on the same cores; None: not measured.
     """
 
     seconds: list[float]
@@ -44,7 +44,7 @@ class Run:
     operations: dict[str, float]
     device: str = "CPU"
     free_share: float = 1.0
-    beside_seconds: float | None = None
+    paired_seconds: float | None = None
 
     @property
     def step_seconds(self) -> float:
@@ -53,7 +53,7 @@ class Run:
 
     def sharing_scale(self, replicas: int) -> float:
         """Return the slowdown of each of `replicas` that share this one's cores."""
-        paired = self.beside_seconds and self.beside_seconds / self.step_seconds
+        paired = self.paired_seconds and self.paired_seconds / self.step_seconds
         return sharing_scale(replicas, self.busy_share, paired)
 
 
@@ -203,10 +203,12 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
                 f"{LIMIT_SECONDS:g} seconds."
             ) from error
         if done.returncode:
-            said = [line for line in done.stderr.splitlines() if line.strip()] or [
+            printed = [line for line in done.stderr.splitlines() if line.strip()] or [
                 "it printed nothing"
             ]
-            raise UserError(f"JAX cannot compile or run the step on {devices} devices: {said[-1]}")
+            raise UserError(
+                f"JAX cannot compile or run the step on {devices} devices: {printed[-1]}"
+            )
         return json.loads(answer.read_text())
 
 

@@ -91,7 +91,7 @@ def _median(step: Callable[[], object], least_seconds: float, steps: int) -> flo
     return statistics.median(taken)
 
 
-def beside_seconds(
+def paired_seconds(
     calls: Sequence[Callable[[], object]], least_seconds: float, steps: int = 1
 ) -> float:
     """Return the mean of the median step times of steps that run at the same time.

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from replicator.planning.process_use import beside_seconds, needed_bytes, timed
+from replicator.planning.process_use import needed_bytes, paired_seconds, timed
 from replicator.portable.export import STEP, described, export_function, training_step
 from replicator.portable.manifest import manifest_of, write_manifest
 from replicator.training.accumulation import Batch
@@ -87,7 +87,7 @@ class Trainable:
         found |= {"memory_bytes": needed_bytes(step, held), "operations": {}, "device": device}
         another = self.another()
         if another is not None and device == "CPU":
-            found["beside_seconds"] = beside_seconds([step, another._made()], least_seconds)
+            found["paired_seconds"] = paired_seconds([step, another._made()], least_seconds)
         return found
 
     def another(self) -> "Trainable | None":

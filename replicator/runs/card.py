@@ -10,7 +10,7 @@ import tensorflow as tf
 from numpy.typing import DTypeLike
 
 from replicator.runs.atomic_files import write_text
-from replicator.runs.intervals import in_words, interval_in_words
+from replicator.runs.intervals import format_interval, format_measure
 from replicator.runs.metrics import training_seconds
 from replicator.runs.model_folder import SPEC_FILE, save
 from replicator.runs.progress import duration
@@ -92,7 +92,7 @@ def training_lines(spec: dict) -> str:
 
 
 def measure_table(
-    systems: Mapping[str, Mapping[str, dict]], cell: Callable[[dict], str] = in_words
+    systems: Mapping[str, Mapping[str, dict]], cell: Callable[[dict], str] = format_measure
 ) -> str:
     """Return the measures of several systems as rows of a Markdown table, one column per system.
 
@@ -111,4 +111,4 @@ def measure_table(
 
 def in_two_columns(measured: dict) -> str:
     """Return a measure as two cells of a Markdown table: its mean, and its interval with n."""
-    return f"{measured['mean']:.3f} | {interval_in_words(measured)}"
+    return f"{measured['mean']:.3f} | {format_interval(measured)}"

@@ -14,7 +14,7 @@ _FAILURES = {
 
 
 class UserError(ValueError):
-    """A user's mistake, which the message explains in one line."""
+    """A user's mistake, with a one-line message."""
 
     exit_status = USAGE
 

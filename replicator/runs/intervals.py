@@ -87,7 +87,7 @@ def share_of(found: np.ndarray) -> Measure:
     return Measure(share, max(low, 0.0), min(high, 1.0), n)
 
 
-def interval_in_words(measured: Mapping[str, Any], scale: float = 1.0, digits: int = 3) -> str:
+def format_interval(measured: Mapping[str, Any], scale: float = 1.0, digits: int = 3) -> str:
     """Return the interval of a stored measure and its count, as "0.1 to 0.3, n 12".
 
     Args:
@@ -97,19 +97,19 @@ def interval_in_words(measured: Mapping[str, Any], scale: float = 1.0, digits: i
     """
     low, high, n = measured["low"], measured["high"], measured.get("n")
     if n is not None and n < 1:
-        said = ["no value"]
+        parts = ["no value"]
     elif low is None or high is None:
-        said = ["no interval"]
+        parts = ["no interval"]
     else:
-        said = [f"{scale * low:.{digits}f} to {scale * high:.{digits}f}"]
+        parts = [f"{scale * low:.{digits}f} to {scale * high:.{digits}f}"]
     if n:
-        said.append(f"n {n}" + (", few" if 1 < n < FEW else ""))
+        parts.append(f"n {n}" + (", few" if 1 < n < FEW else ""))
     if undefined := measured.get("undefined"):
-        said.append(f"{undefined} undefined")
-    return ", ".join(said)
+        parts.append(f"{undefined} undefined")
+    return ", ".join(parts)
 
 
-def in_words(
+def format_measure(
     measured: Mapping[str, Any], scale: float = 1.0, digits: int = 3, unit: str = ""
 ) -> str:
     """Return a stored measure as "0.2 (95%: 0.1 to 0.3, n 12)".
@@ -122,4 +122,4 @@ def in_words(
     """
     before = "" if measured["low"] is None else "95%: "
     mean = f"{scale * measured['mean']:.{digits}f}{unit}"
-    return f"{mean} ({before}{interval_in_words(measured, scale, digits)})"
+    return f"{mean} ({before}{format_interval(measured, scale, digits)})"

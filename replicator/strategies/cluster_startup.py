@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from replicator.launch.tf_config import Task
 from replicator.runs.errors import UserError
 from replicator.runs.heartbeat import spoke, telling
+from replicator.strategies.default_sigterm import default_sigterm
 
 _CONNECT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.2
@@ -72,8 +73,9 @@ def reporting_wait(task: Task) -> Iterator[Callable[[str], None]]:
 def interruptible_startup() -> Iterator[None]:
     """Let signals end the process while TensorFlow starts its part of a cluster.
 
-    TensorFlow runs no Python code meanwhile, so Ctrl-C must end the process directly; and it
-    replaces the handler of SIGTERM, which is restored afterwards. Only the main thread needs this.
+    TensorFlow runs no Python code meanwhile, and replaces the handler of SIGTERM. Ctrl-C and
+    SIGTERM therefore end the process directly, unless they are ignored; nothing is lost before
+    training begins. Their handlers are restored afterwards. Only the main thread needs this.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -81,8 +83,10 @@ def interruptible_startup() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     if before[signal.SIGINT] is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    heeded = before[signal.SIGTERM] not in (signal.SIG_IGN, None)
     try:
-        yield
+        with default_sigterm() if heeded else contextlib.nullcontext():
+            yield
     finally:
         for number, handler in before.items():
             if handler is not None:  # None: not installed by Python

@@ -98,5 +98,5 @@ def check_outside(workdir: Path, data: Path | str, things: str) -> None:
     if Path(workdir).resolve().is_relative_to(Path(data).resolve()):
         raise UserError(
             f"The run directory {workdir} must be outside the data folder {data}: its samples "
-            f"would be taken for {things}."
+            f"would be mistaken for {things}."
         )

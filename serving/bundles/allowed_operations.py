@@ -38,8 +38,14 @@ ARITHMETIC = """
     Sqrt Square SquaredDifference Sub Sum TruncateDiv TruncateMod Xdivy Xlogy Xlog1py
 """
 FUNCTIONS = """
-    Acos Acosh Asin Asinh Atan Atan2 Atanh Cos Cosh Digamma Elu Erf Erfc Erfinv LeakyRelu Lgamma
-    LogSoftmax Ndtri Relu Relu6 Selu Sigmoid Sin Sinh Softmax Softplus Softsign Tan Tanh
+    Acos Acosh Asin Asinh Atan Atan2 Atanh BesselI0e Betainc Cos Cosh Digamma Elu Erf Erfc Erfinv
+    Igamma Igammac LeakyRelu Lgamma LogSoftmax Ndtri Relu Relu6 Selu Sigmoid Sin Sinh Softmax
+    Softplus Softsign SparseSoftmaxCrossEntropyWithLogits Tan Tanh
+"""
+# Of their seeds alone, which are inputs.
+RANDOM = """
+    StatelessMultinomial StatelessRandomGetAlg StatelessRandomGetKeyCounter StatelessRandomNormalV2
+    StatelessRandomUniformFullIntV2 StatelessRandomUniformV2
 """
 LOGIC = """
     All Any ApproximateEqual ArgMax ArgMin BitwiseAnd BitwiseOr BitwiseXor Equal Greater
@@ -57,8 +63,8 @@ SHAPES = """
 """
 LINEAR = """
     AvgPool BatchMatMul BatchMatMulV2 BatchMatMulV3 BiasAdd Conv Conv2D
-    Conv2DBackpropInput DepthwiseConv2dNative Einsum FFT IFFT IRFFT MatMul MatrixBandPart
-    MatrixTriangularSolve MaxPool RFFT
+    Conv2DBackpropInput DepthwiseConv2dNative Einsum FFT FusedBatchNormV3 IFFT IRFFT MatMul
+    MatrixBandPart MatrixTriangularSolve MaxPool RFFT
 """
 FLOW = """
     Assert Case Const If Identity IdentityN NoOp PartitionedCall Placeholder
@@ -72,7 +78,7 @@ LISTS = """
 """
 VARIABLES = "ReadVariableOp ResourceGather VarHandleOp"
 MODULE, ARTIFACT_VERSION = "XlaCallModule", 4  # the first with a portable artifact as its module
-KINDS = (ARITHMETIC, FUNCTIONS, LOGIC, SHAPES, LINEAR, FLOW, LISTS, VARIABLES, MODULE)
+KINDS = (ARITHMETIC, FUNCTIONS, RANDOM, LOGIC, SHAPES, LINEAR, FLOW, LISTS, VARIABLES, MODULE)
 ALLOWED = frozenset(" ".join(KINDS).split())
 STABLEHLO = """
     abs add and atan2 bitcast_convert broadcast broadcast_in_dim case cbrt ceil clamp compare

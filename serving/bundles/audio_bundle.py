@@ -53,6 +53,7 @@ class AudioBundle(Bundle):
         super().__init__(path, spec, program, backend)
         self._engine: Engine | None = engine_for(path, spec, backend)
         self._streaming = spec["serving"]["streaming"]
+        self._output = next(iter(spec["serving"]["cropped"]))
         if self._engine is None:
             program.restore()
 
@@ -280,7 +281,7 @@ class AudioBundle(Bundle):
             frames = request.frames[: count + self._streaming["side_frames"]]
             inputs["frames"] = np.repeat(frames[None], size, 0)
             inputs["num_frames"] = np.full([size], len(frames), np.int32)
-        sound = super().call(COMPILED, inputs)["sound"]
+        sound = super().call(COMPILED, inputs)[self._output]
         return sound[: len(request.rows), : request.num_samples]
 
     def _streamed(self, request: EngineRequest, chunk_samples: int) -> Iterator[np.ndarray]:
@@ -296,7 +297,7 @@ class AudioBundle(Bundle):
             position = self._position(request, size, first, last)
             outputs = super().call(CHUNK, {**inputs, **position, **state})
             state = {name: outputs[name] for name in state}
-            yield outputs["sound"][: len(request.rows), : last - first]
+            yield outputs[self._output][: len(request.rows), : last - first]
             first, length = last, -(-chunk_samples // unit) * unit
 
     def _position(self, request: EngineRequest, size: int, first: int, last: int) -> Arrays:

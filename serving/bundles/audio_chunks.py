@@ -20,10 +20,8 @@ from serving.bundles.streaming_models import (
     unit_samples,
 )
 
-MAX_SEGMENT_SAMPLES, MIN_SEGMENT_SAMPLES = (
-    160_000,
-    80_000,
-)  # of a row whose conditioning is in memory
+MAX_SEGMENT_SAMPLES = 160_000  # of a row whose conditioning is in memory
+MIN_SEGMENT_SAMPLES = 80_000
 MAX_BATCH_SEGMENT_SAMPLES = 640_000  # of all rows
 ROWS_AT_ONCE = 4  # of rows that run alone
 Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
@@ -92,12 +90,14 @@ def synthesize(
         shape_invariants=(*shapes, _shapes(state)),
         parallel_iterations=1,
     )
-    return trim_to_lengths(sound, lengths)
+    return trim_to_lengths(sound, lengths, streaming.limits)
 
 
-def trim_to_lengths(sound, lengths):
-    """Clip to [-1, 1] and set samples after each row's end to zero: float32 [batch, longest]."""
-    sound = tf.clip_by_value(sound[:, : tf.reduce_max(lengths)], -1.0, 1.0)
+def trim_to_lengths(sound, lengths, limits: tuple[float, float] | None):
+    """Clip to the limits and set samples after each row's end to zero: float32 [batch, longest]."""
+    sound = sound[:, : tf.reduce_max(lengths)]
+    if limits is not None:
+        sound = tf.clip_by_value(sound, *limits)
     within = tf.sequence_mask(lengths, tf.shape(sound)[1])
     return tf.where(within, sound, tf.zeros_like(sound))
 

@@ -1,4 +1,4 @@
-"""The signatures of an audio model.
+"""The signatures of an audio model, or of a model of any sequence.
 
 `serving_default` generates whole sounds with TensorFlow's own kernels. `compiled` generates the
 same from pieces compiled by XLA, in two lengths only, so that no length of a sound needs
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from distill.model import StudentModel
 from serving.bundles.audio_chunks import (
     Step,
     Window,
@@ -31,14 +30,12 @@ from serving.bundles.streaming_models import (
     streaming_model,
     unit_samples,
 )
-from wavenet.model import SpeechModel
 
 CHUNK = "chunk"
 STATE, PHASE = "state_", "state_turns"
 BATCHES = (1, 2, 4, 8)
 ANY_BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so none is padded
 BUCKET_SECONDS = (0.5, 1, 2, 4, 8, 15, 30, 60, 120)
-MAX_FEATURE = 4.0  # silence is 0, full scale about 1; a draft overflows far beyond
 MAX_TEMPERATURE = 4.0
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
@@ -46,7 +43,7 @@ Tensors = dict[str, Any]
 
 
 def export_functions(
-    model: StudentModel | SpeechModel,
+    model: Any,
     *,
     allowed_batches: Sequence[int] = (),
     buckets: Sequence[int] = (),
@@ -55,17 +52,37 @@ def export_functions(
     """Return what is saved, as for images; no program of audio is stored as StableHLO.
 
     Args:
-      model: a student or a WaveNet.
+      model: of speech, whose network has a `streaming_model`.
       allowed_batches: batch sizes of the server, each compiled for a student; empty: 1, 2, 4, 8 for
         a student, 1 to 8 for a WaveNet.
       buckets: frames that rows are padded to, none of them compiled for; the longest is the longest
         sound. Empty: up to two minutes. Samples for a model without frames.
       pieces: samples compiled as one, a short and a long piece; None: those of `streaming_model`.
     """
-    streaming = streaming_model(model, pieces)
+    streaming = streaming_model(model.network, pieces)
+    lengths = sorted(set(buckets)) or default_buckets(model.sample_rate_hz, streaming.hop_samples)
+    functions, serving = streaming_functions(streaming, lengths, allowed_batches, model.temperature)
+    module = tf.Module(name="sounds")
+    module.weights = streaming.variables
+    return module, functions, {}, serving
+
+
+def streaming_functions(
+    streaming: StreamingModel,
+    lengths: Sequence[int],
+    allowed_batches: Sequence[int] = (),
+    temperature: float = 1.0,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the functions by signature, and `serving` of model.json.
+
+    Args:
+      streaming: what makes sound, or any sequence.
+      lengths: in frames, that rows are padded to, the longest the longest sound.
+      allowed_batches: see `export_functions`.
+      temperature: where none is given.
+    """
     batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
-    lengths = sorted(set(buckets)) or _buckets(model.sample_rate_hz, streaming.hop_samples)
-    signatures = _signatures(streaming, lengths[-1], model.temperature)
+    signatures = _signatures(streaming, lengths[-1], temperature)
     compiled = make_steps(streaming, compiled=True)
     rows: dict[str, Callable[[Tensors], Tensors]] = {
         PLAIN: lambda given: _synthesize(streaming, make_steps(streaming, compiled=False), given),
@@ -73,22 +90,22 @@ def export_functions(
         CHUNK: lambda given: _chunk(streaming, compiled, given),
     }
     functions = {name: _function(signatures[name], make) for name, make in rows.items()}
-    module = tf.Module(name="sounds")
-    module.weights = streaming.variables
     serving = {
         "format": FORMAT,
         "signatures": {name: signature.to_dict() for name, signature in signatures.items()},
         "allowed_batches": batches,
-        "cropped": {"sound": {"axis": 1, "length": "num_samples"}},
+        "cropped": {streaming.output: {"axis": 1, "length": "num_samples"}},
         "streaming": _streaming_spec(streaming, signatures[CHUNK]),
         "limits": {"max_frames": lengths[-1], "max_batch": max(batches)},
     }
     if streaming.feature_channels:
-        serving["padded"] = {"frames": {"axis": 1, "length": "num_frames", "buckets": lengths}}
-    return module, functions, {}, serving
+        padded = {"axis": 1, "length": "num_frames", "buckets": list(lengths)}
+        serving["padded"] = {"frames": padded}
+    return functions, serving
 
 
-def _buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:
+def default_buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:
+    """Return lengths of sound in frames, up to two minutes."""
     return [-(-round(seconds * sample_rate_hz) // hop_samples) for seconds in BUCKET_SECONDS]
 
 
@@ -102,7 +119,8 @@ def _signatures(
       longest: sound, in frames.
       temperature: the default.
     """
-    sound = {"sound": TensorInfo(FLOAT32, (None, None)), "num_samples": _numbers(low=None)}
+    made = TensorInfo(FLOAT32, (None, None))
+    sound = {streaming.output: made, "num_samples": _numbers(low=None)}
     noise = {
         "seed": TensorInfo(INT64, (None,), default=0),
         "row": _numbers(low=0, default=0),
@@ -118,7 +136,9 @@ def _signatures(
     length, window = {"num_samples": _numbers(low=1, high=longest)}, {}
     if streaming.feature_channels:
         side, channels = streaming.side_frames, streaming.feature_channels
-        frames = TensorInfo(FLOAT32, (None, None, channels), -MAX_FEATURE, MAX_FEATURE)
+        largest = streaming.largest_feature
+        limits = (None, None) if largest is None else (-largest, largest)
+        frames = TensorInfo(FLOAT32, (None, None, channels), *limits)
         length = {"frames": frames, "num_frames": _numbers(low=1, high=longest)}
         window = {
             "frames_before": _numbers(low=0, high=side, default=0),
@@ -135,7 +155,8 @@ def _numbers(low: float | None, high: float | None = None, default=None) -> Tens
 
 def _info(filled) -> TensorInfo:
     dtype, shape, fill = filled
-    top = fill if dtype == tf.int32 else None  # levels, and one above them for no past
+    # Levels, and one above them for no past; integers that start at 0 have no limit.
+    top = fill if dtype == tf.int32 and fill else None
     low = None if top is None else 0
     return TensorInfo(np.dtype(dtype.as_numpy_dtype), (None, *shape), low, top, fill)
 
@@ -157,11 +178,7 @@ def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, An
         "pieces": list(streaming.pieces),
         "rows_alone": streaming.rows_alone,
         "state": {
-            name: {
-                "dtype": info.dtype.name,
-                "shape": info.sizes,
-                "fill": info.default,
-            }
+            name: {"dtype": info.dtype.name, "shape": info.sizes, "fill": info.default}
             for name, info in state.items()
         },
     }
@@ -172,15 +189,13 @@ def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensor
     source = _noise_source(given, tf.zeros_like(given["row"]))
     if frames is None:
         lengths = given["num_samples"]
-        return {
-            "sound": synthesize(streaming, steps, None, lengths, speaker, source),
-            "num_samples": lengths,
-        }
+        made = synthesize(streaming, steps, None, lengths, speaker, source)
+        return {streaming.output: made, "num_samples": lengths}
     count = tf.shape(frames)[1]
     lengths = tf.minimum(given["num_frames"], count) * streaming.hop_samples
     sound = synthesize(streaming, steps, frames, lengths, speaker, source)
     missing = count * streaming.hop_samples - tf.shape(sound)[1]
-    return {"sound": tf.pad(sound, [[0, 0], [0, missing]]), "num_samples": lengths}
+    return {streaming.output: tf.pad(sound, [[0, 0], [0, missing]]), "num_samples": lengths}
 
 
 def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) -> Tensors:
@@ -200,7 +215,8 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
     after = {f"{STATE}{name}": value for name, value in later.items()}
     if streaming.has_phase:
         after[PHASE] = conditioning.phase
-    return {"sound": trim_to_lengths(sound, lengths), "num_samples": lengths, **after}
+    made = trim_to_lengths(sound, lengths, streaming.limits)
+    return {streaming.output: made, "num_samples": lengths, **after}
 
 
 def _noise_source(given: Tensors, start) -> NoiseSource:

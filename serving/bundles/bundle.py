@@ -28,7 +28,7 @@ class Bundle:
       backend: see `load`.
     """
 
-    kind: ClassVar[str]
+    kind: str
     compresses: ClassVar[bool] = False
 
     def __init__(
@@ -41,7 +41,7 @@ class Bundle:
 
     @property
     def serving(self) -> dict[str, Any]:
-        """ "serving" of its model.json: batches, buckets, limits."""
+        """The entry "serving" of its model.json: batches, buckets, limits."""
         return self.spec["serving"]
 
     def signature(self, name: str) -> Signature:

@@ -1,51 +1,39 @@
 """The verb `export`: a run or a model folder as a bundle, NAME/VERSION, that can be served."""
 
-import contextlib
-import importlib
 import json
-import os
-import secrets
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import tensorflow as tf
-
-from distill import card as student_card
 from distill import model as speech_models
-from distill import portable as student_portable
-from distill.model import StudentModel
-from pixelcnn import card as image_card
-from pixelcnn import model as images
-from pixelcnn import portable as image_portable
+from distill import model_store
 from pixelcnn import shipped as image_shipped
-from pixelcnn.config import KINDS as IMAGE_KINDS
-from pixelcnn.model import ImageModel
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import read_folder
 from replicator.runs.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
-from serving.bundles.allowed_operations import LOWERED, PROGRAM, check_program
+from serving.bundles import own_export
 from serving.bundles.export_arguments import ExportArguments
+from serving.bundles.exporters import EXPORTERS, Exporter
 from serving.bundles.manifest import write_manifest
-from serving.bundles.signature import Signature
 from serving.bundles.signing import private_key, sign
 from serving.bundles.warmup import write_warmup
-from wavenet import card as teacher_card
-from wavenet import portable as teacher_portable
+from serving.bundles.writing import (
+    atomic_folder,
+    check_new,
+    check_version,
+    write_program,
+    write_spec,
+)
 from wavenet import shipped as teacher_shipped
-from wavenet.model import SpeechModel
-from wavenet.samplers import CHUNK_SAMPLES
 
-AnyModel = SpeechModel | StudentModel | ImageModel
 CARD = "card.md"
 PORTABLE = "portable"
-PORTABLE_FRAMES = 200
 PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle is the program, and the weights a few times
 RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from", "temperature", "float16")
-NETWORKS = {"wavenet": "network", "parallel-wavenet": "student"}  # where a config has them
+NOTHING = (None, "", (), False)
+OWN_OPTIONS = ("length", "sample_rate_hz")  # of a model that `onepass.save` wrote
+# What such a model has no use for.
+NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
 
 def export(given: ExportArguments) -> list[str]:
@@ -53,10 +41,13 @@ def export(given: ExportArguments) -> list[str]:
 
     Raises UserError, in one line, for what cannot be exported, or for an OUT that is in use.
     """
+    if model_store.is_stored(given.run):
+        return _of_user(given)
+    _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
     lines, out = [], _checked(given)
     key = private_key(given.sign) if given.sign else None
     _check_disk(out, _shipped(given.run))
-    with _atomic_folder(out) as folder:
+    with atomic_folder(out) as folder:
         measured = _write_model(given, folder)
         if measured:
             lines.append(f"{given.out}: {measured}")
@@ -68,22 +59,38 @@ def export(given: ExportArguments) -> list[str]:
     return lines or [f"{given.out}: the model folder"]
 
 
+def _of_user(given: ExportArguments) -> list[str]:
+    """Write the bundle of a model that `onepass.save` wrote; lines on it."""
+    _refuse(given, NOT_OWN, f"is not for {given.run}, which `onepass.save` wrote.")
+    length: Any = given.length[0] if len(given.length) == 1 else given.length or None
+    model = model_store.load(given.run)
+    options: dict[str, Any] = {
+        "sample_rate_hz": given.sample_rate_hz,
+        "sign_with": given.sign,
+        "warm": given.warm,
+    }
+    own_export.export(model, given.out, length=length, **options)
+    return [f"{given.out}: {model.kind}"]
+
+
+def _refuse(given: ExportArguments, names: tuple[str, ...], rule: str) -> None:
+    """Raise UserError for the first of some options that is given."""
+    for name in names:
+        if getattr(given, name) not in NOTHING:
+            raise UserError(f"`--{name.replace('_', '-')}` {rule}")
+
+
 def _checked(given: ExportArguments) -> Path:
     """OUT, which is new or empty, and called by a version."""
-    out = Path(given.out).absolute()
-    if not given.bare and not out.name.isdecimal():
-        raise UserError(
-            f"`--out` must end in a version, a whole number, such as {given.out}/1; "
-            f"got {given.out}."
-        )
+    if not given.bare:
+        check_version(given.out)
     for name in ("bfloat16", "portable", "sign"):
         if given.bare and getattr(given, name):
             raise UserError(f"`--{name}` is of the program, which `--bare` leaves out.")
     if min((*given.buckets, *given.batches), default=1) < 1:
         raise UserError("`--buckets` and `--batches` must be at least 1.")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{given.out} is there already; a new version goes to another folder.")
-    return out
+    check_new(given.out)
+    return Path(given.out).absolute()
 
 
 def _check_disk(out: Path, source: Path) -> None:
@@ -96,34 +103,14 @@ def _check_disk(out: Path, source: Path) -> None:
         raise UserError(f"{place} has {free >> 20} MiB left, and a bundle may need {needed >> 20}.")
 
 
-@contextlib.contextmanager
-def _atomic_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that becomes `out` when the block ends, and is gone if it raises."""
-    folder, made = out.with_name(f".{secrets.token_hex(8)}"), not out.parent.exists()
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"Cannot create the folder {out}: {error.strerror}.") from error
-    try:
-        yield folder
-        os.replace(folder, out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if made and not out.exists():
-            with contextlib.suppress(OSError):  # whatever else came to lie there
-                out.parent.rmdir()
-
-
 def _write_model(given: ExportArguments, folder: Path) -> str:
     """Writes the model folder; what was measured, "" of a folder that is taken as it is."""
     source = _shipped(given.run)
     if not (source / SPEC_FILE).exists():
         return _measured(given, folder)
-    for name in RUN_OPTIONS:
-        if getattr(given, name) not in (None, "", (), False):
-            raise UserError(f"`--{name.replace('_', '-')}` is for runs; {given.run} has its card.")
+    _refuse(given, RUN_OPTIONS, f"is for runs; {given.run} has its card.")
     spec, _ = read_folder(source)
-    _write_spec(folder, {name: value for name, value in spec.items() if name != "serving"})
+    write_spec(folder, {name: value for name, value in spec.items() if name != "serving"})
     for name in (WEIGHTS_FILE, CARD):
         if name != CARD or (source / name).exists():
             shutil.copyfile(source / name, folder / name)
@@ -143,88 +130,40 @@ def _shipped(path: Path) -> Path:
 
 def _measured(given: ExportArguments, folder: Path) -> str:
     """Measures a run on dev and writes its model folder; what was measured, in words."""
-    options: dict[str, Any] = {"data_licence": given.data_licence or "unknown", "note": given.note}
-    options |= {"run": given.run, "out": folder, "machine": given.machine}
-    options |= {"temperature": given.temperature, "float16": given.float16}
-    if kind_of(given.run) in IMAGE_KINDS:
-        if given.temperature is not None:
-            raise UserError("`--temperature` is for models of sound.")
-        return image_card.export(image_card.ExportArguments(**options, parts_from=given.parts_from))
-    if given.parts_from:
+    kind = kind_of(given.run)
+    if kind not in EXPORTERS:
+        speech_models.load(given.run)  # which says what is wrong with it
+    exporter = EXPORTERS[str(kind)]
+    if exporter.makes_images and given.temperature is not None:
+        raise UserError("`--temperature` is for models of sound.")
+    if given.parts_from and not exporter.makes_images:
         raise UserError("`--parts-from` is for multiscale models of images.")
-    if given.float16:
+    if given.float16 and not exporter.makes_images:
         raise UserError("`--float16` is for models of images: weights of sound stay in float32.")
-    model = speech_models.load(given.run)
-    if isinstance(model, StudentModel):
-        return student_card.export(teacher_card.ExportArguments(**options), model)
-    return teacher_card.export(teacher_card.ExportArguments(**options))
+    return exporter.measure(given, folder)
 
 
 def _write_program(given: ExportArguments, folder: Path) -> list[str]:
     """Adds the program to a model folder; lines on it."""
     spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
+    exporter = EXPORTERS[spec["kind"]]
     if given.bfloat16:
-        _compute_in_bfloat16(spec)
-    _write_spec(folder, spec)
-    model = _loaded(spec, folder)
-    if isinstance(model, ImageModel) and model.bits > 8:
-        raise UserError(f"A bundle draws 8-bit images, got {model.bits}; `--bare` leaves it out.")
+        _compute_in_bfloat16(spec, exporter)
+    write_spec(folder, spec)
+    model = exporter.load(folder)
     batches, buckets = sorted(set(given.batches)), sorted(set(given.buckets))
-    module, functions, lowered, serving = _signatures_of(model).export_functions(
-        model, allowed_batches=batches, buckets=buckets
-    )
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    tf.saved_model.save(module, str(folder), functions, options)
-    _write_spec(folder, spec | {"serving": serving})
-    declared = {name: Signature.from_dict(s) for name, s in serving["signatures"].items()}
-    check_program(folder, declared)
-    if lowered:
-        with tempfile.TemporaryDirectory(dir=folder) as place:  # of the same variables once more
-            tf.saved_model.save(module, place, lowered, options)
-            os.replace(Path(place) / PROGRAM, folder / LOWERED)
-        check_program(folder, declared)
-    lines = [f"{given.out}: {', '.join(declared)}"]
+    exported = exporter.export_functions(model, allowed_batches=batches, buckets=buckets)
+    names = write_program(folder, spec, *exported)
+    lines = [f"{given.out}: {', '.join(names)}"]
     if given.portable:
-        _write_portable(model, folder / PORTABLE, buckets)
-    if given.warm and not write_warmup(folder, given.out.absolute().parent.name, serving):
+        exporter.write_portable(model, folder / PORTABLE, min(buckets, default=0))
+    name = given.out.absolute().parent.name
+    if given.warm and not write_warmup(folder, name, exported[3]):
         lines.append("without warm-up requests: these need the package tensorflow-serving-api")
     return lines
 
 
-def _write_spec(folder: Path, spec: dict[str, Any]) -> None:
-    (folder / SPEC_FILE).write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
-
-
-def _compute_in_bfloat16(spec: dict[str, Any]) -> None:
-    if spec["kind"] not in NETWORKS:
+def _compute_in_bfloat16(spec: dict[str, Any], exporter: Exporter) -> None:
+    if exporter.network is None:
         raise UserError("`--bfloat16` is for models of sound: images are drawn in float32.")
-    spec["config"][NETWORKS[spec["kind"]]]["compute_dtype"] = "bfloat16"
-
-
-def _loaded(spec: dict[str, Any], folder: Path) -> AnyModel:
-    """The model of a folder, with the weights as they are stored."""
-    return images.load(folder) if spec["kind"] in IMAGE_KINDS else speech_models.load(folder)
-
-
-def _signatures_of(model: AnyModel) -> ModuleType:
-    """The module whose `export_functions` knows the model."""
-    of_images = isinstance(model, ImageModel)
-    return importlib.import_module(
-        "serving.bundles.image_signatures" if of_images else "serving.bundles.audio_signatures"
-    )
-
-
-def _write_portable(model: AnyModel, folder: Path, buckets: list[int]) -> None:
-    """Writes the sampler as functions that JAX can run."""
-    if isinstance(model, ImageModel):
-        image_portable.export_sampler(folder, model.density)
-        return
-    frames = min(buckets, default=PORTABLE_FRAMES)
-    if isinstance(model, StudentModel):
-        student_portable.export_sampler(folder, model.network, batch=1, num_frames=frames)
-        return
-    config = model.network.config
-    chunk = config.context_block_samples if config.context_layers else CHUNK_SAMPLES
-    teacher_portable.export_sampler(
-        folder, model.network, batch=1, chunk_samples=chunk, num_frames=frames
-    )
+    spec["config"][exporter.network]["compute_dtype"] = "bfloat16"

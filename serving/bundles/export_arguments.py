@@ -16,7 +16,8 @@ class ExportArguments:
     """
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory, model folder or shipped model; the latter two are exported unchanged."""
+    """Run directory, model folder or shipped model, the latter two exported unchanged; or a folder
+    of `onepass.save`."""
     out: Path
     """Folder to write, new or empty: MODELS/NAME/VERSION, the version a whole number."""
     bare: bool = False
@@ -41,6 +42,11 @@ class ExportArguments:
     """Private ed25519 key in PEM to sign the bundle with, for `onepass serve --trust`."""
     parts_from: tuple[Path, ...] = ()
     """Runs or model folders with other parts of the same multiscale model."""
+    length: tuple[int, ...] = ()
+    """For a folder of `onepass.save`: elements of the longest sequence, or height, width and
+    channels of an image."""
+    sample_rate_hz: int | None = None
+    """For a folder of `onepass.save` with an audio model; None: the rate it was saved with."""
     data_licence: str = ""
     """Licence and owner of the recordings or images, for the card."""
     note: str = ""

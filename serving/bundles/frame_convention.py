@@ -30,6 +30,6 @@ def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
 
 
 def check_rows(spec: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> None:
-    """Check each row of the inputs of a whole sound: `frames`, of which `num_frames` count."""
+    """Check the first `num_frames` of the `frames` of each row."""
     for frames, count in zip(inputs.get("frames", ()), inputs.get("num_frames", ()), strict=False):
         check_convention(spec, frames[:count])

@@ -61,6 +61,8 @@ def export_functions(
     """
     if buckets:
         raise UserError("`--buckets` is for audio models; images have one size.")
+    if model.bits > 8:
+        raise UserError(f"A bundle draws 8-bit images, got {model.bits}; `--bare` leaves it out.")
     density = model.density
     parts = (_of_pixelcnn if density.multiscale is None else _of_multiscale)(density)
     batches = sorted(set(allowed_batches)) or BATCHES

@@ -1,6 +1,7 @@
 """Loading of bundles: files are verified and the program is checked before any of it runs."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,17 @@ from serving.bundles.audio_bundle import AudioBundle
 from serving.bundles.bundle import FORMAT, SPEC_FILE, Backend, signatures_of
 from serving.bundles.image_bundle import ImageBundle
 from serving.bundles.manifest import verify
+from serving.bundles.own_bundle import ArrayBundle, ByteImageBundle, SequenceBundle, own_bundle
 from serving.bundles.plain_files import read_plain
 from serving.bundles.program import Program
 from serving.bundles.signature import COMPILED, PLAIN
 
 MOST_SPEC_BYTES = 2**24
-CLASSES: dict[str, type[AudioBundle] | type[ImageBundle]] = {
+AnyBundle = AudioBundle | ImageBundle | SequenceBundle | ArrayBundle | ByteImageBundle
+# By kind of model.json, what makes the bundle from its folder, specification and program.
+CLASSES: dict[str, Callable[..., AnyBundle]] = {
+    "autoregressive": own_bundle,
+    "flow-student": own_bundle,
     "wavenet": AudioBundle,
     "parallel-wavenet": AudioBundle,
     "pixelcnn": ImageBundle,
@@ -23,9 +29,7 @@ CLASSES: dict[str, type[AudioBundle] | type[ImageBundle]] = {
 }
 
 
-def load(
-    path: Path | str, backend: Backend = "auto", manifest_digest: str = ""
-) -> AudioBundle | ImageBundle:
+def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "") -> AnyBundle:
     """Load a bundle from a folder, checked before anything in it runs.
 
     Args:

@@ -112,6 +112,8 @@ def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | No
       UserError: it is requested and not available.
     """
     kind = spec["kind"]
+    if kind not in PACKAGES:
+        return None
     if backend == "tensorflow" or (backend == "auto" and kind != STUDENT):
         return None
     network = spec["config"]["student" if kind == STUDENT else "network"]

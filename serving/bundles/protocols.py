@@ -12,7 +12,7 @@ from serving.bundles.signature import Arrays, Signature
 class Servable(Protocol):
     """A loaded model, called by signature; thread-safe.
 
-    name, version, path: from its folder. spec: its model.json.
+    name, version, path: from its folder. kind: "sound", "picture" or "array". spec: its model.json.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Servable(Protocol):
 
     @property
     def kind(self) -> str:
-        """Its kind: "sound" or "picture"."""
+        """Its kind: "sound", "picture" or "array"."""
 
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
         """Return the inputs of a signature as `call` takes them; raise InvalidInput if bad."""

@@ -10,6 +10,7 @@ from serving.errors import InvalidInput, shortened
 
 Arrays = dict[str, np.ndarray]
 COMPILED, PLAIN = "compiled", "serving_default"
+LOG_PROB = "log_prob"
 NUMBERS = "iuf"  # NumPy's kinds of accepted values
 
 

@@ -6,16 +6,15 @@ other, and each may be at a position of its own.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from distill.model import StudentModel
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
-from wavenet.model import SpeechModel
-from wavenet.networks import Network
+from wavenet.network import WaveNet
 from wavenet.samplers import SamplerState, VocoderSampler, VocoderState, XlaSampler
 from wavenet.vocoder import VocoderWaveNet
 
@@ -24,11 +23,13 @@ Filled = tuple[tf.DType, tuple[int, ...], float]  # dtype, shape without the bat
 STUDENT_PIECES = (1600, 16_000)  # samples that are compiled as one, about: the shorter, the longer
 TEACHER_PIECES = (256, 1024)
 PASTS = ("wave", "residual", "scaled")  # of a `VocoderState`
+MAX_FEATURE = 4.0  # silence is 0 and full scale about 1; far beyond, a draft overflows
+FULL_SCALE = (-1.0, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Conditioning:
-    """What a segment of one sound is conditioned on; axis 0 has length 1.
+    """The condition of a segment of one sound; axis 0 has length 1.
 
     channels: [1, samples, channels] or None. draft: float32 [1, samples] or None. phase: float64
     [1], the phase of draft or source after it in cycles, or None.
@@ -41,7 +42,7 @@ class Conditioning:
 
 @dataclasses.dataclass(frozen=True)
 class NoiseSource:
-    """Which counter-based noise a segment is made of.
+    """The address of the counter-based noise of a segment.
 
     key: int32 [batch, 2], a seed's words. row: int32 [batch]. start: int32 [batch], the position of
     the first sample. temperature: float32 [batch].
@@ -65,7 +66,8 @@ class StreamingModel(Protocol):
     multiple of which a stream must be cut. side_frames: neighbours that a segment of frames needs.
     channels: of the condition. dtype: of the condition. has_draft: whether there are drafts.
     has_phase: whether a phase goes on from segment to segment. rows_alone: whether each row must be
-    made in a batch of one.
+    made in a batch of one. output: name of what it makes. limits: that its elements are clipped to,
+    or None. largest_feature: greatest size of a number in `frames`, or None.
     """
 
     variables: tuple
@@ -79,6 +81,9 @@ class StreamingModel(Protocol):
     has_draft: bool
     has_phase: bool
     rows_alone: bool
+    output: str
+    limits: tuple[float, float] | None
+    largest_feature: float | None
 
     def state(self) -> dict[str, Filled]:
         """Every tensor of the state by name."""
@@ -104,7 +109,15 @@ class StreamingModel(Protocol):
         """
 
 
-class StreamingStudent:
+class StreamingSpeech:
+    """The common part of all models of speech; see `StreamingModel`."""
+
+    output = "sound"
+    limits: tuple[float, float] | None = FULL_SCALE
+    largest_feature: float | None = MAX_FEATURE
+
+
+class StreamingStudent(StreamingSpeech):
     """The flows of a student; see `StreamingModel`."""
 
     rows_alone = False
@@ -205,7 +218,7 @@ class StreamingResidual(StreamingStudent):
         return {**super()._stored(pasts[:-1]), "wave": pasts[-1][0]}
 
 
-class StreamingTeacher:
+class StreamingTeacher(StreamingSpeech):
     """The cached sampler of a WaveNet; see `StreamingModel`."""
 
     has_draft = has_phase = False
@@ -214,7 +227,7 @@ class StreamingTeacher:
     rows_alone = True
     sampler_type: Any = XlaSampler
 
-    def __init__(self, network: Network, pieces: tuple[int, int] = TEACHER_PIECES):
+    def __init__(self, network: WaveNet | VocoderWaveNet, pieces: tuple[int, int] = TEACHER_PIECES):
         config, self._network = network.config, network
         self._sampler: Any = self.sampler_type(network)
         self.variables = tuple(network.variables)
@@ -275,7 +288,7 @@ class StreamingTeacher:
         }
 
     def _turned(self, steps: int) -> np.ndarray:
-        """Where each slot's content is after so many steps, for the next one to be number 0.
+        """Return the location of each slot's content after so many steps, the next being number 0.
 
         The rings of rows at different positions then turn alike.
         """
@@ -317,21 +330,36 @@ class StreamingVocoder(StreamingTeacher):
         return network.codec.decode(levels), self._stored(stored, after.queues, steps)
 
 
-def streaming_model(
-    model: StudentModel | SpeechModel, pieces: tuple[int, int] | None = None
+def _streaming_student(
+    student: ParallelWaveNet, pieces: tuple[int, int] = STUDENT_PIECES
 ) -> StreamingModel:
-    """The voice of a model; ValueError for one that has none.
+    kind = StreamingStudent if student.residual is None else StreamingResidual
+    return kind(student, pieces)
 
-    pieces: samples that are compiled as one, about; None: those of its kind.
+
+# By the type of a network, what makes a voice of it.
+STREAMING: dict[type, Callable[..., StreamingModel]] = {
+    ParallelWaveNet: _streaming_student,
+    WaveNet: StreamingTeacher,
+    VocoderWaveNet: StreamingVocoder,
+}
+
+
+def streaming_model(network: Any, pieces: tuple[int, int] | None = None) -> StreamingModel:
+    """Return the voice of a network.
+
+    Args:
+      network: of a type in `STREAMING`.
+      pieces: samples that are compiled as one, about; None: those of its kind.
+
+    Raises:
+      ValueError: the network is of another type.
     """
-    if isinstance(model, StudentModel):
-        kind = StreamingStudent if model.network.residual is None else StreamingResidual
-        return kind(model.network, pieces or STUDENT_PIECES)
-    if isinstance(model, SpeechModel) and isinstance(model.network, VocoderWaveNet):
-        return StreamingVocoder(model.network, pieces or TEACHER_PIECES)
-    if isinstance(model, SpeechModel):
-        return StreamingTeacher(model.network, pieces or TEACHER_PIECES)
-    raise ValueError(f"`model` must be a student or a WaveNet, got {type(model).__name__}.")
+    if type(network) not in STREAMING:
+        known = ", ".join(kind.__name__ for kind in STREAMING)
+        raise ValueError(f"`network` must be one of {known}, got {type(network).__name__}.")
+    make = STREAMING[type(network)]
+    return make(network) if pieces is None else make(network, pieces)
 
 
 def storable(dtype: tf.DType) -> tf.DType:
@@ -346,5 +374,5 @@ def whole_pieces(pieces: tuple[int, int], hop_samples: int) -> tuple[int, int]:
 
 
 def unit_samples(streaming: StreamingModel) -> int:
-    """What a stream must be cut in multiples of: whole frames and whole pieces."""
+    """Return the unit of a stream's chunks: whole frames and whole pieces."""
     return math.lcm(streaming.pieces[0], streaming.hop_samples)

@@ -69,7 +69,7 @@ class Client:
         self._transport.close()
 
     def models(self, *, timeout_seconds: float | None = None) -> list[dict[str, Any]]:
-        """Return facts about all models: `id`, `kind` ("sound" or "picture"), `version`, ..."""
+        """Return facts about all models: `id`, `kind`, `version`, ..."""
         return self._transport.models(self._deadline(timeout_seconds))
 
     def spec(self, name: str, *, timeout_seconds: float | None = None) -> dict[str, Any]:

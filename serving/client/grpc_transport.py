@@ -155,12 +155,7 @@ class GrpcTransport:
         return Stream(chunks, lambda: None)
 
     def _images(
-        self,
-        name: str,
-        inputs: dict[str, np.ndarray],
-        signature: str,
-        num: int,
-        deadline: Deadline,
+        self, name: str, inputs: dict[str, np.ndarray], signature: str, num: int, deadline: Deadline
     ) -> Generator[ImageScale, None, None]:
         for row in range(num):
             given = {**inputs, "row": np.array([row], np.int32)}

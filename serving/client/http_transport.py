@@ -196,8 +196,7 @@ class HttpTransport:
 
     def _unexpected_server(self, status: int = 200) -> NoReturn:
         raise ClientError(
-            f"{self._address} is not a server of these models (status {status}).",
-            "protocol",
+            f"{self._address} is not a server of these models (status {status}).", "protocol"
         )
 
     def _whole(self, response: httpx.Response, deadline: Deadline) -> bytes:

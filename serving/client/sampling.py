@@ -12,11 +12,18 @@ import numpy as np
 import tyro
 
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.sampling.grids import image_name, remove_older, write_png, write_sheets
+from pixelcnn.sampling.grids import (
+    check_new_images,
+    image_name,
+    remove_older,
+    write_png,
+    write_sheets,
+)
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, counted
 from replicator.runs.progress import Progress
 from serving.bundles.signature import fastest
+from serving.client.arrays import ArrayClient
 from serving.client.client import RETRIES, Client, server_and_name
 from serving.client.streams import scales_of, whole_images
 from serving.settings import TOKEN_VARIABLE, is_url
@@ -91,6 +98,30 @@ class DrawArguments(Connection):
     """npy file of labels [side, side], for a model of maps."""
 
 
+@dataclasses.dataclass(frozen=True)
+class ArrayArguments(Connection):
+    """Sample a user's model on a server: sample_SEED.npy, [num, ...].
+
+    ONEPASS_TOKEN holds the token.
+    """
+
+    length: tuple[int, ...] = (1000,)
+    """Length of a sequence, or the shape that the model was exported for."""
+    num: int = 1
+    """Number of samples, from rows 0, 1, ... of the seed."""
+    temperature: float = 1.0
+    """1 samples the model; less is closer to its mode."""
+    condition: Path | None = None
+    """npy file of a condition [num, length, channels], for a model with one."""
+
+
+ARGUMENTS: dict[str, Any] = {
+    "sound": SpeakArguments,
+    "picture": DrawArguments,
+    "array": ArrayArguments,
+}
+
+
 def run_sample(arguments: list[str], parse: Callable) -> int:
     """Run `onepass sample URL ...`; return the exit status.
 
@@ -104,10 +135,10 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     address, name = server_and_name(next(filter(is_url, arguments)))
     with Client(address, token=os.environ.get(TOKEN_VARIABLE) or None) as client:
         spec = client.spec(name)
-    if spec.get("kind") not in ("sound", "picture"):
+    kind = str(spec.get("kind"))
+    if kind not in ARGUMENTS:
         raise UserError(f"The model `{name}` cannot be sampled now; it is {_state(spec)}.")
-    speaks = spec["kind"] == "sound"
-    given = parse(SpeakArguments if speaks else DrawArguments, arguments, "onepass sample")
+    given = parse(ARGUMENTS[kind], arguments, "onepass sample")
     if given.num < 1:
         raise UserError(f"`--num` must be at least 1, got {given.num}.")
     try:
@@ -117,7 +148,24 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     token = os.environ.get(TOKEN_VARIABLE) or None
     limits: dict[str, Any] = {"timeout_seconds": given.timeout, "retries": given.retries}
     with Client(address, token=token, **limits) as client:
-        return (_speak if speaks else _draw)(client, name, spec, given)
+        runs: dict[str, Callable[..., int]] = {
+            "sound": _speak,
+            "picture": _draw,
+            "array": _sample_arrays,
+        }
+        return runs[kind](client, name, spec, given)
+
+
+def _sample_arrays(client: Client, name: str, spec: dict[str, Any], given: ArrayArguments) -> int:
+    """Write all samples to one file."""
+    path = given.out / f"sample_{given.seed}.npy"
+    check_new([path], given.overwrite)
+    length: Any = given.length[0] if len(given.length) == 1 else given.length
+    condition = None if given.condition is None else _array(given.condition)
+    arguments = (given.num, length, given.seed, condition, given.temperature)
+    np.save(path, ArrayClient(client, name, spec).sample(*arguments))
+    print(f"{path}: {given.num} samples {list(given.length)}")
+    return 0
 
 
 def _state(spec: dict[str, Any]) -> str:
@@ -224,13 +272,15 @@ def _array(path: Path) -> np.ndarray:
 
 
 def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments) -> int:
+    labels = [_class_name(spec, given.label, row) for row in range(given.num)]
+    names = [image_name(given.seed, row, label) for row, label in enumerate(labels)]
+    check_new_images(given.out, names, given.overwrite)
     images: list[list[np.ndarray]] = []
     start = time.perf_counter()
     with Progress(given.num, "drawing", "image") as progress:
         try:
             for scales in _image_scales(client, name, spec, given):
-                label = _class_name(spec, given.label, len(images))
-                write_png(given.out / image_name(given.seed, len(images), label), scales[-1])
+                write_png(given.out / names[len(images)], scales[-1])
                 images.append(scales)
                 progress.advance()
         except KeyboardInterrupt:
@@ -238,7 +288,7 @@ def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments)
     if images:
         seconds, side = time.perf_counter() - start, images[0][-1].shape[0]
         files, size = write_sheets(given.out, images, given.caption), f"{side}x{side} pixels"
-        files += remove_older(given.out, given.seed, given.num)
+        files += remove_older(given.out, given.seed, given.num) if given.overwrite else ""
         print(f"{given.out}: {counted(len(images), 'image')} of {size} in {seconds:.1f} s; {files}")
     return 0 if len(images) == given.num else INTERRUPTED
 

@@ -45,10 +45,7 @@ class Replica:
     """
 
     async def __init__(  # type: ignore[misc] # Ray awaits it
-        self,
-        models: str,
-        settings: Settings,
-        load: Callable[[Path], Servable] | None = None,
+        self, models: str, settings: Settings, load: Callable[[Path], Servable] | None = None
     ):
         if read_token(settings) is None:
             raise UserError(

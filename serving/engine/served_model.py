@@ -86,9 +86,10 @@ class ServedModel:
 
     @property
     def speech_bundle(self) -> SpeechServable:
-        """The bundle of a speech model; raises InvalidInput for an image model."""
+        """The bundle of a speech model; raises InvalidInput for any other."""
         if self.kind != "sound":
-            raise InvalidInput(f"`{self.name}` draws images, not sound.")
+            made = "images" if self.kind == "picture" else "arrays"
+            raise InvalidInput(f"`{self.name}` draws {made}, not sound.")
         return cast(SpeechServable, self.bundle)
 
     def signature(self, name: str) -> Signature:

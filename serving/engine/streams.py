@@ -123,10 +123,7 @@ class _StreamThread(Generic[Chunk]):
     """A thread that advances an iterator, and the queue of its chunks."""
 
     def __init__(
-        self,
-        make: Callable[[], Iterator[Chunk]],
-        reader_seconds: float,
-        ended: Callable[[], None],
+        self, make: Callable[[], Iterator[Chunk]], reader_seconds: float, ended: Callable[[], None]
     ):
         self._make, self._reader_seconds, self._ended = make, reader_seconds, ended
         self._loop = asyncio.get_running_loop()

@@ -28,11 +28,7 @@ ALIVE_SECONDS = 30.0  # between two pings of a client, and to answer one
 ONLY_IDENTITY = 1  # a compressed message could expand without limit
 
 
-def make_server(
-    registry: ModelRegistry,
-    settings: Settings,
-    metrics: Metrics,
-) -> grpc.aio.Server:
+def make_server(registry: ModelRegistry, settings: Settings, metrics: Metrics) -> grpc.aio.Server:
     """Return a gRPC server for the registry's models, neither bound to a port nor started.
 
     It must be called in a running event loop.

@@ -61,7 +61,8 @@ class Speech:
         """Yield samples, float32 as little-endian bytes, chunk by chunk."""
         served = resolve_model(self._registry, request.model_spec)
         if served.kind != "sound":
-            raise InvalidInput(f"`{served.name}` draws images and does not speak.")
+            makes = "images" if served.kind == "picture" else "arrays"
+            raise InvalidInput(f"`{served.name}` draws {makes} and does not speak.")
         rate_hz = served.spec["sample_rate_hz"]
         synthesis = _synthesis_request(served, request, self._settings.max_body_bytes)
         seconds = seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR)

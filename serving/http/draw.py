@@ -40,7 +40,7 @@ Map = Annotated[Any, Meta(extra_json_schema={"type": "array", "items": ROWS, "mi
 
 
 class DrawRequest(Struct, rename={"label": "class"}):
-    """What to draw (a class, a caption or a map, whichever the model needs) and how."""
+    """A request for images: a class, a caption or a map, whichever the model needs."""
 
     label: str | int | None = None
     caption: Annotated[str, Meta(max_length=MAX_CAPTION_CHARACTERS)] | None = None

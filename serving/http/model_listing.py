@@ -23,6 +23,9 @@ LOG = logging.getLogger(__name__)
 OWNER = "onepass"
 FACTS: tuple[str, ...] = ("preset", "data_licence", "quality", "size", "channels")
 FACTS += ("sample_rate_hz", "hop_samples", "temperature")
+# Of models of users.
+FACTS += ("order", "elements", "condition_channels", "codec", "distribution")
+FACTS += ("max_length", "unit_samples")
 RENAMED = {"data_licence": "licence"}
 
 
@@ -41,7 +44,7 @@ class ModelEntry(TypedDict):
     created: int
     owned_by: str
     versions: list[Version]
-    kind: NotRequired[Literal["sound", "picture"]]
+    kind: NotRequired[Literal["sound", "picture", "array"]]
 
 
 class ModelStatus(ModelEntry):
@@ -105,6 +108,8 @@ class ModelListing:
 def _facts(served: ServedModel) -> Any:
     known = {RENAMED.get(n, n): served.spec[n] for n in FACTS if served.spec.get(n) is not None}
     facts = {"created": served.created, "kind": served.kind, "version": served.version, **known}
+    if served.kind == "array":
+        return facts | {"condition": "frames" if is_conditional(served) else None}
     if served.kind == "sound":
         return facts | {
             "condition": "frames" if is_conditional(served) else None,

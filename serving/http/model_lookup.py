@@ -10,7 +10,7 @@ from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import VERSION
 from serving.errors import InvalidInput, NotFound, ServingError
 
-OUTPUTS = {"sound": "sound", "picture": "images"}  # of a kind of model, for messages
+OUTPUTS = {"sound": "sound", "picture": "images", "array": "arrays"}  # by kind, for messages
 
 
 class NameConvertor(Convertor[str]):
@@ -46,7 +46,7 @@ def version_at(request: Request) -> int | None:
 
 
 def model_named(registry: ModelRegistry, name: str | None, kind: str) -> ServedModel:
-    """Return the model that a body names, which must be of the kind "sound" or "picture".
+    """Return the model that a body names, which must be of the given kind.
 
     The only model of a kind need not be named.
     """

@@ -1,6 +1,7 @@
 """The OpenAPI document of all HTTP routes, generated from the models of their bodies."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypedDict, get_type_hints
 
@@ -55,23 +56,20 @@ class Operation:
     query: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
+get = functools.partial(Operation, "get")
+post = functools.partial(Operation, "post")
+
+
 def _versioned(path: str) -> Iterable[Operation]:
     model, v2 = MODEL + path, V2 + path
     infer = dict.fromkeys((JSON, OCTETS), Bytes)
     return (
-        Operation("get", model, "A model and its versions.", ModelStatus),
-        Operation("get", f"{model}/metadata", "Its signatures.", dict),
-        Operation(
-            "post",
-            f"{model}:predict",
-            "Run a signature (TensorFlow Serving).",
-            dict,
-            PredictRequest,
-        ),
-        Operation("get", v2, "The inputs and outputs of a model.", Metadata),
-        Operation("get", f"{v2}/ready", "Readiness of a model.", dict),
-        Operation(
-            "post",
+        get(model, "A model and its versions.", ModelStatus),
+        get(f"{model}/metadata", "Its signatures.", dict),
+        post(f"{model}:predict", "Run a signature (TensorFlow Serving).", dict, PredictRequest),
+        get(v2, "The inputs and outputs of a model.", Metadata),
+        get(f"{v2}/ready", "Readiness of a model.", dict),
+        post(
             f"{v2}/infer",
             "Run a signature (v2 protocol).",
             {**infer, JSON: InferResult},
@@ -84,36 +82,32 @@ def _versioned(path: str) -> Iterable[Operation]:
 OPERATIONS = (
     *_versioned(""),
     *_versioned(VERSIONED),
-    Operation("get", "/v2", "The server (v2 protocol).", dict),
-    Operation("get", "/v2/health/live", "Liveness.", dict),
-    Operation("get", "/v2/health/ready", "Readiness.", dict),
-    Operation("post", "/v2/repository/index", "All versions of all models.", list[dict]),
-    Operation("get", "/v1/models", "All models.", Models),
-    Operation(
-        "post", "/v1/images/generations", "Draw images (OpenAI).", GeneratedImages, ImagesRequest
-    ),
-    Operation(
-        "post",
+    get("/v2", "The server (v2 protocol).", dict),
+    get("/v2/health/live", "Liveness.", dict),
+    get("/v2/health/ready", "Readiness.", dict),
+    post("/v2/repository/index", "All versions of all models.", list[dict]),
+    get("/v1/models", "All models.", Models),
+    post("/v1/images/generations", "Draw images (OpenAI).", GeneratedImages, ImagesRequest),
+    post(
         "/v1/audio/speech",
         "Speak a text (OpenAI).",
         {**dict.fromkeys(SOUNDS, Bytes), "text/event-stream": SpeechEvent},
         SpeechRequest,
     ),
-    Operation(
-        "post",
+    post(
         f"{MODEL}:speak",
         "Speak, streaming the audio.",
         {"audio/wav": Bytes, "audio/L16": Bytes},
         {JSON: SpeakRequest, **dict.fromkeys(RECORDING_TYPES, Bytes)},
         query=get_type_hints(SpeakQuery, include_extras=True),
     ),
-    Operation("post", f"{MODEL}:draw", "Draw, scale by scale.", {MEDIA_TYPE: str}, DrawRequest),
-    Operation("get", f"{MODEL}/examples", "Example recordings.", Examples),
-    Operation("get", "/healthz", "Liveness.", State),
-    Operation("get", "/readyz", "Readiness.", State),
-    Operation("get", "/monitoring/prometheus/metrics", "Metrics.", {"text/plain": str}),
-    Operation("get", "/openapi.json", "This document.", dict),
-    Operation("get", "/", "The web page.", {"text/html": str}),
+    post(f"{MODEL}:draw", "Draw, scale by scale.", {MEDIA_TYPE: str}, DrawRequest),
+    get(f"{MODEL}/examples", "Example recordings.", Examples),
+    get("/healthz", "Liveness.", State),
+    get("/readyz", "Readiness.", State),
+    get("/monitoring/prometheus/metrics", "Metrics.", {"text/plain": str}),
+    get("/openapi.json", "This document.", dict),
+    get("/", "The web page.", {"text/html": str}),
 )
 
 

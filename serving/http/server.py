@@ -5,12 +5,23 @@ import contextlib
 from collections.abc import Iterator
 from socket import socket
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_CONNECTIONS = 1024  # uvicorn answers further requests 503
 HEAD_BYTES = 64 * 1024
 IDLE_SECONDS = 30  # between two requests of a connection
+
+
+class WholeBodies(H11Protocol):
+    """HTTP/1.1 in which a client that sends no more in the middle of a body is told so."""
+
+    def eof_received(self) -> None:
+        """Answer 400 where a body is cut short; the connection ends in any case."""
+        if (self.conn.their_state, self.conn.our_state) == (h11.SEND_BODY, h11.SEND_RESPONSE):
+            self.send_400_response("The connection ended before the body of the request did.")
 
 
 class HttpServer(uvicorn.Server):
@@ -31,7 +42,7 @@ class HttpServer(uvicorn.Server):
             uvicorn.Config(
                 self._counted,
                 interface="asgi3",
-                http="h11",
+                http=WholeBodies,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -80,10 +80,7 @@ def max_seconds(served: ServedModel) -> float:
 
 
 def synthesis_request(
-    served: ServedModel,
-    fields: SynthesisFields,
-    frames: np.ndarray | None,
-    gain_db: float = 0.0,
+    served: ServedModel, fields: SynthesisFields, frames: np.ndarray | None, gain_db: float = 0.0
 ) -> SynthesisRequest:
     """Return the checked request for a sound; raise InvalidInput with field and rule.
 

@@ -6,7 +6,7 @@ import numpy as np
 import soundfile
 
 from serving.errors import InvalidInput, TooLarge
-from wavenet.data.audio import resample
+from wavenet.data.audio import missing_samples, resample
 from wavenet.data.mixdown import Mixdown
 
 SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
@@ -20,7 +20,8 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
 
     Raises:
       InvalidInput: the file is neither, holds other than plain samples, nothing, NaN or infinity,
-        its rate or number of channels is out of range, or its channels cancel each other.
+        or less than its header promises, its rate or number of channels is out of range, or its
+        channels cancel each other.
       TooLarge: it is too long.
     """
     if data[:4] != b"fLaC" and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
@@ -29,11 +30,18 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             _check(file, max_seconds)
             mixed, rate_hz = _decoded(file), file.samplerate
+            there = len(mixed.waveform)
+            missing = missing_samples(file, there)
     except soundfile.SoundFileError as error:
         raise InvalidInput("`recording` must be a WAV or a FLAC file that can be read.") from error
     waveform = _shifted(mixed.waveform)
     if not len(waveform) or not np.isfinite(waveform).all():
         raise InvalidInput("`recording` must hold samples, all of them finite.")
+    if missing:
+        raise InvalidInput(
+            f"`recording` must be whole: its header promises {there + missing:,} samples, it has "
+            f"{there:,}."
+        )
     if mixed.cancels:
         raise InvalidInput("`recording` must have channels that do not cancel each other.")
     return resample(waveform, rate_hz, sample_rate_hz)

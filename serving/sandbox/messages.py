@@ -38,9 +38,7 @@ def send(connection: socket.socket, head: Mapping[str, Any], arrays: Arrays | No
 
 
 def receive(
-    connection: socket.socket,
-    most_head_bytes: int = MOST_HEAD_BYTES,
-    seconds: float | None = None,
+    connection: socket.socket, most_head_bytes: int = MOST_HEAD_BYTES, seconds: float | None = None
 ) -> tuple[Head, Arrays]:
     """Return the head and the arrays of the next message.
 

@@ -16,15 +16,7 @@ from serving.sandbox.fork_server import MOST_BYTES
 
 # Prefixes of the environment variables that set how fast a model computes.
 KEPT_VARIABLES = (
-    "TF_",
-    "XLA_",
-    "OMP_",
-    "OPENBLAS_",
-    "MKL_",
-    "NUMBA_",
-    "MALLOC_",
-    "LD_LIBRARY_PATH",
-    "LANG",
+    *("TF_", "XLA_", "OMP_", "OPENBLAS_", "MKL_", "NUMBA_", "MALLOC_", "LD_LIBRARY_PATH", "LANG"),
 )
 EXIT_SECONDS = 10.0
 END_SECONDS = 60.0  # for the fork server to report how a process ended
@@ -148,9 +140,7 @@ def _end_unreferenced(
 
 
 def _stop(
-    process: subprocess.Popen,
-    control: socket.socket,
-    unreferenced: "queue.SimpleQueue[int | None]",
+    process: subprocess.Popen, control: socket.socket, unreferenced: "queue.SimpleQueue[int | None]"
 ) -> None:
     unreferenced.put(None)
     control.close()

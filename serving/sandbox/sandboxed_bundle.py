@@ -113,8 +113,7 @@ class SandboxedBundle:
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
         """Return the inputs of a signature as `call` takes them; raise InvalidInput if bad."""
         arrays = check(self.signatures[signature], inputs)
-        if self.kind == "sound":
-            check_lengths(arrays)
+        check_lengths(arrays)
         return arrays
 
     def warm(self) -> None:

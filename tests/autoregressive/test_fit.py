@@ -86,7 +86,7 @@ def test_the_person_watching_reads_what_the_commands_say(tmp_path):
     said = []
     trained(steps=3, workdir=tmp_path, log=said.append)
     trained(steps=6, workdir=tmp_path, log=said.append)
-    assert said == ["4 weights", "4 weights, going on from step 3"]
+    assert said == ["4 weights", "4 weights, resuming from step 3"]
 
 
 def test_evaluations_are_metrics_and_events(tmp_path):
@@ -253,12 +253,12 @@ def test_a_loss_that_is_not_finite_ends_training_with_the_weights_before_it():
     with pytest.raises(DivergedError) as caught:
         fit(model, WAVES, steps=6, loss=loss, optimizer=ADAM, batch_size=4)
     assert str(caught.value) == (
-        "Step 3 gave loss nan and gradient norm nan and was not made; the model has the weights "
+        "Step 3 had loss nan and gradient norm nan and was not applied; the model has the weights "
         "before it. Try a lower learning rate."
     )
     assert np.isfinite(model.network.kernel.numpy()).all()
 
 
 def test_held_out_data_that_cannot_begin_again_is_named():
-    with pytest.raises(ValueError, match="`evaluate` gave no batch"):
+    with pytest.raises(ValueError, match="`evaluate` must have a batch"):
         trained(evaluate=iter([WAVES]), evaluate_every=2)

@@ -3,7 +3,8 @@
 import in_replicas
 import numpy as np
 import pytest
-from fit_models import trained
+
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -13,41 +14,28 @@ def checks(tmp_path_factory):
 
 def assert_close(found, expected):
     for one, other in zip(found, expected, strict=True):
-        if other is None:
-            assert one is None
-        else:
-            np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(one, other, rtol=0, atol=5e-6)
 
 
 @pytest.mark.parametrize("source", ["arrays", "function", "iterable", "dataset"])
-def test_two_devices_give_the_weights_of_one_from_every_source(checks, source):
-    found = checks("sources")
-    assert_close(found[source, "local:2"], found[source, "single"])
-    assert_close(found[source, "single"], found["arrays", "single"])
+def test_two_devices_give_the_weights_and_the_score_of_one(checks, source):
+    assert_close(checks("sources")[source], checks("one"))
 
 
-@pytest.mark.parametrize("strategy", ["local:2", "sharded:2x1"])
-@pytest.mark.parametrize("score", ["arrays", "function"])
-def test_devices_are_evaluated_as_one(checks, score, strategy):
-    found = checks("evaluation")
-    assert_close(found[score, strategy], found[score, "single"])
-    assert found[score, strategy][1] is not None
-
-
-def test_the_score_of_arrays_is_their_mean_loss(checks):
-    found = checks("evaluation")
-    assert_close(found["arrays", "single"], found["function", "single"])
+@pytest.mark.parametrize("evaluate", ["function", "arrays"])
+def test_a_mesh_gives_the_weights_and_the_score_of_one_device(checks, evaluate):
+    assert_close(checks("sharded")[evaluate], checks("one"))
 
 
 def test_a_run_may_change_its_devices(checks):
-    np.testing.assert_allclose(checks("resumed")[0], trained()[0], rtol=0, atol=1e-6)
+    assert_close(checks("resumed"), checks("one"))
 
 
 @pytest.mark.parametrize(
     ("source", "kind", "line"),
     [
         ("ends", "UserError", "The batches ended after 2"),
-        ("shape", "ValueError", "all batches must have the same shape, got `elements` (2, 40)"),
+        ("shape", "ValueError", "all batches must have the same shapes, got {'elements': [2, 40]"),
         ("nan", "ValueError", "`elements` must be finite, got nan at [0, 0]"),
         ("rows", "UserError", "`batch_size` must be a multiple of 2"),
     ],

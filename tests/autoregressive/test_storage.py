@@ -58,7 +58,7 @@ def test_what_is_loaded_gives_the_same_numbers(stored):
     np.testing.assert_allclose(
         loaded.conditionals(drawn), model.conditionals(drawn), rtol=1e-5, atol=1e-5
     )
-    for num in (1, 2):  # a stored step, and one that is derived from the stored program
+    for num in (1, 2):  # a stored step, and one of more rows
         for method in ("cached", "fixed-point"):
             np.testing.assert_array_equal(
                 loaded.sample(num, 12, seed=5, method=method), drawn[:num]
@@ -105,5 +105,40 @@ def test_what_cannot_be_stored_is_named(tmp_path):
 
 
 def test_a_folder_without_a_model_is_named(tmp_path):
-    with pytest.raises(UserError, match="holds no model that `save` wrote"):
+    with pytest.raises(UserError, match="contains no model that `save` wrote"):
         load(tmp_path / "nothing")
+
+
+def test_a_sample_rate_is_stored_and_kept(stored, tmp_path):
+    model, folder = stored
+    assert load(folder).sample_rate_hz is None
+    loaded = load(save(model, tmp_path / "rated", sample_rate_hz=8000))
+    assert loaded.sample_rate_hz == 8000
+    assert load(save(loaded, tmp_path / "again")).sample_rate_hz == 8000
+    with pytest.raises(
+        ValueError, match="`sample_rate_hz` must be an integer of at least 1, got -1"
+    ):
+        save(model, tmp_path / "wrong", sample_rate_hz=-1)
+
+
+@pytest.mark.parametrize("num", [1, 3, 8, 11])
+def test_a_recurrent_network_is_stored_for_any_number_of_rows(num, tmp_path):
+    model = Autoregressive(causal_networks.lstm_after_convolution(), Gaussian(levels=64))
+    loaded = load(save(model, tmp_path))
+    np.testing.assert_array_equal(loaded.sample(num, 7, seed=2), model.sample(num, 7, seed=2))
+    chunks = np.concatenate(list(loaded.stream(7, seed=2, num=num, chunk=3)), 1)
+    np.testing.assert_array_equal(chunks, model.sample(num, 7, seed=2))
+
+
+def test_a_stored_network_steps_through_several_times_at_once(tmp_path):
+    model = Autoregressive(causal_networks.two_inputs(), Gaussian(levels=64))
+    stepped = load(save(model, tmp_path)).network
+    generator = np.random.default_rng(0)
+    inputs, condition = (
+        tf.constant(generator.normal(size=[3, 5, channels]), tf.float32) for channels in (1, 2)
+    )
+    state = stepped.initial_state(3)
+    first, state = stepped.step(inputs[:, :4], state, condition[:, :4])
+    last, _ = stepped.step(inputs[:, 4:], state, condition[:, 4:])
+    whole = stepped(inputs, condition)
+    np.testing.assert_allclose(tf.concat([first, last], 1), whole, rtol=1e-5, atol=1e-5)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from benchmarks import audio, students, training
-from benchmarks.derived_step import DerivedLoop
 from benchmarks.while_loop import PlainLoop
 from distill.config import StudentConfig
 from wavenet.config import WaveNetConfig
@@ -45,7 +44,7 @@ def test_the_plain_loop_draws_the_levels_of_the_sampler(drawn, jit_compile):
 
 def test_the_derived_step_draws_the_levels_of_the_sampler(drawn):
     network, noise, condition, levels = drawn
-    assert np.array_equal(DerivedLoop(network).sample(noise, condition), levels)
+    assert np.array_equal(audio.derived_loop(network)(noise, condition), levels)
 
 
 def test_every_sampler_is_held_against_rows_of_its_size_and_batch():

@@ -160,7 +160,7 @@ def test_the_exported_step_reads_the_clips_of_the_run_and_descends_as_it_does(
     short = dataclasses.replace(SMALL.loop, num_steps=1)
     small = dataclasses.replace(SMALL, loss=loss, loop=short)
     out, teacher = tmp_path / "out", load_teacher(teacher_run)
-    portable.export_run("tiny", small, teacher, teacher_run, data, out, say=lambda line: None)
+    portable.export_run("tiny", small, teacher, teacher_run, data, out, log=lambda line: None)
     config = small.resolved(teacher, teacher_run)
     corpus = training.corpus_for(config, teacher, data, None, lambda line: None)
     expected = next(iter(training.batches(corpus, config, teacher, 7)))

@@ -10,7 +10,7 @@ from distill import shipped as shipped_students
 from distill.evaluation import systems
 from distill.model import load_student, teacher_of
 from distill.teacher import load_teacher
-from onepass import quickstart_images
+from onepass import quickstart, quickstart_images
 from wavenet import shipped
 from wavenet.data import audio, corpus
 from wavenet.evaluation import dev_corpus
@@ -119,5 +119,7 @@ def test_quickstart_speaks_measures_draws_and_reports(tmp_path, capsys, monkeypa
     assert abs(audio.rms_db(student) - audio.rms_db(recorded)) < 2.0
     assert len(audio.read(out / "teacher.wav", 16_000)) == 8000
     assert (out / "spectrograms.png").stat().st_size > 10_000
+    written = [*quickstart.FILES, *quickstart_images.image_files()]
+    assert sorted(path.name for path in out.iterdir()) == sorted(written)
     for image in ("digits-multiscale.png", "digits-pixel-by-pixel.png", "digits-growing.gif"):
         assert (out / image).stat().st_size > 1000

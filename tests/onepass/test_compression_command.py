@@ -44,6 +44,35 @@ def test_files_come_back_as_they_were(here, model):
         np.testing.assert_array_equal(np.asarray(Image.open(here / "back" / name)), image[..., 0])
 
 
+def test_what_is_there_is_not_written_over_unasked(here, capsys, model):
+    packed = ["compress", "m", "a.png", "--condition", "1", "--out", "x.onepass"]
+    unpacked = ["decompress", "m", "x.onepass", "--out", "back"]
+    (here / "x.onepass").write_bytes(b"mine")
+    line = "onepass: {} is there already; --overwrite replaces it.\n"
+    assert mistake(capsys, *packed) == line.format("x.onepass")
+    assert (here / "x.onepass").read_bytes() == b"mine"
+    assert main([*packed, "--overwrite"]) == 0
+    (here / "back").mkdir()
+    (here / "back" / "a.png").write_bytes(b"mine")
+    assert mistake(capsys, *unpacked) == line.format("back/a.png")
+    assert (here / "back" / "a.png").read_bytes() == b"mine"
+    assert main([*unpacked, "--overwrite"]) == 0
+    found = np.asarray(Image.open(here / "back" / "a.png"))
+    np.testing.assert_array_equal(found, images_for(model, 3)[0, ..., 0])
+
+
+def test_files_of_one_name_in_several_folders_all_come_back(here, model):
+    for folder, name in {"1": "a", "2": "b", "3": "c"}.items():
+        (here / folder).mkdir()
+        (here / f"{name}.png").rename(here / folder / "same.png")
+    words = ["compress", "m", "1/same.png", "2/same.png", "3/same.png", "--condition", "1"]
+    assert main([*words, "--out", "new/folder/x.onepass"]) == 0
+    assert main(["decompress", "m", "new/folder/x.onepass", "--out", "back"]) == 0
+    names = ("same.png", "same-1.png", "same-2.png")
+    for name, image in zip(names, images_for(model, 3), strict=True):
+        np.testing.assert_array_equal(np.asarray(Image.open(here / "back" / name)), image[..., 0])
+
+
 def test_a_damaged_cut_or_missing_file_is_refused_and_nothing_is_written(here, capsys):
     main(["compress", "m", "a.png", "--condition", "1", "--out", "x.onepass"])
     data = (here / "x.onepass").read_bytes()
@@ -122,4 +151,4 @@ def test_recordings_keep_every_sample(tmp_path, monkeypatch, capsys):
 def test_a_model_without_conditionals_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(compression_command, "load", lambda path: object())
     line = mistake(capsys, "compress", "shipped", "a.wav", "--out", tmp_path / "x.onepass")
-    assert "shipped has no exact conditionals" in line
+    assert "shipped cannot compress: it has no exact conditionals" in line

@@ -59,8 +59,8 @@ def understood(monkeypatch):
 
 
 def of_any_kind(words, understood, monkeypatch):
-    """Whether a run directory of sound or of images would understand the words."""
-    for makes in ("sound", "images"):
+    """Whether a model of sound, of images or of a user's would understand the words."""
+    for makes in command.COMMANDS:
         monkeypatch.setattr(command, "_model_kind", lambda word, makes=makes: makes)
         if understood(words):
             return True
@@ -68,8 +68,8 @@ def of_any_kind(words, understood, monkeypatch):
 
 
 def of_a_served_model(words):
-    """Whether a served model of sound or of images would understand the words."""
-    for kind in (sampling.SpeakArguments, sampling.DrawArguments):
+    """Whether a served model of any kind would understand the words."""
+    for kind in sampling.ARGUMENTS.values():
         with contextlib.suppress(UsageError):
             parse(kind, words, "onepass sample")
             return True

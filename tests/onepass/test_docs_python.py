@@ -19,7 +19,7 @@ from wavenet.data import audio
 REFERENCE = ROOT / "docs" / "reference"
 # What a block says, and what is run in its place.
 SMALLER = (
-    (r"steps=\d{2,}", "steps=2"),
+    (r"\bsteps=\d{2,}", "steps=2"),
     (r"length=16000", "length=50"),
     (r'load\("student"\)', 'load("shipped")'),  # run directories of hours
     (r'load\("drawn"\)', 'load("shipped-digits")'),
@@ -27,7 +27,7 @@ SMALLER = (
 # Pages that say what a folder holds; this is run before them.
 GIVEN = {
     "README": """
-import keras, numpy as np
+import keras, numpy as np, onepass
 waveforms = np.zeros([8, 100], "float32")
 keras.Sequential([keras.Input([None, 1]), keras.layers.Dense(30)]).save("mine.keras")
 """,
@@ -37,6 +37,7 @@ ONLY_COMPILED = {
     r"http://127\.0\.0\.1:8501": "it needs a server: test_docs_run.py asks one by the commands",
     r"^import serving$": "tests/serving/test_bundle.py does so with bundles that it exports",
     r"tensorflow_serving": "it asks TensorFlow Serving",
+    r"^from locust": "it is a file for locust, a load generator that no extra installs",
     r"^from run import": "it runs without TensorFlow: tests/replicator/test_portable.py and "
     "tests/pixelcnn/test_image_portable.py do so",
     r"export_stages\(": "its stages are the reader's: tests/replicator/test_pipeline_execution.py "
@@ -68,7 +69,7 @@ def cases():
         yield pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:keras")  # of a mask that no layer reads
+@pytest.mark.filterwarnings("ignore:The distutils package is deprecated")  # TensorFlow Probability
 @pytest.mark.parametrize("page", list(cases()))
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

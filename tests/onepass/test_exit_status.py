@@ -116,7 +116,7 @@ def test_only_what_the_user_can_do_otherwise_is_a_usage_error(
         raise error
 
     monkeypatch.setitem(command.RUN, "plan", run)
-    hint = " (ONEPASS_TRACEBACK=1 shows where)" if line.startswith("failed") else ""
+    hint = " (ONEPASS_TRACEBACK=1 prints the traceback)" if line.startswith("failed") else ""
     assert mistake("plan", status=status) == line + hint
     monkeypatch.setenv("ONEPASS_TRACEBACK", "1")
     with pytest.raises(type(error)):
@@ -139,3 +139,11 @@ def test_a_quickstart_that_could_measure_nothing_is_a_usage_error(mistake, optio
     line = mistake("quickstart", *option, "--out", tmp_path / "out")
     assert f"`{option[0].removeprefix('--')}` must be " in line
     assert line.endswith("(see onepass quickstart --help)") and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["report.md", "recorded.wav", "digits-growing.gif"])
+def test_a_quickstart_does_not_write_over_a_file_unasked(mistake, tmp_path, name):
+    (tmp_path / name).write_bytes(b"mine")
+    line = mistake("quickstart", "--out", tmp_path)
+    assert line == f"{tmp_path / name} is there already; --overwrite replaces it."
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]

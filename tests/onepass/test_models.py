@@ -52,10 +52,17 @@ def test_an_address_is_not_asked_before_it_is_whole():
 
 
 def test_programs_without_weights_have_no_log_prob_and_load_says_so():
-    kinds = (AudioBundle, ImageBundle, RemoteModel)
-    assert not any(hasattr(kind, "log_prob") for kind in kinds)
-    assert all(hasattr(kind, "generate") for kind in kinds)
-    assert "have no `log_prob`" in onepass.load.__doc__
+    assert not any(hasattr(kind, "log_prob") for kind in (AudioBundle, ImageBundle))
+    assert all(hasattr(kind, "generate") for kind in (AudioBundle, ImageBundle, RemoteModel))
+    assert "those of other models only generate" in " ".join(onepass.load.__doc__.split())
+
+
+@pytest.mark.parametrize("ask", [lambda m: m.log_prob([[0.0]]), lambda m: m.sample(1, 5, 0)])
+def test_a_served_model_that_is_no_users_has_neither_sample_nor_log_prob(ask):
+    remote = RemoteModel.__new__(RemoteModel)
+    remote.name, remote.spec, remote._client = "voice", {"kind": "sound"}, None
+    with pytest.raises(UserError, match="`voice` is not a model of a user; it has `generate`"):
+        ask(remote)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +141,7 @@ def test_the_report_is_of_what_the_plain_install_measures(monkeypatch, missing, 
     monkeypatch.setattr(quickstart, "left_out", lambda: missing)
     report = quickstart._quality(figures)
     assert "| log mel distance db | 2.00 | 2.00 |" in report and "| pesq |" not in report
-    assert report.startswith("## How close they come to 1 recording\n")
+    assert report.startswith("## Distance from 1 recording\n")
     assert report.endswith(last)
 
 

@@ -85,13 +85,24 @@ def test_a_smaller_grid_leaves_nothing_of_a_larger_one_of_its_seed(tmp_path, cap
     for name in ("sample_1_3_cat.png", "sample_0_3.txt", "mine_0_3.png"):
         (tmp_path / name).write_bytes(b"")
     capsys.readouterr()
-    status, names = sampled("pixelcnn", tmp_path, "--num 2")
+    status, names = sampled("pixelcnn", tmp_path, "--num 2 --overwrite")
     assert status == 0
     drawn = [f"sample_0_{row}_{CLASSES[row]}.png" for row in range(2)]
     others = ["sample_1_3_cat.png", "sample_0_3.txt", "mine_0_3.png"]
     assert names == sorted(["grid.png", *drawn, *others])
     said = capsys.readouterr().out
     assert "; removed 2 images of an earlier, larger grid\n" in said
+
+
+@pytest.mark.parametrize("name", ["sample_0_1_dog.png", "grid.png", "progression.gif"])
+def test_an_image_is_not_written_over_unasked(tmp_path, mistake, monkeypatch, name):
+    monkeypatch.setattr(models.ImageModel, "progressions", None)  # nothing is drawn before
+    (tmp_path / name).write_bytes(b"mine")
+    (tmp_path / "sample_0_3_cat.png").write_bytes(b"mine too")
+    words = ("sample", run("pixelcnn"), "--out", tmp_path, "--num", 2)
+    assert mistake(*words) == f"{tmp_path / name} is there already; --overwrite replaces it."
+    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert kept == {name: b"mine", "sample_0_3_cat.png": b"mine too"}
 
 
 def test_guided_images_are_those_of_the_model_by_every_sampler(tmp_path):

@@ -58,7 +58,7 @@ def exported(kind, folder, **changes):
     """Exports a run; gives its dataset, and its state and its loss in TensorFlow."""
     dataset = dataset_of(kind, **changes)
     config = changed(kind, **changes)
-    portable.export_run("tiny", config, data_of(kind), folder, say=image_runs.silent)
+    portable.export_run("tiny", config, data_of(kind), folder, log=image_runs.silent)
     made = ImageDensity(dataset.config)
     return dataset, TrainState(made, config.optimizer, config.loop.num_steps), made.loss
 

@@ -120,7 +120,7 @@ def sample(monkeypatch):
 
 def test_a_video_is_an_animation_and_a_strip_beside_the_real_one(sample, tmp_path, capsys):
     assert onepass.main([*sample, "--out", str(tmp_path), "--num", "1", "--seed", "3"]) == 0
-    assert f"{tmp_path}: 1 videos" in capsys.readouterr().out
+    assert f"{tmp_path}: 1 video; left" in capsys.readouterr().out
     names = ["video_3_0.gif", "video_3_0.png"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     real = image_runs.episodes(2, 2)["frames"][0, 0]
@@ -136,6 +136,21 @@ def test_a_video_is_an_animation_and_a_strip_beside_the_real_one(sample, tmp_pat
             np.testing.assert_array_equal(sheet[top : top + 96 : 6, left : left + 96 : 6], frame)
     with Image.open(tmp_path / names[0]) as opened:
         assert (opened.n_frames, opened.size) == (STEPS, (198, 100))
+
+
+def test_a_video_is_not_written_over_unasked(mistake, sample, tmp_path, monkeypatch):
+    words = [*sample, "--out", tmp_path, "--num", "1"]
+    monkeypatch.setattr(sample_command, "predict", None)  # nothing is drawn before
+    for name in ("video_0_0.gif", "video_0_0.png"):
+        (tmp_path / name).write_bytes(b"mine")
+        assert mistake(*words) == f"{tmp_path / name} is there already; --overwrite replaces it."
+        assert (tmp_path / name).read_bytes() == b"mine"
+        (tmp_path / name).unlink()
+    (tmp_path / "video_0_0.gif").write_bytes(b"mine")
+    monkeypatch.undo()
+    monkeypatch.setattr(sample_command, "load", lambda path: model("video"))
+    assert onepass.main([*map(str, words), "--overwrite"]) == 0
+    assert (tmp_path / "video_0_0.gif").read_bytes() != b"mine"
 
 
 @pytest.mark.parametrize(

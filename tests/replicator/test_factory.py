@@ -1,13 +1,14 @@
 """Which strategy the environment gives, and the one line where there is none."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 
 import pytest
-from processes import ROOT, run_together
+from processes import ROOT, SETTINGS, run_together, wait_until
 
 from replicator import strategies
 from replicator.launch import tf_config
@@ -186,6 +187,37 @@ def test_a_task_that_waits_for_others_heeds_signals(number, status):
     finally:
         process.kill()
         process.communicate()
+
+
+CONNECTING = """
+from replicator.strategies import workers
+workers.multi_worker()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_task_that_tensorflow_connects_heeds_signals(number):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(300)
+        first = f"127.0.0.1:{silent.getsockname()[1]}"
+        (own,) = tf_config.local_tasks(worker=1)
+        cluster = {"worker": [first, own.address]}
+        text = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}})
+        environment = {**os.environ, **SETTINGS, "TF_CONFIG": text}
+        process = subprocess.Popen([sys.executable, "-c", CONNECTING], env=environment)
+        try:
+            silent.accept()[0].close()  # the task's own question whether the other one is there
+            with silent.accept()[0] as connection:  # TensorFlow's, which is never answered
+                assert connection.recv(3) == b"PRI"
+
+                def ended():
+                    process.send_signal(number)
+                    return process.poll() is not None
+
+                wait_until(ended)
+        finally:
+            process.kill()
+        assert process.wait() == -number
 
 
 def test_tensorflow_takes_no_signal_for_longer_than_it_connects(monkeypatch):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from replicator.runs.intervals import finite_mean, in_words, share_of, weighted_mean
+from replicator.runs.intervals import finite_mean, format_measure, share_of, weighted_mean
 
 TRIALS = 4000
 
@@ -56,7 +56,8 @@ def test_one_value_has_no_interval():
     for measure in (weighted_mean(np.array([2.0])), finite_mean([2.0, math.nan])):
         assert (measure.mean, measure.low, measure.high, measure.n) == (2.0, None, None, 1)
     assert (
-        in_words(dataclasses.asdict(weighted_mean(np.array([2.0])))) == "2.000 (no interval, n 1)"
+        format_measure(dataclasses.asdict(weighted_mean(np.array([2.0]))))
+        == "2.000 (no interval, n 1)"
     )
     assert share_of(np.ones(1)).low < 0.5
 
@@ -64,8 +65,10 @@ def test_one_value_has_no_interval():
 def test_what_is_not_finite_is_counted():
     measure = finite_mean([1.0, math.nan, 3.0, math.inf])
     assert (measure.mean, measure.n, measure.undefined) == (2.0, 2, 2)
-    assert in_words(dataclasses.asdict(measure)).endswith("n 2, few, 2 undefined)")
-    assert in_words(dataclasses.asdict(finite_mean([math.nan]))) == "nan (no value, 1 undefined)"
+    assert format_measure(dataclasses.asdict(measure)).endswith("n 2, few, 2 undefined)")
+    assert (
+        format_measure(dataclasses.asdict(finite_mean([math.nan]))) == "nan (no value, 1 undefined)"
+    )
 
 
 @pytest.mark.parametrize("values", [[math.inf, 1.0], [math.inf, -math.inf], [math.nan, 1.0]])
@@ -76,13 +79,14 @@ def test_a_mean_of_what_is_not_finite_has_no_interval_and_raises_no_warning(valu
 
 def test_few_values_are_called_few():
     nine, ten = (dataclasses.asdict(weighted_mean(np.arange(float(n)))) for n in (9, 10))
-    assert "n 9, few" in in_words(nine) and in_words(ten).endswith("n 10)")
-    assert "few" in in_words(dataclasses.asdict(share_of(np.ones(9))))
+    assert "n 9, few" in format_measure(nine) and format_measure(ten).endswith("n 10)")
+    assert "few" in format_measure(dataclasses.asdict(share_of(np.ones(9))))
 
 
 def test_a_measure_of_an_older_folder_is_still_written():
     assert (
-        in_words({"mean": 0.5, "low": 0.25, "high": 0.75}, 100.0, 1) == "50.0 (95%: 25.0 to 75.0)"
+        format_measure({"mean": 0.5, "low": 0.25, "high": 0.75}, 100.0, 1)
+        == "50.0 (95%: 25.0 to 75.0)"
     )
 
 

@@ -252,7 +252,7 @@ def test_a_state_gone_wild_pushes_no_earlier_checkpoint_out(train, tmp_path):
     train(num_steps=2)
     (tmp_path / "run" / "checkpoints" / "best.json").unlink()
     for _ in range(2):
-        with pytest.raises(DivergedError, match=r"Step 4 gave .*\(step 2, 3\)"):
+        with pytest.raises(DivergedError, match=r"Step 4 had .*\(step 2, 3\)"):
             train(rate=1e30, keep_checkpoints=1)
     assert RunDirectory.open(tmp_path / "run").checkpoints().steps() == [2, 3]
     assert all(np.all(np.isfinite(array)) for array in newest(tmp_path / "run").values())

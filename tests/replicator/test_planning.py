@@ -29,8 +29,8 @@ from replicator.planning.measurement import Measurement, Run, Store, costed
 from replicator.planning.pipelines import Stages
 from replicator.planning.plan import Planner, cheapest
 from replicator.planning.process_use import (
-    beside_seconds,
     needed_bytes,
+    paired_seconds,
     this_machine,
     timed,
 )
@@ -494,14 +494,14 @@ def test_a_long_step_is_timed_once():
     assert len(timed(lambda: made.append(1), 3, 0.0)["seconds"]) == len(made) == 1
 
 
-def test_steps_beside_each_other_begin_together_and_are_all_made():
+def test_paired_steps_start_together_and_all_run():
     together, made = threading.Barrier(2, timeout=60), []
 
     def step(name):
         together.wait()
         made.append(name)
 
-    seconds = beside_seconds([lambda: step("a"), lambda: step("b")], 0.0, 3)
+    seconds = paired_seconds([lambda: step("a"), lambda: step("b")], 0.0, 3)
     assert seconds > 0 and sorted(made) == ["a"] * 3 + ["b"] * 3
 
 
@@ -517,6 +517,19 @@ def test_a_profile_of_a_busy_machine_is_said_to_be_one(capsys, monkeypatch, tmp_
         monkeypatch.setattr(command, "Store", lambda *_, share=share, **__: Fake(share))
         assert command.run(given, Fake()) == 0
         assert ("left 40% of the processor time" in capsys.readouterr().out) is warns
+
+
+def test_a_home_that_cannot_be_written_names_the_option(monkeypatch, tmp_path):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").write_text("no folder")
+    rest = r".* `--profiles` names another folder for profiles\.$"
+    with pytest.raises(UserError, match=r"^Cannot make the folder .*/home/\.cache/" + rest):
+        command.run(PlanArguments("fake", 4), Fake())
+    full = Store(tmp_path / "full", fresh=True)
+    (full.folder / "key.json").mkdir()
+    with pytest.raises(UserError, match=r"^Cannot write .*/full/key\.json" + rest):
+        full.kept("key", dict)
 
 
 def test_what_a_step_allocates_is_what_it_needs():

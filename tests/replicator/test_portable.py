@@ -126,7 +126,7 @@ def workdir(data, prepared, alone, tmp_path_factory):
 def folder(data, workdir, tmp_path_factory):
     """What was exported from the run directory."""
     folder = tmp_path_factory.mktemp("exported")
-    return wavenet_portable.export_run("tiny", CONFIG, data, folder, workdir, say=quiet)
+    return wavenet_portable.export_run("tiny", CONFIG, data, folder, workdir, log=quiet)
 
 
 def test_run_py_draws_the_batches_of_the_pipeline(folder, prepared):

@@ -630,14 +630,24 @@ def test_the_command_draws_all_classes_in_turn_or_one(address, tmp_path):
         np.asarray(Image.open(out / f"sample_0_{row}_class-{row}.png")).max() for row in range(9)
     ]
     assert values == [row * 20 + row for row in range(9)]
-    assert onepass.main([*common, "--num", "2", "--label", "3", "--seed", "1"]) == 0
+    again = [*common, "--num", "2", "--label", "3", "--seed", "1"]
+    assert onepass.main([*again, "--overwrite"]) == 0
     values = [np.asarray(Image.open(out / f"sample_1_{row}_class-3.png")).max() for row in range(2)]
     assert values == [61, 62]
     for name in ("grid.png", "progression.png", "progression.gif"):
         assert (out / name).stat().st_size > 100
     for words, (number, value) in {"--label 3": (3, 65), "": (0, 5)}.items():
-        assert onepass.main([*common, "--num", "1", "--guidance", "5", *words.split()]) == 0
+        more = ["--num", "1", "--guidance", "5", "--overwrite", *words.split()]
+        assert onepass.main([*common, *more]) == 0
         assert np.asarray(Image.open(out / f"sample_0_0_class-{number}.png")).max() == value
+
+
+@pytest.mark.parametrize("name", ["sample_0_1_class-1.png", "progression.png"])
+def test_an_image_is_not_written_over_unasked(address, tmp_path, mistake, name):
+    (tmp_path / name).write_bytes(b"mine")
+    words = ("sample", f"{address}/shapes", "--out", tmp_path, "--num", 2)
+    assert mistake(*words) == f"{tmp_path / name} is there already; --overwrite replaces it."
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]
 
 
 def test_captions_are_asked_for_in_turn():

@@ -267,7 +267,7 @@ def test_loading_without_end_is_ended(load, when):
 def test_a_refusal_is_a_refusal_and_says_whether_the_disk_is_at_fault(fork_server, tmp_path):
     folder = tmp_path / "voice/1"
     folder.mkdir(parents=True)
-    with pytest.raises(UserError, match=r"is no bundle, and holds no version of one\."):
+    with pytest.raises(UserError, match=r"is not a bundle, and holds no version of one\."):
         SandboxedBundle(folder, fork_server, LIMITS, {})
     (folder / "model.json").write_text("{}")
     with pytest.raises(UserError, match=r"is not a bundle: it has no manifest\.json\.") as refused:

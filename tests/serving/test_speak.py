@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import socket
 import struct
 import threading
 import time
@@ -254,8 +255,30 @@ def test_what_is_no_recording_is_refused(data):
     assert "0x" not in str(caught.value)
 
 
-def test_a_recording_that_lies_about_its_length_is_no_longer_than_it_is():
-    assert len(decode_recording(wav(10**8), RATE, 10)) <= 64
+@pytest.mark.parametrize("container", ["WAV", "FLAC"])
+def test_a_recording_that_is_cut_short_is_refused(container):
+    data = recording(container, seconds=2)
+    assert len(decode_recording(data, RATE, 10)) == 2 * RATE
+    with pytest.raises(InvalidInput, match="`recording` must"):
+        decode_recording(data[: len(data) // 2], RATE, 10)
+
+
+def test_what_a_header_promises_is_said_unless_its_writer_could_not_tell():
+    words = "must be whole: its header promises 2,000 samples, it has 32"
+    with pytest.raises(InvalidInput, match=words):
+        decode_recording(wav(2000, data=bytes(64)), RATE, 10)
+    assert len(decode_recording(wav(2**32 - 1, data=bytes(64)), RATE, 10)) == 32
+
+
+def test_a_body_that_ends_before_its_length_is_answered(models):
+    words = b"The connection ended before the body of the request did."
+    for length in (b"Content-Length: 500", b"Transfer-Encoding: chunked"):
+        with Running(models) as running, running.connection() as connection:
+            head = b"POST " + SPEAK.encode() + b" HTTP/1.1\r\nHost: localhost\r\n" + length
+            connection.sendall(head + b"\r\n\r\n20\r\n{")
+            connection.shutdown(socket.SHUT_WR)
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 400 ") and words in answer
 
 
 def test_a_long_recording_is_refused_before_it_is_decoded(monkeypatch):

@@ -19,7 +19,7 @@ def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported")
     data = runs.recordings(folder / "speech")
     config = runs.looped(evaluate_every_steps=4)
-    train("wavenet-smoke", config, data, folder / "run", say=lambda line: None)
+    train("wavenet-smoke", config, data, folder / "run", log=lambda line: None)
     words = ["export", str(folder / "run"), "--out", str(folder / "model"), "--bare"]
     assert onepass.main([*words, "--data-licence", "CC0 of a voice."]) == 0
     return folder
@@ -75,7 +75,7 @@ def of_two(tmp_path_factory):
         shutil.copy(next(files), folder / "voices" / place / f"{place[-3:]}.flac")
     data = DataConfig(16_000, by_speaker=True, clip_samples=512, batch_size=2)
     config = dataclasses.replace(runs.looped(num_steps=2), data=data)
-    train("wavenet-smoke", config, folder / "voices", folder / "run", say=lambda line: None)
+    train("wavenet-smoke", config, folder / "voices", folder / "run", log=lambda line: None)
     return folder / "run"
 
 

@@ -40,7 +40,7 @@ def figures_of(tmp_path_factory):
             network=dataclasses.replace(config.network, **network),
             data=dataclasses.replace(config.data, features=()),
         )
-        train("wavenet-smoke", config, data, folder / "run", say=lambda line: None)
+        train("wavenet-smoke", config, data, folder / "run", log=lambda line: None)
         model = load(folder / "run")
         corpus = evaluation.dev_corpus(model, data)
         return {"model": "m", "step": 1, "data": "d"} | evaluation.evaluate(model, corpus, copies=1)
@@ -51,7 +51,7 @@ def figures_of(tmp_path_factory):
 def test_bits_of_mu_law_are_not_set_beside_flac(figures_of):
     mu_law = dict(likelihood="categorical", levels=256, front_width=1, linear_prediction=False)
     figures = figures_of(**mu_law)
-    text = evaluation.in_words(figures)
+    text = evaluation.format_report(figures)
     assert figures["codec"] == {} and "untrained_predictor" not in figures
     assert "%)" not in text and "FLAC               not compared" in text
     json.dumps(figures)
@@ -60,6 +60,7 @@ def test_bits_of_mu_law_are_not_set_beside_flac(figures_of):
 def test_bits_of_16_bit_samples_are_set_beside_flac(figures_of):
     figures = figures_of()
     bits, flac = figures["bits_per_sample"], figures["codec"]["flac"]
-    assert f"on the same 16-bit samples ({100 * (bits / flac - 1):+.1f}%)" in evaluation.in_words(
-        figures
+    assert (
+        f"on the same 16-bit samples ({100 * (bits / flac - 1):+.1f}%)"
+        in evaluation.format_report(figures)
     )

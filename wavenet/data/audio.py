@@ -144,7 +144,7 @@ def _decode(path: Path) -> Sound:
         at_full_scale += int(np.count_nonzero(np.abs(block) >= FULL_SCALE))
         total += block.size
         mixed.add(block)
-        missing = _missing(file, total // channels)
+        missing = missing_samples(file, total // channels)
     if mixed is None:
         raise AudioError(path, "holds no samples")
     waveform = mixed.waveform
@@ -153,8 +153,13 @@ def _decode(path: Path) -> Sound:
     return Sound(waveform, rate_hz, channels, at_full_scale / total, cancelled, missing)
 
 
-def _missing(file: soundfile.SoundFile, there: int) -> int:
-    """Return the samples per channel that the header of a file promises beyond those it holds."""
+def missing_samples(file: soundfile.SoundFile, there: int) -> int:
+    """Return the samples per channel that a header promises beyond those that the file holds.
+
+    Args:
+      file: read to its end.
+      there: samples per channel that were read.
+    """
     said = PROMISED.search(file.extra_info)
     if said is None:
         missing = file.frames - there

@@ -71,7 +71,7 @@ def unlike(frames: np.ndarray, trained: FrameStatistics, mel: MelConvention) -> 
     if low < -ROUNDING or high > trained.high + MARGIN:
         ends = f"{_log(low, mel):.2f} to {_log(high, mel):.2f}"
         known = f"{_log(0.0, mel):.2f} to {_log(trained.high, mel):.2f}"
-        return f"values from {ends}, where the model knows {known}: {in_words(mel)}"
+        return f"values from {ends}, where the model knows {known}: {describe(mel)}"
     distance = (float(frames.mean()) - trained.mean) / trained.deviation
     spread = float(frames.std()) / trained.deviation
     if len(frames) < LEAST_FRAMES or not (distance > FAR or (distance > LOUD and spread < NARROW)):
@@ -79,10 +79,10 @@ def unlike(frames: np.ndarray, trained: FrameStatistics, mel: MelConvention) -> 
     scale = abs(mel.silence)
     found = f"mean {_log(float(frames.mean()), mel):.2f}, spread {scale * frames.std():.2f}"
     known = f"mean {_log(trained.mean, mel):.2f}, spread {scale * trained.deviation:.2f}"
-    return f"{found}, where the model knows {known}: {in_words(mel)}"
+    return f"{found}, where the model knows {known}: {describe(mel)}"
 
 
-def in_words(mel: MelConvention) -> str:
+def describe(mel: MelConvention) -> str:
     """Return a convention in a few words."""
     return (
         f"{mel.log} logarithms of magnitudes, at least {mel.floor:g}, {mel.bands} bands of scale "

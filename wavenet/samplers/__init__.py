@@ -1,4 +1,4 @@
-"""Sound from a WaveNet by three samplers that agree: by definition, by XLA, by Numba."""
+"""Samplers of a WaveNet that agree: by definition, by XLA, by Numba."""
 
 from wavenet.samplers.generation import CHUNK_SAMPLES, Request, generate, stream
 from wavenet.samplers.naive import NaiveSampler

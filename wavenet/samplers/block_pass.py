@@ -7,24 +7,25 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from wavenet.networks import Network
+from wavenet.sound_network import Network
 
 
 class PassState(NamedTuple):
-    """All that a block depends on beside its own inputs and condition; it ends with a bunch."""
+    """All that a block depends on besides its own inputs and condition; it ends with a bunch."""
 
     inputs: tf.Tensor
-    """The newest of `network.inputs`, [batch, history]."""
+    """The newest `network.inputs`, [batch, history]."""
     condition: tf.Tensor
     """The condition of these, [batch, history, channels]; no channel where there is none."""
     pasts: list[tf.Tensor]
-    """What every layer read last, [batch, its `past_steps`, residual_channels]."""
+    """The last inputs of every layer, [batch, its `past_steps`, residual_channels]."""
 
 
 class BlockPass:
     """One pass over a block, with a network's current weights.
 
-    network: without a context stack, whose condition comes from whole blocks of sound.
+    Args:
+      network: without a context stack, whose condition comes from whole blocks of sound.
     """
 
     def __init__(self, network: Network):
@@ -36,7 +37,7 @@ class BlockPass:
         self.history = -(-past // self.bunch) * self.bunch
 
     def initial_state(self, batch: int) -> PassState:
-        """The state before the first sample: silence."""
+        """Return the state before the first sample: silence."""
         config, network = self.network.config, self.network
         inputs = tf.zeros([batch, self.history], network.front_dtype)
         if config.reads_levels:
@@ -50,7 +51,7 @@ class BlockPass:
         return PassState(inputs, condition, pasts)
 
     def __call__(self, state: PassState, levels, condition):
-        """The parameters of a block [batch, time, parameters], and what `after` takes.
+        """Return the parameters of a block [batch, time, parameters], and the input of `after`.
 
         Args:
           state: before the block.
@@ -69,12 +70,12 @@ class BlockPass:
         return parameters, PassState(inputs, condition, pasts)
 
     def after(self, read: PassState, levels, samples) -> PassState:
-        """The state after so many samples of a block.
+        """Return the state after so many samples of a block.
 
         Args:
           read: from the pass over it.
           levels: int32 [batch, time] of the block; only the last of these samples, or of their
-            bunch, may be another one than in the pass.
+            bunch, may differ from the pass.
           samples: int32 [batch], whole bunches.
         """
         inputs = tf.cast(self.network.inputs(levels), read.inputs.dtype)

@@ -1,7 +1,7 @@
-"""A step of a vocoder: the layers once a bunch, and each of its samples, over buffers of the past.
+"""A step of a vocoder: the layers once per bunch, and each of its samples, over past buffers.
 
-Buffers are wave, residuals and samples over their level, float [rows, batch] each; what lies before
-`end` is the past, the newest row last.
+Buffers are wave, residuals and samples over their level, float [rows, batch] each; rows before
+`end` are the past, the newest row last.
 """
 
 import tensorflow as tf
@@ -32,8 +32,10 @@ class BunchStep(LayerStep):
         """Return what the layers give to the head [batch, B * units], and the queues after it.
 
         Args:
-          number: of the bunch since the start. time: of its first sample in the chunk.
+          number: of the bunch since the start.
+          time: index of the bunch's first sample.
           end: of the past in the buffers.
+          buffers: wave, residuals and samples over their level.
           queues: see `LayerStep.skips`.
           gates: see `LayerStep.skips`.
         """
@@ -49,7 +51,11 @@ class BunchStep(LayerStep):
     def parameters(self, time, end, buffers, given):
         """Return the parameters of one sample [batch, parameters], and its prediction [batch].
 
-        given: what the layers give to the head of this sample, [batch, units].
+        Args:
+          time: index of the sample.
+          end: row of the buffers after the newest.
+          buffers: wave, residuals and samples over their level.
+          given: the layers' input to the head of this sample, [batch, units].
         """
         network = self.network
         wave, residual, scaled = buffers

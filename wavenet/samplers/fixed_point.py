@@ -11,8 +11,8 @@ window then begins behind them, in each row of a batch for itself.
 
 import tensorflow as tf
 
-from wavenet.networks import Network
 from wavenet.samplers.block_pass import BlockPass, PassState, window
+from wavenet.sound_network import Network
 
 WINDOW_SAMPLES = 64
 
@@ -25,7 +25,7 @@ class FixedPointSampler:
       window_samples: that a pass computes; rounded up to whole bunches.
     """
 
-    found = "passes"  # beside levels and state, what `generate_chunk` returns
+    found = "passes"  # in addition to levels and state, what `generate_chunk` returns
 
     def __init__(self, network: Network, window_samples: int = WINDOW_SAMPLES):
         self.network, self._pass = network, BlockPass(network)
@@ -35,18 +35,18 @@ class FixedPointSampler:
         self._prime = tf.function(self._primed, autograph=False, reduce_retracing=True)
 
     def initial_state(self, batch: int) -> PassState:
-        """The state before the first sample: silence."""
+        """Return the state before the first sample: silence."""
         return self._pass.initial_state(batch)
 
     def generate_chunk(self, state: PassState, condition, noise, temperature: float = 1.0):
-        """The next levels int32 [batch, time], the passes they took, and the state after them.
+        """Return the next levels int32 [batch, time], the passes they took, and the next state.
 
-        Arguments as for `XlaSampler.generate_chunk`; of a vocoder the noise is of whole bunches.
+        Arguments as for `XlaSampler.generate_chunk`; for a vocoder the noise is of whole bunches.
         """
         return self._chunk(state, condition, noise, tf.constant(temperature, tf.float32))
 
     def prime(self, state: PassState, condition, levels) -> PassState:
-        """The state after the given levels, int32 [batch, time]: one pass, whole bunches."""
+        """Return the state after the given levels, int32 [batch, time]: one pass, whole bunches."""
         return self._prime(state, condition, levels)
 
     def _primed(self, state, condition, levels):
@@ -54,7 +54,7 @@ class FixedPointSampler:
         return self._pass.after(read, levels, tf.fill(tf.shape(levels)[:1], tf.shape(levels)[1]))
 
     def chunk(self, state: PassState, condition, noise, temperature):
-        """What `generate_chunk` compiles: a pure function of tensors and the weights."""
+        """Return the result of `generate_chunk`, a pure function of tensors and the weights."""
         (batch, time), length = noise.shape[:2], self.window_samples
         middle, bunch = self.network.config.levels // 2, self._pass.bunch
         beyond = [[0, 0], [0, length], [0, 0]]

@@ -1,7 +1,7 @@
-"""Sound from a WaveNet: whole or in chunks, by any of three samplers that agree.
+"""Sound from a WaveNet: whole or in chunks, by any of the samplers, which agree.
 
-A sound is named by its seed and row: whatever the batch, the chunks or the sampler, the noise of
-sample t is the same, so that the waveform is too.
+Seed and row determine a sound: whatever the batch, the chunks or the sampler, the noise of sample t
+is the same, so that the waveform is too.
 """
 
 import functools
@@ -12,12 +12,12 @@ import numpy as np
 import tensorflow as tf
 
 from wavenet.network import WaveNet
-from wavenet.networks import Network
 from wavenet.samplers import naive
 from wavenet.samplers.fixed_point import FixedPointSampler
 from wavenet.samplers.numba.sampler import is_known, sampler_for
 from wavenet.samplers.vocoder import VocoderSampler
 from wavenet.samplers.xla import XlaSampler
+from wavenet.sound_network import Network
 from wavenet.speech_model import PassCount, Request
 from wavenet.vocoder import VocoderWaveNet
 
@@ -26,7 +26,7 @@ CHUNK_SAMPLES = 1024
 
 
 def generate(network: Network, request: Request, backend: Backend = "auto") -> np.ndarray:
-    """The levels of the sounds asked for, int32 [batch, num_samples], without the prime."""
+    """Return the levels of the requested sounds, int32 [batch, num_samples], without the prime."""
     return np.concatenate(list(stream(network, request, backend)), axis=1)
 
 
@@ -37,17 +37,17 @@ def stream(
     chunk_samples: int = CHUNK_SAMPLES,
     count: PassCount | None = None,
 ) -> Iterator[np.ndarray]:
-    """The same levels in chunks int32 [batch, up to chunk_samples], as they are made.
+    """Yield the same levels in chunks int32 [batch, up to chunk_samples], as they are made.
 
     Args:
       network: its current weights.
-      request: what to generate.
-      backend: "numba" runs on this processor, "xla" on TensorFlow's device, "fixed-point" there,
-        in passes over many samples, "naive" evaluates the whole network for every sample; "auto"
-        takes numba, or xla where there is an accelerator, or no loop of numba's for the network and
-        its distribution.
+      request: the sounds.
+      backend: "numba" runs on this processor, "xla" on TensorFlow's device, "fixed-point" there, in
+        passes over many samples, "naive" evaluates the whole network for every sample; "auto" takes
+        numba, or xla where there is an accelerator, or no Numba loop for the network and its
+        distribution.
       chunk_samples: of a chunk; with a context stack, its block is taken instead.
-      count: takes note of the passes of "fixed-point".
+      count: records the passes of "fixed-point".
     """
     _check(network, request)
     if backend == "auto":
@@ -62,7 +62,7 @@ def stream(
 
 
 def condition_of(network: Network, request: Request) -> np.ndarray | None:
-    """The condition of prime and sound, [batch, time, channels], or None."""
+    """Return the whole condition, float32 [batch, time, channels], or None."""
     total = primed_samples(request) + request.num_samples
     condition = network.condition(request.frames, request.speaker, total)
     if condition is not None and condition.shape[1] < total:
@@ -71,7 +71,7 @@ def condition_of(network: Network, request: Request) -> np.ndarray | None:
 
 
 def primed_samples(request: Request) -> int:
-    """Samples of the prime."""
+    """Return the number of samples of the prime."""
     return 0 if request.prime is None else request.prime.shape[1]
 
 
@@ -107,7 +107,7 @@ def _naive(network: Network, request: Request) -> np.ndarray:
 
 
 def _padded(condition, length: int):
-    """The last chunk runs to its full length, so that nothing is compiled for its size."""
+    """Return the last chunk at full length, so that nothing is compiled for its size."""
     return tf.pad(condition, [[0, 0], [0, length - condition.shape[1]], [0, 0]])
 
 

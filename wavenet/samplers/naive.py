@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from wavenet.networks import Network
+from wavenet.sound_network import Network
 
 
 class NaiveSampler:
@@ -15,11 +15,12 @@ class NaiveSampler:
         self._parameters = tf.function(self._last, autograph=False)
 
     def parameters(self, levels: np.ndarray, condition, position: int):
-        """The parameters of sample `position`, float32 [batch, parameters].
+        """Return the parameters of sample `position`, float32 [batch, parameters].
 
         Args:
           levels: int32 [batch, time], read before `position` only.
           condition: [batch, time, channels] or None.
+          position: of the sample.
         """
         # The window begins at the start of the sound or one receptive field back, so that the
         # zeros a convolution pads with are those the sound itself would have.
@@ -42,13 +43,16 @@ def generate(
     temperature: float = 1.0,
     window_samples: int | None = None,
 ):
-    """The levels with every sample from `start` on drawn, and the parameters they came from.
+    """Return the levels with every sample from `start` on drawn, and their parameters.
 
     Args:
+      network: its current weights.
       levels: int32 [batch, time]; those before `start` are the prime.
+      start: the first sample to draw.
       noise: float32 [batch, time - start, noise_channels].
       condition: [batch, time, channels] or None.
-      window_samples: what a pass sees; by default all of it, or the receptive field if that is
+      temperature: 1 samples the model, less is closer to its mode.
+      window_samples: input of a pass; by default all of it, or the receptive field if that is
         shorter and there is no context stack.
     """
     time = levels.shape[1]

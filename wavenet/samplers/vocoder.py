@@ -1,7 +1,7 @@
-"""Cached generation of a vocoder as one XLA program a chunk: a step of the layers a bunch.
+"""Cached generation of a vocoder as one XLA program per chunk: a step of the layers per bunch.
 
-The layers' queues are those of `xla.Rings`, one entry a bunch. What layers and head read of the
-past directly, samples and residuals, lies in two buffers as long as history and chunk together.
+The layers' queues are those of `xla.Rings`, one entry per bunch. The past samples and residuals
+that layers and head read directly are in buffers as long as history and bunch together.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from wavenet.vocoder import VocoderWaveNet
 
 
 class VocoderState(NamedTuple):
-    """All that the next bunch depends on beside noise and condition."""
+    """All that the next bunch depends on besides noise and condition."""
 
     position: tf.Tensor
     """int32 [], samples so far, a multiple of the bunch."""
@@ -31,7 +31,7 @@ class VocoderState(NamedTuple):
 class VocoderSampler:
     """Generates with a network's current weights; compiled once for each chunk shape."""
 
-    found = "parameters"  # beside levels and state, what `generate_chunk` returns
+    found = "parameters"  # in addition to levels and state, what `generate_chunk` returns
 
     def __init__(self, network: VocoderWaveNet):
         self.network = network
@@ -41,17 +41,17 @@ class VocoderSampler:
         self._prime = tf.function(self._primed, autograph=False, reduce_retracing=True)
 
     def initial_state(self, batch: int) -> VocoderState:
-        """The state before the first sample: silence, and empty queues."""
+        """Return the state before the first sample: silence, and empty queues."""
         config, network = self.network.config, self.network
         past = tf.zeros([self.history, batch], network.front_dtype)
         queues = tf.zeros([self.rings.slots, batch, config.residual_channels], network.dtype)
         return VocoderState(tf.constant(0), past, past, past, queues)
 
     def generate_chunk(self, state: VocoderState, condition, noise, temperature: float = 1.0):
-        """The next levels, int32 [batch, time], their parameters, and the state after them.
+        """Return the next levels, int32 [batch, time], their parameters, and the next state.
 
         Args:
-          state: from `initial_state`, `prime` or the chunk before.
+          state: from `initial_state`, `prime` or the previous chunk.
           condition: [batch, time, channels] of these samples.
           noise: float32 [batch, time, noise_channels] of these samples, whole bunches.
           temperature: 1 samples the model, less is closer to its mode.
@@ -59,16 +59,16 @@ class VocoderSampler:
         return self._chunk(state, condition, noise, tf.constant(temperature, tf.float32))
 
     def prime(self, state: VocoderState, condition, levels) -> VocoderState:
-        """The state after the given levels, int32 [batch, time], computed in one parallel pass.
+        """Return the state after the given levels, int32 [batch, time], from one parallel pass.
 
         `state` must be an initial state; time must be a multiple of the bunch.
         """
         return self._prime(state, condition, levels)
 
     def chunk(self, state: VocoderState, condition, noise, temperature):
-        """What `generate_chunk` compiles: a pure function of tensors and the weights.
+        """Return the result of `generate_chunk`, a pure function of tensors and the weights.
 
-        temperature: float32 [], or [batch], one for each.
+        The temperature is float32 [], or [batch], one for each.
         """
         network, bunch = self.network, self.network.config.bunch_samples
         rows, time = noise.shape[0], noise.shape[1]
@@ -79,7 +79,7 @@ class VocoderSampler:
         step = BunchStep(network, self.rings, made)
         local = tf.cast(made.local, network.dtype)[:, ::bunch]
         gates = step.gate_offsets(local, batch, time // bunch)
-        room = [[0, time], [0, 0]]
+        room = [[0, bunch], [0, 0]]
         buffers = tuple(tf.pad(x, room) for x in (state.wave, state.residual, state.scaled))
         outputs = network.likelihood.num_parameters
         written = (
@@ -89,18 +89,17 @@ class VocoderSampler:
         start = state.position // bunch
 
         def body(n, buffers, queues, levels, parameters):
-            first = n * bunch
-            given, queues = step.of_bunch(
-                start + n, first, self.history + first, buffers, queues, gates[n]
-            )
+            first, end = n * bunch, self.history
+            given, queues = step.of_bunch(start + n, first, end, buffers, queues, gates[n])
             for i, part in enumerate(tf.split(given, bunch, -1)):
-                time, end = first + i, self.history + first + i
+                time, end = first + i, self.history + i
                 now, predicted = step.parameters(time, end, buffers, part)
                 level = network.likelihood.sample(now, noise[:, time], temperature)
                 value = tf.cast(network.inputs(level), state.wave.dtype)
                 buffers = written_at(buffers, end, step.entries(time, value, predicted))
                 levels = levels.write(time, level)
                 parameters = parameters.write(time, now)
+            buffers = tuple(tf.pad(x[bunch:], room) for x in buffers)
             return n + 1, buffers, queues, levels, parameters
 
         _, buffers, queues, levels, parameters = tf.while_loop(
@@ -109,7 +108,7 @@ class VocoderSampler:
             (tf.constant(0), buffers, state.queues, *written),
             maximum_iterations=time // bunch,
         )
-        wave, residual, scaled = (x[-self.history :] for x in buffers)
+        wave, residual, scaled = (x[: self.history] for x in buffers)
         after = VocoderState(state.position + time, wave, residual, scaled, queues)
         return tf.transpose(levels.stack()), tf.transpose(parameters.stack(), [1, 0, 2]), after
 

@@ -1,8 +1,8 @@
-"""Cached generation as one XLA program a chunk: one queue per layer, O(layers) work a sample.
+"""Cached generation as one XLA program per chunk: one queue per layer, O(layers) work per sample.
 
 Le Paine et al. 2016, "Fast WaveNet Generation Algorithm" (arXiv 1611.09482): a layer of dilation d
 and width k keeps its last (k - 1) d inputs; a step reads k - 1 of them and writes one. All queues
-lie in one ring buffer, so that a step gathers every past tap at once and scatters once, and the
+are in one ring buffer, so that a step gathers every past tap at once and scatters once, and the
 skips of all layers are one matrix product: XLA on a CPU pays per operation, not per FLOP.
 """
 
@@ -13,12 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from wavenet.config import WaveNetConfig
-from wavenet.network import WaveNet, gated
-from wavenet.networks import Network
+from wavenet.network import WaveNet
+from wavenet.residual_layers import gated
+from wavenet.sound_network import Network
 
 
 class SamplerState(NamedTuple):
-    """All that the next sample depends on beside noise and condition."""
+    """All that the next sample depends on besides noise and condition."""
 
     position: tf.Tensor
     """int32 [], samples so far."""
@@ -39,7 +40,7 @@ def xla_sampler(network: Network) -> Any:
 class XlaSampler:
     """Generates with a network's current weights; compiled once for each chunk shape."""
 
-    found = "parameters"  # beside levels and state, what `generate_chunk` returns
+    found = "parameters"  # in addition to levels and state, what `generate_chunk` returns
 
     def __init__(self, network: WaveNet):
         self.network = network
@@ -48,7 +49,7 @@ class XlaSampler:
         self._prime = tf.function(self._primed, autograph=False, reduce_retracing=True)
 
     def initial_state(self, batch: int) -> SamplerState:
-        """The state before the first sample: silence, and empty queues."""
+        """Return the state before the first sample: silence, and empty queues."""
         config = self.network.config
         past = tf.zeros([batch, config.front_width])
         if config.reads_levels:
@@ -58,10 +59,10 @@ class XlaSampler:
         return SamplerState(tf.constant(0), past, queues, blocks)
 
     def generate_chunk(self, state: SamplerState, condition, noise, temperature: float = 1.0):
-        """The next levels, int32 [batch, time], their parameters, and the state after them.
+        """Return the next levels, int32 [batch, time], their parameters, and the next state.
 
         Args:
-          state: from `initial_state`, `prime` or the chunk before.
+          state: from `initial_state`, `prime` or the previous chunk.
           condition: [batch, time, channels] of these samples, or None.
           noise: float32 [batch, time, noise_channels] of these samples. With a context stack the
             time must be `context_block_samples`.
@@ -70,7 +71,7 @@ class XlaSampler:
         return self._chunk(state, condition, noise, tf.constant(temperature, tf.float32))
 
     def prime(self, state: SamplerState, condition, levels) -> SamplerState:
-        """The state after the given levels, int32 [batch, time], computed in one parallel pass.
+        """Return the state after the given levels, int32 [batch, time], from one parallel pass.
 
         `state` must be an initial state; with a context stack the time must be a multiple of
         `context_block_samples`.
@@ -78,9 +79,9 @@ class XlaSampler:
         return self._prime(state, condition, levels)
 
     def chunk(self, state: SamplerState, condition, noise, temperature):
-        """What `generate_chunk` compiles: a pure function of tensors and the weights.
+        """Return the result of `generate_chunk`, a pure function of tensors and the weights.
 
-        temperature: float32 [], or [batch], one for each.
+        The temperature is float32 [], or [batch], one for each.
         """
         step = Step(self.network, self.rings)
         rows, time = noise.shape[0], noise.shape[1]
@@ -156,7 +157,7 @@ def _(network: WaveNet) -> XlaSampler:
 
 
 class Rings:
-    """Where the queue of each layer lies in the one ring buffer."""
+    """The location of each layer's queue in the one ring buffer."""
 
     def __init__(self, config: WaveNetConfig):
         self.taps = config.filter_width - 1
@@ -177,7 +178,7 @@ class Rings:
         return self.starts + position % self.lengths
 
     def fill(self, hiddens: list[tf.Tensor]):
-        """The buffer [slots, batch, channels] after layers' inputs [batch, time, channels]."""
+        """Return the buffer [slots, batch, channels] after inputs [batch, time, channels]."""
         return tf.concat(
             [
                 self._ring(hidden, int(length))
@@ -188,7 +189,7 @@ class Rings:
 
     @staticmethod
     def _ring(hidden, length: int):
-        """The last `length` steps, the one of time t in slot t mod length."""
+        """Return the last `length` steps, the one of time t in slot t mod length."""
         time = tf.shape(hidden)[1]
         recent = tf.pad(hidden, [[0, 0], [length, 0], [0, 0]])[:, -length:]
         return tf.transpose(tf.roll(recent, time % length, 1), [1, 0, 2])
@@ -211,7 +212,7 @@ class LayerStep:
         self.skip_kernel = skips * network.stack.skip_scale
 
     def gate_offsets(self, condition, batch: int, time: int):
-        """What the condition and the biases add to every gate, [time, batch, layers, 2 gate]."""
+        """Return the part of condition and biases in every gate, [time, batch, layers, 2 gate]."""
         bias = tf.stack([layer.gate_bias for layer in self.layers])
         if condition is None:
             return tf.broadcast_to(tf.cast(bias, self.network.dtype), [time, batch, *bias.shape])
@@ -222,11 +223,13 @@ class LayerStep:
         return offsets + tf.cast(bias, condition.dtype)
 
     def skips(self, position, hidden, queues, gates):
-        """The scaled sum of skips [batch, skip] of a step, and the queues after it.
+        """Return the scaled sum of skips [batch, skip] of a step, and the queues after it.
 
         Args:
-          position: of the step. hidden: the first layer's input, [batch, residual].
-          queues: past inputs of all layers. gates: of the step, from `gate_offsets`.
+          position: of the step.
+          hidden: the first layer's input, [batch, residual].
+          queues: past inputs of all layers.
+          gates: of the step, from `gate_offsets`.
         """
         taps = tf.gather(queues, self.rings.reads(position))
         hiddens, units = [], []
@@ -248,13 +251,13 @@ class Step(LayerStep):
     network: WaveNet
 
     def __call__(self, position, past, queues, gates):
-        """The parameters of this step, float32 [batch, parameters], and the queues after it."""
+        """Return the parameters of this step, float32 [batch, parameters], and the queues."""
         hidden, prediction = self._front(past)
         skips, queues = self.skips(position, hidden, queues, gates)
         return self.network.head(skips, prediction), queues
 
     def shift(self, past, level):
-        """The past inputs once `level`, int32 [batch], is one of them."""
+        """Append `level`, int32 [batch], to the past inputs."""
         if self.network.config.reads_levels:
             return level[:, None]
         return tf.concat([past[:, 1:], self.network.wave(level)[:, None]], 1)

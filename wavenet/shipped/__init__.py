@@ -1,4 +1,4 @@
-"""What comes with the package: recordings, and trained teachers with their cards."""
+"""Recordings and trained teachers that come with the package, with their cards."""
 
 import importlib.resources
 from pathlib import Path
@@ -12,16 +12,19 @@ FOLDERS = {
 
 
 def recordings_folder() -> Path:
-    """The folder of the shipped recordings: one US-English woman, 24 kHz, CC0, `train/`, `dev/`."""
+    """Return the folder of the shipped recordings, `train/` and `dev/`.
+
+    They are of one US-English woman, at 24 kHz, CC0.
+    """
     return Path(str(importlib.resources.files(__name__))) / "kathleen"
 
 
 def folder(name: str) -> Path:
-    """The folder of a shipped teacher: a model folder, see `wavenet.model.load`."""
+    """Return the folder of a shipped teacher: a model folder, see `wavenet.model.load`."""
     return Path(str(importlib.resources.files(__name__))) / FOLDERS[name]
 
 
 def model_folder(path: Path) -> Path:
-    """The path; where it is a shipped teacher's name and no folder's, the teacher's folder."""
+    """Return the path, or the shipped teacher's folder for its name where no folder has it."""
     path = Path(path)
     return folder(str(path)) if str(path) in FOLDERS and not path.exists() else path

@@ -35,7 +35,7 @@ def test_steps_in_jax_equal_those_in_tensorflow(
     config = dataclasses.replace(PRESETS[preset].config, **changes)
     teacher, run = image_runs.model("multiscale"), image_runs.run("multiscale")
     what = (preset, config, teacher, run, images(), tmp_path)
-    portable.export_run(*what, say=image_runs.silent)
+    portable.export_run(*what, log=image_runs.silent)
     dataset = training.dataset_for(config, teacher, images())
     student, frozen = training.student_and_teacher(dataset.config, teacher)
     state = TrainState(student, config.optimizer, config.loop.num_steps)

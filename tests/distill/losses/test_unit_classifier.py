@@ -57,7 +57,7 @@ def lines():
 @pytest.fixture(scope="module")
 def classifier(corpus, lines):
     return unit_classifier.train_units(
-        corpus, num_units=8, channels=16, steps=250, batch_size=8, clip_frames=48, say=lines.append
+        corpus, num_units=8, channels=16, steps=250, batch_size=8, clip_frames=48, log=lines.append
     )
 
 
@@ -93,7 +93,7 @@ def test_units_are_the_sounds_of_the_language(classifier):
 def test_the_seed_decides_units_and_weights(corpus):
     def made(seed):
         return unit_classifier.train_units(
-            corpus, num_units=5, channels=4, steps=1, seed=seed, say=len
+            corpus, num_units=5, channels=4, steps=1, seed=seed, log=len
         )
 
     first, again, other = made(3), made(3), made(4)
@@ -229,9 +229,9 @@ def test_a_file_with_a_wrong_or_missing_array_is_explained(classifier, tmp_path)
 
 def test_wrong_arguments_are_explained(corpus):
     with pytest.raises(ValueError, match=r"`num_units` must be at most the 2400 frames, got 2401"):
-        unit_classifier.train_units(corpus, num_units=2401, steps=1, say=len)
+        unit_classifier.train_units(corpus, num_units=2401, steps=1, log=len)
     with pytest.raises(ValueError, match="`corpus` must have mel frames, got none"):
-        unit_classifier.train_units(dataclasses.replace(corpus, mel=None), steps=1, say=len)
+        unit_classifier.train_units(dataclasses.replace(corpus, mel=None), steps=1, log=len)
     with pytest.raises(ValueError, match="`num_units` must be at least 2, got 1"):
         UnitConfig(MEL, num_units=1)
     with pytest.raises(ValueError, match="`channels` must be at least 1, got 0"):

@@ -30,7 +30,7 @@ BUNCH_PLAN = plan_type((*_SIZES, *_WEIGHTS, *_BUFFERS))
 
 
 def pack_vocoder(network) -> PackedWeights:
-    """The present weights of a `VocoderWaveNet`; what it learns later does not reach them."""
+    """Return a copy of the present weights of a `VocoderWaveNet`."""
     parts = {
         "front": pack_matrix(np.asarray(network.front_kernel)),
         "front_bias": wide(network.front_bias),

@@ -1,7 +1,7 @@
-"""What a vocoder has in front of its layers and behind them, compiled: a bunch of samples a step.
+"""The parts of a vocoder before and after its layers, compiled: a bunch of samples per step.
 
-Samples, residuals and samples over their level lie in rows long enough that what a step reads of
-the past is in one piece; at the end of a row its newest part is moved to the beginning.
+Samples, residuals and samples over their level are in rows long enough that the past that a step
+reads is contiguous; at the end of a row its newest part is moved to the beginning.
 """
 
 from typing import NamedTuple
@@ -32,12 +32,12 @@ GAIN, INVERSE_GAIN, INVERSE_LEVEL, LOG_GAIN, PERIOD, COEFFICIENTS = range(6)
 
 
 class BunchArrays(NamedTuple):
-    """What the step reads and writes other than by address."""
+    """The arrays that the step does not read or write by address."""
 
     history: np.ndarray
     """WAVE, RESIDUAL and SCALED of the past, float32 [3, rows, history_samples + ROOM]."""
     inputs: np.ndarray
-    """What front or head reads of the past, float32 [rows, the more of both]."""
+    """Past inputs of front or head, float32 [rows, the larger of both]."""
     outputs: np.ndarray
     """float32 [rows, outputs and padding]."""
     chances: np.ndarray
@@ -48,7 +48,7 @@ class BunchArrays(NamedTuple):
 
 @compiled
 def _make_room(plan, history, sample):
-    """Moves the newest samples to the beginning of their rows once these are full."""
+    """Move the newest samples to the beginning of their rows once these are full."""
     if sample and sample % ROOM == 0:
         for kind in range(3):
             for row in range(plan.rows):
@@ -58,10 +58,7 @@ def _make_room(plan, history, sample):
 
 @compiled
 def _read_past(plan, arrays, chunk, step, place, width):
-    """The inputs of front or head: `width` residuals and scaled samples, and the pitch taps.
-
-    place: of the sample in the history, before which they lie.
-    """
+    """Read the inputs of front or head: `width` residuals and scaled samples, and pitch taps."""
     inputs, history = arrays.inputs, arrays.history
     for row in range(plan.rows):
         for j in range(width):
@@ -76,7 +73,7 @@ def _read_past(plan, arrays, chunk, step, place, width):
 
 @compiled
 def front(plan, arrays, chunk, step, place):
-    """The first layer's input for the bunch whose first sample is at `place` of the history."""
+    """Compute the first layer's input for the bunch whose first sample is at `place`."""
     output = input_slot(plan, arrays, chunk.start + step)
     for row in range(plan.rows):
         copy(output + row * plan.residual_bytes, plan.front_bias, plan.residual_vectors)
@@ -91,7 +88,7 @@ def front(plan, arrays, chunk, step, place):
 
 @compiled
 def give(plan):
-    """What the layers give to the head of every sample, from the finished sum of skips."""
+    """Compute the layers' input to the head of every sample, from the finished sum of skips."""
     vectors = plan.bunch * 2 * plan.unit_vectors
     rectify(plan.skips, plan.rows * plan.skip_vectors)
     clear(plan.gates, plan.rows * vectors)
@@ -105,7 +102,7 @@ def give(plan):
 
 @compiled
 def head(plan, index):
-    """The raw outputs of one sample of the bunch, from `inputs` and what the layers give."""
+    """Compute the raw outputs of one sample of the bunch, from `inputs` and the layers."""
     gate_bytes = 2 * plan.unit_bytes
     stride, gates = plan.bunch * gate_bytes, plan.gates + index * gate_bytes
     multiply(
@@ -136,7 +133,7 @@ def head(plan, index):
 
 @compiled
 def _predicted(plan, past, described, place):
-    """The linear prediction of one row's sample at `place`."""
+    """Return the linear prediction of one row's sample at `place`."""
     total = np.float32(0.0)
     for k in range(plan.prediction_order):
         total += described[COEFFICIENTS + k] * past[place - 1 - k]
@@ -145,7 +142,7 @@ def _predicted(plan, past, described, place):
 
 @compiled
 def finish(plan, arrays, chunk, step, index, place):
-    """The parameters of one sample in units of the wave, its level, and the history with it."""
+    """Compute the parameters of one sample in units of the wave, and append its level."""
     count, history = plan.components, arrays.history
     time = step * plan.bunch + index
     for row in range(plan.rows):
@@ -168,9 +165,9 @@ def finish(plan, arrays, chunk, step, index, place):
 
 @entry
 def run_bunches(plan, arrays, chunk, alone):
-    """Makes the chunk's steps, a bunch of samples each.
+    """Run the chunk's steps, a bunch of samples each.
 
-    `alone` makes the asides as well; otherwise another thread must be in `run_aside` at the same
+    `alone` runs the asides as well; otherwise another thread must be in `run_aside` at the same
     time, with the same arguments and both counters at zero before.
     """
     steps = chunk.levels.shape[1] // plan.bunch
@@ -189,7 +186,7 @@ def run_bunches(plan, arrays, chunk, alone):
 
 
 def described(network, condition: np.ndarray) -> np.ndarray:
-    """The channels of a condition [batch, steps, channels] that the gates do not read."""
+    """Return the channels of a condition [batch, steps, channels] that the gates do not read."""
     order, local = network.config.prediction_order, network.gate_channels
     coefficients = condition[..., local : local + order]
     log_gain, log_level, period = np.moveaxis(condition[..., local + order :], -1, 0)
@@ -203,7 +200,7 @@ def described(network, condition: np.ndarray) -> np.ndarray:
 
 
 def program_of(network) -> Program:
-    """The program of a `VocoderWaveNet` with its present weights."""
+    """Return the program of a `VocoderWaveNet` with its present weights."""
     return Program(pack_vocoder(network), run_bunches, _buffers, _arrays)
 
 

@@ -14,7 +14,7 @@ from wavenet.samplers.numba.weights import CATEGORICAL, GAUSSIAN, MIXTURE
 
 @compiled
 def add_prediction(plan, outputs, history, prediction):
-    """Turns corrections in units of the scales into means: the linear prediction plus those."""
+    """Turn corrections in units of the scales into means: the linear prediction plus those."""
     first, count = (plan.components, plan.components) if plan.likelihood == MIXTURE else (0, 1)
     for row in range(plan.rows):
         total = np.float32(0.0)
@@ -26,9 +26,9 @@ def add_prediction(plan, outputs, history, prediction):
 
 @compiled
 def _choose(plan, outputs, row, count, chances, uniform, temperature):
-    """The smallest k with `uniform < cumsum(softmax(logits / temperature))[k]`.
+    """Return the smallest k with `uniform < cumsum(softmax(logits / temperature))[k]`.
 
-    At temperature 0 that of the largest logit.
+    At temperature 0 it is that of the largest logit.
     """
     largest, best = outputs[row, 0], 0
     for k in range(1, count):
@@ -53,7 +53,7 @@ def _choose(plan, outputs, row, count, chances, uniform, temperature):
 
 @compiled
 def _nearest(value, levels):
-    """The level whose bin holds `value`; level 0 for a NaN."""
+    """Return the level whose bin holds `value`; level 0 for a NaN."""
     position = np.rint((value + np.float32(1.0)) * np.float32(0.5 * (levels - 1)))
     if not position > 0:
         return 0
@@ -62,7 +62,7 @@ def _nearest(value, levels):
 
 @compiled
 def draw(plan, outputs, row, chances, noise, step, temperature):
-    """The level drawn from one row of outputs [rows, outputs] and noise [rows, time, channels]."""
+    """Return a level drawn from one row of outputs and noise [rows, time, channels]."""
     first = noise[row, step, 0]
     if plan.likelihood == CATEGORICAL:
         return _choose(plan, outputs, row, plan.levels, chances, first, temperature)
@@ -78,14 +78,14 @@ def draw(plan, outputs, row, chances, noise, step, temperature):
 
 @compiled
 def value_of(level, levels):
-    """The value in [-1, 1] of a level."""
+    """Return the value in [-1, 1] of a level."""
     centred = np.float32(2.0) * np.float32(level) - np.float32(levels - 1.0)
     return centred * np.float32(1.0 / (levels - 1))
 
 
 @compiled
 def remember(plan, history, latest, row, level):
-    """Makes `level` the newest past sample of a row."""
+    """Append `level` to the past samples of a row."""
     latest[row] = level
     for past in range(plan.front_width - 1):
         history[row, past] = history[row, past + 1]

@@ -59,7 +59,7 @@ compiled = numba.njit(**_OPTIONS)
 
 
 def entry(function):
-    """`function` compiled, and kept on disk for the next process where a place can be written."""
+    """Return `function` compiled, and cached on disk where that is writable."""
     try:
         made: Any = numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:
@@ -88,7 +88,7 @@ def aligned(shape, dtype=np.float32) -> np.ndarray:
 
 
 def pack_matrix(matrix) -> np.ndarray:
-    """The panels of `matrix` [inputs, outputs] one after another, outputs padded with zeros."""
+    """Return the panels of `matrix` [inputs, outputs] one after another, padded with zeros."""
     inputs, outputs = matrix.shape
     wide = np.zeros([inputs, padded(outputs)], np.float32)
     wide[:, :outputs] = matrix
@@ -100,7 +100,7 @@ def pack_matrix(matrix) -> np.ndarray:
 
 
 def panel_widths(vectors: int, widths: tuple[int, ...] = _PANEL_VECTORS) -> list[int]:
-    """The widths, widest first, of the panels that hold `vectors` vectors of outputs."""
+    """Return the widths, widest first, of the panels that hold `vectors` vectors of outputs."""
     chosen = []
     for width in widths:
         chosen += [width] * (vectors // width)
@@ -112,22 +112,22 @@ def panel_widths(vectors: int, widths: tuple[int, ...] = _PANEL_VECTORS) -> list
 
 
 def integer(value: int):
-    """The 64-bit constant."""
+    """Return the 64-bit constant."""
     return ir.Constant(_INT, value)
 
 
 def number(value: float):
-    """The vector whose every lane is this constant."""
+    """Return the vector whose every lane is this constant."""
     return ir.Constant(VECTOR, [value] * LANES)
 
 
 def whole(value: int):
-    """The vector of 32-bit integers, every lane this constant."""
+    """Return the vector of 32-bit integers whose every lane is this constant."""
     return ir.Constant(WORDS, [value] * LANES)
 
 
 def pointer_at(builder, address, kind=VECTOR):
-    """A pointer to values of a kind at an address."""
+    """Return a pointer to values of a kind at an address."""
     return builder.inttoptr(address, kind.as_pointer())
 
 
@@ -140,21 +140,21 @@ def _store(builder, value, address):
 
 
 def spread(builder, scalar):
-    """The vector whose every lane is `scalar`."""
+    """Return the vector whose every lane is `scalar`."""
     undefined = ir.Constant(VECTOR, ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(first, undefined, whole(0))
 
 
 def multiply_add(builder, a, b, c):
-    """a b + c."""
+    """Return a b + c."""
     kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
     function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
     return builder.call(function, [a, b, c])
 
 
 def clip(builder, x, limit):
-    """x limited to between -limit and limit."""
+    """Return x limited to [-limit, limit]."""
     low, high = number(-limit), number(limit)
     x = builder.select(builder.fcmp_unordered("<", x, high), x, high)
     return builder.select(builder.fcmp_unordered(">", x, low), x, low)
@@ -192,7 +192,7 @@ def _each_vector(builder, count):
 
 
 def _emit_panel(builder, rows, panels, vectors, arguments):
-    """Adds `rows` rows of x times neighbouring panels to rows of y, all sums in registers."""
+    """Add `rows` rows of x times neighbouring panels to rows of y, all sums in registers."""
     y, y_stride, w, x, x_stride, inputs = arguments
     panel_bytes = builder.mul(inputs, integer(vectors * VECTOR_BYTES))
     panel_at = [builder.add(w, builder.mul(panel_bytes, integer(p))) for p in range(panels)]
@@ -229,7 +229,7 @@ def _emit_panel(builder, rows, panels, vectors, arguments):
 
 @intrinsic
 def _add_panel(typing_context, y, y_stride, w, x, x_stride, inputs, rows, vectors):
-    """Adds x [rows, inputs] times the panel of `vectors` at w (8: two panels of 4) to y."""
+    """Add x [rows, inputs] times the panel of `vectors` at w (8: two panels of 4) to y."""
 
     def emit(context, builder, signature, arguments):
         *operands, rows, vectors = arguments
@@ -246,7 +246,7 @@ def _add_panel(typing_context, y, y_stride, w, x, x_stride, inputs, rows, vector
 
 @compiled
 def multiply(y, y_stride, w, x, x_stride, rows, inputs, vectors):
-    """Adds the product of x [rows, inputs] and a packed matrix to y [rows, vectors * LANES].
+    """Add the product of x [rows, inputs] and a packed matrix to y [rows, vectors * LANES].
 
     Strides, from one row to the next, are in bytes.
     """
@@ -273,7 +273,7 @@ def multiply(y, y_stride, w, x, x_stride, rows, inputs, vectors):
 
 
 def _vector_kernel(formula):
-    """A kernel(y, a, b, c, d, vectors): y = formula of the vectors at the other addresses."""
+    """Return a kernel(y, a, b, c, d, vectors): y = formula of the vectors at a to d."""
 
     @intrinsic
     def kernel(typing_context, y, a, b, c, d, vectors):
@@ -326,44 +326,44 @@ _half_power_kernel = _vector_kernel(
 
 @compiled
 def gate(z, sums, condition, vectors):
-    """z = tanh(a) sigmoid(b), (a, b) being the halves of sums + condition, `vectors` each."""
+    """Set z = tanh(a) sigmoid(b), where (a, b) are the halves of sums + condition."""
     half = vectors * VECTOR_BYTES
     _gate_kernel(z, sums, sums + half, condition, condition + half, vectors)
 
 
 @compiled
 def exponential(y, vectors):
-    """y = exp(y), limited to between exp(-87) and exp(87)."""
+    """Set y = exp(y), limited to [exp(-87), exp(87)]."""
     _exponential_kernel(y, y, 0, 0, 0, vectors)
 
 
 @compiled
 def rectify(y, vectors):
-    """y = max(y, 0)."""
+    """Set y = max(y, 0)."""
     _rectify_kernel(y, y, 0, 0, 0, vectors)
 
 
 @compiled
 def copy(y, x, vectors):
-    """y = x."""
+    """Set y = x."""
     _copy_kernel(y, x, 0, 0, 0, vectors)
 
 
 @compiled
 def clear(y, vectors):
-    """y = 0."""
+    """Set y = 0."""
     _clear_kernel(y, 0, 0, 0, 0, vectors)
 
 
 @compiled
 def add(y, x, vectors):
-    """y = y + x."""
+    """Set y = y + x."""
     _add_kernel(y, y, x, 0, 0, vectors)
 
 
 @compiled
 def add_halved_power(y, x, b, vectors):
-    """y = x sqrt(1/2) + b."""
+    """Set y = x sqrt(1/2) + b."""
     _half_power_kernel(y, x, b, 0, 0, vectors)
 
 
@@ -372,7 +372,7 @@ def add_halved_power(y, x, b, vectors):
 
 @intrinsic
 def publish(typing_context, counter, value):
-    """Sets the int64 at `counter`; whoever sees the value sees all that was written before."""
+    """Set the int64 at `counter`; a reader of the value also sees all earlier writes."""
 
     def emit(context, builder, signature, arguments):
         pointer = pointer_at(builder, arguments[0], _INT)
@@ -392,7 +392,7 @@ def _observe(typing_context, counter):
 
 @compiled
 def wait_for(counter, value):
-    """Returns once the int64 at `counter` is at least `value`."""
+    """Wait until the int64 at `counter` is at least `value`."""
     tries = 0
     while _observe(counter) < value:
         tries += 1

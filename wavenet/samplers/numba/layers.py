@@ -1,15 +1,16 @@
-"""The layers of one step, compiled: their queues, and what may be done ahead of time.
+"""The layers of one step, compiled: their queues, and the work that is done ahead of time.
 
-Layer i keeps its past inputs in a ring. What the past adds to a gate does not wait for the present
-sample, so it is added in advance, up to `BLOCK` steps at once: the weights are then read once for
-all of them. Layers start their blocks at different steps, so that no step has all of that work.
+Layer i keeps its past inputs in a ring. The contribution of the past to a gate does not depend on
+the present sample, so it is added in advance, up to `BLOCK` steps at once: the weights are then
+read once for all of them. Layers start their blocks at different steps, so that no step has all of
+that work.
 
 The work of a step is in two parts. The lead runs the chain that every sample waits for: gate,
 units, residual, and in the end the head and the draw. The aside, one per layer, adds the units to
 the skip sum and prepares the gate sums of later steps; a second thread can do it meanwhile.
 
-A step of the layers stands for one sample, or for the samples of a bunch. What is in front of the
-layers and behind them is in samples.py and in bunches.py.
+A step of the layers stands for one sample, or for the samples of a bunch. The parts before and
+after the layers are in samples.py and in bunches.py.
 """
 
 from typing import NamedTuple
@@ -37,10 +38,10 @@ class Chunk(NamedTuple):
     start: int
     """Steps before the chunk."""
     condition: int
-    """The address of what the gates read, float32 [steps, rows, channels]."""
+    """The address of the gates' input, float32 [steps, rows, channels]."""
     described: np.ndarray
-    """What else the condition says of every step, float32 [rows, steps, channels]: see bunches.py;
-    no channels for a `WaveNet`."""
+    """The rest of the condition of every step, float32 [rows, steps, channels]: see bunches.py; no
+    channels for a `WaveNet`."""
     noise: np.ndarray
     """float32 [rows, time, noise_channels]."""
     temperature: np.float32
@@ -53,26 +54,26 @@ class Chunk(NamedTuple):
 
 @compiled
 def _clock(time, layer):
-    """The step in the layer's own count; a block starts at its multiples."""
+    """Return the step in the layer's own count; a block starts at its multiples."""
     return time + layer % BLOCK
 
 
 @compiled
 def _ring_slot(plan, ring, span, clock):
-    """The address of the inputs [rows, residual] of the step `clock`."""
+    """Return the address of the inputs [rows, residual] of the step `clock`."""
     slot = clock % span
     return plan.rings + (ring + slot) * plan.rows * plan.residual_bytes
 
 
 @compiled
 def _gate_slot(plan, buffer, layer, clock):
-    """The address of [rows, 2 gate] in a buffer [layers, BLOCK, rows, 2 gate]."""
+    """Return the address of [rows, 2 gate] in a buffer [layers, BLOCK, rows, 2 gate]."""
     return buffer + (layer * BLOCK + clock % BLOCK) * plan.rows * 2 * plan.gate_bytes
 
 
 @compiled
 def add_past(plan, dilation, ring, layer, time):
-    """Adds what the inputs before `time` give to the gate sums of `time` and the steps after it."""
+    """Add the contribution of the inputs before `time` to the gate sums from `time` on."""
     clock = _clock(time, layer)
     span = (plan.width - 1) * dilation
     tap_bytes = plan.residual_inputs * 2 * plan.gate_bytes
@@ -96,9 +97,9 @@ def add_past(plan, dilation, ring, layer, time):
 
 @compiled
 def add_conditions(plan, layer, time, steps, condition):
-    """What the condition [steps, rows, channels] gives to the gates from `time` on, and the bias.
+    """Add the condition [steps, rows, channels], and the bias, to the gates from `time` on.
 
-    Stops at the end of the block.
+    It stops at the end of the block.
     """
     clock = _clock(time, layer)
     rows = min(steps, BLOCK - clock % BLOCK) * plan.rows
@@ -116,7 +117,7 @@ def add_conditions(plan, layer, time, steps, condition):
 
 @compiled
 def aside(plan, dilation, ring, layer, time, steps_left, condition):
-    """The skips of one layer at `time`, and its gate sums for the steps to come."""
+    """Add the skips of one layer at `time`, and prepare its gate sums for the next steps."""
     if layer == 0:
         for row in range(plan.rows):
             copy(plan.skips + row * plan.skip_bytes, plan.skip_bias, plan.skip_vectors)
@@ -135,7 +136,7 @@ def aside(plan, dilation, ring, layer, time, steps_left, condition):
 
 @compiled
 def lead(plan, dilations, rings, layer, time):
-    """The units of one layer at `time`, and the next layer's input."""
+    """Compute the units of one layer at `time`, and the next layer's input."""
     clock = _clock(time, layer)
     inputs = _ring_slot(plan, rings[layer], (plan.width - 1) * dilations[layer], clock)
     sums = _gate_slot(plan, plan.sums, layer, clock)
@@ -180,13 +181,13 @@ def lead(plan, dilations, rings, layer, time):
 
 @compiled
 def _condition_at(plan, chunk, step):
-    """The address of one step of the chunk's condition."""
+    """Return the address of one step of the chunk's condition."""
     return chunk.condition + 4 * step * plan.rows * plan.condition_inputs
 
 
 @compiled
 def begin(plan, chunk, steps):
-    """What the condition gives to the first steps of a chunk."""
+    """Add the condition to the first steps of a chunk."""
     if plan.condition_inputs:
         for layer in range(plan.layers):
             add_conditions(plan, layer, chunk.start, steps, chunk.condition)
@@ -194,14 +195,14 @@ def begin(plan, chunk, steps):
 
 @compiled
 def input_slot(plan, arrays, time):
-    """The address of the first layer's inputs [rows, residual] at `time`."""
+    """Return the address of the first layer's inputs [rows, residual] at `time`."""
     span = (plan.width - 1) * arrays.dilations[0]
     return _ring_slot(plan, arrays.ring_starts[0], span, _clock(time, 0))
 
 
 @compiled
 def run_layers(plan, arrays, chunk, step, steps, alone):
-    """The sum of skips of a step of the chunk, whose input lies in `input_slot`."""
+    """Compute the sum of skips of a step of the chunk, whose input is in `input_slot`."""
     dilations, rings = arrays.dilations, arrays.ring_starts
     time, left = chunk.start + step, steps - step - 1
     condition = _condition_at(plan, chunk, step + 1)
@@ -217,7 +218,7 @@ def run_layers(plan, arrays, chunk, step, steps, alone):
 
 @entry
 def run_aside(plan, arrays, chunk):
-    """The asides of the chunk's steps, each as soon as the lead has its layer's units."""
+    """Run the asides of the chunk's steps, each as soon as the lead has its layer's units."""
     steps = chunk.levels.shape[1] // plan.bunch
     for step in range(steps):
         time, left = chunk.start + step, steps - step - 1

@@ -1,4 +1,4 @@
-"""What the state of generation must know of a network: its weights, its loop and its memory."""
+"""The weights, loop and memory of a network, as the state of generation uses them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -21,9 +21,9 @@ class Program:
     lead: Callable[..., None]
     """The loop over a chunk's steps, `run_lead(plan, arrays, chunk, alone)`."""
     own_buffers: Callable[[np.void], Buffers]
-    """What is in front of the layers and behind them has this memory of its own, by plan."""
+    """Memory of the parts before and after the layers, by plan."""
     arrays: Callable[[PackedWeights, Buffers], Any]
-    """What the loop reads and writes other than by address, from all buffers."""
+    """The arrays that the loop does not read or write by address, from all buffers."""
 
     @property
     def bunch(self) -> int:
@@ -31,7 +31,7 @@ class Program:
         return int(self.weights.plan["bunch"])
 
     def buffers(self, plan) -> Buffers:
-        """The memory of a group of rows, empty."""
+        """Return the memory of a group of rows, empty."""
         return _layer_buffers(self.weights, plan) | self.own_buffers(plan)
 
 

@@ -1,7 +1,7 @@
 """Autoregressive generation on a CPU: cached, and compiled by Numba.
 
-The state holds every layer's queue, so a sound made in chunks is the sound made at once. Each row
-is the same, to the last bit, in any batch, in any chunks and with any number of threads. The
+The state holds every layer's queue, so that a sound made in chunks equals one made at once. Each
+row is the same, to the last bit, in any batch, in any chunks and with any number of threads. The
 arithmetic is float32 whatever the network's `compute_dtype`.
 """
 
@@ -15,23 +15,23 @@ import tensorflow as tf
 from likelihoods import Categorical, Gaussian, LogisticMixture
 from replicator.runs.field_rules import require
 from wavenet.network import WaveNet
-from wavenet.networks import Network
 from wavenet.samplers.numba import bunches, samples
 from wavenet.samplers.numba.program import Program
 from wavenet.samplers.numba.state import Conditions, GenerationState, Pace, first_state
+from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
 
 
 class CompiledSampler(abc.ABC):
-    """What the samplers of both networks have in common.
+    """The common part of the samplers of both networks.
 
     Args:
       network: the network.
-      program: its compiled loop, with the weights that it has now.
+      program: its compiled loop, with its present weights.
       threads: processor cores to use; by default all that this process may run on.
     """
 
-    found = "parameters"  # beside levels and state, what `generate_chunk` returns
+    found = "parameters"  # in addition to levels and state, what `generate_chunk` returns
 
     def __init__(self, network: Network, program: Program, threads: int | None):
         self.threads = cores(threads)
@@ -40,7 +40,7 @@ class CompiledSampler(abc.ABC):
         self._paces: dict[int, Pace] = collections.defaultdict(Pace)
 
     def initial_state(self, batch: int) -> GenerationState:
-        """The state before the first sample: silence, and empty queues."""
+        """Return the state before the first sample: silence, and empty queues."""
         if batch < 1:
             raise ValueError(f"`batch` must be at least 1, got {batch}.")
         config = self._config
@@ -48,17 +48,17 @@ class CompiledSampler(abc.ABC):
         return first_state(self.program, blocks, self.threads, self._paces[batch])
 
     def generate_chunk(self, state: GenerationState, condition, noise, temperature: float = 1.0):
-        """The next levels, int32 [batch, time], their parameters, and the state after them.
+        """Return the next levels, int32 [batch, time], their parameters, and the next state.
 
         Args:
-          state: from `initial_state`, `prime` or the chunk before; it is used up.
+          state: from `initial_state`, `prime` or the previous chunk; it is consumed.
           condition: [batch, time, channels] of these samples, or None.
           noise: float32 [batch, time, noise_channels] of these samples. With a context stack the
             time must be `context_block_samples`, for a vocoder a multiple of `bunch_samples`.
           temperature: 1 samples the model, less is closer to its mode.
 
         Raises:
-          ValueError: a shape that does not fit the network or the state, or a used state.
+          ValueError: a shape that does not fit the network or the state, or a consumed state.
         """
         noise = as_compiled(noise, np.float32)
         check_shape("noise", noise, (state.batch, None, self._likelihood.noise_channels))
@@ -67,10 +67,10 @@ class CompiledSampler(abc.ABC):
         return levels, parameters, state
 
     def conditionals(self, state: GenerationState, condition, levels):
-        """The parameters of the given levels, float32 [batch, time, parameters], and the state.
+        """Return the parameters of given levels, float32 [batch, time, parameters], and the state.
 
-        Step by step, as they are generated; arguments and errors as for `generate_chunk`, with
-        `levels` int32 [batch, time] in the place of their noise.
+        They are computed step by step, as in generation; arguments and errors as for
+        `generate_chunk`, with `levels` int32 [batch, time] instead of noise.
         """
         levels = as_compiled(levels, np.int32)
         check_shape("levels", levels, (state.batch, None))
@@ -79,7 +79,7 @@ class CompiledSampler(abc.ABC):
         return self._advance(state, condition, noise, levels, True, 1.0)
 
     def prime(self, state: GenerationState, condition, levels) -> GenerationState:
-        """The state after the given levels, int32 [batch, time].
+        """Return the state after the given levels, int32 [batch, time].
 
         With a context stack the time must be a multiple of `context_block_samples`.
         """
@@ -93,17 +93,17 @@ class CompiledSampler(abc.ABC):
         return state
 
     def _advance(self, state, condition, noise, levels, given: bool, temperature: float):
-        """The parameters of a chunk and the state after it; fills the levels if not given."""
+        """Return the parameters of a chunk and the next state; fill the levels if not given."""
         conditions = self._conditions(state, condition, levels.shape[1])
         parameters = state.run(conditions, noise, levels, given, temperature)
         return parameters, state.after(levels.shape[1], self._blocks_after(state.blocks, levels))
 
     @abc.abstractmethod
     def _conditions(self, state, condition, time: int) -> Conditions:
-        """The condition of every step of a chunk, checked."""
+        """Return the condition of every step of a chunk, checked."""
 
     def _blocks_after(self, blocks, levels) -> np.ndarray:
-        """The past sound that a context stack reads, with these levels."""
+        """Return the past sound that a context stack reads, with these levels."""
         return blocks
 
     def _check_range(self, levels) -> None:
@@ -135,7 +135,7 @@ class NumbaSampler(CompiledSampler):
         return Conditions(condition, np.zeros([state.batch, time, 0], np.float32))
 
     def _with_context(self, state, condition, time: int) -> np.ndarray:
-        """The whole condition, float32 [batch, time, channels]; no channels where there is none."""
+        """Return the whole condition, float32 [batch, time, channels]; no channels without one."""
         parts = [] if condition is None else [np.asarray(condition).astype(np.float32)]
         stack = self.network.context_stack
         if stack is not None:
@@ -194,12 +194,12 @@ compute or draw otherwise."""
 
 
 def is_known(network: Network) -> bool:
-    """Whether a loop is written for a network and its distribution."""
+    """Return whether there is a loop for a network and its distribution."""
     return (type(network), type(network.likelihood)) in SPECIALISED
 
 
 def check_known(network: Network) -> None:
-    """Returns nothing; raises ValueError for a network that no loop is written for."""
+    """Raise ValueError for a network without a loop."""
     if not is_known(network):
         known = ", ".join(f"{kind.__name__} of {of.__name__}" for kind, of in SPECIALISED)
         given = f"{type(network).__name__} of {type(network.likelihood).__name__}"
@@ -224,13 +224,13 @@ def sampler_for(network: Network, threads: int | None = None) -> NumbaSampler | 
 
 
 def as_compiled(array, dtype) -> np.ndarray:
-    """The array as compiled code takes it: of this type, in one piece, writeable."""
+    """Return the array as compiled code reads it: of this type, contiguous, writeable."""
     # A read-only array is another type to Numba, for which it would compile everything again.
     return np.require(np.asarray(array), dtype, ["C_CONTIGUOUS", "WRITEABLE"])
 
 
 def check_shape(name: str, array: np.ndarray, expected: tuple[int | None, ...]) -> None:
-    """Raises ValueError, naming the array, unless it has this shape; None stands for any time."""
+    """Raise ValueError, naming the array, unless it has this shape; None stands for any time."""
     fits = array.ndim == len(expected) and all(
         want in (None, size) for size, want in zip(array.shape, expected, strict=False)
     )
@@ -240,7 +240,7 @@ def check_shape(name: str, array: np.ndarray, expected: tuple[int | None, ...]) 
 
 
 def cores(threads: int | None) -> int:
-    """The processor cores to use, by default all that this process may run on."""
+    """Return the processor cores to use, by default all that this process may run on."""
     if threads is not None:
         require(threads >= 1, "threads", "at least 1", threads)
         return threads

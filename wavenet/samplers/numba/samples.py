@@ -1,4 +1,4 @@
-"""What a `WaveNet` has in front of its layers and behind them, compiled: one sample a step."""
+"""The parts of a `WaveNet` before and after its layers, compiled: one sample per step."""
 
 import functools
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from wavenet.samplers.numba.weights import CATEGORICAL, PackedWeights, pack
 
 
 class Arrays(NamedTuple):
-    """What the step reads and writes other than by address."""
+    """The arrays that the step does not read or write by address."""
 
     history: np.ndarray
     """The scaled past samples, float32 [rows, front_width], the newest last."""
@@ -31,7 +31,7 @@ class Arrays(NamedTuple):
 
 @compiled
 def front(plan, arrays, time):
-    """The first layer's input at `time`, from the past samples or the latest levels."""
+    """Compute the first layer's input at `time`, from the past samples or the latest levels."""
     output, latest = input_slot(plan, arrays, time), arrays.latest
     for row in range(plan.rows):
         copy(output + row * plan.residual_bytes, plan.front_bias, plan.residual_vectors)
@@ -52,7 +52,7 @@ def front(plan, arrays, time):
 
 @compiled
 def head(plan):
-    """The network's outputs [rows, outputs] from the finished sum of skips."""
+    """Compute the network's outputs [rows, outputs] from the finished sum of skips."""
     rectify(plan.skips, plan.rows * plan.skip_vectors)
     for row in range(plan.rows):
         copy(plan.hidden + row * plan.skip_bytes, plan.head1_bias, plan.skip_vectors)
@@ -74,7 +74,7 @@ def head(plan):
 
 @compiled
 def finish(plan, arrays, chunk, step):
-    """The parameters of a step from the finished sum of skips, and its levels."""
+    """Compute the parameters of a step from the finished sum of skips, and its levels."""
     head(plan)
     if arrays.prediction.size:
         add_prediction(plan, arrays.outputs, arrays.history, arrays.prediction)
@@ -90,9 +90,9 @@ def finish(plan, arrays, chunk, step):
 
 @entry
 def run_samples(plan, arrays, chunk, alone):
-    """Makes the chunk's steps.
+    """Run the chunk's steps.
 
-    `alone` makes the asides as well; otherwise another thread must be in `run_aside` at the same
+    `alone` runs the asides as well; otherwise another thread must be in `run_aside` at the same
     time, with the same arguments and both counters at zero before.
     """
     steps = chunk.levels.shape[1]
@@ -104,7 +104,7 @@ def run_samples(plan, arrays, chunk, alone):
 
 
 def program_of(network) -> Program:
-    """The program of a `WaveNet` with its present weights."""
+    """Return the program of a `WaveNet` with its present weights."""
     kernel = network.prediction_kernel
     prediction = np.asarray([] if kernel is None else kernel).astype(np.float32)
     return Program(pack(network), run_samples, _buffers, functools.partial(_arrays, prediction))

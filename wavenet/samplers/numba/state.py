@@ -21,13 +21,13 @@ class Conditions(NamedTuple):
     """The condition of every step of a chunk."""
 
     gates: np.ndarray
-    """What the gates read, float32 [batch, steps, channels]."""
+    """Input of the gates, float32 [batch, steps, channels]."""
     described: np.ndarray
-    """What the rest of the network reads, float32 [batch, steps, channels], see `Chunk`."""
+    """Input of the rest of the network, float32 [batch, steps, channels], see `Chunk`."""
 
 
 class Group:
-    """Rows that walk through the network together: their queues, and the memory of their step."""
+    """Rows that pass through the network together: their queues, and the memory of their step."""
 
     def __init__(self, program: Program, rows: slice):
         self.program, self.rows = program, rows
@@ -39,7 +39,7 @@ class Group:
                 self.plan[name] = buffer.ctypes.data
 
     def copy(self) -> "Group":
-        """A group that goes on from here by itself."""
+        """Return an independent copy."""
         group = Group(self.program, self.rows)
         for name, buffer in self.buffers.items():
             group.buffers[name][:] = buffer
@@ -57,10 +57,10 @@ class Group:
 
 
 class Pace:
-    """Whether a second thread for the asides pays now; what is generated is the same.
+    """The decision whether a second thread for the asides pays; results do not depend on it.
 
-    It does on free cores, and does not where others want them: from time to time the slower way
-    gets a chunk to show that it no longer is. Generators of the same batch share what they find.
+    It pays on free cores, and not where other processes want them: from time to time the slower way
+    gets a chunk, to find out whether it still is. Generators of the same batch share the result.
     """
 
     def __init__(self):
@@ -68,20 +68,20 @@ class Pace:
         self._seconds = {True: 0.0, False: 0.0}  # a step's, when last tried
 
     def pair(self) -> bool:
-        """Whether the next chunk should run in pairs of threads."""
+        """Return whether the next chunk should run in pairs of threads."""
         self._chunks += 1
         faster = self._seconds[True] <= self._seconds[False] or not self._seconds[False]
         return faster != (self._chunks % _CHUNKS_BETWEEN_TRIALS == _FIRST_TRIAL)
 
     def record(self, paired: bool, seconds: float, steps: int) -> None:
-        """Notes how long a chunk took."""
+        """Record the time of a chunk."""
         if steps:
             self._seconds[paired] = seconds / steps
 
 
 @dataclasses.dataclass
 class GenerationState:
-    """All that the next sample depends on beside noise and condition; a chunk uses it up."""
+    """All that the next sample depends on besides noise and condition; a chunk consumes it."""
 
     batch: int
     position: int
@@ -95,7 +95,11 @@ class GenerationState:
     used_up: bool = False
 
     def copy(self) -> "GenerationState":
-        """A state that goes on from here by itself; raises ValueError if this one is used up."""
+        """Return an independent copy.
+
+        Raises:
+          ValueError: this state is consumed.
+        """
         self._check_fresh()
         return dataclasses.replace(
             self,
@@ -107,10 +111,12 @@ class GenerationState:
     def run(
         self, conditions: Conditions, noise, levels, given: bool, temperature: float
     ) -> np.ndarray:
-        """Makes a chunk of whole steps with their noise [batch, time, channels].
+        """Run a chunk of whole steps and return its parameters, float32 [batch, time, parameters].
 
-        Fills levels int32 [batch, time], or follows them if given. Returns the parameters,
-        float32 [batch, time, parameters]. Raises ValueError if the state is used up.
+        It fills the levels int32 [batch, time], or follows them if `given`.
+
+        Raises:
+          ValueError: the state is consumed.
         """
         self._check_fresh()
         self.used_up = True
@@ -139,7 +145,7 @@ class GenerationState:
         return parameters
 
     def after(self, samples: int, blocks: np.ndarray) -> "GenerationState":
-        """The state that so many more samples have led to."""
+        """Return the state that so many more samples have led to."""
         return dataclasses.replace(
             self, position=self.position + samples, blocks=blocks, used_up=False
         )
@@ -150,7 +156,7 @@ class GenerationState:
 
 
 def first_state(program: Program, blocks: np.ndarray, threads: int, pace: Pace) -> GenerationState:
-    """The state before the first sample: empty queues, and silent `blocks` [batch, ...]."""
+    """Return the state before the first sample: empty queues, and silent `blocks` [batch, ...]."""
     batch = len(blocks)
     groups = threads
     if batch < _ROWS_OF_A_THREAD * threads:
@@ -173,5 +179,5 @@ def _workers(groups: int) -> ThreadPoolExecutor:
 
 
 def _by_time(condition: np.ndarray, group: Group) -> np.ndarray:
-    """The group's condition, float32 [time, rows, channels]."""
+    """Return the group's condition, float32 [time, rows, channels]."""
     return np.ascontiguousarray(condition[group.rows].transpose(1, 0, 2), np.float32)

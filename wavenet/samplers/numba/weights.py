@@ -1,7 +1,7 @@
-"""The weights of a WaveNet as the compiled step reads them: one block of memory, and a plan of it.
+"""The weights of a WaveNet as the compiled step reads them: one block of memory, and its plan.
 
-What does not change from step to step is folded into the weights here: the input gain, the
-sqrt(1/2) of every residual and the sqrt(1/layers) of the skips.
+Constants are folded into the weights here: the input gain, the sqrt(1/2) of every residual and the
+sqrt(1/layers) of the skips.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ LOOPS: dict[type, int] = {
     Gaussian: GAUSSIAN,
     Categorical: CATEGORICAL,
 }
-"""What `draw` knows a distribution by."""
+"""The name of a distribution in `draw`."""
 
 _SIZES = (  # true channels are `*_inputs`; padded ones come in vectors and in bytes
     *("rows", "layers", "width", "bunch", "front_width", "condition_inputs", "residual_inputs"),
@@ -42,19 +42,20 @@ _BUFFERS = (  # addresses of one group of rows' own memory
 
 
 def _sources() -> str:
-    """A name that changes with any file of this folder.
+    """Return a name that changes with any file of this folder.
 
-    Numba's cache looks at one file only. This name, a part of every compiled function's signature,
-    has it look at all of them.
+    Numba's cache checks one file only. This name, a part of every compiled function's signature,
+    makes it depend on all of them.
     """
     files = sorted(Path(kernels.__file__).parent.glob("*.py"))
     return f"sources_{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
 
 
 def plan_type(names: tuple[str, ...] = ()) -> np.dtype:
-    """A record of all that a step must know; it holds for one group of rows.
+    """Return a record of all that a step must know; it holds for one group of rows.
 
-    names: of sizes and addresses beside those that every network has.
+    Args:
+      names: of sizes and addresses besides those of every network.
     """
     numbers = (*_SIZES, *_WEIGHTS, *_BUFFERS, *names, _sources())
     return np.dtype(
@@ -73,22 +74,22 @@ class PackedWeights:
 
     memory: np.ndarray
     plan: np.void
-    """Of `plan_type`, all but the rows and their buffers filled in."""
+    """Of `plan_type`, complete except for the rows and their buffers."""
     dilations: np.ndarray
     """int64 [layers]."""
     ring_starts: np.ndarray
-    """Where the queue of each layer begins, in steps, int64 [layers]."""
+    """Start of the queue of each layer, in steps, int64 [layers]."""
     ring_steps: int
     """Length of all queues."""
 
     @property
     def rings(self) -> dict[str, np.ndarray]:
-        """What the step reads of the queues."""
+        """The step's view of the queues."""
         return {"dilations": self.dilations, "ring_starts": self.ring_starts}
 
 
 def pack(network) -> PackedWeights:
-    """The present weights of a `WaveNet`; what it learns later does not reach them."""
+    """Return a copy of the present weights of a `WaveNet`."""
     config = network.config
     parts = _front_parts(network) | layer_parts(network) | _head_parts(network)
     sizes = layer_sizes(network) | {"condition_inputs": config.gate_inputs}
@@ -96,7 +97,7 @@ def pack(network) -> PackedWeights:
 
 
 def packed(network, plan_type: np.dtype, sizes: dict, parts: dict) -> PackedWeights:
-    """The parts in one block of memory, and their plan."""
+    """Return the parts in one block of memory, and their plan."""
     config = network.config
     plan = np.zeros(1, plan_type)[0]
     for name, value in sizes.items():
@@ -126,7 +127,7 @@ def _whole_lines(size: int) -> int:
 
 
 def layer_sizes(network) -> dict[str, float]:
-    """The sizes of a network's layers and of its likelihood."""
+    """Return the sizes of a network's layers and of its likelihood."""
     config, likelihood = network.config, network.likelihood
     located = with_scales(likelihood)
     channels = {
@@ -153,7 +154,7 @@ def layer_sizes(network) -> dict[str, float]:
 
 
 def in_vectors(channels: dict[str, int]) -> dict[str, int]:
-    """The sizes NAME_vectors and NAME_bytes of each so many channels, padded."""
+    """Return the sizes NAME_vectors and NAME_bytes of numbers of channels, padded."""
     vectors = {f"{name}_vectors": padded(count) // LANES for name, count in channels.items()}
     return vectors | {f"{name}_bytes": padded(count) * 4 for name, count in channels.items()}
 
@@ -168,7 +169,7 @@ def _front_parts(network) -> dict[str, np.ndarray]:
 
 
 def layer_parts(network) -> dict[str, np.ndarray]:
-    """The weights of all layers, part by part."""
+    """Return the weights of all layers, part by part."""
     layers = network.stack.layers
     half_power, skip_scale = math.sqrt(0.5), math.sqrt(1 / len(layers))
     parts: dict[str, list[np.ndarray]] = {
@@ -219,12 +220,12 @@ def _head_parts(network) -> dict[str, np.ndarray]:
 
 
 def wide(array) -> np.ndarray:
-    """The array [..., channels] with zeros up to whole vectors."""
+    """Return the array [..., channels] with zeros up to whole vectors."""
     array = np.asarray(array, np.float32)
     short = padded(array.shape[-1]) - array.shape[-1]
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, short)])
 
 
 def wide_halves(array) -> np.ndarray:
-    """The array [..., 2 gate] with each half of the last axis widened."""
+    """Return the array [..., 2 gate] with each half of the last axis widened."""
     return np.concatenate([wide(half) for half in np.split(np.asarray(array), 2, -1)], -1)

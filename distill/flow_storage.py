@@ -1,0 +1,70 @@
+"""Students of any teacher in files: programs that run without the code of their networks."""
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from autoregressive.storage.load import StoredCodec, read
+from autoregressive.storage.program import add_codec, function_of, variables_of
+from autoregressive.storage.save import rate_of, write
+from distill.flow_student import FlowStudent
+
+
+class FlowProgram(tf.Module):
+    """The networks and the codec of a student."""
+
+    def __init__(self, student: FlowStudent):
+        super().__init__(name="flow_student")
+        self.calls = [function_of(call, student.specs) for call in student.calls]
+        self.weights = variables_of(call.get_concrete_function() for call in self.calls)
+        add_codec(self, student.codec, student.order)
+
+
+def save(student: FlowStudent, folder: str | Path, *, sample_rate_hz: int | None = None) -> Path:
+    """Write a student as programs that need none of the code that defined its networks.
+
+    Args:
+      student: as for `autoregressive.storage.save`.
+      folder: as for `autoregressive.storage.save`.
+      sample_rate_hz: as for `autoregressive.storage.save`.
+
+    Returns:
+      The folder. `load` reads it; `program` in it is a SavedModel with the functions `calls`, one
+      for each network, `encode`, `decode` and `scale`.
+
+    Raises:
+      UserError: a part of the student cannot be stored; the message names it.
+      ValueError: a sample rate below 1.
+    """
+    spec = {
+        "kind": student.kind,
+        "condition_channels": student.condition_channels,
+        "noise": student.noise_kind,
+        "levels": student.codec.levels,
+        "log_unit": student.codec.log_unit,
+        "sample_rate_hz": rate_of(student, sample_rate_hz),
+    }
+    return write(lambda: FlowProgram(student), spec, Path(folder))
+
+
+def load(folder: str | Path) -> FlowStudent:
+    """Return the student that `save` wrote, which draws the same.
+
+    Raises:
+      UserError: there is no such student, or it cannot be read.
+    """
+    program, spec = read(Path(folder))
+    student = FlowStudent(
+        [_network(call) for call in program.calls],
+        StoredCodec(program, spec["levels"], spec["log_unit"]),
+        condition_channels=spec["condition_channels"],
+        noise=spec["noise"],
+    )
+    student.sample_rate_hz = spec["sample_rate_hz"]
+    return student
+
+
+def _network(call: Any) -> Any:
+    """Return a stored function as a network; the same without what it offers as an object."""
+    return lambda *arguments: call(*arguments)

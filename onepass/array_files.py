@@ -1,0 +1,65 @@
+"""Rows of data for a user's model, from an npy file or a folder of sounds or images."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from replicator.runs.errors import UserError
+
+SOUNDS, IMAGES = (".wav", ".flac"), (".png", ".tif", ".tiff")
+
+
+def array_of(path: Path) -> np.ndarray:
+    """Return the array of an npy file.
+
+    Raises:
+      UserError: the file cannot be read as an array with at least one axis.
+    """
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path} cannot be read as an npy file.") from error
+    if not isinstance(array, np.ndarray) or not array.ndim:
+        raise UserError(f"{path} must contain one array with at least one axis.")
+    return array
+
+
+def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
+    """Yield the rows of data, [time] or [height, width, channels].
+
+    Args:
+      path: npy file, or a folder of sounds or images, which are read in the order of their names.
+      model: its `sample_rate_hz`, if any, is that of the sounds; without one the files are images.
+
+    Raises:
+      UserError: there is no row, or a file cannot be read.
+    """
+    if not path.is_dir():
+        yield from array_of(path)
+        return
+    rate_hz = getattr(model, "sample_rate_hz", None)
+    suffixes = IMAGES if rate_hz is None else SOUNDS
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+    if not files:
+        raise UserError(f"{path} contains no {', '.join(suffixes)} file.")
+    for file in files:
+        yield _image(file) if rate_hz is None else _sound(file, rate_hz)
+
+
+def _sound(path: Path, rate_hz: int) -> np.ndarray:
+    from wavenet.data import audio
+
+    return audio.read(path, rate_hz)
+
+
+def _image(path: Path) -> np.ndarray:
+    """Return the stored levels of an image, [height, width, channels]."""
+    try:
+        with Image.open(path) as opened:
+            levels = np.asarray(opened)
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} cannot be read as an image.") from error
+    return levels[..., np.newaxis] if levels.ndim == 2 else levels

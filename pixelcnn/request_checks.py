@@ -1,0 +1,61 @@
+"""Checks of what an image model is asked for, before the first image is drawn."""
+
+from typing import Any
+
+from pixelcnn.density import ImageDensity
+from pixelcnn.networks.config import part_names
+from pixelcnn.networks.multiscale import Multiscale
+from pixelcnn.sampling.multiscale_sampler import temperatures_of
+from replicator.runs.errors import UserError
+
+
+def check_request(
+    density: ImageDensity, size: int, temperature: Any, given: Any, start: Any
+) -> None:
+    """Raise UserError for a request that the density cannot fulfil.
+
+    Args:
+      density: a PixelCNN or a multiscale model.
+      size: side in pixels, see `ImageModel.generate`.
+      temperature: one number, or one for each scale.
+      given: pixels to keep, or None.
+      start: an image to enlarge, or None.
+    """
+    if density.multiscale is None:
+        _check_pixelcnn(density, size, temperature, start)
+        return
+    temperatures_of(temperature, len(density.multiscale.sizes))
+    if given is not None:
+        raise UserError("Only a PixelCNN can go on from the first pixels of an image.")
+    _check_sizes(density.multiscale, size, None if start is None else start.shape)
+
+
+def _check_sizes(model: Multiscale, size: int, shape: tuple[int, ...] | None) -> None:
+    """Raise UserError for a size, or the shape of an image to enlarge, that does not fit."""
+    sizes = model.sizes
+    if size not in sizes:
+        raise UserError(f"The model draws {', '.join(map(str, sizes))} pixels a side, not {size}.")
+    smaller = [s for s in sizes if s < size]
+    if shape is not None and (shape[0] != shape[1] or shape[0] not in smaller):
+        raise UserError(
+            f"The image to start from must be square with a side of "
+            f"{' or '.join(map(str, smaller))} pixels, got {shape[1]}x{shape[0]}."
+        )
+    first = 0 if shape is None else shape[0]
+    needed = [p for p in part_names(sizes) if first < int(p.split(".")[0]) <= size]
+    missing = [part for part in needed if part not in model.parts]
+    if missing:
+        raise UserError(f"The run has not trained {', '.join(missing)}; it cannot draw.")
+
+
+def _check_pixelcnn(density: ImageDensity, size: int, temperature: Any, start: Any) -> None:
+    if start is not None:
+        raise UserError("A PixelCNN cannot enlarge an image; a multiscale model can.")
+    if not isinstance(temperature, int | float):
+        raise UserError("A PixelCNN has one scale and takes one temperature.")
+    temperatures_of(temperature, 1)
+    if size < 1:
+        raise UserError(f"The size must be at least 1 pixel, got {size}.")
+    trained = density.config.data.size
+    if density.conditioner.map_channels and size != trained:
+        raise UserError(f"The condition is a map of {trained} pixels a side, not {size}.")

@@ -1,0 +1,173 @@
+"""`export`: the bundle of a user's model, NAME/VERSION, that `onepass serve` serves."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
+from autoregressive.model import Autoregressive
+from autoregressive.storage.program import variables_of
+from autoregressive.storage.save import named_reasons, rate_of
+from distill.flow_student import FlowStudent
+from replicator.runs.errors import UserError
+from serving.bundles.allowed_operations import PROGRAM
+from serving.bundles.audio_signatures import default_buckets
+from serving.bundles.manifest import write_manifest
+from serving.bundles.own_bundle import ARRAY, ELEMENTS, IMAGE, SOUND
+from serving.bundles.own_signatures import (
+    Exported,
+    element_type,
+    elements_of,
+    of_sequences,
+    of_shape,
+    with_log_prob,
+)
+from serving.bundles.own_streaming import StreamingAutoregressive, StreamingFlows
+from serving.bundles.signing import private_key, sign
+from serving.bundles.warmup import write_warmup
+from serving.bundles.writing import atomic_folder, check_new, check_version, write_program
+
+LENGTHS = (256, 1024, 4096, 16_384, 65_536)  # that sequences with a condition are padded to
+Length = int | Sequence[int] | None
+# By kind of model, what makes its elements one after the other.
+STREAMING: dict[str, Any] = {
+    "autoregressive": StreamingAutoregressive,
+    "flow-student": StreamingFlows,
+}
+
+
+def export(
+    model: Autoregressive | FlowStudent,
+    out: str | Path,
+    *,
+    length: Length = None,
+    sample_rate_hz: int | None = None,
+    sign_with: Path | None = None,
+    warm: bool = True,
+) -> Path:
+    """Write a model as a bundle that `onepass serve` serves, whole or not at all.
+
+    Args:
+      model: with today's weights.
+      out: MODELS/NAME/VERSION, new or empty, the version a whole number.
+      length: of a sequence, the most elements that are asked for: by default 65,536, of sound two
+        minutes; of one whose network has no step, its elements. Of images (height, width,
+        channels), by default as the network's input says.
+      sample_rate_hz: of a model of sound, which is then served as one; None: what the model was
+        saved with, or none.
+      sign_with: private key of ed25519, in PEM, for `onepass serve --trust`.
+      warm: write the warm-up requests that TensorFlow Serving makes, where the package
+        tensorflow-serving-api is installed.
+
+    Returns:
+      The folder of the bundle, absolute.
+
+    Raises:
+      UserError: the model cannot be stored as a bundle, and why; or `out` is in use.
+      ValueError: the model is of another kind, or `length` or `sample_rate_hz` has no meaning.
+    """
+    if getattr(model, "kind", None) not in STREAMING:
+        raise ValueError(
+            f"`model` must be an Autoregressive or a FlowStudent, got {type(model).__name__}."
+        )
+    out = Path(out).absolute()
+    check_version(out)
+    check_new(out)
+    model.sample_rate_hz = rate_of(model, sample_rate_hz)
+    shape = _image_shape(model, length) if model.order == "raster" else _length(length)
+    key = None if sign_with is None else private_key(sign_with)
+    with atomic_folder(out) as folder, named_reasons("exported"):
+        spec, exported = _exported(model, shape)
+        module = tf.Module(name="model")
+        known = [*variables_of(exported.functions.values()), *exported.variables]
+        module.weights = list({variable.ref(): variable for variable in known}.values())
+        try:
+            write_program(folder, spec, module, exported.functions, {}, exported.serving)
+        except UserError as error:
+            reason = str(error).removeprefix(f"{folder / PROGRAM} ")
+            raise UserError(f"The model cannot be exported: it {reason}") from error
+        if warm:
+            write_warmup(folder, out.parent.name, exported.serving)
+        write_manifest(folder)
+        if key is not None:
+            sign(folder, out.parent.name, int(out.name), key)
+    return out
+
+
+def _exported(model: Any, shape: Any) -> tuple[dict[str, Any], Exported]:
+    """Return what model.json says of a model, and its functions."""
+    spec: dict[str, Any] = {
+        "kind": model.kind,
+        "makes": ARRAY if model.sample_rate_hz is None else SOUND,
+        "order": model.order,
+        "condition": "frames" if model.condition_channels else "none",
+        "condition_channels": model.condition_channels,
+        "codec": type(model.codec).__name__,
+        "distribution": type(getattr(model, "distribution", model)).__name__,
+        "temperature": 1.0,
+        ELEMENTS: elements_of(model),
+    }
+    if model.order == "raster":
+        return _exported_images(model, shape, spec)
+    if model.sample_rate_hz is not None:
+        spec["sample_rate_hz"] = model.sample_rate_hz
+    return _exported_sequences(model, shape, spec)
+
+
+def _exported_sequences(
+    model: Any, length: int | None, spec: dict[str, Any]
+) -> tuple[dict[str, Any], Exported]:
+    lengths = _lengths(model.sample_rate_hz, length)
+    try:
+        streaming = STREAMING[model.kind](model, lengths[-1])
+    except (NotCausalError, UnsupportedNetworkError) as error:
+        if model.kind != "autoregressive" or model.sample_rate_hz is not None:
+            raise UserError(f"The model cannot be exported: it has no step: {error}") from error
+        if length is None:
+            raise UserError(
+                f"The network has no step, so that `length` must be given: {error}"
+            ) from error
+        return spec, with_log_prob(of_shape(model, (length,), False), model, None)
+    exported = of_sequences(streaming, lengths)
+    if model.kind == "autoregressive":
+        exported = with_log_prob(exported, model, None)
+    spec |= {"hop_samples": 1, "speakers": [], "max_length": lengths[-1]}
+    spec["unit_samples"] = exported.serving["streaming"]["unit_samples"]
+    return spec, exported
+
+
+def _exported_images(
+    model: Autoregressive, shape: tuple[int, ...], spec: dict[str, Any]
+) -> tuple[dict[str, Any], Exported]:
+    height, width, channels = shape
+    is_level = model.codec.levels == 256 and element_type(model) == np.int32
+    is_byte_image = is_level and height == width and channels in (1, 3)
+    if is_byte_image:
+        spec |= {"makes": IMAGE, "size": height, "channels": channels, "classes": []}
+    return spec, with_log_prob(of_shape(model, shape, is_byte_image), model, channels)
+
+
+def _length(length: Length) -> int | None:
+    """Return the number of elements, checked."""
+    if length is not None and (not isinstance(length, int | np.integer) or length < 1):
+        raise ValueError(f"`length` must be a number of elements, at least 1, got {length}.")
+    return None if length is None else int(length)
+
+
+def _image_shape(model: Any, length: Length) -> tuple[int, ...]:
+    """Return height, width and channels of the images that a model is to make."""
+    given = model.symbol_network.inputs.shape[1:].as_list() if length is None else length
+    shape = tuple(given) if isinstance(given, Sequence) else (given,)
+    if len(shape) != 3 or any(size is None or size < 1 for size in shape):
+        raise ValueError(f"`length` must be (height, width, channels), got {length}.")
+    return shape
+
+
+def _lengths(sample_rate_hz: int | None, length: int | None) -> list[int]:
+    """Return lengths that rows are padded to, up to the longest."""
+    usual = LENGTHS if sample_rate_hz is None else default_buckets(sample_rate_hz, 1)
+    longest = usual[-1] if length is None else length
+    return [each for each in usual if each < longest] + [longest]

@@ -1,0 +1,166 @@
+"""The functions by which models of users are served.
+
+Sequences whose networks have a step are made piece by piece, as sound is (`audio_signatures`).
+Images, and sequences whose network has none, have one shape and are made by passes over all of it.
+`log_prob` gives the log-probability of every element.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.model import Autoregressive
+from autoregressive.samplers.fixed_point import fixed_point
+from likelihoods.capabilities import pixel_channels
+from likelihoods.noise import as_key
+from serving.bundles.audio_signatures import MAX_TEMPERATURE, streaming_functions
+from serving.bundles.bundle import FORMAT
+from serving.bundles.image_signatures import BATCHES, ROWS_AT_ONCE
+from serving.bundles.own_streaming import ELEMENTS
+from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Signature, TensorInfo
+from serving.bundles.streaming_models import StreamingModel
+
+IMAGE = "picture"
+INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
+Tensors = dict[str, tf.Tensor]
+
+
+class Exported(NamedTuple):
+    """The concrete functions by signature, and `serving` of model.json.
+
+    variables: that the functions read, besides those that they know of themselves.
+    """
+
+    functions: dict[str, Any]
+    serving: dict[str, Any]
+    variables: tuple = ()
+
+
+def of_sequences(streaming: StreamingModel, lengths: Sequence[int]) -> Exported:
+    """Return the functions of a model that makes its elements one after the other.
+
+    lengths: that rows with a condition are padded to, the longest the longest sequence.
+    """
+    return Exported(*streaming_functions(streaming, lengths), streaming.variables)
+
+
+def of_shape(model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool) -> Exported:
+    """Return the functions of a model that makes arrays of one shape.
+
+    Args:
+      model: in any order.
+      shape: of what it makes, (time,) or (height, width, channels).
+      is_byte_image: whether that is an 8-bit image, whose output and temperature are then an image
+        model's.
+    """
+    output = IMAGE if is_byte_image else ELEMENTS
+    info = TensorInfo(UINT8 if is_byte_image else element_type(model), (None, *shape))
+    heat = (None, 1) if is_byte_image else (None,)
+    inputs = {
+        "seed": TensorInfo(INT64, (None,), default=0),
+        "row": TensorInfo(INT32, (None,), low=0, default=0),
+        "temperature": TensorInfo(FLOAT32, heat, 0, MAX_TEMPERATURE, 1),
+    }
+    if model.condition_channels:
+        inputs["frames"] = TensorInfo(FLOAT32, (None, shape[0], model.condition_channels))
+    signature = Signature(inputs, {output: info})
+    functions = {}
+    for name, compiled in ((PLAIN, False), (COMPILED, True)):
+        drawn = tf.function(_drawer(model, shape), autograph=False, jit_compile=compiled)
+        functions[name] = _by_row(signature, drawn, output, info)
+    serving = {
+        "format": FORMAT,
+        "signatures": {name: signature.to_dict() for name in functions},
+        "allowed_batches": list(BATCHES),
+        "limits": {"max_batch": max(BATCHES)},
+    }
+    return Exported(functions, serving)
+
+
+def with_log_prob(exported: Exported, model: Autoregressive, channels: int | None) -> Exported:
+    """Return the functions and `log_prob`, from elements, and a condition where there is one.
+
+    channels: of an image; None: sequences.
+    """
+    axes = (None, None) if channels is None else (None, None, None, channels)
+    inputs = {ELEMENTS: TensorInfo(element_type(model), axes, *element_range(model))}
+    if model.condition_channels:
+        inputs["frames"] = TensorInfo(FLOAT32, (None, None, model.condition_channels))
+    axes_out = len(axes) - (channels is not None and pixel_channels(model.distribution) is not None)
+
+    @tf.function(autograph=False, input_signature=_specs(inputs))
+    def log_prob(*given: tf.Tensor) -> Tensors:
+        found = tf.cast(model.log_prob(*given), tf.float32)
+        return {LOG_PROB: tf.ensure_shape(found, [None] * axes_out)}
+
+    function = log_prob.get_concrete_function()
+    shape = function.structured_outputs[LOG_PROB].shape.as_list()
+    signature = Signature(inputs, {LOG_PROB: TensorInfo(FLOAT32, tuple(shape))})
+    functions = {**exported.functions, LOG_PROB: function}
+    signatures = {**exported.serving["signatures"], LOG_PROB: signature.to_dict()}
+    return exported._replace(
+        functions=functions, serving={**exported.serving, "signatures": signatures}
+    )
+
+
+def element_type(model: Any) -> np.dtype:
+    """Return int32 or float32, the type of a model's elements."""
+    zero = model.codec.decode(tf.zeros([], tf.float32 if model.codec.levels is None else tf.int32))
+    return INT32 if tf.as_dtype(zero.dtype).is_integer else FLOAT32
+
+
+def elements_of(model: Any) -> dict[str, Any]:
+    """Return what model.json says of a model's elements: their type, and how many levels."""
+    return {"dtype": element_type(model).name, "levels": model.codec.levels}
+
+
+def element_range(model: Any) -> tuple[float | None, float | None]:
+    """Return the least and the greatest element, None where there is none."""
+    levels = model.codec.levels
+    if levels is None:
+        return None, None
+    low, high = sorted(float(model.codec.decode(tf.constant(end))) for end in (0, levels - 1))
+    # Real elements may leave the range by their rounding.
+    slack = 0.0 if element_type(model) == INT32 else 1e-6 * (high - low)
+    return low - slack, high + slack
+
+
+def _drawer(model: Autoregressive, shape: tuple[int, ...]):
+    """Return a function of a row's key, number, temperature and condition to its elements."""
+    positions = shape[:2] if pixel_channels(model.distribution) else shape
+
+    def drawn(key, row, temperature, condition=None) -> tf.Tensor:
+        noise = model.distribution.noise(key, row, 0, math.prod(positions))
+        noise = tf.reshape(noise, [1, *positions, noise.shape[-1]])
+        given = (noise, condition, temperature)
+        symbols = fixed_point(model.symbol_network, model.distribution, *given)
+        return model.codec.decode(symbols)
+
+    return drawn
+
+
+def _by_row(signature: Signature, drawn: Any, output: str, info: TensorInfo) -> Any:
+    """Return the concrete function of batches, of which every row is drawn alone."""
+
+    def row(given: Tensors) -> tf.Tensor:
+        key = as_key(tf.bitcast(given["seed"], tf.int32)[::-1])
+        condition = (given["frames"][tf.newaxis],) if "frames" in given else ()
+        temperature = tf.reshape(given["temperature"], [])
+        made = drawn(key, given["row"][tf.newaxis], temperature, *condition)
+        return tf.cast(tf.ensure_shape(made, [1, *info.shape[1:]])[0], info.dtype)
+
+    @tf.function(autograph=False, input_signature=_specs(signature.inputs))
+    def rows(*tensors: tf.Tensor) -> Tensors:
+        given = dict(zip(signature.inputs, tensors, strict=True))
+        spec = tf.TensorSpec(info.shape[1:], info.dtype)
+        options = {"fn_output_signature": spec, "parallel_iterations": ROWS_AT_ONCE}
+        return {output: tf.map_fn(row, given, **options)}
+
+    return rows.get_concrete_function()
+
+
+def _specs(inputs: dict[str, TensorInfo]) -> list[tf.TensorSpec]:
+    return [tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in inputs.items()]

@@ -1,0 +1,376 @@
+"""A user's model in a bundle draws what it draws here, is served, and is refused with a reason."""
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import types
+
+import causal_networks
+import doc_pages
+import grpc_running
+import http_running
+import numpy as np
+import own_models
+import pytest
+import tensorflow as tf
+from marks import some_slow
+from own_models import LONGEST, NUM, RATE_HZ, SEED, bundle, bundle_folder, condition, drawn, model
+
+import onepass
+import serving
+from autoregressive.networks import as_function
+from onepass import likelihoods
+from onepass.remote_model import RemoteModel
+from replicator.runs.errors import UserError
+from serving.bundles.manifest import write_manifest
+from serving.errors import InvalidInput
+from serving.sandbox.processes import ForkServer
+from serving.sandbox.sandboxed_bundle import SandboxedBundle, SandboxLimits
+
+NAMES = ("own", "conditioned", "real", "picture", "deep", "attention")
+KINDS = {"sound": "sound", "picture": "picture"}
+SMALL_SEED = 7  # which JSON holds, too
+
+DRAW = """
+import sys
+import numpy as np
+import serving
+
+made = serving.load(sys.argv[1])
+np.save(sys.argv[2], made.sample(1, int(sys.argv[3]), int(sys.argv[4])))
+assert not {"examples", "causal_networks", "autoregressive"} & set(sys.modules)
+"""
+
+
+def close(found, name):
+    """Compare samples with those drawn here: the same levels, real ones to rounding."""
+    assert found.dtype == drawn(name).dtype
+    np.testing.assert_allclose(found, drawn(name), rtol=0, atol=1e-4 if name == "real" else 1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundle_draws_what_the_model_draws_and_gives_its_log_probabilities(name):
+    made = bundle(name)
+    assert made.kind == KINDS.get(name, "array")
+    close(made.sample(NUM, own_models.length(name), SEED, *condition(name)), name)
+    np.testing.assert_allclose(
+        made.log_prob(drawn(name), *condition(name)),
+        model(name).log_prob(drawn(name), *condition(name)),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+def test_sound_is_streamed_as_it_is_made():
+    made = bundle("sound")
+    assert (made.kind, made.sample_rate_hz) == ("sound", RATE_HZ)
+    whole = made.sample(1, LONGEST, SEED)
+    np.testing.assert_allclose(whole[0], drawn("sound")[0], atol=1e-6)
+    unit = made.serving["streaming"]["unit_samples"]
+    chunks = list(made.stream(seed=SEED, num_samples=2 * unit + 3, chunk_samples=unit))
+    assert [chunk.shape[1] for chunk in chunks] == [unit, unit, 3]
+    np.testing.assert_allclose(
+        np.concatenate(chunks, 1)[0], model("sound").sample(1, 2 * unit + 3, SEED)[0], atol=1e-6
+    )
+
+
+def test_a_student_is_exported_and_draws_the_same():
+    close_to = model("student").sample(NUM, LONGEST, SEED)
+    np.testing.assert_allclose(bundle("student").sample(NUM, LONGEST, SEED), close_to, atol=1e-3)
+    with pytest.raises(UserError, match="has no log-probabilities: it is a flow-student"):
+        bundle("student").log_prob(close_to)
+
+
+def test_another_process_draws_without_the_code_of_the_network(tmp_path):
+    result = tmp_path / "drawn.npy"
+    words = [str(bundle_folder("own")), str(result), str(LONGEST), str(SEED)]
+    subprocess.run([sys.executable, "-c", DRAW, *words], check=True)
+    np.testing.assert_allclose(np.load(result), drawn("own")[:1], atol=1e-6)
+
+
+@contextlib.contextmanager
+def served(protocol, *names):
+    """The models by name, asked over a protocol of a server in this process."""
+    store = own_models.Store(*names)
+    running = (http_running if protocol == "http" else grpc_running).Running(store)
+    with running as server:
+        url = server.url if protocol == "http" else f"grpc://{server.address}"
+        remotes = [RemoteModel(f"{url}/{name}") for name in names]
+        try:
+            yield remotes
+        finally:
+            for remote in remotes:
+                remote.close()
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_served_model_of_an_own_distribution_is_asked_as_one_that_is_here(protocol):
+    with served(protocol, "own", "conditioned", "picture") as (own, conditioned, drawing):
+        expected = model("own").sample(NUM, LONGEST, SMALL_SEED)
+        np.testing.assert_allclose(own.sample(NUM, LONGEST, SMALL_SEED), expected, atol=1e-6)
+        np.testing.assert_allclose(
+            own.log_prob(expected), model("own").log_prob(expected), rtol=1e-4, atol=1e-4
+        )
+        streamed = np.concatenate(list(own.stream(seed=SMALL_SEED, length=LONGEST)))
+        np.testing.assert_allclose(streamed, expected[0], atol=1e-6)
+        given = condition("conditioned")
+        np.testing.assert_allclose(
+            conditioned.sample(NUM, LONGEST, SMALL_SEED, *given),
+            model("conditioned").sample(NUM, LONGEST, SMALL_SEED, *given),
+            atol=1e-6,
+        )
+        shape = own_models.SHAPE
+        images = model("picture").sample(NUM, shape, SMALL_SEED)
+        np.testing.assert_array_equal(drawing.sample(NUM, shape, SMALL_SEED), images)
+        np.testing.assert_array_equal(drawing.generate(seed=SMALL_SEED, num=NUM), images)
+
+
+def test_the_command_samples_a_served_array(tmp_path):
+    with http_running.Running(own_models.Store("own")) as server:
+        words = ["sample", f"{server.url}/own", "--length", LONGEST, "--seed", SMALL_SEED]
+        assert onepass.main([str(word) for word in [*words, "--out", tmp_path, "--num", NUM]]) == 0
+    found = np.load(tmp_path / f"sample_{SMALL_SEED}.npy")
+    expected = model("own").sample(NUM, LONGEST, SMALL_SEED)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_sound_is_spoken_over_http():
+    with served("http", "sound") as (sound,):
+        assert sound.makes_sound and sound.spec["sample_rate_hz"] == RATE_HZ
+        spoken = sound.generate(seed=SMALL_SEED, seconds=LONGEST / RATE_HZ)
+        expected = model("sound").sample(1, LONGEST, SMALL_SEED)
+        np.testing.assert_allclose(spoken, expected, atol=2.0 / 65535)
+        np.testing.assert_allclose(sound.sample(1, LONGEST, SMALL_SEED), expected, atol=1e-6)
+
+
+def test_what_a_bundle_cannot_draw_is_named():
+    with pytest.raises(InvalidInput, match=r"`length` must be \(4, 4, 1\), as exported"):
+        bundle("deep").sample(1, (5, 4, 1), 0)
+    with pytest.raises(InvalidInput, match=f"`length` must be {LONGEST}, as exported"):
+        bundle("attention").sample(1, 3, 0)
+    with pytest.raises(InvalidInput, match="`elements` must be between -1"):
+        bundle("own").log_prob(np.full([1, 5], 3.0))
+    with pytest.raises(InvalidInput, match="`condition` must have 2 rows, got 1"):
+        bundle("conditioned").sample(2, 5, 0, np.zeros([1, 5, 2]))
+    with pytest.raises(InvalidInput, match="reads no frames of a recording"):
+        bundle("sound").frames(np.zeros(100, np.float32))
+
+
+def python(x):
+    h = tf.py_function(lambda y: 2.0 * y, [x], tf.float32)
+    return tf.ensure_shape(h, x.shape) * tf.ones([2])
+
+
+def printing(x):
+    with tf.control_dependencies([tf.print("row")]):
+        return tf.concat([x, tf.identity(x)], -1)
+
+
+@pytest.mark.parametrize(
+    ("network", "reason"), [(python, "EagerPyFunc"), (printing, "PrintV2|StringFormat")]
+)
+def test_a_network_that_does_more_than_compute_is_refused(network, reason, tmp_path):
+    made = onepass.Autoregressive(network, likelihoods.Gaussian(levels=64))
+    with pytest.raises(
+        UserError, match=rf"cannot be exported: it holds a disallowed operation: ({reason})"
+    ):
+        onepass.export(made, tmp_path / "mine" / "1", length=8)
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_network_without_a_step_needs_a_length(tmp_path):
+    with pytest.raises(UserError, match=r"has no step, so that `length` must be given: .*attend"):
+        onepass.export(model("attention"), tmp_path / "mine" / "1")
+
+
+def test_what_export_is_given_wrongly_is_named(tmp_path):
+    own = model("own")
+    with pytest.raises(UserError, match="must end in a version"):
+        onepass.export(own, tmp_path / "mine")
+    with pytest.raises(ValueError, match="`model` must be an Autoregressive or a FlowStudent"):
+        onepass.export(object(), tmp_path / "mine" / "1")
+    with pytest.raises(
+        ValueError, match="`sample_rate_hz` must be an integer of at least 1, got 0"
+    ):
+        onepass.export(own, tmp_path / "mine" / "1", sample_rate_hz=0)
+    with pytest.raises(ValueError, match="`sample_rate_hz` must be None for images"):
+        onepass.export(model("deep"), tmp_path / "mine" / "1", sample_rate_hz=8000)
+    with pytest.raises(ValueError, match=r"`length` must be \(height, width, channels\), got None"):
+        onepass.export(model("deep"), tmp_path / "mine" / "1")
+    with pytest.raises(ValueError, match="`length` must be a number of elements, at least 1"):
+        onepass.export(own, tmp_path / "mine" / "1", length=(3, 4))
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"makes": "sound"},
+        {"makes": "picture"},
+        {"makes": "anything"},
+        {"makes": "sound", "sample_rate_hz": "x"},
+        {"elements": None},
+        {"elements": {"dtype": "object"}},
+    ],
+)
+def test_a_model_json_that_lies_is_refused(lie, tmp_path):
+    folder = tmp_path / "own" / "1"
+    shutil.copytree(bundle_folder("own"), folder)
+    path = folder / "model.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | lie))
+    write_manifest(folder)
+    with pytest.raises(UserError, match="does not describe a model that can be served"):
+        serving.load(folder)
+
+
+class Student:
+    """Student's t with 3 degrees of freedom, as a library of distributions would write it."""
+
+    def __init__(self, parameters):
+        self.centre = parameters[..., 0]
+
+    def log_prob(self, values):
+        z = values - self.centre
+        tail = 0.5 * tf.math.betainc(1.5, 0.5, 3.0 / (3.0 + z * z))
+        below = tf.math.igamma(0.5, tf.square(z)) + tf.math.igammac(0.5, tf.square(z))
+        return tf.math.lgamma(2.0) - 2.0 * tf.math.log1p(z * z / 3.0) + 1e-9 * (tail + below)
+
+    def sample(self, seed):
+        uniform = tf.random.stateless_uniform(tf.shape(self.centre), seed, 0.1, 0.9)
+        return self.centre + uniform * tf.random.stateless_normal(tf.shape(self.centre), seed)
+
+
+def batch_normalised(x):
+    scale, offset = tf.ones([1]), tf.zeros([1])
+    h = tf.compat.v1.nn.fused_batch_norm(
+        x[:, :, tf.newaxis], scale, offset, 0.1 * scale, scale, is_training=False
+    )[0][:, :, 0]
+    return 0.5 * tf.nn.relu(h)
+
+
+class Softmax(likelihoods.Tabulated):
+    """Three levels, by TensorFlow's cross entropy."""
+
+    levels, num_parameters = 3, 1
+
+    def log_prob(self, parameters, symbols):
+        logits = parameters * tf.range(3.0)
+        logits = tf.broadcast_to(logits, [*tf.unstack(tf.shape(symbols)), 3])
+        return -tf.nn.sparse_softmax_cross_entropy_with_logits(symbols, logits)
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [likelihoods.FromTFP(Student, num_parameters=1, has_quantile=False), Softmax()],
+    ids=["drawn by seeds", "cross entropy"],
+)
+def test_what_distributions_compute_with_is_allowed(distribution, tmp_path):
+    live = onepass.Autoregressive(batch_normalised, distribution)
+    made = serving.load(onepass.export(live, tmp_path / "mine" / "1", length=6))
+    expected = live.sample(1, 6, 3)
+    np.testing.assert_allclose(made.sample(1, 6, 3), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        made.log_prob(expected), live.log_prob(expected), rtol=1e-4, atol=1e-4
+    )
+
+
+def mixed(tfd, parameters):
+    weights = tfd.Categorical(logits=tf.concat([parameters, -parameters], -1))
+    means = tf.stack([parameters[..., 0], 1.0 + parameters[..., 0]], -1)
+    return tfd.MixtureSameFamily(weights, tfd.Normal(means, 0.1))
+
+
+def turned(tfd, parameters):
+    return tfd.VonMises(parameters[..., 0], tf.nn.softplus(parameters[..., 0]))
+
+
+@pytest.mark.parametrize(("make", "draws"), [(mixed, True), (turned, False)])
+def test_distributions_of_tensorflow_probability_are_exported(make, draws, tmp_path):
+    tfd = pytest.importorskip("tensorflow_probability").distributions
+    distribution = likelihoods.FromTFP(
+        lambda parameters: make(tfd, parameters), num_parameters=1, has_quantile=False
+    )
+    live = onepass.Autoregressive(batch_normalised, distribution)
+    made = serving.load(onepass.export(live, tmp_path / "mine" / "1", length=6))
+    elements = np.linspace(-1, 1, 6, dtype=np.float32)[np.newaxis]
+    np.testing.assert_allclose(
+        made.log_prob(elements), live.log_prob(elements), rtol=1e-4, atol=1e-4
+    )
+    if draws:
+        np.testing.assert_allclose(made.sample(1, 6, 3), live.sample(1, 6, 3), atol=1e-5)
+
+
+class Coin(likelihoods.Tabulated):
+    """Two levels, whatever number of parameters a network has."""
+
+    levels = 2
+
+    def __init__(self, num_parameters):
+        self.num_parameters = num_parameters
+
+    def log_prob(self, parameters, symbols):
+        logit = tf.reduce_sum(tf.cast(parameters, tf.float32), -1)
+        return tf.math.log_sigmoid(tf.where(symbols == 1, logit, -logit))
+
+
+CONDITIONED = ("two_inputs", "Conditioned")
+OF_ONE_CHANNEL = [name for name in causal_networks.CAUSAL if name != "spectral"]
+QUICK = ("half_precision", "stacked_cells")
+
+
+@pytest.mark.parametrize(
+    "name", some_slow(OF_ONE_CHANNEL, [n for n in OF_ONE_CHANNEL if n not in QUICK])
+)
+def test_networks_of_all_kinds_are_exported(name, tmp_path):
+    make, given = causal_networks.CAUSAL[name], ()
+    if name in CONDITIONED:
+        given = (np.random.default_rng(1).normal(size=[1, 12, 2]).astype(np.float32),)
+    options = {"condition_channels": 2 if name in CONDITIONED else 0}
+    specs = [tf.zeros([1, 3, 1])] + [tf.zeros([1, 3, 2])] * len(given)
+    if name == "embedding":
+        specs = [tf.zeros([1, 3], tf.int32)]
+    channels = as_function(make(), [tf.TensorSpec(x.shape, x.dtype) for x in specs])(*specs)
+    live = onepass.Autoregressive(make(), Coin(channels.shape[-1]), **options)
+    made = serving.load(onepass.export(live, tmp_path / "mine" / "1", length=12))
+    expected = live.sample(1, 12, 1, *given)
+    np.testing.assert_array_equal(made.sample(1, 12, 1, *given), expected)
+    chunks = made.stream(*(x[0] for x in given), seed=1, num_samples=12, chunk_samples=12)
+    np.testing.assert_array_equal(np.concatenate(list(chunks), 1), expected)
+
+
+def test_the_python_of_the_reference_runs(tmp_path, monkeypatch):
+    page = doc_pages.ROOT / "docs" / "reference" / "own_models.md"
+    here, asked = doc_pages.blocks(page, "python")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(compile(here, str(page), "exec"), names)
+    store = types.SimpleNamespace(root=tmp_path / "models", load=serving.load)
+    with http_running.Running(store) as server:
+        asked = asked.replace("http://127.0.0.1:8501", server.url)
+        exec(compile(asked, str(page), "exec"), names)
+        drawn_there = names["served"].sample(num=2, length=100, seed=1)
+        names["served"].close()
+    np.testing.assert_allclose(drawn_there, names["x"], atol=1e-4)
+
+
+def test_the_sandbox_lets_a_users_model_compute():
+    fork_server = ForkServer()
+    try:
+        limits = SandboxLimits(2**33, load_seconds=300.0, call_seconds=300.0, connections=1)
+        made = SandboxedBundle(bundle_folder("own"), fork_server, limits, {})
+        assert (made.kind, made.engine) == ("array", "tensorflow")
+        given = {"seed": [SMALL_SEED], "num_samples": [LONGEST]}
+        outputs = made.call("compiled", made.check("compiled", given))
+        expected = model("own").sample(1, LONGEST, SMALL_SEED)
+        np.testing.assert_allclose(outputs["elements"], expected, atol=1e-6)
+        asked = made.check("log_prob", {"elements": expected})
+        np.testing.assert_allclose(
+            made.call("log_prob", asked)["log_prob"],
+            model("own").log_prob(expected),
+            rtol=1e-4,
+            atol=1e-4,
+        )
+        del made
+    finally:
+        fork_server.close()
