@@ -23,7 +23,8 @@ from replicator.runs.stored_config import defaults
 from replicator.training.state import LossFn, TrainState
 from wavenet.config import WaveNetConfig
 from wavenet.data import batch_sampling
-from wavenet.data.corpus import Corpus, export_npz
+from wavenet.data.corpus import Corpus
+from wavenet.data.corpus_export import export_npz
 from wavenet.networks import make_network
 from wavenet.presets import TrainConfig
 from wavenet.samplers.fixed_point import FixedPointSampler
