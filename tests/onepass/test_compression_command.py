@@ -1,5 +1,7 @@
 """`onepass compress` and `onepass decompress`, from files to files."""
 
+import types
+
 import numpy as np
 import pytest
 import soundfile
@@ -121,7 +123,7 @@ def test_files_that_are_no_images_are_named(here, capsys):
 class _Sounds:
     """Stands in for a WaveNet: keeps the recordings as they are."""
 
-    sample_rate_hz = 8000
+    sample_rate_hz, makes, compresses = 8000, "sound", True
 
     def compress(self, recordings, *, speaker, tolerance):
         self.kept = recordings
@@ -149,6 +151,7 @@ def test_recordings_keep_every_sample(tmp_path, monkeypatch, capsys):
 
 
 def test_a_model_without_conditionals_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(compression_command, "load", lambda path: object())
+    silent = types.SimpleNamespace(compresses=False)
+    monkeypatch.setattr(compression_command, "load", lambda path: silent)
     line = mistake(capsys, "compress", "shipped", "a.wav", "--out", tmp_path / "x.onepass")
     assert "shipped cannot compress: it has no exact conditionals" in line
