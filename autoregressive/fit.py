@@ -3,11 +3,11 @@
 import dataclasses
 import functools
 import math
-import numbers
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from autoregressive.model import Autoregressive
@@ -114,7 +114,7 @@ def fit(
 
 def _check_counts(**counts: Any) -> None:
     for name, count in counts.items():
-        is_count = isinstance(count, numbers.Integral) and count >= 1
+        is_count = isinstance(count, int | np.integer) and int(count) >= 1
         require(is_count, name, "an integer of at least 1", count)
 
 

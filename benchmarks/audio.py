@@ -81,8 +81,8 @@ def _add(found: Benchmark, size: str, network: Network, batch: int, samples: int
         "Numba, one core": _chunk(sampler_for(network, 1), batch, condition, noise),
     }
     calls["XLA"] = _chunk(xla_sampler(network), batch, condition, noise)
-    calls["derived step"] = functools.partial(derived_loop(network), noise, condition)
-    if not network.config.conditioner_units:  # the plain loop knows no vocoder
+    if not network.config.conditioner_units:  # a vocoder has a step of its own
+        calls["derived step"] = functools.partial(derived_loop(network), noise, condition)
         for name, is_compiled in (("tf.while_loop", False), ("tf.while_loop, XLA", True)):
             loop = PlainLoop(network, jit_compile=is_compiled)
             calls[name] = functools.partial(loop.sample, noise, condition)

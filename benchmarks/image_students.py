@@ -69,7 +69,7 @@ def passes(model: ImageModel) -> int:
 
 def bits(model: ImageModel, images: np.ndarray, labels: list[int]) -> float:
     """Mean bits per dimension of images under a model; a bound from above where it has a flow."""
-    return -float(np.mean(model.log_prob(images, labels))) / model.density.numbers / math.log(2.0)
+    return -float(np.mean(model.log_prob(images, labels))) / model.density.num_dims / math.log(2.0)
 
 
 def line(

@@ -17,6 +17,7 @@ from replicator.runs.progress import Progress
 from replicator.runs.provenance import processor
 
 Measure = Callable[[], float]
+LOAD = os.getloadavg()[0]  # of the machine before anything is measured
 
 
 @dataclasses.dataclass
@@ -131,8 +132,13 @@ def write_json(path: Path, found: dict[str, Any]) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Return the machine that the measurements ran on."""
-    return {"processor": processor(), "cores": os.cpu_count(), "system": platform.platform()}
+    """Return the machine that the measurements ran on, and how busy it was before."""
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "load": LOAD,
+    }
 
 
 def format_table(rows: list[dict[str, Any]]) -> str:
@@ -160,15 +166,17 @@ def write_plot(path: Path, rows: list[dict[str, Any]]) -> None:
         for axes, name in zip(panels[:, 0], names, strict=True):
             _draw(axes, name, [row for row in held if row["bench"] == name])
     with replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=120)
+        figure.savefig(temporary, format=path.suffix[1:], dpi=90)
 
 
 def _draw(axes, name: str, rows: list[dict[str, Any]]) -> None:
     labels = [f"{r['what']} / {r['against']}  ({r['size']}, {r['batch']})" for r in rows]
     ratios = [row["ratio"] for row in rows]
     errors = [row["ratio"] * row["spread"] / 2 for row in rows]
-    axes.barh(range(len(rows)), ratios, xerr=errors, color="C0", ecolor="0.3")
+    lengths = [ratio - 1 for ratio in ratios]  # bars begin at 1
+    axes.barh(range(len(rows)), lengths, left=1.0, xerr=errors, color="C0", ecolor="0.3")
     axes.set_yticks(range(len(rows)), labels, fontsize=7)
+    axes.margins(y=0.01)
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.axvline(1.0, color="0.3", linewidth=0.8)

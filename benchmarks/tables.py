@@ -14,8 +14,10 @@ BEGIN, END = "<!-- benchmarks: made by benchmarks/tables.py -->", "<!-- end of b
 def format_tables(found: dict[str, Any]) -> str:
     """Return the rows as Markdown, a table per benchmark, and the peers left out with reasons."""
     machine = found["machine"]
-    small = ", **at the small sizes of `--quick`**" if found["quick"] else ""
-    parts = [f"{machine['cores']} cores of {machine['processor']}{small}."]
+    load = f", load {machine['load']:.1f} before the run" if "load" in machine else ""
+    parts = [f"{machine['cores']} cores of {machine['processor']}{load}."]
+    if found["quick"]:
+        parts.append("**A smoke run at the small sizes of `--quick`: it measures nothing.**")
     for bench in dict.fromkeys(row["bench"] for row in found["rows"]):
         lines = [
             f"### {bench}\n",

@@ -12,7 +12,7 @@ from autoregressive.fit import fit
 from autoregressive.model import Autoregressive
 from distill.flow_student import FlowStudent
 from distill.losses import kl_divergence
-from distill.teacher import Parametrised
+from distill.teacher import TeacherConditionals
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput
 from likelihoods.capabilities import is_normal, with_density
@@ -49,13 +49,13 @@ class ModelTeacher:
             raise ValueError("`teacher` must read numbers in time order, not levels or images.")
         self.model, self._distribution = model, distribution
 
-    def conditionals(self, values: tf.Tensor, condition: tf.Tensor | None) -> Parametrised:
+    def conditionals(self, values: tf.Tensor, condition: tf.Tensor | None) -> TeacherConditionals:
         """Return the conditionals of values as the network reads them, float32 [batch, time]."""
         network = self.model.symbol_network
         inputs = tf.cast(values, network.inputs.dtype)
         if network.inputs.shape.rank == 3:
             inputs = inputs[..., tf.newaxis]
-        return Parametrised(self._distribution, network.parameters_after(inputs, condition))
+        return TeacherConditionals(self._distribution, network.parameters_after(inputs, condition))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,8 +27,8 @@ from wavenet.copy_synthesis import (
     System,
     at_temperatures,
     baselines,
-    beside_one,
     compare,
+    extra_temperatures,
     model_system,
     row_of,
     synthesised_samples,
@@ -88,7 +88,7 @@ def evaluate(
     items = dev_recordings(teacher.network, corpus, features, known, part)[:copies]
     convention = corpus.mel or MelConvention(model.sample_rate_hz)
     compared = systems(model, teacher, convention, seed)
-    temperatures = beside_one(model, temperatures)
+    temperatures = extra_temperatures(model, temperatures)
     compared |= at_temperatures(model, seed, temperatures, "student")
     compared |= at_temperatures(teacher, seed, teacher_temperatures, "teacher")
     compared |= _others(beside, compared, seed, temperatures)

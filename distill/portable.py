@@ -15,6 +15,7 @@ from distill.teacher import WaveNetDensity
 from distill.training import (
     CHANGEABLE,
     UNITS,
+    clip_context,
     corpus_features,
     corpus_for,
     defaults_of,
@@ -22,7 +23,6 @@ from distill.training import (
     new_student,
     pretrain_pitch_reader,
     run_config,
-    surroundings,
 )
 from replicator.portable.adopt import adopt
 from replicator.portable.export import (
@@ -116,7 +116,7 @@ def _write(
     tensor_float_32: bool,
 ) -> None:
     """Write clips, step and state."""
-    density, mel, around = WaveNetDensity(teacher.network), corpus.mel, surroundings(config)
+    density, mel, around = WaveNetDensity(teacher.network), corpus.mel, clip_context(config)
     settings = {
         "file": CLIPS,
         "split": "train",

@@ -18,7 +18,7 @@ Module = TypeVar("Module", bound=tf.Module)
 
 
 @dataclasses.dataclass(frozen=True)
-class Parametrised:
+class TeacherConditionals:
     """Conditionals that a likelihood reads from parameters [batch, time, parameters]."""
 
     likelihood: Continuous
@@ -59,12 +59,12 @@ class WaveNetDensity:
         speaker = speaker if config.speakers else None
         return tf.stop_gradient(network.clip_rows(frames, speaker, num_samples, side_frames))
 
-    def conditionals(self, x, condition) -> Parametrised:
+    def conditionals(self, x, condition) -> TeacherConditionals:
         """Return p(x_t | x_<t, condition) for sounds float32 [batch, time] in one pass.
 
         The sounds are not rounded to levels, which would stop the gradient.
         """
-        return Parametrised(self.likelihood, self.network.of_rows(x, condition))
+        return TeacherConditionals(self.likelihood, self.network.of_rows(x, condition))
 
 
 def load_teacher(path: Path) -> SpeechModel:

@@ -24,7 +24,7 @@ from replicator.training.step import is_single_device
 from replicator.training.training_run import TrainingRun
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import Corpus
-from wavenet.data.pipeline import Surroundings, clips, source_of
+from wavenet.data.pipeline import ClipContext, clips, source_of
 from wavenet.model import SpeechModel
 from wavenet.pitch_reader import train_pitch_reader
 from wavenet.presets import Feature
@@ -233,15 +233,15 @@ def batches(
         start_step=start_step,
         shard_index=shard_index,
         num_shards=num_shards,
-        surroundings=surroundings(config),
+        clip_context=clip_context(config),
     )
 
 
-def surroundings(config: DistillConfig) -> Surroundings:
+def clip_context(config: DistillConfig) -> ClipContext:
     """Return the past and neighbouring frames of a clip."""
     if config.student.domain == "wave":
-        return Surroundings()
-    return Surroundings(config.clips.left_samples, SIDE_FRAMES)
+        return ClipContext()
+    return ClipContext(config.clips.left_samples, SIDE_FRAMES)
 
 
 def run_config(

@@ -43,7 +43,7 @@ class ImageDensity(tf.Module):
             )
 
     @property
-    def numbers(self) -> int:
+    def num_dims(self) -> int:
         """Dimensions of an image: pixels times channels."""
         return self.config.data.size**2 * self.config.data.channels
 
@@ -91,7 +91,7 @@ class ImageDensity(tf.Module):
             `ImageLoss.global_inputs`.
         """
         nats = tf.add_n(list(self.nats(batch, self.training_mode(batch), batch["seed"]).values()))
-        value = -tf.reduce_mean(nats) / self.numbers
+        value = -tf.reduce_mean(nats) / self.num_dims
         return value, {"bits_per_dim": value / math.log(2.0)}
 
     def training_mode(self, batch: dict) -> Mode:

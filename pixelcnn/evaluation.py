@@ -41,7 +41,7 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
     """
     nats = tf.function(model.density.nats, autograph=False, reduce_retracing=True)
     parts = _bits(nats, dataset.dev(), "evaluating")
-    numbers = model.density.numbers
+    numbers = model.density.num_dims
     total = np.sum(list(parts.values()), axis=0) / numbers
     measured = {"bits_per_dim": total}
     if model.multiscale is not None:

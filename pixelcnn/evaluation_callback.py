@@ -77,7 +77,7 @@ class EvaluationCallback:
             for part, nats in nats_of(batch).items():
                 totals[part] = totals.get(part, 0.0) + float(np.sum(nats.numpy(), dtype=np.float64))
         return {
-            part: nats / count / self.density.numbers / math.log(2.0)
+            part: nats / count / self.density.num_dims / math.log(2.0)
             for part, nats in totals.items()
         }
 

@@ -17,7 +17,7 @@ from pixelcnn.data.video import Video
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.sampling.generation import SAMPLERS, sample_multiscale, sample_pixelcnn
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
-from pixelcnn.sampling.pixelcnn_sampler import Given
+from pixelcnn.sampling.pixelcnn_sampler import Prefix
 from pixelcnn.training import CHANGEABLE, run_config
 from replicator.planning.trainable import Trainable
 from replicator.portable.export import (
@@ -240,7 +240,7 @@ def _pixelcnn_sampler(
     }
 
     def drawn(inputs):
-        given = Given(inputs["given"], inputs["given_count"])
+        given = Prefix(inputs["given"], inputs["given_count"])
         numbered = (inputs, inputs["seed"], inputs["rows"], given, inputs["temperature"])
         fixed = (density.conditioner, network, size, SAMPLERS[sampler])
         levels = sample_pixelcnn(*fixed, *numbered, inputs.get("guidance"))

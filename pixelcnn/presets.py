@@ -21,7 +21,9 @@ MIXTURE_OF_5 = OutputConfig(components=5)
 
 SMALL_PIXELCNN = PixelCNNConfig(layers=8, units=64, output_units=128)
 DILATED_PIXELCNN = dataclasses.replace(SMALL_PIXELCNN, dilations=(1, 2, 4, 8), dropout=0.1)
-FAR_SEEING_PIXELCNN = PixelCNNConfig(layers=12, units=112, output_units=128, dilations=(1, 2, 4, 8))
+DILATED_WIDE_PIXELCNN = PixelCNNConfig(
+    layers=12, units=112, output_units=128, dilations=(1, 2, 4, 8)
+)
 SMALL_MULTISCALE = MultiscaleConfig(
     base_size=8,
     base=SMALL_PIXELCNN,
@@ -132,7 +134,7 @@ PRESETS: dict[str, Preset[AnyTrainConfig]] = {
     "pixelcnn-reach-32": Preset(
         "Twelve dilated layers: a pixel sees 48 rows up, 33 in pixelcnn-cpu-32; about as many "
         "weights as multiscale-cpu-32. Not trained to its end here.",
-        _small(PixelCNNTrainConfig, FAR_SEEING_PIXELCNN, 32, 2500),
+        _small(PixelCNNTrainConfig, DILATED_WIDE_PIXELCNN, 32, 2500),
     ),
     "multiscale-cpu-32": Preset(
         "The multiscale model beside it, type A, with dropout and images moved by a pixel: 2.58 "

@@ -11,7 +11,7 @@ from autoregressive.model import Autoregressive
 from likelihoods import Gaussian
 from replicator import strategies
 
-SINGLE, LOCAL, SHARDED = "single", "local:2", "sharded:2x1"
+SINGLE, LOCAL = "single", "local:2"
 STEPS = 4
 SOURCES = {
     "arrays": WAVES,
@@ -63,14 +63,6 @@ def check_sources():
     return {
         name: trained(LOCAL, source, evaluate=score, evaluate_every=2)
         for name, source in SOURCES.items()
-    }
-
-
-def check_sharded():
-    """A mesh of two devices, evaluated by a function and on arrays."""
-    return {
-        name: trained(SHARDED, evaluate=evaluate, evaluate_every=2)
-        for name, evaluate in {"function": score, "arrays": WAVES}.items()
     }
 
 

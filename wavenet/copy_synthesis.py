@@ -58,7 +58,7 @@ def row_of(item: dict) -> int:
     return int(item.get("row", 0))
 
 
-def beside_one(model, temperatures: Sequence[float]) -> tuple[float, ...]:
+def extra_temperatures(model, temperatures: Sequence[float]) -> tuple[float, ...]:
     """Return the temperatures of a model besides 1: its own, if another, and those given."""
     return tuple(t for t in dict.fromkeys((model.temperature, *temperatures)) if t != 1.0)
 

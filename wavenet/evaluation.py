@@ -17,8 +17,8 @@ from wavenet.copy_synthesis import (
     SoundsCallback,
     at_temperatures,
     baselines,
-    beside_one,
     compare,
+    extra_temperatures,
     model_system,
     real_time_factor,
     table,
@@ -155,7 +155,7 @@ def _compared(
     if not model.conditional:
         return {"real_time_factor": real_time_factor(system, items, rate_hz), "measures": {}}
     mel = model.config.data.mel(hop) or MelConvention(rate_hz, hop)
-    cooler = at_temperatures(model, seed, beside_one(model, temperatures))
+    cooler = at_temperatures(model, seed, extra_temperatures(model, temperatures))
     systems = {"model": system, **cooler, **baselines(mel, seed)}
     against = compare(systems, items, mel, on_sounds)
     return {**against.pop("model"), "against": against}

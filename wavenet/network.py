@@ -133,7 +133,7 @@ class WaveNet(Network):
         """
         return self.resumed(inputs, condition)[0]
 
-    def of_clips(self, inputs, frames=None, speaker=None):
+    def training_parameters(self, inputs, frames=None, speaker=None):
         """Return the parameters of every sample of training clips, [batch, time, parameters].
 
         Args:

@@ -23,7 +23,8 @@ from replicator.runs.stored_config import defaults
 from replicator.training.state import LossFn, TrainState
 from wavenet.config import WaveNetConfig
 from wavenet.data import batch_sampling
-from wavenet.data.corpus import Corpus, export_npz
+from wavenet.data.corpus import Corpus
+from wavenet.data.corpus_export import export_npz
 from wavenet.networks import make_network
 from wavenet.presets import TrainConfig
 from wavenet.samplers.fixed_point import FixedPointSampler
@@ -31,13 +32,13 @@ from wavenet.samplers.xla import XlaSampler
 from wavenet.sound_network import Network
 from wavenet.training import (
     CHANGEABLE,
-    begin,
+    clip_context,
+    initialise_network,
     loss_function,
     prepare_corpus,
     run_config,
     scan_folder,
     stored_gain_db,
-    surroundings,
 )
 
 CLIPS = "clips.npz"
@@ -79,7 +80,7 @@ def export_run(
     stored = run_config(preset, config, corpus, data)
     restore(state, workdir, stored, CHANGEABLE, defaults(config))
     if not int(state.step):
-        begin(network, state, config, corpus, log)
+        initialise_network(network, state, config, corpus, log)
     export_corpus(folder, state, network, corpus, config, stored, tensor_float_32=tensor_float_32)
     log(next_command(folder, state))
     return Path(folder)
@@ -119,7 +120,7 @@ def export_corpus(
 
 def _around(corpus: Corpus, config: TrainConfig) -> dict[str, Any]:
     """Return the settings of `clips.open_batches` for past, neighbours and augmentation."""
-    around = surroundings(config)
+    around = clip_context(config)
     augmentation = around.augmentation(corpus, config.data.features)
     return {
         "left_samples": around.left_samples,
@@ -136,7 +137,7 @@ def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
     if config.network.speakers:
         spec["speaker"] = tf.TensorSpec([rows], tf.int32)
     if config.network.feature_channels:
-        frames = samples // config.network.hop_samples + 2 * surroundings(config).side_frames
+        frames = samples // config.network.hop_samples + 2 * clip_context(config).side_frames
         spec["frames"] = tf.TensorSpec([rows, frames, config.network.feature_channels], tf.float32)
     return spec
 

@@ -63,7 +63,7 @@ class Network(tf.Module):
         """
         raise NotImplementedError
 
-    def of_clips(self, inputs, frames, speaker):
+    def training_parameters(self, inputs, frames, speaker):
         """Return the parameters of every sample of training clips, [batch, time, parameters].
 
         Args:

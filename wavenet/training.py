@@ -19,7 +19,7 @@ from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import audio
 from wavenet.data.corpus import Corpus, frames_of, prepare, recordings_of
 from wavenet.data.metadata import SPLITS
-from wavenet.data.pipeline import Surroundings, clips
+from wavenet.data.pipeline import ClipContext, clips
 from wavenet.data.recordings import DataError, ScanReport, ScanRules, scan
 from wavenet.evaluation_callback import EvaluationCallback
 from wavenet.features import PitchConvention
@@ -78,13 +78,15 @@ def train(
             config.loop,
             functools.partial(batches, corpus, config),
             lambda: EvaluationCallback(network, state, corpus, config, run.samples()),
-            start=lambda: begin(network, state, config, corpus, run.log),
+            start=lambda: initialise_network(network, state, config, corpus, run.log),
             description=f"{state.size:,} weights, receptive field {past} samples "
             f"({1000 * past / config.data.sample_rate_hz:.0f} ms)",
         )
 
 
-def begin(network: Network, state: TrainState, config: TrainConfig, corpus: Corpus, log) -> None:
+def initialise_network(
+    network: Network, state: TrainState, config: TrainConfig, corpus: Corpus, log
+) -> None:
     """Set the weights, and their average, that depend on the corpus, before the first step."""
     prepare_network(network, config, corpus, log)
     state.start(network.trainable_variables)
@@ -118,7 +120,7 @@ class ClipLoss:
             the mask's own sum.
         """
         network = self.network
-        parameters = network.of_clips(
+        parameters = network.training_parameters(
             network.inputs(batch["levels"]),
             batch.get("frames"),
             batch["speaker"] if network.config.speakers else None,
@@ -166,14 +168,14 @@ def batches(
         start_step=start_step,
         shard_index=shard_index,
         num_shards=num_shards,
-        surroundings=surroundings(config),
+        clip_context=clip_context(config),
     )
 
 
-def surroundings(config: TrainConfig) -> Surroundings:
+def clip_context(config: TrainConfig) -> ClipContext:
     """Return the past, neighbouring frames and augmentation of a clip."""
     data = config.data
-    return Surroundings(
+    return ClipContext(
         data.left_samples,
         SIDE_FRAMES if config.network.conditioner_units else 0,
         data.augment_gain_db,

@@ -172,7 +172,7 @@ class VocoderWaveNet(Network):
         wave = self.in_wave_units(raw, bottom.predicted[:, skipped:], log_gain[:, skipped:])
         return wave, hiddens
 
-    def of_clips(self, inputs, frames, speaker=None):
+    def training_parameters(self, inputs, frames, speaker=None):
         """Return the parameters of every sample of training clips, [batch, time, parameters].
 
         Args:

@@ -83,7 +83,7 @@ class GuidedLoss(ImageLoss):
         return divergences
 
     def _per_number(self, parts: dict):
-        return tf.reduce_mean(tf.add_n(list(parts.values()))) / self.density.numbers
+        return tf.reduce_mean(tf.add_n(list(parts.values()))) / self.density.num_dims
 
 
 def thinned(whole: Conditionals, side: int, seed) -> Conditionals:

@@ -13,7 +13,7 @@ from distill.losses.power import magnitude_loss, multi_loss, squared_loss
 from distill.losses.unit_classifier import UnitClassifier
 from distill.presets import LossConfig
 from distill.student import ParallelWaveNet
-from distill.teacher import Parametrised, WaveNetDensity
+from distill.teacher import TeacherConditionals, WaveNetDensity
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput
 from replicator import Replicator
@@ -135,7 +135,7 @@ class Objective:
 
     @property
     def _side_frames(self) -> int:
-        """Neighbouring frames on either side of every clip, see `training.surroundings`."""
+        """Neighbouring frames on either side of every clip, see `training.clip_context`."""
         return 0 if self.student.residual is None else SIDE_FRAMES
 
     def _speaker(self, batch):
@@ -164,7 +164,7 @@ class Objective:
         return terms
 
     def _measured(
-        self, drawn: FlowOutput, batch, seed, given: Parametrised
+        self, drawn: FlowOutput, batch, seed, given: TeacherConditionals
     ) -> kl_divergence.Divergence:
         """Return the divergence of drawn sound: in closed form between normals, else from draws."""
         kind, where = self.student.noise_kind, (batch["mask"], batch.get("counted"))

@@ -5,19 +5,19 @@ import tensorflow as tf
 from likelihoods.initial import Initial
 
 
-def convolved(x, kernel, strides=1, apart=(1, 1)):
+def convolved(x, kernel, strides=1, dilations=(1, 1)):
     """Return the convolution without padding of x [batch, height, width, channels], in x's dtype.
 
     Args:
       x: [batch, height, width, channels].
       kernel: [rows, columns, inputs, outputs].
       strides: of the output, in both directions.
-      apart: rows and columns of x between neighbouring taps of the kernel, its dilation.
+      dilations: rows and columns of x between neighbouring taps of the kernel.
     """
-    if apart == (1, 1):
+    if dilations == (1, 1):
         return tf.nn.conv2d(x, cast_like(kernel, x), strides, "VALID")
     # Not by conv2d, whose dilated kernels have no gradient on every processor.
-    return tf.nn.convolution(x, cast_like(kernel, x), 1, "VALID", dilations=apart)
+    return tf.nn.convolution(x, cast_like(kernel, x), 1, "VALID", dilations=dilations)
 
 
 def matmul(x, kernel):

@@ -102,11 +102,11 @@ class GatedLayer(tf.Module):
         """
         padded = tf.pad(v, [[0, 0], [0, 0], [self.dilation] * 2, [0, 0]])
         apart = (rows_apart, self.dilation)
-        return convolved(padded, self.vertical_kernel, apart=apart) + tf.cast(term, v.dtype)
+        return convolved(padded, self.vertical_kernel, dilations=apart) + tf.cast(term, v.dtype)
 
     def horizontal(self, h, a_v):
         """Return a_h [batch, height, width - dilation, 2 units] of h and a_v."""
-        return convolved(h, self.horizontal_kernel, apart=(1, self.dilation)) + self.across(a_v)
+        return convolved(h, self.horizontal_kernel, dilations=(1, self.dilation)) + self.across(a_v)
 
     def across(self, a_v):
         """Return the term that a_v adds to a_h, bias included."""

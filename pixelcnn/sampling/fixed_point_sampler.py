@@ -26,7 +26,7 @@ import tensorflow as tf
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import FRONT_ROWS, PixelCNN
-from pixelcnn.sampling.pixelcnn_sampler import Given
+from pixelcnn.sampling.pixelcnn_sampler import Prefix
 
 # What the next pass will give: of the network, its hidden state for some levels, these, the newer
 # ones that the pass has sampled, and the condition.
@@ -104,7 +104,7 @@ def sample_by_fixed_point(
     network: PixelCNN,
     words,
     condition: Condition,
-    given: Given | None = None,
+    given: Prefix | None = None,
     temperature=1.0,
     prediction=None,
     guidance=None,
@@ -166,7 +166,7 @@ def context_rows(network: PixelCNN) -> int:
     return FRONT_ROWS + sum(network.config.layer_dilations)
 
 
-def _start(network: PixelCNN, batch, height: int, width: int, guess, given: Given | None):
+def _start(network: PixelCNN, batch, height: int, width: int, guess, given: Prefix | None):
     """Return the images to start from, and the number of the first pixel that is not given."""
     output = network.output_config
     if guess is None:

@@ -29,7 +29,7 @@ from pixelcnn.sampling.multiscale_sampler import (
     sample_scales,
     temperatures_of,
 )
-from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample, sample_naively
+from pixelcnn.sampling.pixelcnn_sampler import Prefix, image_words, sample, sample_naively
 
 # XLA's convolutions win on small images, TensorFlow's own on large ones.
 LARGEST_COMPILED = 64
@@ -142,7 +142,7 @@ def sample_pixelcnn(
     batch: dict,
     seed,
     rows,
-    given: Given | None,
+    given: Prefix | None,
     temperature,
     guidance=None,
 ):
@@ -253,7 +253,7 @@ def _repeated(image: np.ndarray, number: int):
     return tf.constant(np.repeat(image[None].astype(np.int32), number, 0))
 
 
-def _given(request: Request, number: int, channels: int) -> Given:
+def _given(request: Request, number: int, channels: int) -> Prefix:
     """Return the pixels to keep: none of a blank image where the request gives none."""
     image, count = request.given or (np.zeros([request.size, request.size, channels], np.int32), 0)
-    return Given(_repeated(image, number), tf.constant(count))
+    return Prefix(_repeated(image, number), tf.constant(count))

@@ -19,7 +19,7 @@ from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.networks.raster_scan import Scan, scanned
 
 
-class Given(NamedTuple):
+class Prefix(NamedTuple):
     """The pixels of an image that are given and kept, the prefix of an inpainting.
 
     Attributes:
@@ -50,7 +50,7 @@ def sample(
     network: PixelCNN,
     words,
     condition: Condition,
-    given: Given | None = None,
+    given: Prefix | None = None,
     temperature=1.0,
     prediction=None,
     guidance=None,
@@ -77,7 +77,7 @@ class _Draw(NamedTuple):
 
     network: PixelCNN
     words: tf.Tensor
-    given: Given | None
+    given: Prefix | None
     temperature: float | tf.Tensor
     guidance: float | tf.Tensor | None
 
@@ -95,7 +95,7 @@ def sample_naively(
     network: PixelCNN,
     words,
     condition: Condition,
-    given: Given | None = None,
+    given: Prefix | None = None,
     temperature=1.0,
     guidance=None,
 ):

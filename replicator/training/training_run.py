@@ -47,7 +47,7 @@ class TrainingRun:
 
     def __init__(
         self,
-        workdir: Path | None,
+        workdir: str | Path | None,
         replicator: Replicator | None = None,
         log: Callable[[str], None] = print,
         rows: int = 1,

@@ -25,7 +25,7 @@ from pixelcnn.sampling.generation import (
     sample_pixelcnn,
 )
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
-from pixelcnn.sampling.pixelcnn_sampler import Given, sample
+from pixelcnn.sampling.pixelcnn_sampler import Prefix, sample
 from replicator.portable.stablehlo import as_stablehlo
 from replicator.runs.errors import UserError
 from serving.bundles.bundle import FORMAT
@@ -110,9 +110,9 @@ def _of_pixelcnn(density: ImageDensity) -> Parts:
 
     def row_of(name, program) -> Row:
         def row(given):
-            kept = Given(tf.zeros([1, size, size, channels], tf.int32), tf.constant(0))
+            kept = Prefix(tf.zeros([1, size, size, channels], tf.int32), tf.constant(0))
             if "given" in given:
-                kept = Given(tf.cast(given["given"], tf.int32), given["given_count"][0])
+                kept = Prefix(tf.cast(given["given"], tf.int32), given["given_count"][0])
             return {"picture": _image(_drawn(program, given, kept, given["temperature"][0, 0]))}
 
         return row

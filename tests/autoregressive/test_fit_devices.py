@@ -22,11 +22,6 @@ def test_two_devices_give_the_weights_and_the_score_of_one(checks, source):
     assert_close(checks("sources")[source], checks("one"))
 
 
-@pytest.mark.parametrize("evaluate", ["function", "arrays"])
-def test_a_mesh_gives_the_weights_and_the_score_of_one_device(checks, evaluate):
-    assert_close(checks("sharded")[evaluate], checks("one"))
-
-
 def test_a_run_may_change_its_devices(checks):
     assert_close(checks("resumed"), checks("one"))
 

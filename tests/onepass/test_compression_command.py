@@ -123,9 +123,7 @@ def test_files_that_are_no_images_are_named(here, capsys):
 class _Sounds:
     """Stands in for a WaveNet: keeps the recordings as they are."""
 
-    sample_rate_hz = 8000
-    makes = "sound"
-    compresses = True
+    sample_rate_hz, makes, compresses = 8000, "sound", True
 
     def compress(self, recordings, *, speaker, tolerance):
         self.kept = recordings
@@ -153,7 +151,7 @@ def test_recordings_keep_every_sample(tmp_path, monkeypatch, capsys):
 
 
 def test_a_model_without_conditionals_is_refused(tmp_path, monkeypatch, capsys):
-    student = types.SimpleNamespace(compresses=False, makes="sound")
-    monkeypatch.setattr(compression_command, "load", lambda path: student)
+    silent = types.SimpleNamespace(compresses=False)
+    monkeypatch.setattr(compression_command, "load", lambda path: silent)
     line = mistake(capsys, "compress", "shipped", "a.wav", "--out", tmp_path / "x.onepass")
     assert "shipped cannot compress: it has no exact conditionals" in line

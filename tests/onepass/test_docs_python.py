@@ -70,6 +70,7 @@ def cases():
 
 
 @pytest.mark.filterwarnings("ignore:The distutils package is deprecated")  # TensorFlow Probability
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras, when it saves a model
 @pytest.mark.parametrize("page", list(cases()))
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -122,7 +122,7 @@ def test_what_actions_gain_is_a_mean_over_several_exchanges():
     assert len({way["action"].numpy().tobytes() for way in ways}) > 3
     bits = [-np.mean(sum(density.nats(way).values())) / math.log(2) for way in ways]
     gained = figures("video")["measures"]["bits_per_dim_gained_by_the_condition"]["mean"]
-    expected = (np.mean(bits[1:]) - bits[0]) / density.numbers
+    expected = (np.mean(bits[1:]) - bits[0]) / density.num_dims
     assert gained == pytest.approx(expected, abs=2e-5)
 
 

@@ -141,3 +141,14 @@ def test_the_shipped_teacher_draws_the_sound_of_its_seed():
         length = expected.shape[1]
         sound = model.autoregressive.sample(BATCH, length, SEED, condition, method=method)
         np.testing.assert_array_equal(sound, expected)
+
+
+def test_a_wavenet_is_trained_on_an_array_in_memory():
+    model = autoregressive(network_of("mixture"))
+    waves = 0.3 * np.sin(np.arange(64) * np.linspace(0.1, 0.4, 6)[:, None])
+    before = float(tf.reduce_mean(model.log_prob(waves)))
+    outcome = onepass.fit(
+        model, waves, steps=12, batch_size=2, evaluate=waves, log=lambda line: None
+    )
+    assert outcome.step == 12 and -outcome.best_score > before
+    assert float(tf.reduce_mean(model.log_prob(waves))) == pytest.approx(-outcome.best_score, 1e-5)

@@ -7,11 +7,11 @@ from wavenet.data.batch_sampling import clip_source
 from wavenet.data.corpus import (
     Corpus,
     Prepared,
-    export_npz,
     frames_of,
     prepare,
     recordings_of,
 )
+from wavenet.data.corpus_export import export_npz
 from wavenet.data.metadata import SPLITS
 from wavenet.data.recordings import DataError, ScanRules, scan
 

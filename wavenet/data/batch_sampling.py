@@ -221,7 +221,7 @@ def batch(
 
 
 def open_batches(folder: Path, settings: Mapping) -> Callable[[int], dict[str, np.ndarray]]:
-    """Return a function from a step to its batch, of a file that `corpus.export_npz` wrote.
+    """Return a function from a step to its batch, of a file that `corpus_export.export_npz` wrote.
 
     Args:
       folder: the folder of the file.

@@ -17,7 +17,7 @@ Encode = Callable[[tf.Tensor], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
-class Surroundings:
+class ClipContext:
     """The past, neighbouring frames and augmentation of a clip, see `ClipSource`."""
 
     left_samples: int = 0
@@ -36,7 +36,7 @@ class Surroundings:
         return Augmentation(self.gain_db, self.polarity, corpus.mel.bands, silence)
 
 
-ALONE = Surroundings()
+ALONE = ClipContext()
 
 
 def source_of(
@@ -44,13 +44,13 @@ def source_of(
     split: str,
     clip_samples: int,
     features: Sequence[str] = ("mel",),
-    surroundings: Surroundings = ALONE,
+    clip_context: ClipContext = ALONE,
 ) -> ClipSource:
     """Return the `ClipSource` of a split; clips start on whole frames where there are features."""
     around: dict[str, Any] = {
-        "left_samples": surroundings.left_samples,
-        "side_frames": surroundings.side_frames,
-        "augmentation": surroundings.augmentation(corpus, features),
+        "left_samples": clip_context.left_samples,
+        "side_frames": clip_context.side_frames,
+        "augmentation": clip_context.augmentation(corpus, features),
     }
     members = recordings_of(corpus, split)
     waveforms, speakers = [p.waveform for p in members], [p.speaker for p in members]
@@ -79,7 +79,7 @@ def clips(
     start_step: int = 0,
     shard_index: int = 0,
     num_shards: int = 1,
-    surroundings: Surroundings = ALONE,
+    clip_context: ClipContext = ALONE,
 ) -> tf.data.Dataset:
     """Return an endless dataset of batches of clips, every clip of the split equally likely.
 
@@ -97,7 +97,7 @@ def clips(
       start_step: the first batch's number.
       shard_index: the equal part of each batch's rows to return.
       num_shards: number of equal parts.
-      surroundings: true past and neighbouring frames around every clip, and augmentation.
+      clip_context: true past and neighbouring frames around every clip, and augmentation.
 
     Yields:
       "waveform" float32 [batch, left_samples + clip_samples]; "mask" the same, 1 inside the
@@ -105,7 +105,7 @@ def clips(
       [batch, frames of those samples + 2 side_frames, channels], the silent frame in padding; with
       encode, "levels" int32, as the waveform.
     """
-    source = source_of(corpus, split, clip_samples, features, surroundings)
+    source = source_of(corpus, split, clip_samples, features, clip_context)
     made = functools.partial(
         batch, source, seed, batch_size=batch_size, shard_index=shard_index, num_shards=num_shards
     )

@@ -123,7 +123,7 @@ def test_the_gradient_reaches_every_weight_of_the_student_alone():
     assert all(g is None for g in tape.gradient(value, teacher.trainable_variables))
     nats = terms["kl_bits_per_dim"] + 0.5 * terms["bits_per_dim"]
     np.testing.assert_allclose(value, nats * np.log(2.0), rtol=1e-6)
-    bits = -total(student.nats(batch_of())).mean() / student.numbers / np.log(2.0)
+    bits = -total(student.nats(batch_of())).mean() / student.num_dims / np.log(2.0)
     np.testing.assert_allclose(terms["bits_per_dim"], bits, rtol=1e-5)
 
 

@@ -11,7 +11,7 @@ from networks import condition_of, network_of
 from distill.config import StudentConfig
 from distill.losses import kl_divergence
 from distill.student import ParallelWaveNet
-from distill.teacher import Parametrised, WaveNetDensity, freeze
+from distill.teacher import TeacherConditionals, WaveNetDensity, freeze
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput
 from replicator.training.config import OptimizerConfig
@@ -233,7 +233,7 @@ def test_cross_entropy_alone_collapses_and_the_divergence_does_not():
     assert kept > 0.8 * wanted
 
 
-def _integrated(given: Parametrised, drawn: FlowOutput) -> np.ndarray:
+def _integrated(given: TeacherConditionals, drawn: FlowOutput) -> np.ndarray:
     """-integral p_S log p_T at every place, by the trapezoidal rule over quantiles."""
     z = np.linspace(-25.0, 25.0, 20001, dtype=np.float32)
     values = z[:, None, None] * np.exp(drawn.log_scale) + drawn.location

@@ -16,7 +16,7 @@ from pixelcnn.sampling.fixed_point_sampler import (
     linear_forecast,
     sample_by_fixed_point,
 )
-from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample
+from pixelcnn.sampling.pixelcnn_sampler import Prefix, image_words, sample
 
 KINDS = {
     "grey mixture, conditioned": dict(output=("logistic", 1, 256), vector=3, map_=2),
@@ -47,7 +47,7 @@ def program(kind, active_rows=None, batch=BATCH, slots=None):
 
     @tf.function(autograph=False)
     def both(words, count, temperature, guess):
-        given = Given(levels, count)
+        given = Prefix(levels, count)
         cached = sample(network, words, condition, given, temperature)
         iterated = sample_by_fixed_point(
             network,
@@ -133,7 +133,7 @@ def test_any_forecast_gives_the_same_images_and_the_right_one_in_two_passes(coun
         image_words(network, 5, [0, 1], HEIGHT, WIDTH),
         image_of(2, HEIGHT, WIDTH, 3, 256),
     )
-    given = Given(given, tf.constant(count))
+    given = Prefix(given, tf.constant(count))
     cached = sample(network, words, NONE, given)
     found = {
         name: sample_by_fixed_point(network, words, NONE, given, forecast=forecast)

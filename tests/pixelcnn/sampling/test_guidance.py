@@ -26,7 +26,7 @@ from pixelcnn.networks.outputs import (
 from pixelcnn.sampling.fixed_point_sampler import sample_by_fixed_point
 from pixelcnn.sampling.generation import SAMPLERS, counted, sample_multiscale, sample_pixelcnn
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
-from pixelcnn.sampling.pixelcnn_sampler import Given
+from pixelcnn.sampling.pixelcnn_sampler import Prefix
 
 CLASSES, SIDE, LEVELS = 3, 5, 16
 CONDITIONER = Conditioner(ConditioningConfig("class", CLASSES), Initial(0))
@@ -54,7 +54,7 @@ def drawn(output, sampler="cached", guidance=2.0, labels=(0, 1), rows=(0, 1), **
 @pytest.mark.slow
 @pytest.mark.parametrize("output", QUICK)
 def test_all_samplers_draw_the_same_guided_images(output):
-    given = Given(image_of(2, SIDE, SIDE, *output[1:]), tf.constant(7))
+    given = Prefix(image_of(2, SIDE, SIDE, *output[1:]), tf.constant(7))
     for fields in ({}, {"given": given, "temperature": 0.8}):
         cached, naive, iterated = (drawn(output, sampler, **fields) for sampler in SAMPLERS)
         np.testing.assert_array_equal(cached, naive)

@@ -10,7 +10,7 @@ from image_networks import condition_of, image_of, output_of, pixelcnn_of, recor
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample, sample_naively
+from pixelcnn.sampling.pixelcnn_sampler import Prefix, image_words, sample, sample_naively
 
 KINDS = {
     "grey mixture, conditioned": dict(output=("logistic", 1, 256), vector=3, map_=2),
@@ -50,7 +50,7 @@ def in_a_graph(sampler, kind):
 
     @tf.function(autograph=False)
     def draw(words, condition, levels, count, temperature):
-        return sampler(network, words, condition, Given(levels, count), temperature)
+        return sampler(network, words, condition, Prefix(levels, count), temperature)
 
     return draw
 
@@ -203,7 +203,7 @@ def test_a_compiler_changes_no_pixel():
 
     @tf.function(jit_compile=True)
     def compiled(words, condition, count, temperature):
-        return sample(network, words, condition, Given(levels, count), temperature)
+        return sample(network, words, condition, Prefix(levels, count), temperature)
 
     for fields in ({}, {"count": 24}, {"temperature": 0.7}):
         state = {"count": 0, "temperature": 1.0} | fields
