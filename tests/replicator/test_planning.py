@@ -523,8 +523,8 @@ def test_a_home_that_cannot_be_written_names_the_option(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").write_text("no folder")
-    rest = r".* `--profiles` names another folder for profiles\.$"
-    with pytest.raises(UserError, match=r"^Cannot make the folder .*/home/\.cache/" + rest):
+    rest = r".* Choose another folder with `--profiles`\.$"
+    with pytest.raises(UserError, match=r"^Cannot create the folder .*/home/\.cache/" + rest):
         command.run(PlanArguments("fake", 4), Fake())
     full = Store(tmp_path / "full", fresh=True)
     (full.folder / "key.json").mkdir()
