@@ -1,4 +1,4 @@
-"""Images of distilled models of classes beside their teacher's, measured alike, as a table.
+"""Images of distilled models of classes and of their teacher, measured alike, as a table.
 
     python -m benchmarks.image_students shipped-digits run guided --data IMAGES --out grids
 

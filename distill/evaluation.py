@@ -65,11 +65,11 @@ def evaluate(
       copies: dev recordings (their first three seconds) made anew by every system; None: all.
       seed: of the noise.
       part: of the dev split, see `wavenet.dev_parts.dev_part`.
-      temperatures: beside 1 and the student's own, at which students and
+      temperatures: besides 1 and the student's own, at which students and
         teacher make them too.
       on_sounds: see `copy_synthesis.SoundsCallback`.
       teacher_temperatures: see `temperatures`.
-      beside: other models, each a system of its own by its name; a student with a draft adds that.
+      beside: other models, each a separate system by its name; a student with a draft adds that.
       speculative_samples: of the first recording, see `speed_of_speculation`; 0: none.
 
     Returns a dict with kl_nats (nats a sample), acceptance (how often the teacher would keep what

@@ -80,7 +80,7 @@ def _distill(
     corpus: Corpus,
     classifier: UnitClassifier | None,
 ) -> Outcome:
-    # What prepares these knows no replicas, so they are made beside them first.
+    # Their preparation knows no replicas, so they are made outside them first.
     begun, density = new_student(config, teacher), WaveNetDensity(teacher.network)
     student, frozen = begun, ()
     with run.variables():

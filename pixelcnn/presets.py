@@ -137,7 +137,7 @@ PRESETS: dict[str, Preset[AnyTrainConfig]] = {
         _small(PixelCNNTrainConfig, DILATED_WIDE_PIXELCNN, 32, 2500),
     ),
     "multiscale-cpu-32": Preset(
-        "The multiscale model beside it, type A, with dropout and images moved by a pixel: 2.58 "
+        "The corresponding multiscale model, type A, with dropout and images moved by a pixel: 2.58 "
         "bits/dim.",
         _small(MultiscaleTrainConfig, DROPPING_EVERYWHERE, 32, 5500, average_decay=0.998, shift=1),
     ),
@@ -152,7 +152,7 @@ PRESETS: dict[str, Preset[AnyTrainConfig]] = {
         _small(PixelCNNTrainConfig, SMALL_PIXELCNN, 64, 3200, flip=True, batch=4),
     ),
     "multiscale-cpu-64": Preset(
-        "The multiscale model beside it, type A, for the same time: 2.86 bits/dim.",
+        "The corresponding multiscale model, type A, for the same time: 2.86 bits/dim.",
         _small(MultiscaleTrainConfig, SMALL_MULTISCALE, 64, 4600, flip=True, batch=4),
     ),
     "multiscale-patches-64": Preset(

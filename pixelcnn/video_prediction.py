@@ -81,7 +81,7 @@ def _following(
             "action": moves[None, t - context : t],
             "state": places[None, t - context : t],
         }
-        # A frame's number stands beside the row's, so that no two frames share noise.
+        # A frame's number joins the row's, so that no two frames share noise.
         request = Request((first_row + t,), seed, model.size, condition, temperature)
         past.append(next(model.sampler.images(request))[-1])
         yield past[-1]

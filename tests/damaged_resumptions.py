@@ -1,6 +1,6 @@
 """Resumptions from damaged checkpoints: `python damaged_resumptions.py RUN FIRST COUNT`.
 
-RUN is of `onepass train multiscale-smoke` and has two checkpoints; `words.json` beside it is its
+RUN is of `onepass train multiscale-smoke` and has two checkpoints; `words.json` next to it is its
 command. COUNT copies, numbered from FIRST, have the newest cut short or partly zeroed, each in
 another way, and are trained to step 3. The exit status is 0 where all did as they should.
 """

@@ -18,7 +18,7 @@ SETTINGS = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH
 
 
 class Process:
-    """A Python file that runs in a process group of its own, its output in a file beside it."""
+    """A Python file that runs in a process group of its own, its output in a file next to it."""
 
     def __init__(self, script, log, *words, environment=None):
         self._log = Path(log)

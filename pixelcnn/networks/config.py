@@ -15,7 +15,7 @@ ConditionKind = Literal["none", "class", "text", "map", "video"]
 LikelihoodKind = Literal["logistic", "softmax"]
 FactorKind = Literal["A", "B"]
 TextUnit = Literal["character", "word"]
-GROUPS = (2, 3, 4)  # of the pixels in a 2 x 2 tile, beside the known first one
+GROUPS = (2, 3, 4)  # of the pixels in a 2 x 2 tile, besides the known first one
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Students exported: distilled by JAX beside a frozen teacher, and drawn in one pass by it."""
+"""Students exported: distilled by JAX with a frozen teacher, and drawn in one pass by it."""
 
 import dataclasses
 import functools

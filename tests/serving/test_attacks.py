@@ -41,7 +41,7 @@ GROWTH_MIB = 48  # that attacks may cost: a few bodies of the largest size
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """`voice`, `shapes` and one that fails; beside their folder lies a secret."""
+    """`voice`, `shapes` and one that fails; next to their folder lies a secret."""
     models = FakeModelStore(tmp_path_factory.mktemp("attacks") / "models")
     models.add("voice")
     models.add("shapes", kind=FakeImages)

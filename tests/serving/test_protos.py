@@ -1,4 +1,4 @@
-"""The committed descriptors are what the .proto files beside them say."""
+"""The committed descriptors are those of the .proto files next to them."""
 
 import re
 from pathlib import Path

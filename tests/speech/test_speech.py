@@ -433,7 +433,7 @@ def test_a_model_of_another_convention_is_refused(student):
             speech.text_frames(types.SimpleNamespace(spec=other), TEXT)
     for features, line in (
         ({"mel": None, "f0": None}, "this one does not"),
-        ({"mel": mel, "f0": {"hop_samples": 200}}, "F0 frames beside them"),
+        ({"mel": mel, "f0": {"hop_samples": 200}}, "also reads F0 frames"),
         (None, "this one does not"),
     ):
         with pytest.raises(UserError, match=line):

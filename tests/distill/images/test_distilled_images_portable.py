@@ -1,4 +1,4 @@
-"""Distillations of images exported: their steps in JAX, beside a frozen teacher."""
+"""Distillations of images exported: their steps in JAX, with a frozen teacher."""
 
 import dataclasses
 

@@ -124,7 +124,7 @@ def test_what_is_left_out_and_what_was_done_is_in_the_notes(tmp_path):
     Image.new("L", (7, 9)).save(tmp_path / "train/tiny.png")
     (tmp_path / "dev/zero.jpg").write_bytes(b"")
     (tmp_path / "dev/letter.txt").write_text("not an image")
-    (tmp_path / "dev/._c.png").write_text("what some systems leave beside every file")
+    (tmp_path / "dev/._c.png").write_text("what some systems leave next to every file")
     corpus = read_corpus(tmp_path, GREY)
     assert corpus.notes == (
         "4 images for train, 1 for dev, 8x8, 1 channel, area-averaged from 12x10 to 40x30, "

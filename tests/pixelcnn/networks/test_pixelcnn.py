@@ -72,8 +72,8 @@ def reach_of(height, width, rows, columns, left):
     y, x = np.divmod(np.arange(height * width), width)
     down, right = np.subtract.outer(y, y), np.subtract.outer(x, x)
     above = (down >= 1) & (down <= rows) & (np.abs(right) <= columns)
-    beside = (down == 0) & (right >= 1) & (right <= left)
-    return (above | beside).reshape(-1, height, width)
+    sideways = (down == 0) & (right >= 1) & (right <= left)
+    return (above | sideways).reshape(-1, height, width)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)

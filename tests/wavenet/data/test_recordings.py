@@ -50,7 +50,7 @@ def add_bad_files(folder):
     (folder / "cut.flac").write_bytes(data[: len(data) // 2])
     (folder / "zero.wav").write_bytes(b"")
     (folder / "letter.wav").write_text("Dear reader, " * 50)
-    (folder / "._a.wav").write_text("what some systems leave beside every file")
+    (folder / "._a.wav").write_text("what some systems leave next to every file")
     wide = np.stack([sound(95, seconds=3.0), sound(96, seconds=3.0)], 1)
     put(folder / "wide.flac", wide, 96000)
 
