@@ -137,10 +137,10 @@ class StudentModel(TrainedSpeechModel):
                 f"It reads frames of {channels} channels, [frames, {channels}], got {shape}."
             )
         if not len(frames):
-            raise UserError("There is no frame to speak: the mel is empty.")
+            raise UserError("The mel is empty: it has no frames.")
         if not np.isfinite(frames).all():
             first = int(np.argmax(~np.isfinite(frames).all(axis=1)))
-            raise UserError(f"The frames hold a value that is no number (NaN), first in {first}.")
+            raise UserError(f"The frames contain NaN, first in frame {first}.")
         return frames.astype(np.float32, copy=False)
 
 

@@ -28,7 +28,7 @@ def read_frames(path: Path, model: Any, force: bool = False) -> np.ndarray:
     if trained is not None and not force:
         why = unlike(frames, trained, convention)
         if why:
-            raise UserError(f"{path} is of another convention: {why}. --force speaks it anyway.")
+            raise UserError(f"{path} is of another convention: {why}. --force takes it anyway.")
     return frames
 
 
@@ -53,8 +53,8 @@ def read_mel(path: Path, model: Any) -> np.ndarray:
             f"frames], got {shape}."
         )
     if not len(mel):
-        raise UserError(f"{path} holds no frame.")
+        raise UserError(f"{path} has no frames.")
     bad = ~np.isfinite(mel).all(axis=1)
     if bad.any():
-        raise UserError(f"{path} holds a value that is no number (NaN), first in {bad.argmax()}.")
+        raise UserError(f"{path} contains NaN, first in frame {bad.argmax()}.")
     return mel.astype(np.float32)

@@ -51,7 +51,7 @@ class SpeechModel(TrainedSpeechModel):
     passes: PassCount = dataclasses.field(default_factory=PassCount, compare=False)
 
     backends: ClassVar = get_args(Backend)
-    primable: ClassVar = True  # it can go on from a recording
+    primable: ClassVar = True  # it can continue a recording
     compresses: ClassVar = True
     refinable: ClassVar = False
 

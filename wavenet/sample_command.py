@@ -223,7 +223,7 @@ def _check_ability(given: SampleArguments, model) -> None:
         names = ", ".join(model.backends)
         raise UserError(f"`--backend` must be one of {names} for a {kind}, got {given.backend}.")
     if given.prime_seconds and not model.primable:
-        raise UserError(f"`--prime-seconds` must be 0: a {kind} cannot go on from a recording.")
+        raise UserError(f"`--prime-seconds` must be 0: a {kind} cannot continue a recording.")
     if given.refine and not model.refinable:
         raise UserError(f"`--refine` must be 0: a {kind} has its own phases and magnitudes.")
     if given.mel and model.data.features != ("mel",):
@@ -283,7 +283,7 @@ def _prime(
     wanted = min(round(given.prime_seconds * model.sample_rate_hz), len(recording))
     if wanted >= total:
         raise UserError(
-            f"`--prime-seconds` must be less than the sound lasts, "
+            f"`--prime-seconds` must be less than the length of the sound, "
             f"{total / model.sample_rate_hz:.2f}, got {given.prime_seconds:g}."
         )
     samples = _whole_blocks(model, wanted)

@@ -356,7 +356,7 @@ def test_a_student_speaks_from_the_command_line(student_run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("--prime-seconds 0.1", "cannot go on from a recording"),
+        ("--prime-seconds 0.1", "cannot continue a recording"),
         ("--backend naive", "must be one of auto, numba, tensorflow"),
         ("--speaker eve", "knows no speakers"),
         ("--temperature -1", "`--temperature` must be 0 or more"),
@@ -436,7 +436,7 @@ def test_a_mel_from_a_file_is_spoken_to_its_end(request, tmp_path, model):
         (np.zeros((6, 7), np.float32), "must hold numbers [frames, 8], got (6, 7)"),
         (np.zeros(8, np.float32), "must hold numbers [frames, 8], got (8,)"),
         (np.array([["a"] * 8]), "must hold numbers [frames, 8]"),
-        (MEL[:0], "holds no frame"),
+        (MEL[:0], "has no frames"),
         (np.where(np.arange(48).reshape(6, 8) == 9, np.nan, MEL), "no number (NaN), first in 1"),
         (np.where(np.arange(48).reshape(6, 8) == 9, np.inf, MEL), "no number (NaN), first in 1"),
         (None, "cannot be read as an npy file"),

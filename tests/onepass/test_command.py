@@ -463,7 +463,7 @@ def test_data_that_went_away_is_named(mistake, copy):
         ("--prime-seconds -1", "`--prime-seconds` must be 0 or more and finite, got -1."),
         (
             "--seconds 0.5 --prime-seconds 0.6",
-            "`--prime-seconds` must be less than the sound lasts, 0.50, got 0.6.",
+            "`--prime-seconds` must be less than the length of the sound, 0.50, got 0.6.",
         ),
         ("--recording /no.wav", "/no.wav: no such file."),
         ("--speaker ann", "This model knows no speakers, got 'ann'."),

@@ -173,7 +173,7 @@ def test_a_video_that_cannot_be_drawn_is_one_line_and_no_folder(
 
 def test_a_video_model_asks_for_a_video(mistake, sample, tmp_path):
     line = mistake(*sample[:2], "--out", tmp_path / "out")
-    assert line == "A video model needs `--video`, a folder of episodes to go on from."
+    assert line == "A video model needs `--video`, a folder of episodes to continue."
     for split in ("train", "dev"):
         np.savez(tmp_path / f"x_{split}.npz", **image_runs.episodes(2, 0, actions=5))
     line = mistake(*sample[:2], "--video", tmp_path, "--out", tmp_path / "out")
