@@ -140,7 +140,7 @@ class StudentModel(TrainedSpeechModel):
             raise UserError("The mel is empty: it has no frames.")
         if not np.isfinite(frames).all():
             first = int(np.argmax(~np.isfinite(frames).all(axis=1)))
-            raise UserError(f"The frames contain NaN, first in frame {first}.")
+            raise UserError(f"The frames contain NaN or infinity, first in frame {first}.")
         return frames.astype(np.float32, copy=False)
 
 

@@ -137,8 +137,8 @@ PRESETS: dict[str, Preset[AnyTrainConfig]] = {
         _small(PixelCNNTrainConfig, DILATED_WIDE_PIXELCNN, 32, 2500),
     ),
     "multiscale-cpu-32": Preset(
-        "The corresponding multiscale model, type A, with dropout and images moved by a pixel: 2.58 "
-        "bits/dim.",
+        "The corresponding multiscale model, type A, with dropout and images moved by a pixel: "
+        "2.58 bits/dim.",
         _small(MultiscaleTrainConfig, DROPPING_EVERYWHERE, 32, 5500, average_decay=0.998, shift=1),
     ),
     "multiscale-patches-32": Preset(

@@ -56,5 +56,5 @@ def read_mel(path: Path, model: Any) -> np.ndarray:
         raise UserError(f"{path} has no frames.")
     bad = ~np.isfinite(mel).all(axis=1)
     if bad.any():
-        raise UserError(f"{path} contains NaN, first in frame {bad.argmax()}.")
+        raise UserError(f"{path} contains NaN or infinity, first in frame {bad.argmax()}.")
     return mel.astype(np.float32)

@@ -433,12 +433,21 @@ def test_a_mel_from_a_file_is_spoken_to_its_end(request, tmp_path, model):
 @pytest.mark.parametrize(
     ("mel", "complaint"),
     [
-        (np.zeros((6, 7), np.float32), "must hold numbers [frames, 8], got (6, 7)"),
-        (np.zeros(8, np.float32), "must hold numbers [frames, 8], got (8,)"),
+        (np.zeros((6, 7), np.float32), "or [1, 8, frames], got (6, 7)"),
+            np.zeros((6, 7), np.float32),
+            "must hold numbers [frames, 8], [8, frames] or [1, 8, frames], got (6, 7)",
+        ),
+        (np.zeros(8, np.float32), "or [1, 8, frames], got (8,)"),
         (np.array([["a"] * 8]), "must hold numbers [frames, 8]"),
         (MEL[:0], "has no frames"),
-        (np.where(np.arange(48).reshape(6, 8) == 9, np.nan, MEL), "no number (NaN), first in 1"),
-        (np.where(np.arange(48).reshape(6, 8) == 9, np.inf, MEL), "no number (NaN), first in 1"),
+        (
+            np.where(np.arange(48).reshape(6, 8) == 9, np.nan, MEL),
+            "NaN or infinity, first in frame 1",
+        ),
+        (
+            np.where(np.arange(48).reshape(6, 8) == 9, np.inf, MEL),
+            "NaN or infinity, first in frame 1",
+        ),
         (None, "cannot be read as an npy file"),
     ],
 )
@@ -481,7 +490,10 @@ def student(student_run):
         (np.zeros((5, 9), np.float32), "frames of 8 channels"),
         (np.zeros((8,), np.float32), "frames of 8 channels"),
         (np.zeros((0, 8), np.float32), "the mel is empty"),
-        (np.where(np.arange(40).reshape(5, 8) == 21, np.nan, 0.5), "no number (NaN), first in 2"),
+        (
+            np.where(np.arange(40).reshape(5, 8) == 21, np.nan, 0.5),
+            "NaN or infinity, first in frame 2",
+        ),
     ],
 )
 def test_frames_that_are_none_are_said(student, frames, complaint):
