@@ -434,9 +434,6 @@ def test_a_mel_from_a_file_is_spoken_to_its_end(request, tmp_path, model):
     ("mel", "complaint"),
     [
         (np.zeros((6, 7), np.float32), "or [1, 8, frames], got (6, 7)"),
-            np.zeros((6, 7), np.float32),
-            "must hold numbers [frames, 8], [8, frames] or [1, 8, frames], got (6, 7)",
-        ),
         (np.zeros(8, np.float32), "or [1, 8, frames], got (8,)"),
         (np.array([["a"] * 8]), "must hold numbers [frames, 8]"),
         (MEL[:0], "has no frames"),
@@ -489,7 +486,7 @@ def student(student_run):
     [
         (np.zeros((5, 9), np.float32), "frames of 8 channels"),
         (np.zeros((8,), np.float32), "frames of 8 channels"),
-        (np.zeros((0, 8), np.float32), "the mel is empty"),
+        (np.zeros((0, 8), np.float32), "The mel is empty"),
         (
             np.where(np.arange(40).reshape(5, 8) == 21, np.nan, 0.5),
             "NaN or infinity, first in frame 2",
