@@ -31,7 +31,7 @@ def source_with(**changes):
 
 
 def starts(source, count=40):
-    """Yields the contents of batches with the start of each clip, (recording, start, batch, row)."""
+    """Yields the start of each clip with its batch, (recording, start, batch, row)."""
     for step in range(count):
         made = batch(source, 5, step, 2)
         for row, (which, start) in enumerate(batch_sampling.clip_places(source, 5, step, 2)):
