@@ -78,7 +78,7 @@ def read_spec(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
     if not isinstance(spec, dict) or spec.get("kind") not in CLASSES:
-        raise UserError(f"{path} must be of a {', '.join(CLASSES)}.")
+        raise UserError(f"{path} must have a `kind` among {', '.join(CLASSES)}.")
     serving = spec.get("serving")
     if not isinstance(serving, dict):
         raise UserError(f"{folder} has no program; add one by `onepass export {folder} --out DIR`.")

@@ -21,7 +21,7 @@ from serving.bundles.signature import Signature
 def check_new(out: Path) -> None:
     """Raise UserError unless a folder is new or empty."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is there already; a new version goes to another folder.")
+        raise UserError(f"{out} already exists; write a new version to another folder.")
 
 
 def check_version(out: Path) -> None:
@@ -42,7 +42,7 @@ def atomic_folder(out: Path) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise UserError(f"Cannot make the folder {out}: {error.strerror}.") from error
+        raise UserError(f"Cannot create the folder {out}: {error.strerror}.") from error
     try:
         yield folder
         os.replace(folder, out)

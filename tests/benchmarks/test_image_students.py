@@ -32,7 +32,7 @@ def test_passes_are_those_of_the_base_and_three_for_each_doubling(model, passes)
 
 
 def test_bits_are_those_of_a_number():
-    density = types.SimpleNamespace(numbers=12)
+    density = types.SimpleNamespace(num_dims=12)
 
     def log_prob(images, labels):
         return np.log(2.0) * np.array([-12.0, -36.0])

@@ -1,9 +1,7 @@
 """The scripts that show the library, at smoke size: short, and they say what they promise."""
 
-import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from examples import fast_sampling, own_distribution, own_images, own_network, own_teacher
@@ -40,16 +38,3 @@ def test_own_images_has_an_interval(capsys):
 def test_own_teacher_is_distilled(capsys):
     own_teacher.main(steps=2, length=20)
     assert "student: " in capsys.readouterr().out
-
-
-def test_the_reference_page_does_what_it_says(tmp_path, monkeypatch):
-    page = (ROOT / "docs" / "reference" / "autoregressive.md").read_text()
-    code = re.search(r"```python\n(.*?)```", page, re.S)[1]
-    for full, smoke in (("steps=2000", "steps=1"), ("length=16000", "length=8")):
-        assert full in code
-        code = code.replace(full, smoke)
-    monkeypatch.chdir(tmp_path)
-    names = {"waveforms": np.zeros([4, 32], np.float32)}
-    exec(code, names)
-    drawn = names["model"].sample(num=2, length=8, seed=1)
-    np.testing.assert_array_equal(names["onepass"].load("mine").sample(2, 8, seed=1), drawn)

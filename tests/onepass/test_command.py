@@ -206,7 +206,9 @@ def test_every_option_is_explained(kind):
     bare = [
         line.target.id
         for line, following in itertools.pairwise(lines)
-        if isinstance(line, ast.AnnAssign) and not isinstance(following, ast.Expr)
+        if isinstance(line, ast.AnnAssign)
+        and not isinstance(following, ast.Expr)
+        and "ClassVar" not in ast.unparse(line.annotation)
     ]
     # The parts of a configuration are explained by their own docstrings.
     parts = {"config", "network", "data", "optimizer", "loop", "student", "loss", "clips"}

@@ -388,7 +388,9 @@ def test_a_verb_goes_where_its_model_belongs_whatever_the_order(verb, monkeypatc
     went = []
     for kind, floor in {"images": "pixelcnn", "sounds": "distill"}.items():
         name = f"{floor}.command.run_{verb}"
-        monkeypatch.setattr(name, lambda words, parse, kind=kind: went.append((kind, words)) or 0)
+        monkeypatch.setattr(
+            name, lambda words, parse, kind=kind, **_: went.append((kind, words)) or 0
+        )
     sound = tmp_path / "sound"
     sound.mkdir()
     (sound / "config.json").write_text('{"kind": "wavenet"}')

@@ -350,7 +350,11 @@ def rewritten(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"kind": "sorcery"}, "must be of a wavenet, parallel-wavenet, pixelcnn, multiscale."),
+        (
+            {"kind": "sorcery"},
+            "must have a `kind` among autoregressive, flow-student, wavenet, "
+            "parallel-wavenet, pixelcnn, multiscale.",
+        ),
         ({"serving": {"format": 2}}, "is of format 2; this version reads 1."),
         ({"serving": {"format": 1}}, "lacks what is needed to serve it: 'signatures'."),
         (

@@ -376,7 +376,7 @@ def test_what_cannot_be_exported_so_is_one_line(tmp_path, mistake):
     out.mkdir(parents=True)
     (out / "file").touch()
     line = mistake(*ask, out)
-    assert line == f"{out} is there already; a new version goes to another folder."
+    assert line == f"{out} already exists; write a new version to another folder."
     (tmp_path / "file").touch()
     assert "Cannot create the folder" in mistake(*ask, tmp_path / "file" / "1")
 

@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 import wave
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -150,14 +151,14 @@ def _until(condition, seconds=5):
 
 def test_too_many_streams_are_503_with_when_to_come_again(models):
     control = models.controls["voice", 1]
-    control.chunk_seconds = 0.05
     body = {"frames": frames(400).tolist()}
-    with (
-        Running(models, max_streams=1) as running,
-        running.client.stream("POST", SPEAK, json=body) as response,
-    ):
-        next(response.iter_raw())
+    control.open.clear()
+    with Running(models, max_streams=1) as running, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(running.client.post, SPEAK, json=body)
+        assert control.entered.wait(60)
         refused = running.client.post(SPEAK, json=body)
+        control.open.set()
+        assert first.result(60).status_code == 200
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
 
 
