@@ -75,7 +75,8 @@ def fit(
       loss: from the model and a batch to a scalar, a mean over rows, or that and a dict of metrics.
       optimizer: a Keras optimiser or an `OptimizerConfig`, which leaves the averaged weights.
       schedule: from the step, int32 [], to Adam's learning rate; None: the optimiser's own.
-      evaluate: held-out data, whose mean loss is the score, or a function from model to score.
+      evaluate: held-out data as for `batches` (a pair is a tuple, a list is of batches), whose mean
+        loss is the score; or a function from model to score.
       evaluate_every: steps between two evaluations, each with a checkpoint.
       batch_size: rows drawn from arrays.
       seed: of the draw of rows.
@@ -91,6 +92,8 @@ def fit(
       ValueError, UserError: bad data or loss; training diverged; the directory has another run.
     """
     _check_counts(steps=steps, evaluate_every=evaluate_every, batch_size=batch_size)
+    steps, evaluate_every, batch_size = int(steps), int(evaluate_every), int(batch_size)
+    seed = int(seed)
     rank = 2 if model.order == "time" else 4
     read = functools.partial(Batches, codec=model.codec, rank=rank, rows=batch_size, seed=seed)
     source, loss_fn = read(batches), checked(loss, model)
@@ -118,13 +121,13 @@ def _check_counts(**counts: Any) -> None:
         require(is_count, name, "an integer of at least 1", count)
 
 
-def _score(evaluate: Any, model: Trainable, loss_fn: LossFn, read: Callable[[Any], Batches]):
+def _score(evaluate: Any, model: Trainable, loss_fn: LossFn, read: Callable[..., Batches]):
     """Return a function that computes a score, or None."""
     if evaluate is None:
         return None
     if callable(evaluate) and not isinstance(evaluate, tf.data.Dataset):
         return lambda: evaluate(model)
-    return MeanLoss(loss_fn, read(evaluate).parts)
+    return MeanLoss(loss_fn, read(evaluate, name="evaluate").parts)
 
 
 def _state(model, example, optimizer, schedule, steps, replicator) -> TrainState:

@@ -315,7 +315,8 @@ class Autoregressive:
           model: whose samples the draft proposes.
 
         Raises:
-          ValueError: it has other symbols, noise or condition, or no steps of one symbol.
+          ValueError: this model has other symbols, noise or condition than `model`, or no steps of
+            one symbol.
         """
         own, other = self.distribution, model.distribution
         network = self.symbol_network
@@ -341,6 +342,8 @@ class Autoregressive:
         """
         if self.order != "time" or self.distribution.levels is None:
             raise ValueError('`method="speculative"` needs levels in time order.')
+        if self.symbol_network.block != 1:
+            raise ValueError('`method="speculative"` needs a model with steps of one symbol.')
         network, distribution = self.symbol_network, self.distribution
         if ("speculative", draft) not in self._functions:
             proposing = draft.as_draft(self)

@@ -23,7 +23,7 @@ SPLITS = ("train", "dev")
 
 
 def captions(images: np.ndarray, labels: np.ndarray, middle: float, seed: int) -> list[str]:
-    """One sentence for each image, a function of the seed.
+    """Return one sentence for each image, a function of the seed.
 
     Args:
       images: uint8 [n, height, width, channels].
@@ -41,7 +41,7 @@ def captions(images: np.ndarray, labels: np.ndarray, middle: float, seed: int) -
 
 
 def write(source: Path, target: Path) -> None:
-    """Writes `captions_train.npz` and `captions_dev.npz` of a folder of the same pair of files."""
+    """Write `captions_train.npz` and `captions_dev.npz` of a folder of the same pair of files."""
     target.mkdir(parents=True, exist_ok=True)
     files = {split: np.load(next(source.glob(f"*_{split}.npz"))) for split in SPLITS}
     middle = float(np.median(files["train"]["images"].mean((1, 2, 3))))

@@ -31,7 +31,7 @@ HEADER = "| first guess | next guess | passes | range | differ |\n|---|---|---|-
 def lines(
     model: ImageModel, multiscale: ImageModel | None, num: int, seed: int, options: dict[str, Any]
 ) -> Iterator[str]:
-    """Yields the rows of the table as they are measured.
+    """Yield the rows of the table as they are measured.
 
     Args:
       model: a PixelCNN, of classes (all in turn) or of none.
@@ -57,7 +57,7 @@ def lines(
 
 
 def sampled(model: ImageModel, wanted: list, seed: int, **options) -> FixedPoint:
-    """Returns images 0, 1, ... of a seed by fixed point, one of each condition."""
+    """Return images 0, 1, ... of a seed by fixed point, one of each condition."""
     density: Any = model.density
     sampler = functools.partial(sample_by_fixed_point, **options)
     each = [model.condition(value) for value in wanted]
@@ -67,7 +67,7 @@ def sampled(model: ImageModel, wanted: list, seed: int, **options) -> FixedPoint
 
 
 def _guesses(model: ImageModel, multiscale: ImageModel | None, wanted: list, seed: int):
-    """Yields what each first guess is called, and the guess, int32 [num, side, side, channels]."""
+    """Yield the name of each first guess, and the guess, int32 [num, side, side, channels]."""
     yield "grey", None
     if multiscale is None:
         return

@@ -118,7 +118,7 @@ def by_engine(make: Callable[[bool], Call], size: int) -> dict[str, Call]:
 def naive_part(
     density: ImageDensity, size: int, passes: int, xla: bool
 ) -> Callable[[], np.ndarray]:
-    """Draws as many pixels as passes, by the naive sampler: int32 [1, size, size, channels]."""
+    """Draw as many pixels as passes, by the naive sampler: int32 [1, size, size, channels]."""
 
     @tf.function(jit_compile=xla, autograph=False)
     def program(label, seed, rows):

@@ -48,7 +48,7 @@ class Measured:
 
 
 def sampled(model: ImageModel, labels: list[int], seed: int, guidance: float) -> Measured:
-    """Returns images of classes, one at a time; the first, which compiles, is not timed."""
+    """Return images of classes, one at a time; the first, which compiles, is not timed."""
     images, times = [], []
     with Progress(len(labels), "drawing", "image") as progress:
         for scales in model.progressions(labels, seed=seed, num=len(labels), guidance=guidance):
@@ -81,7 +81,7 @@ def line(
     drawn: Measured,
     labels: list[int],
 ) -> str:
-    """The row of a model.
+    """Return the row of a model.
 
     Args:
       name: of the system.

@@ -14,9 +14,9 @@ NAIVE, CACHED, PEER = "naive", "cached", "tfp PixelCNN"
 
 
 def benchmark(quick: bool = False, sizes: tuple[int, ...] = SIZES) -> Benchmark:
-    """Return the benchmark of samplers of images; `quick` has images of 8 x 8 pixels."""
+    """Return the benchmark of samplers of images; `quick` has images of 16 x 16 pixels."""
     found = Benchmark("images")
-    sizes = (8,) if quick else sizes
+    sizes = (16,) if quick else sizes
     for side in sizes:
         _add(found, NAIVE, side, image_samplers.naive(side), (PEER,))
         _add(found, CACHED, side, image_samplers.cached(side), (NAIVE, PEER))

@@ -52,7 +52,7 @@ def sampler(size: int) -> Timed:
 
 
 def sampled_part(distribution, loops: int, xla: bool) -> Call:
-    """Draws the first `loops` pixels after one pass over noise: float32 [1, size, size, 3]."""
+    """Draw the first `loops` pixels after one pass over noise: float32 [1, size, size, 3]."""
     # Its own alias of the package has a `while_loop` of its own.
     tensorflow = importlib.import_module(MODULE).tf
 

@@ -38,9 +38,9 @@ def benchmark(quick: bool = False) -> Benchmark:
     found = Benchmark("training")
     clips, samples = (1, 512) if quick else (CLIPS, CLIP_SAMPLES)
     size = f"{samples} samples"
-    step, gigaflop = wavenet_step(WAVENET, clips, samples)
+    sound_step, gigaflop = wavenet_step(WAVENET, clips, samples)
     row = Row("WaveNet step", size, clips, "GFLOP/s", (PEAK,))
-    found.add(row, lambda: gigaflop / _seconds(step))
+    found.add(row, lambda: gigaflop / _seconds(sound_step))
     found.add(Row(PEAK, size, clips, "GFLOP/s"), peak_gflops)
     batch, side = (2, 8) if quick else (BATCH, SIDE)
     size = f"{side}x{side}"

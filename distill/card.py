@@ -63,7 +63,7 @@ autoregressive flows{mel}, distilled from the teacher
 
 Measured on {quality["dev"]["recordings"]} dev recordings ({quality["dev"]["seconds"]:.0f} s) that
 it was not trained on, from the same mel for all. Over recordings, {EXPLAINED}.
-KL from the teacher: {format_measure(kl)} nats a sample.
+KL from the teacher: {format_measure(kl)} nats per sample.
 
 | | {" | ".join(name.replace("_", " ") for name in systems)} |
 |---{"|---" * len(systems)}|

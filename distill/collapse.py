@@ -38,8 +38,9 @@ def collapse_warnings(health: HealthMetrics) -> list[str]:
         )
     if health.entropy_nats < health.teacher_entropy_nats - TOO_SURE_NATS:
         found.append(
-            f"the student's noise dies out: {health.entropy_nats:.1f} nats a sample, the teacher's "
-            f"{health.teacher_entropy_nats:.1f}. A larger --loss.kl or more --loss.draws may help."
+            f"the student's noise dies out: {health.entropy_nats:.1f} nats per sample, the "
+            f"teacher's {health.teacher_entropy_nats:.1f}. A larger --loss.kl "
+            "or more --loss.draws may help."
         )
     voiced = health.recorded_voiced > LEAST_VOICED
     if voiced and health.voiced < WHISPERED_SHARE * health.recorded_voiced:

@@ -140,7 +140,10 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
 def run_sample(arguments: list[str], parse, read_text=None) -> int:
     """Parse the rest of `onepass sample ...` and write sounds of a WaveNet or of a student.
 
-    read_text: see `wavenet.sample_command.sample`.
+    Args:
+      arguments: after the verb.
+      parse: from a class of options and arguments to the options.
+      read_text: see `wavenet.sample_command.sample`.
     """
     given = parse(SampleArguments, arguments, "onepass sample")
     from distill.model import load

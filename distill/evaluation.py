@@ -65,22 +65,23 @@ def evaluate(
       copies: dev recordings (their first three seconds) made anew by every system; None: all.
       seed: of the noise.
       part: of the dev split, see `wavenet.dev_parts.dev_part`.
-      temperatures: besides 1 and the student's own, at which students and
-        teacher make them too.
+      temperatures: further ones, besides 1 and the student's own, of the student and of `beside`.
       on_sounds: see `copy_synthesis.SoundsCallback`.
-      teacher_temperatures: see `temperatures`.
+      teacher_temperatures: further ones of the teacher.
       beside: other models, each a separate system by its name; a student with a draft adds that.
       speculative_samples: of the first recording, see `speed_of_speculation`; 0: none.
 
-    Returns a dict with kl_nats (nats a sample), acceptance (how often the teacher would keep what
-    the student draws: probability, and run, samples kept in a row), real_time_factor (seconds of
-    computing a second of sound, batch 1), measures {name: `intervals.Measure`} of the student,
-    against {"teacher", "untrained", "draft" or "source_filter" and the baselines: {"measures",
-    "real_time_factor", "density": whether it is known}}, codec {"flac": bits per sample}, dev,
-    what it was measured on: {part, recordings, seconds}, and not_measured {extra: names}.
+    Returns:
+      A dict with kl_nats (nats per sample), acceptance (how often the teacher would keep what the
+      student draws: probability, and run, samples kept in a row), real_time_factor (seconds to
+      compute a second of sound, batch 1), measures {name: `intervals.Measure`} of the student,
+      against {"teacher", "untrained", "draft" or "source_filter" and the baselines: {"measures",
+      "real_time_factor", "density": whether it is known}}, codec {"flac": bits per sample}, dev,
+      what it was measured on: {part, recordings, seconds}, and not_measured {extra: names}.
 
-    Raises UserError if no dev recording is of a speaker that the model knows, or a model beside has
-    another rate or other frames.
+    Raises:
+      UserError: no dev recording is of a speaker that the model knows, or a model of `beside` has
+        another rate or other frames.
     """
     _check_beside(model, beside)
     features = teacher.config.data.features
@@ -166,7 +167,7 @@ def format_report(figures: dict) -> str:
     kept = figures["acceptance"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
-        f"KL from the teacher, nats a sample: {format_measure(figures['kl_nats'])}",
+        f"KL from the teacher, nats per sample: {format_measure(figures['kl_nats'])}",
         f"the teacher would keep {100 * kept['probability']['mean']:.0f} % of its samples, "
         f"{kept['run']['mean']:.2f} in a row",
         *_speculative_lines(figures),
@@ -182,8 +183,8 @@ def _speculative_lines(figures: dict) -> list[str]:
     of = figures["speculative"]
     return [
         f"along the teacher's own samples it keeps {100 * of['acceptance']:.0f} % of its drafts, "
-        f"{of['samples_per_pass']:.2f} samples a pass: {1e3 * of['seconds_per_sample']:.2f} ms a "
-        f"sample, {1e3 * of['cached_seconds_per_sample']:.2f} ms by the cached sampler"
+        f"{of['samples_per_pass']:.2f} samples per pass: {1e3 * of['seconds_per_sample']:.2f} ms "
+        f"per sample, {1e3 * of['cached_seconds_per_sample']:.2f} ms by the cached sampler"
     ]
 
 

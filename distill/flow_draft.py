@@ -23,7 +23,7 @@ class FlowDraft:
     """Draws a block in one pass of the flows, from the last channel of the model's noise.
 
     Where the model has drawn another symbol than proposed, the flow is inverted there, z_t = (x_t -
-    mu_t) / s_t, and goes on from it. See `autoregressive.samplers.Draft`.
+    mu_t) / s_t, and the draft continues from there. See `autoregressive.samplers.Draft`.
 
     Args:
       networks: the flows with `initial_state` and `step`.

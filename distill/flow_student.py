@@ -127,7 +127,15 @@ class FlowStudent:
             values = values * tf.exp(log_scale) + location
         return values, after
 
-    def sample(self, num: int, length: int, seed: int, condition: Any = None) -> np.ndarray:
+    def sample(
+        self,
+        num: int,
+        length: int,
+        seed: int,
+        condition: Any = None,
+        *,
+        temperature: float = 1.0,
+    ) -> np.ndarray:
         """Return `num` sequences [num, length] of elements, each a function of seed and row.
 
         Args:
@@ -135,8 +143,14 @@ class FlowStudent:
           length: as for `Autoregressive.sample`.
           seed: as for `Autoregressive.sample`.
           condition: as for `Autoregressive.sample`.
+          temperature: factor on the noise; 1 samples the student.
+
+        Raises:
+          ValueError: `num` is below 1.
         """
-        noise = self.noise(seed, tf.range(num), length)
+        if num < 1:
+            raise ValueError(f"`num` must be at least 1, got {num}.")
+        noise = tf.constant(temperature, tf.float32) * self.noise(seed, tf.range(num), length)
         given = None if condition is None else tf.convert_to_tensor(condition)
         return self._compiled(noise, given).numpy()
 

@@ -70,7 +70,7 @@ def load(folder: Path) -> Any:
         kind = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8")).get("kind")
     except (AttributeError, OSError, ValueError) as error:
         raise UserError(f"{folder} contains no model that `save` wrote: {error}.") from error
-    if kind not in STORES:
+    if not isinstance(kind, str) or kind not in STORES:
         raise UserError(f"{folder} holds a model of the kind {kind!r}, which is unknown.")
     return _store(kind, "").load(folder)
 

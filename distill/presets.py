@@ -91,8 +91,8 @@ class DistillConfig:
     pitch_steps: int = 3000
     """Updates, before all others, of the network that estimates F0 from the frames."""
     start_from: str | None = None
-    """A trained student of the same network with the initial weights (run directory, model folder,
-    `shipped`); its frames may differ. None: random weights."""
+    """A trained student of the same network whose weights the run starts from (run directory, model
+    folder, `shipped`); its frames may differ. None: random weights."""
     discriminators: DiscriminatorConfig = _DISCRIMINATORS
 
     def resolved(self, teacher: "SpeechModel", path: Path) -> "DistillConfig":

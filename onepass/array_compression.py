@@ -48,7 +48,9 @@ def compress(
     """
     own = _of_its_own(model, "compress")
     if own is not None:
-        return own(elements, *(() if condition is None else (condition,)), tolerance=tolerance)
+        name = "condition" if model.makes == "images" else "speaker"
+        given = {} if condition is None else {name: condition}
+        return own(elements, **given, tolerance=tolerance)
     if not 0 <= tolerance <= 1e-3:
         raise UserError(f"`tolerance` must be 0 to 0.001, got {tolerance:g}.")
     codec = ArrayCodec(model)
@@ -110,7 +112,9 @@ def _of_its_own(model: Any, name: str) -> Callable[..., Any] | None:
     if getattr(model, "kind", None) == Autoregressive.kind:
         return None
     if not getattr(model, "compresses", False):
-        raise UserError(f"A {type(model).__name__} cannot compress: it has no exact conditionals.")
+        raise UserError(
+            f"`model` must have exact conditionals to compress, got {type(model).__name__}."
+        )
     return getattr(model, name)
 
 

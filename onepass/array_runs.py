@@ -50,13 +50,15 @@ def evaluate(given: EvaluateArguments) -> int:
     condition = None if given.condition is None else array_of(given.condition)
     if given.batch < 1:
         raise UserError(f"`--batch` must be at least 1, got {given.batch}.")
-    bits, elements = [], 0
+    bits, elements, count = [], 0, 0
     for rows, first in _batches(rows_of(given.data, model), given.batch):
         part = None if condition is None else condition[first : first + len(rows)]
         found = np.asarray(_drawn(functools.partial(model.log_prob, rows, part)), np.float64)
         each = rows[0].size
         bits += [-float(row.sum()) / math.log(2.0) / each for row in found]
         elements += rows.size
+        count = first + len(rows)
+    _check_rows(given, condition, count)
     measured = vars(weighted_mean(np.array(bits)))
     figures: dict[str, Any] = {
         "model": str(given.model),
@@ -69,6 +71,14 @@ def evaluate(given: EvaluateArguments) -> int:
     else:
         print(f"{format_measure(measured)} bits per element, of {elements:,} elements")
     return 0
+
+
+def _check_rows(given: EvaluateArguments, condition: np.ndarray | None, count: int) -> None:
+    """Raise UserError for no data, or a condition of other data."""
+    if not count:
+        raise UserError(f"{given.data} contains no data.")
+    if condition is not None and len(condition) != count:
+        raise UserError(f"{given.condition} must have {count} rows, got {len(condition)}.")
 
 
 def _drawn(function: Callable[[], Any]) -> Any:

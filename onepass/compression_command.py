@@ -105,6 +105,7 @@ def _compress_array(given: CompressArguments) -> int:
     if len(given.files) != 1 or given.condition:
         raise UserError(f"{given.model} needs exactly one npy file, and no `--condition`.")
     check_new([given.out], given.overwrite)
+    make_folder(given.out.parent)
     start, elements = time.perf_counter(), array_of(given.files[0])
     try:
         data = array_compression.compress(load(given.model), elements, tolerance=given.tolerance)

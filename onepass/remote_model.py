@@ -41,7 +41,7 @@ class RemoteModel:
 
     @property
     def makes_sound(self) -> bool:
-        """True for sound, False for images."""
+        """Whether it generates sound, rather than images or arrays."""
         return self.spec.get("kind") == "sound"
 
     def sample(
@@ -109,13 +109,16 @@ class RemoteModel:
         return np.stack([scales[-1] for scales in self.progressions(condition, seed, num, **given)])
 
     def stream(self, condition: Any = None, *, seed: int = 0, **given: Any) -> Iterator[np.ndarray]:
-        """Yield one sound in chunks float32 [samples], as the server generates it.
+        """Yield one sound, or one sequence of a user's model, in chunks [samples].
 
         With frames from the `frames(...)` of a local model, it has the recording's level. For a
         user's model of sequences, `length` is required.
         """
         if self.spec.get("kind") == "array":
-            length, temperature = given.pop("length"), given.pop("temperature", 1.0)
+            length, temperature = given.pop("length", None), given.pop("temperature", 1.0)
+            if length is None or given:
+                names = ", ".join(given) or "no `length`"
+                raise UserError(f"`stream` of `{self.name}` takes `length`, got {names}.")
             yield from self._arrays.stream(length, seed, condition, temperature)
             return
         if not self.makes_sound:

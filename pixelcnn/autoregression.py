@@ -1,4 +1,4 @@
-"""A PixelCNN as a network of symbols: how it goes through the parts of `autoregressive`."""
+"""A PixelCNN as a network of symbols, for the samplers and densities of `autoregressive`."""
 
 from typing import Any
 
@@ -39,6 +39,7 @@ class PixelSymbols:
 
     condition = None
     has_step = False
+    inputs = tf.TensorSpec([None, None, None, None], tf.int32)
 
     def __init__(self, network: PixelCNN, conditioner: Any):
         self.network, self.conditioner = network, conditioner
@@ -50,7 +51,7 @@ class PixelSymbols:
 
     @property
     def call(self) -> Any:
-        """UserError: it is stored in a model folder, with its configuration."""
+        """Raise UserError: the network is stored in a model folder, with its configuration."""
         raise UserError("A shipped kind of network is stored in its own model folder.")
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
@@ -61,11 +62,11 @@ class PixelSymbols:
 class PixelDistribution:
     """The distribution of a pixel that an output layer reads from a hidden state.
 
-    See `likelihoods.distribution.Distribution`. Its noise are the random words themselves.
+    See `likelihoods.distribution.Distribution`. Its noise consists of the random words themselves.
 
     Args:
       output: the layer, with its weights.
-      config: of it.
+      config: of the output layer.
     """
 
     def __init__(self, output: Output, config: Any):

@@ -26,7 +26,7 @@ def check_request(
         return
     temperatures_of(temperature, len(density.multiscale.sizes))
     if given is not None:
-        raise UserError("Only a PixelCNN can go on from the first pixels of an image.")
+        raise UserError("Only a PixelCNN can continue from the first pixels of an image.")
     _check_sizes(density.multiscale, size, None if start is None else start.shape)
 
 

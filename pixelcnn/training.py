@@ -31,7 +31,7 @@ def train(
     log=print,
     replicator: Replicator | None = None,
 ) -> Outcome:
-    """Trains, or goes on training, in `workdir`; how it ended.
+    """Train or resume a run in `workdir` and return how it ended.
 
     Args:
       preset: the name it goes by.

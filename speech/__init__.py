@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from speech.parts import text_parts
-from speech.phonemes import EspeakError, TextError
+from speech.phonemes import MAX_CHARACTERS, EspeakError, TextError
 from speech.voice import Voice, load, shipped
 
 __all__ = ["EspeakError", "TextError", "load", "shipped", "text_frames"]
@@ -37,5 +37,8 @@ def text_frames(
     """
     voice = shipped() if voice is None else voice
     voice.check(model.spec)
-    parts = text_parts(text) or [text]
+    if not isinstance(text, str):
+        raise TextError(f"The text must be a string, got {type(text).__name__}.")
+    most = max(1, int(MAX_CHARACTERS * min(1.0, speed)))  # a slow part must not last too long
+    parts = text_parts(text, most) or [text]
     return np.concatenate([voice.frames(part, speed) for part in parts])

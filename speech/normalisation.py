@@ -106,7 +106,9 @@ _NUMBER = r"\d[\d,]*(?:\.\d+)?"
 _MONEY = re.compile(rf"([$\u00a3\u20ac])({_NUMBER})(?: ({SCALES})\b)?")
 _UNIT = re.compile(rf"({_NUMBER}) ?({'|'.join(sorted(UNITS, key=len, reverse=True))})(?![\w/])")
 _DECADE = re.compile(r"\b(1[1-9]|20)(\d)0s\b")
-_YEAR = re.compile(r"(?<![\d.,$\u00a3\u20ac])\b(1[1-9])(\d\d)\b(?![\d%]|[.,:]\d| [a-z]+s\b)")
+_NO_PLURAL = "was|is|has|does|as|this|its|his|us"
+_COUNTED = rf"(?:(?:kilo|mega)?hertz|{SCALES}|(?!(?:{_NO_PLURAL})\b)[a-z]+s)\b"
+_YEAR = re.compile(rf"(?<![\d.,$\u00a3\u20ac])\b(1[1-9])(\d\d)\b(?![\d%]|[.,:]\d| {_COUNTED})")
 _NUMBERED = re.compile(r"\b(No|Nos|pp|p)\. ?(?=\d)")
 _AT = re.compile(r"(?<=\w)@(?=\w)")
 _INITIAL = re.compile(rf"\b([A-Z])\.(?= (?!(?:{STARTERS})\b(?!\.))[A-Z])")
@@ -140,7 +142,7 @@ def read_aloud(text: str) -> str:
     text = _LAST.sub(_maybe_last, text)
     text = _ACRONYM.sub(_acronym, text)
     text = _INITIAL.sub(r"\1", text)
-    text = _DECADE.sub(lambda found: f"{found[1]} {_decade(found[2])}", text)
+    text = _DECADE.sub(_decade, text)
     return _YEAR.sub(_year, text)
 
 
@@ -177,8 +179,8 @@ def _acronym(found: re.Match) -> str:
     return " ".join(found[1].replace(".", "")) + ("." if found[2] is not None else "")
 
 
-def _decade(digit: str) -> str:
-    return DECADES[int(digit)]
+def _decade(found: re.Match) -> str:
+    return "two thousands" if found[0] == "2000s" else f"{found[1]} {DECADES[int(found[2])]}"
 
 
 def _year(found: re.Match) -> str:

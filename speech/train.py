@@ -71,13 +71,10 @@ def main(given: Arguments) -> int:
     if outcome.exit_status or given.out is None:
         return outcome.exit_status
     voice = _finished(given, found["train"], scale, mel)
+    origin = _origin(given, found["train"], voice)
+    voice = dataclasses.replace(voice, spec={**voice.spec, **origin})
     quality = _measured(given, voice, model, found["dev"], scale, mel)
-    spec = {
-        **voice.spec,
-        **_origin(given, found["train"], voice),
-        "gain_db": model.gain_db,
-        "quality": quality,
-    }
+    spec = {**voice.spec, "gain_db": model.gain_db, "quality": quality}
     write(given.out, dataclasses.replace(voice, spec=spec))
     print(json.dumps(quality, indent=2))
     return 0
@@ -142,7 +139,7 @@ def _measured(given, voice, model, dev: list[Example], scale: Scale, mel: MelCon
 
 def _origin(given: Arguments, train_split: list[Example], voice: Voice) -> dict:
     seconds = sum(len(e.mel) for e in train_split) * voice.hop_seconds
-    asked = any(p.symbol == QUESTION for e in train_split for p in e.phonemes)
+    asked = any(p.clause == QUESTION for e in train_split for p in e.phonemes)
     count = sum(math.prod(value.shape) for value in voice.weights.values())
     return {
         "data": given.data.name,

@@ -208,7 +208,7 @@ class EvaluationCallback:
 def train(
     examples: dict[str, list[Example]], scale: Scale, config: SpeechConfig, workdir: Path
 ) -> tuple[AcousticModel, Outcome]:
-    """Trains, or goes on training, in a run directory; the model and how it ended."""
+    """Train, or resume training, in a run directory; the model and how it ended."""
     bands = len(scale.weights["mel_mean"])
     sizes = VoiceConfig(len(scale.symbols) + 1, bands)
     stored = {"kind": KIND, **to_json(config), "sizes": to_json(sizes)}

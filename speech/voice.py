@@ -82,8 +82,8 @@ class Voice:
 
     @property
     def speaks_questions(self) -> bool:
-        """Whether the voice was trained on questions."""
-        return bool(self.spec.get("questions", False))
+        """Whether the voice was trained on questions; of one by version 0.2 it is unknown: True."""
+        return bool(self.spec.get("questions", True))
 
     @property
     def hop_seconds(self) -> float:

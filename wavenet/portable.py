@@ -119,7 +119,7 @@ def export_corpus(
 
 
 def _around(corpus: Corpus, config: TrainConfig) -> dict[str, Any]:
-    """Return the settings of `clips.open_batches` for past, neighbours and augmentation."""
+    """Return the settings of `batch_sampling.open_batches` for past and augmentation."""
     around = clip_context(config)
     augmentation = around.augmentation(corpus, config.data.features)
     return {
@@ -130,7 +130,7 @@ def _around(corpus: Corpus, config: TrainConfig) -> dict[str, Any]:
 
 
 def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
-    """Return the shapes and types of a batch of `data.clips` that the exported step reads."""
+    """Return the spec of a batch of `data.pipeline.clips` that the exported step reads."""
     rows, samples = config.data.batch_size, config.data.left_samples + config.data.clip_samples
     sound = tf.TensorSpec([rows, samples], tf.float32)
     spec = {"waveform": sound, "mask": sound}

@@ -105,8 +105,8 @@ class TrainConfig:
     """Updates of the network that estimates F0 from the mel, before everything else; it stays fixed
     afterwards. For `pitch_taps` without F0 frames."""
     start_from: str | None = None
-    """A trained model of the same network with the initial weights (run directory, model folder,
-    `shipped-teacher`), including the statistics of its corpus. None: random weights."""
+    """A trained model of the same network that the run starts from (run directory, model folder,
+    `shipped-teacher`): its weights and the statistics of its corpus. None: random weights."""
     seed: int = 0
     """Seed of the initial weights and of the order of clips."""
 

@@ -225,7 +225,7 @@ def _check_ability(given: SampleArguments, model) -> None:
     if given.prime_seconds and not model.primable:
         raise UserError(f"`--prime-seconds` must be 0: a {kind} cannot continue a recording.")
     if given.refine and not model.refinable:
-        raise UserError(f"`--refine` must be 0: a {kind} has its own phases and magnitudes.")
+        raise UserError(f"`--refine` must be 0: only students can be refined, not a {kind}.")
     if given.mel and model.data.features != ("mel",):
         raise UserError(f"`--mel` is for models that read mel frames alone, {given.model} is none.")
 
@@ -249,7 +249,7 @@ def _source(
     """Return what to make a sound from; note on stderr what is special about a recording."""
     if given.text is not None:
         if read_text is None:
-            raise UserError(f"`--text` is for students that read mel frames, {given.model} is not.")
+            raise UserError("`--text` is not available here: there is no reader of texts.")
         return _Source(frames=read_text(model, given.text, given.speed))
     if given.mel:
         return _Source(frames=read_frames(given.mel, model, given.force))

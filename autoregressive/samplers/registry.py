@@ -25,8 +25,9 @@ def register(network_type: type, distribution_type: type) -> Callable[[Factory],
     Returns:
       A decorator of a factory. The factory takes the network, as the caller passed it to
       `Autoregressive`, and the distribution. It returns a sampler with the signature of `naive`, or
-      None if it does not support their settings; the general samplers are then used. The sampler is
-      run as it is, not compiled by XLA.
+      None if it does not support their settings; the general samplers are then used. The factory is
+      called once for each model, so the sampler must read the weights whenever it is called. The
+      sampler is not compiled by XLA.
     """
 
     def add(factory: Factory) -> Factory:

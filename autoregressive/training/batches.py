@@ -32,13 +32,16 @@ class Batches:
       rank: of the elements.
       rows: drawn from arrays for a batch.
       seed: of the draw.
+      name: of the argument, for messages.
 
     Raises:
       ValueError: no data; elements or a condition with NaN; elements that are out of range or
         of another rank; arrays with different numbers of rows.
     """
 
-    def __init__(self, source: Any, codec: Codec, rank: int, rows: int, seed: int):
+    def __init__(
+        self, source: Any, codec: Codec, rank: int, rows: int, seed: int, name: str = "batches"
+    ):
         self._source, self._codec, self._rank = source, codec, rank
         self._rows, self._seed = rows, seed
         self._arrays: dict[str, np.ndarray] | None = None
@@ -47,7 +50,7 @@ class Batches:
             self._arrays = self._checked(source)
         elif not callable(source) and not isinstance(source, Iterable):
             raise ValueError(
-                "`batches` must be arrays, an iterable, a tf.data.Dataset or a function of the"
+                f"`{name}` must be arrays, an iterable, a tf.data.Dataset or a function of the"
                 f" step, got {type(source).__name__}."
             )
 
@@ -165,7 +168,7 @@ class Batches:
                     f"`{name}` must have {len(elements)} rows, as `elements`, got shape"
                     f" {list(array.shape)}."
                 )
-        if "condition" in arrays:
+        if "condition" in arrays and arrays["condition"].dtype.kind in "fOSU":
             check_finite(arrays["condition"], "condition")
         return arrays
 

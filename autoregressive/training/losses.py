@@ -24,7 +24,10 @@ def checked(loss: Loss, model: Any) -> LossFn:
     def loss_fn(batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         result = loss(model, batch)
         value, metrics = result if isinstance(result, tuple) else (result, {})
-        scalars = {name: _scalar(metric, f"metric `{name}`") for name, metric in metrics.items()}
+        scalars = {
+            name: _scalar(tf.cast(metric, tf.float32), f"metric `{name}`")
+            for name, metric in metrics.items()
+        }
         return _scalar(value, "`loss`"), scalars
 
     return loss_fn

@@ -77,7 +77,10 @@ class Measurement:
             Operation(name, kind, size, tuple(inputs), devices, resource)
             for name, kind, size, inputs, devices, resource in stored["program"]
         ]
-        return cls(program, stored["memory"], stored["run"] and Run(**stored["run"]))
+        run = dict(stored["run"] or {})
+        if "beside_seconds" in run:  # the name in version 0.2
+            run["paired_seconds"] = run.pop("beside_seconds")
+        return cls(program, stored["memory"], Run(**run) if run else None)
 
 
 class Store:

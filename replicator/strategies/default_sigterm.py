@@ -1,4 +1,4 @@
-"""The default action of SIGTERM, kept while other code takes the signal and lets no Python run."""
+"""The default action of SIGTERM, kept while native code replaces the handler and blocks Python."""
 
 import contextlib
 import ctypes
@@ -12,16 +12,16 @@ PAUSE_MICROSECONDS = 20_000
 
 @contextlib.contextmanager
 def default_sigterm() -> Iterator[None]:
-    """Return a context in which SIGTERM ends the process, whoever installs a handler for it.
+    """Return a context in which SIGTERM ends the process, even if other code installs a handler.
 
-    A thread of machine code, which needs no lock of Python's, restores the default action fifty
-    times a second. The caller installs the handler that is to act afterwards.
+    A native thread, which does not need the GIL, restores the default action fifty times a
+    second. The caller installs the handler that is to act afterwards.
     """
     loop, libc = _loop(), ctypes.CDLL(None)
     ended, thread = ctypes.c_int32(0), ctypes.c_ulong()
     start = ctypes.c_void_p(loop.address)
     if libc.pthread_create(ctypes.byref(thread), None, start, ctypes.byref(ended)):
-        yield  # no thread is left for it
+        yield  # no thread could be created
         return
     try:
         yield

@@ -55,7 +55,7 @@ class TrainingRun:
     ):
         self.replicator = strategies.single() if replicator is None else replicator
         check_rows(rows, self.replicator, 1 if optimizer is None else optimizer.accumulate)
-        self._workdir = None if workdir is None else Path(workdir)
+        self._workdir = Path(workdir) if workdir else None
         self._log = chief_only(self.replicator, log)
         self._stack = contextlib.ExitStack()
 

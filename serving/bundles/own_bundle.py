@@ -70,6 +70,8 @@ class SequenceBundle(AudioBundle, _HasLogProb):
         temperature: float = 1.0,
     ) -> np.ndarray:
         """Return `num` sequences [num, length]; arguments as for `Autoregressive.sample`."""
+        if not isinstance(length, int | np.integer):
+            raise InvalidInput(f"`length` must be a number of elements, got {length}.")
         conditions = _conditions(condition, num)
         rows = [
             self.generate(given, seed=seed, row=row, num_samples=length, temperature=temperature)[0]
@@ -127,12 +129,22 @@ class ArrayBundle(_HasLogProb):
 class ByteImageBundle(ImageBundle, _HasLogProb):
     """A model of 8-bit images of one size, which is drawn from as a PixelCNN is."""
 
-    def sample(self, num: int, length: Any, seed: int, *, temperature: float = 1.0) -> np.ndarray:
+    def sample(
+        self,
+        num: int,
+        length: Any,
+        seed: int,
+        condition: Any = None,
+        *,
+        temperature: float = 1.0,
+    ) -> np.ndarray:
         """Return `num` images int32 [num, *length]; arguments as for `Autoregressive.sample`.
 
         Raises:
-          InvalidInput: another size than the bundle was exported for.
+          InvalidInput: another size than the bundle was exported for, or a condition.
         """
+        if condition is not None:
+            raise InvalidInput("`condition` must not be given: the model is unconditional.")
         check_shape(length, (self.size, self.size, self.channels))
         drawn = self.generate(seed=seed, num=num, temperature=temperature)
         return drawn.astype(self.spec[ELEMENTS]["dtype"])
@@ -195,4 +207,6 @@ def _signed(seed: int) -> np.int64:
 
 def _refuse_numba(path: Path, backend: Backend) -> None:
     if backend == "numba":
-        raise UserError(f"{path} is a user's model; the engine `numba` is for models of sound.")
+        raise UserError(
+            f"{path} is a user's model; the engine `numba` is for WaveNets and their students."
+        )

@@ -51,11 +51,11 @@ def export(
     """Write a model as a bundle that `onepass serve` serves, whole or not at all.
 
     Args:
-      model: with today's weights.
+      model: exported with its current weights; it is not changed.
       out: MODELS/NAME/VERSION, new or empty, the version a whole number.
-      length: of a sequence, the most elements that are asked for: by default 65,536, of sound two
-        minutes; of one whose network has no step, its elements. Of images (height, width,
-        channels), by default as the network's input says.
+      length: for sequences, the largest number of elements of a request (default: 65,536, or two
+        minutes of sound); required, and the exact number, if the network has no step. For images
+        (height, width, channels); default: the shape of the network's input.
       sample_rate_hz: of a model of sound, which is then served as one; None: what the model was
         saved with, or none.
       sign_with: private key of ed25519, in PEM, for `onepass serve --trust`.
@@ -74,9 +74,17 @@ def export(
             f"`model` must be an Autoregressive or a FlowStudent, got {type(model).__name__}."
         )
     out = Path(out).absolute()
-    check_version(out)
+    check_version(out, "out")
     check_new(out)
-    model.sample_rate_hz = rate_of(model, sample_rate_hz)
+    before, model.sample_rate_hz = model.sample_rate_hz, rate_of(model, sample_rate_hz)
+    try:
+        _write(model, out, length, sign_with, warm)
+    finally:
+        model.sample_rate_hz = before
+    return out
+
+
+def _write(model: Any, out: Path, length: Length, sign_with: Path | None, warm: bool) -> None:
     shape = _image_shape(model, length) if model.order == "raster" else _length(length)
     key = None if sign_with is None else private_key(sign_with)
     with atomic_folder(out) as folder, named_reasons("exported"):
@@ -94,7 +102,6 @@ def export(
         write_manifest(folder)
         if key is not None:
             sign(folder, out.parent.name, int(out.name), key)
-    return out
 
 
 def _exported(model: Any, shape: Any) -> tuple[dict[str, Any], Exported]:

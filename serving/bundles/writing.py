@@ -24,11 +24,11 @@ def check_new(out: Path) -> None:
         raise UserError(f"{out} already exists; write a new version to another folder.")
 
 
-def check_version(out: Path) -> None:
-    """Raise UserError unless a folder is called by a version."""
+def check_version(out: Path, name: str = "--out") -> None:
+    """Raise UserError unless a folder, given as `name`, is named by a version."""
     if not out.absolute().name.isdecimal():
         raise UserError(
-            f"`--out` must end in a version, a whole number, such as {out}/1; got {out}."
+            f"`{name}` must end in a version, a whole number, such as {out}/1; got {out}."
         )
 
 

@@ -18,7 +18,9 @@ class ArrayClient:
     """The calls of one model.
 
     Args:
-      client: of its server. name: of the model. spec: what the server says of it.
+      client: of its server.
+      name: of the model.
+      spec: the server's description of it.
     """
 
     def __init__(self, client: Client, name: str, spec: dict[str, Any]):
@@ -59,7 +61,7 @@ class ArrayClient:
           temperature: as for `sample`.
         """
         if CHUNK not in self._signatures:
-            raise UserError(f"The model `{self._name}` makes arrays whole: see `sample`.")
+            raise UserError(f"The model `{self._name}` cannot stream: call `sample`.")
         unit, row = int(self._spec["unit_samples"]), np.zeros([1], np.int32)
         inputs = self._inputs(CHUNK, row, seed, temperature)
         state = {
@@ -81,21 +83,27 @@ class ArrayClient:
         known = self._signatures.get(LOG_PROB)
         if known is None:
             raise UserError(f"The model `{self._name}` has no log-probabilities.")
-        inputs = {"elements": _as(known["elements"], elements)}
-        inputs |= {} if condition is None else {"frames": np.asarray(condition, np.float32)}
-        return self._client.predict(self._name, inputs, LOG_PROB)[LOG_PROB]
+        given = {"elements": _as(known["elements"], elements)}
+        given |= {} if condition is None else {"frames": np.asarray(condition, np.float32)}
+        parts = []
+        for first in range(0, max(1, len(given["elements"])), ROWS):
+            inputs = {name: array[first : first + ROWS] for name, array in given.items()}
+            parts.append(self._client.predict(self._name, inputs, LOG_PROB)[LOG_PROB])
+        return np.concatenate(parts)
 
     def _inputs(self, signature: str, rows: np.ndarray, seed: int, temperature: float) -> Arrays:
+        if not 0 <= seed < 2**64:
+            raise UserError(f"`seed` must be between 0 and 2^64 - 1, got {seed}.")
         heat = self._signatures[signature]["temperature"]
         shape = [len(rows), *(size or 1 for size in heat.shape[1:])]
         return {
-            "seed": np.full([len(rows)], seed, np.int64),
+            "seed": np.full([len(rows)], seed, np.uint64).astype(np.int64),
             "row": rows,
             "temperature": np.full(shape, temperature, np.float32),
         }
 
     def _length(self, signature: str, rows: int, length: Any, condition: Any) -> Arrays:
-        """Return the inputs that say how long a sequence is, of those that the model has."""
+        """Return the condition and the length as inputs of a signature."""
         known = self._signatures[signature]
         given: Arrays = {}
         if condition is not None:
@@ -109,9 +117,13 @@ class ArrayClient:
 def _as(info: TensorInfo, elements: Any) -> np.ndarray:
     """Return elements as an array of the model's type; whole numbers of any size are taken."""
     array = np.asarray(elements)
+    if array.dtype.kind in "iu" and info.dtype.kind == "i" and array.size:
+        limits = np.iinfo(info.dtype)
+        if array.min() < limits.min or array.max() > limits.max:
+            raise UserError(f"`elements` must be {info.dtype}, got {array.min()} to {array.max()}.")
     return array if array.dtype.kind == "f" and info.dtype.kind == "i" else array.astype(info.dtype)
 
 
 def _only(outputs: Arrays) -> np.ndarray:
-    """Return the array that a model makes, next to how long its rows are."""
+    """Return the output that is not `num_samples`."""
     return next(array for name, array in outputs.items() if name != "num_samples")

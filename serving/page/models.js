@@ -29,8 +29,8 @@ export class Models {
   #show(models) {
     this.known = new Map(models.map((model) => [model.id, model]));
     const hadFocus = this.form.contains(document.activeElement);
-    const groups = Object.entries({ ...GROUPS, "": "Not ready" }).map(([kind, title]) =>
-      [title, models.filter((model) => (GROUPS[model.kind] ? model.kind : "") === kind)]);
+    const groups = Object.entries({ ...GROUPS, array: "Arrays (use the API)", "": "Not ready" }).map(([kind, title]) =>
+      [title, models.filter((model) => (GROUPS[model.kind] || model.kind === "array" ? model.kind : "") === kind)]);
     this.form.replaceChildren(...groups.filter(([, some]) => some.length).map(([title, some]) =>
       element("fieldset", {}, element("legend", { textContent: title }), ...some.map(rowOf))));
     if (!models.length) this.form.append("No model is served yet.");
@@ -63,6 +63,7 @@ function rowOf(model) {
 function gist(model) {
   if (model.kind === "sound") return `${model.sample_rate_hz / 1000} kHz`;
   if (model.kind === "picture") return `${model.size} × ${model.size}`;
+  if (model.kind === "array") return "array";
   return model.versions.some(({ state }) => state === "START" || state === "LOADING") ? "loading" : "unavailable";
 }
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from autoregressive.model import Autoregressive
 from autoregressive.samplers import speculative
 from distill.any_teacher import flow_student
-from likelihoods import Categorical, Gaussian, LogisticMixture
+from likelihoods import Categorical, Gaussian, Linear, LogisticMixture
 
 FLOAT64 = tf.TensorSpec([None, None, 1], tf.float64)
 TIME, BLOCK = 37, 8
@@ -151,6 +151,15 @@ def test_a_draft_is_for_speculative_sampling_alone():
     model = model_of(DISTRIBUTIONS["mixture"])
     with pytest.raises(ValueError, match="and for no other"):
         model.sample(1, 8, 0, method="cached", draft=model)
+
+
+def test_a_model_of_blocks_is_not_sampled_by_a_draft():
+    class InBlocks:
+        network, inputs, condition, has_step, block = None, None, None, True, 2
+
+    model = Autoregressive.of_symbols(InBlocks(), Categorical(8), Linear(8))
+    with pytest.raises(ValueError, match="needs a model with steps of one symbol"):
+        model.sample(1, 4, 0, method="speculative", draft=model_of(Categorical(8)))
 
 
 def test_real_symbols_have_no_draft():

@@ -54,7 +54,7 @@ def test_the_command_compresses_an_array(tmp_path, capsys):
     [
         ("real", "must have 2 to 4096 levels to compress, got real numbers"),
         ("sound", "must have 2 to 4096 levels to compress, got 65536"),
-        ("student", "A FlowStudent cannot compress: it has no exact conditionals"),
+        ("student", "`model` must have exact conditionals to compress, got FlowStudent"),
     ],
 )
 def test_what_cannot_compress_is_refused(name, reason):

@@ -95,7 +95,6 @@ ONLY_PARSED = {
     r"^(openssl|chmod)\b": "the tokens that they make are in the folder",
     r" --coordinator ": "tests/replicator/test_portable_processes.py has several processes",
     r"run\.py .*--layout ": "tests/replicator/test_layouts.py has several devices",
-    r"^onepass (sample|evaluate|export) mine ": "tests/onepass/test_array_command.py has a model",
     r"^curl https:": "tests/serving/test_machine_files.py runs nginx with a certificate",
     r"^XLA_FLAGS=": "tests/pixelcnn and tests/wavenet train on several devices of JAX",
     r"^curl http://127.0.0.1:8501/v1/models/digits$": "it asks TensorFlow Serving",

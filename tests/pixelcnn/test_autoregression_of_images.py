@@ -65,6 +65,11 @@ def test_conditionals_have_the_parameters_of_the_distribution():
     assert model.distribution.mode(found).shape == images.shape
 
 
+def test_it_is_stored_in_a_model_folder_alone(tmp_path):
+    with pytest.raises(UserError, match="is stored in its own model folder"):
+        onepass.save(autoregressive(density_of("softmax", 1)), tmp_path / "model")
+
+
 def test_a_multiscale_model_has_no_raster_order():
     density = ImageDensity(MultiscaleTrainConfig(data=DataConfig(32)))
     with pytest.raises(UserError, match="Only a PixelCNN draws in raster order"):

@@ -270,7 +270,7 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
         (
             "multiscale",
             "--prime LARGE",
-            "Only a PixelCNN can go on from the first pixels of an image.",
+            "Only a PixelCNN can continue from the first pixels of an image.",
         ),
         (
             "multiscale",

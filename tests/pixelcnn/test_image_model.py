@@ -399,7 +399,7 @@ REFUSALS = [
     (
         "multiscale",
         dict(condition=0, given=(SQUARE, 4)),
-        "Only a PixelCNN can go on from the first pixels of an image.",
+        "Only a PixelCNN can continue from the first pixels of an image.",
     ),
     (
         "multiscale",

@@ -40,6 +40,11 @@ def test_a_period_of_an_abbreviation_ends_a_sentence_only_where_one_ends(text, e
         ("25 \u00b0C and 5 km, 1 kg", "25 degrees Celsius and 5 kilometres, 1 kilogram"),
         ("In 1905, 1984 and the 1990s", "In 19 oh 5, 19 84 and the 19 nineties"),
         ("1500 items, 1,999 things, 3.1415", "1500 items, 1,999 things, 3.1415"),
+        ("In 1984 was a war, as in 1914 as well", "In 19 84 was a war, as in 19 14 as well"),
+        (
+            "1905 Hz, $1905 million, the 2000s",
+            "1905 hertz, 1905 million dollars, the two thousands",
+        ),
         ("No. 5, pp. 3", "number 5, pages 3"),
         ("write to a@b.com", "write to a at b.com"),
     ],

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from wavenet.samplers.bunch_step import BunchStep, written_at
-from wavenet.samplers.xla import Rings, xla_sampler
+from wavenet.samplers.xla import Rings
 from wavenet.vocoder import VocoderWaveNet
 
 
@@ -124,8 +124,3 @@ class VocoderSampler:
         )
         queues = self.rings.fill(network.resumed(inputs, condition)[1])
         return VocoderState(tf.shape(levels)[1], wave, residual, scaled, queues)
-
-
-@xla_sampler.register
-def _(network: VocoderWaveNet) -> VocoderSampler:
-    return VocoderSampler(network)

@@ -6,8 +6,7 @@ are in one ring buffer, so that a step gathers every past tap at once and scatte
 skips of all layers are one matrix product: XLA on a CPU pays per operation, not per FLOP.
 """
 
-import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -29,12 +28,6 @@ class SamplerState(NamedTuple):
     """Past inputs of all layers, [slots, batch, residual_channels]."""
     blocks: tf.Tensor
     """All past blocks of sound that the context stack reads, [batch, blocks, block_samples]."""
-
-
-@functools.singledispatch
-def xla_sampler(network: Network) -> Any:
-    """Return the cached sampler by XLA of a network; each kind registers its own."""
-    raise NotImplementedError(f"no sampler by XLA is registered for {type(network).__name__}.")
 
 
 class XlaSampler:
@@ -149,11 +142,6 @@ class XlaSampler:
             [tf.shape(levels)[0], -1, self.network.config.context_block_samples],
         )
         return tf.concat([blocks, wave], 1)[:, -count:]
-
-
-@xla_sampler.register
-def _(network: WaveNet) -> XlaSampler:
-    return XlaSampler(network)
 
 
 class Rings:

@@ -22,10 +22,10 @@ SURROUNDINGS = {
 }
 
 
-def digest(clip_context):
+def digest(variables):
     """The digest of the frames of a process of its own."""
     words = [sys.executable, "-W", "ignore", "-c", PROGRAM]
-    environment = {**os.environ, **clip_context}
+    environment = {**os.environ, **variables}
     made = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
     return made.stdout.strip()
 

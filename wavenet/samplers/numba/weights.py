@@ -22,7 +22,7 @@ LOOPS: dict[type, int] = {
     Gaussian: GAUSSIAN,
     Categorical: CATEGORICAL,
 }
-"""The name of a distribution in `draw`."""
+"""The number of each distribution in `draw`."""
 
 _SIZES = (  # true channels are `*_inputs`; padded ones come in vectors and in bytes
     *("rows", "layers", "width", "bunch", "front_width", "condition_inputs", "residual_inputs"),

@@ -111,7 +111,7 @@ def test_shards_of_augmented_batches_are_the_rows_of_the_whole():
         np.testing.assert_array_equal(value, np.concatenate([part[name] for part in parts]))
 
 
-def test_batches_of_a_file_have_the_same_surroundings(tmp_path):
+def test_batches_of_a_file_have_the_same_context(tmp_path):
     augmentation = Augmentation(6.0, True, 8, MEL.silence)
     source = source_with(augmentation=augmentation)
     lengths, counts = ([len(x) for x in each] for each in (RECORDINGS, FRAMES))
