@@ -187,4 +187,4 @@ def test_refinement_changes_the_sound_of_a_student_and_is_refused_for_a_teacher(
     plain, refined = (audio.read(next((tmp_path / passes).glob("*.wav"))) for passes in "02")
     assert plain.shape == refined.shape and np.abs(plain - refined).max() > 1e-3
     assert sample(VOCODER, tmp_path / "out", "--refine", 1) == 2
-    assert "`--refine` must be 0: a wavenet" in capsys.readouterr().err
+    assert "`--refine` must be 0: only students" in capsys.readouterr().err
