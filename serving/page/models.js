@@ -4,6 +4,7 @@ import { send } from "./requests.js";
 import { $, brief, element, terms } from "./dom.js";
 
 const GROUPS = { sound: "Sounds", picture: "Images" };
+const TITLES = { ...GROUPS, array: "Arrays (API)", "": "Not ready" };
 const LARGE = { pesq: "PESQ", stoi: "STOI", stft: "STFT", kl: "KL", db: "dB", f0: "F0" };
 
 export class Models {
@@ -29,8 +30,8 @@ export class Models {
   #show(models) {
     this.known = new Map(models.map((model) => [model.id, model]));
     const hadFocus = this.form.contains(document.activeElement);
-    const groups = Object.entries({ ...GROUPS, array: "Arrays (use the API)", "": "Not ready" }).map(([kind, title]) =>
-      [title, models.filter((model) => (GROUPS[model.kind] || model.kind === "array" ? model.kind : "") === kind)]);
+    const groups = Object.entries(TITLES).map(([kind, title]) =>
+      [title, models.filter((model) => (TITLES[model.kind] ? model.kind : "") === kind)]);
     this.form.replaceChildren(...groups.filter(([, some]) => some.length).map(([title, some]) =>
       element("fieldset", {}, element("legend", { textContent: title }), ...some.map(rowOf))));
     if (!models.length) this.form.append("No model is served yet.");
