@@ -24,9 +24,10 @@ SMALL = (
 def run(tmp_path_factory):
     """A run of two checkpoints, at steps 1 and 2."""
     folder = tmp_path_factory.mktemp("damaged")
+    (data := folder / "data").mkdir()
     for seed, split in enumerate(("train", "dev")):
-        np.savez(folder / f"toy_{split}.npz", **image_runs.toys(8, seed))
-    words = ["train", "multiscale-smoke", "--data", str(folder), *SMALL]
+        np.savez(data / f"toy_{split}.npz", **image_runs.toys(8, seed))
+    words = ["train", "multiscale-smoke", "--data", str(data), *SMALL]
     (folder / "words.json").write_text(json.dumps(words))
     for steps in ("1", "2"):
         more = ["--workdir", str(folder / "run"), "--loop.num-steps", steps]
