@@ -81,7 +81,8 @@ def fit(
       batch_size: rows drawn from arrays.
       seed: of the draw of rows.
       workdir: for checkpoints, metrics and events; a run there is resumed exactly. None: none.
-      replicator: in whose scope the network was created; None: one device.
+      replicator: in whose `scope` the network was created; None: one device. Before and after, the
+        model is used within its `gathered_variables()`, which matters for `sharded`.
       jit_compile: compile the step with XLA.
       log: called with progress messages; a progress bar is shown on standard error.
 

@@ -38,10 +38,12 @@ def score(model):
 
 
 def made(strategy):
-    """A replicator, and a model in its scope."""
+    """A replicator, and a model of a network in its scope."""
     replicator = strategies.from_environment(strategy)
     with replicator.scope():
-        return replicator, Autoregressive(Line(), Gaussian(levels=256))
+        network = Line()
+    with replicator.gathered_variables():
+        return replicator, Autoregressive(network, Gaussian(levels=256))
 
 
 def trained(strategy, batches=WAVES, **options):
@@ -56,6 +58,12 @@ def trained(strategy, batches=WAVES, **options):
 def check_one():
     """One device, evaluated on arrays."""
     return trained(SINGLE, evaluate=WAVES, evaluate_every=2)
+
+
+def check_sharded():
+    """Shards on two and on four devices, evaluated on arrays."""
+    options = {"evaluate": WAVES, "evaluate_every": 2}
+    return [trained(f"sharded:{mesh}", **options) for mesh in ("2x1", "2x2")]
 
 
 def check_sources():

@@ -142,8 +142,8 @@ class ShardedVariable(dtensor.DVariable):
         super().__init__(value, trainable=options.get("trainable"), name=options.get("name"))
 
     @property
-    def handle(self):
-        """The resource of the shards or of a copy, used by every read and assignment."""
+    def _handle(self):
+        """The resource of the shards or of a copy: `handle`, and that of an eager operation."""
         mode = self._store.mode
         if mode is ReadMode.GATHERED:
             if 0 not in self._copies:
@@ -153,7 +153,11 @@ class ShardedVariable(dtensor.DVariable):
             return self._copies[0].handle
         if mode is ReadMode.LOCAL:
             return self.local_copy(self._store.local_index()).handle
-        return self._handle
+        return self._shards
+
+    @_handle.setter
+    def _handle(self, resource) -> None:
+        self._shards = resource
 
     def make_copies(self, devices) -> None:
         """Create missing copies on the devices of these indices."""

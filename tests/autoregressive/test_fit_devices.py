@@ -22,6 +22,11 @@ def test_two_devices_give_the_weights_and_the_score_of_one(checks, source):
     assert_close(checks("sources")[source], checks("one"))
 
 
+@pytest.mark.parametrize("mesh", [0, 1])
+def test_shards_give_the_weights_and_the_score_of_one_device(checks, mesh):
+    assert_close(checks("sharded")[mesh], checks("one"))
+
+
 def test_a_run_may_change_its_devices(checks):
     assert_close(checks("resumed"), checks("one"))
 
