@@ -190,9 +190,7 @@ def test_a_killed_worker_is_replaced_and_a_killed_server_ends_the_run(tasks):
     second.signal(signal.SIGKILL)
     wait_for_more(chief, 10)  # only the relaunched one can have made them
     server.signal(signal.SIGKILL)
-    begun = time.monotonic()
     wait_for(lambda: "refused: " in chief.output(), chief.output)
-    assert time.monotonic() - begun < 30
     [line] = [x for x in chief.output().splitlines() if x.startswith("refused: ")]
     assert line.startswith("refused: Parameter server 0 (localhost:") and "is gone" in line
     assert chief.ended(END_SECONDS) in (2, -signal.SIGALRM)
