@@ -19,8 +19,9 @@ from autoregressive.incremental.streams import (
     UnsupportedNetworkError,
 )
 
-# Two lengths that are unlikely to equal another size of a network.
-LENGTHS = (61, 94)
+# Pairs of lengths that are unlikely to equal another size of a network. TensorFlow writes zeros as
+# another operation from 1,000 elements on, which may lie between the lengths of the first pair.
+LENGTHS = ((61, 94), (131, 197))
 POSITION = "position"
 State = dict[str, tf.Tensor]
 
@@ -64,8 +65,11 @@ class Plan:
         names: frozenset[str] = frozenset(),
     ):
         self._names = names
-        self._traced = [_trace(function, specs, length) for length in LENGTHS]
-        self.graphs = [traced.graph for traced in self._traced]
+        for self.lengths in LENGTHS:
+            self._traced = [_trace(function, specs, length) for length in self.lengths]
+            self.graphs = [traced.graph for traced in self._traced]
+            if _first_difference(*self._needed()) is None:
+                break
         self.inputs = [tensor.name for tensor in self.graphs[0].inputs[: len(specs)]]
         self.kinds: dict[str, Kind] = dict.fromkeys(self.inputs, Stream(1, 0, 0))
         self.parts: list[tuple[tf.Operation, Part]] = []
@@ -89,14 +93,17 @@ class Plan:
     def _layer(self, op: tf.Operation) -> str:
         return layer_of(op.name, self._names)
 
+    def _needed(self) -> list[list[tf.Operation]]:
+        """Return the operations of both graphs that the output needs."""
+        return [needed(graph.outputs) for graph in self.graphs]
+
     def _pairs(self) -> Iterator[tuple[tf.Operation, tf.Operation]]:
-        """Yield the operations of both graphs that the output needs, in pairs."""
-        short, long = (needed(graph.outputs) for graph in self.graphs)
-        alike = [op.type == longer.type for op, longer in zip(short, long, strict=False)]
-        if len(short) != len(long) or not all(alike):
-            first = alike.index(False) if False in alike else len(alike) - 1
+        """Yield the operations of `_needed`, in pairs."""
+        short, long = self._needed()
+        first = _first_difference(short, long)
+        if first is not None:
             raise UnsupportedNetworkError(
-                f"{self._layer(short[first])} has different operations for a longer input, like"
+                f"{self._layer(first)} has different operations for a longer input, like"
                 " a Python loop over time; no step can be derived from it"
             )
         inside: set[tf.Operation] = set()
@@ -111,7 +118,7 @@ class Plan:
             return
         tensors, rule = self._sources(op), RULES.get(op.type)
         kinds = [self.kinds.get(tensor.name) for tensor in tensors]
-        node = Node((op, longer), LENGTHS, kinds, self._layer)
+        node = Node((op, longer), self.lengths, kinds, self._layer)
         grows = any(node.moving(i) for i in range(len(op.outputs)))
         if "Random" in op.type or op.type == "Multinomial":
             raise node.refused("draws random numbers of its own; call it without dropout or noise")
@@ -164,13 +171,13 @@ class Plan:
         if kind.axis != 1 or kind.is_merged:
             raise UnsupportedNetworkError(
                 f"{kind.merged_by or layer} gives the output another rate or order than [batch,"
-                f" time, parameters]: for {LENGTHS[0]} inputs it has shape {output.shape}"
+                f" time, parameters]: for {self.lengths[0]} inputs it has shape {output.shape}"
             )
         offset, texts = kind.offset or 0, " and ".join(kind.ahead or (layer,))
-        if output.shape[1] != LENGTHS[0]:
+        if output.shape[1] != self.lengths[0]:
             raise UnsupportedNetworkError(
-                f"{texts}: the output must be as long as the input, for {LENGTHS[0]} inputs it has"
-                f" shape {output.shape}"
+                f"{texts}: the output must be as long as the input, for {self.lengths[0]} inputs it"
+                f" has shape {output.shape}"
             )
         if offset < 0:
             raise NotCausalError(f"{texts}: output t depends on input t + {-offset}")
@@ -194,7 +201,7 @@ class Plan:
         self._tensors = {x.name: x for op in self.graphs[0].get_operations() for x in op.outputs}
 
     def whole(self, *arguments: tf.Tensor) -> tf.Tensor:
-        """Return the network's output for arguments of `LENGTHS[0]` times."""
+        """Return the network's output for arguments of `lengths[0]` times."""
         return tf.nest.flatten(self._traced[0](*arguments))[0]
 
     def initial_state(self) -> State:
@@ -286,6 +293,16 @@ class Plan:
 def _no_rule(node: Node) -> Part:
     node.refuse_kinds()
     raise node.unsupported("there is no rule for it")
+
+
+def _first_difference(
+    short: Sequence[tf.Operation], long: Sequence[tf.Operation]
+) -> tf.Operation | None:
+    """Return the first operation for the shorter length that differs from the longer one's."""
+    for op, longer in zip(short, long, strict=False):
+        if op.type != longer.type:
+            return op
+    return None if len(short) == len(long) else short[min(len(short), len(long)) - 1]
 
 
 def _trace(function: Callable, specs: Sequence[tf.TensorSpec], length: int):

@@ -1,6 +1,7 @@
 """Operations that treat every time alike: element-wise, products over channels, embeddings."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -167,8 +168,12 @@ def still(node: Node) -> Part:
     kinds: list[Kind] = [node.grown(0, stream)]
     axis = node.moving(0)[0]
 
-    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
-        whole = run_op(node.op, [delays[0] for delays in inputs])[0]
+    def run(inputs: list[list[Any]], call: Call) -> list[tf.Tensor]:
+        given = [delays[0] for delays in inputs]
+        for index, tensor in enumerate(node.op.inputs):
+            if given[index] is None:  # a size that grows with the length
+                given[index] = tf.constant(static_value(tensor), tensor.dtype)
+        whole = run_op(node.op, given)[0]
         row = tf.gather(whole, [0], axis=axis)
         return [tf.repeat(row, call.rows, axis)]
 

@@ -5,11 +5,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.incremental.plan import LENGTHS, Plan
+from autoregressive.incremental.plan import Plan
 from autoregressive.incremental.streams import UnsupportedNetworkError
-
-# Single rows, after one row and after many.
-PARTS = (1, 1, LENGTHS[0] - 3, 1)
 
 
 def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
@@ -20,14 +17,14 @@ def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
       plan: that it runs, for one row.
       specs: of the network's arguments.
     """
-    generator = np.random.default_rng(0)
+    generator, length = np.random.default_rng(0), plan.lengths[0]
     arguments = []
     for spec in specs:
-        shape, levels = [1, LENGTHS[0], *spec.shape[2:]], spec.dtype.is_integer
+        shape, levels = [1, length, *spec.shape[2:]], spec.dtype.is_integer
         drawn = generator.integers(0, 2, shape) if levels else generator.normal(size=shape)
         arguments.append(tf.constant(drawn, spec.dtype))
     state, outputs, start = stepped.initial_state(1), [], 0
-    for rows in PARTS:
+    for rows in (1, 1, length - 3, 1):  # single rows, after one row and after many
         inputs, *condition = (argument[:, start : start + rows] for argument in arguments)
         output, state = stepped.step(inputs, state, *condition)
         outputs.append(output)

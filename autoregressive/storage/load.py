@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from autoregressive.model import Autoregressive
+from autoregressive.storage.program import DENSITY_AXES
 from autoregressive.storage.save import PROGRAM_FOLDER, SPEC_FILE
 from likelihoods import noise as counter_noise
 from replicator.runs.errors import UserError
@@ -111,6 +112,26 @@ class StoredDistribution:
         return tf.ensure_shape(noise, [rows.shape[0], count, self.noise_channels])
 
 
+class StoredContinuous(StoredDistribution):
+    """A stored distribution that is also a density, see `likelihoods.distribution.Continuous`."""
+
+    def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """Return the density, nats per unit, of values [batch, time] or [draws, batch, time]."""
+        function = self._program.log_densities[DENSITY_AXES.index(values.shape.rank)]
+        return function(parameters, values)
+
+
+class StoredNormal(StoredContinuous):
+    """A stored normal distribution, see `likelihoods.distribution.Normal`."""
+
+    def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return mean and log-scale, [...] each."""
+        return tuple(self._program.normal(parameters))
+
+
+DENSITIES = {"none": StoredDistribution, "any": StoredContinuous, "normal": StoredNormal}
+
+
 class StoredCodec:
     """A stored codec, see `likelihoods.codec.Codec`."""
 
@@ -153,7 +174,8 @@ def load(folder: str | Path) -> Autoregressive:
     specs = [_spec(part) for part in (spec["inputs"], spec["condition"]) if part]
     rows = spec["step_rows"]
     network = SteppedStoredNetwork(program, rows) if rows else StoredNetwork(program)
-    distribution = StoredDistribution(program, spec["distribution"])
+    stored = spec["distribution"]
+    distribution = DENSITIES[stored.get("density", "none")](program, stored)
     codec = StoredCodec(program, distribution.levels, spec["log_unit"])
     model = Autoregressive(
         network,

@@ -1,17 +1,20 @@
 """The functions of a model as one `tf.Module` that a SavedModel can hold."""
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from autoregressive.model import Autoregressive
-from likelihoods.capabilities import pixel_channels
+from likelihoods.capabilities import is_normal, normal_parameters, pixel_channels, with_density
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
 
 # Batch sizes for which a step is stored.
 STEP_ROWS = (1, 8)
+# Ranks of values for which the log-density is stored.
+DENSITY_AXES = (2, 3)
 
 
 class Program(tf.Module):
@@ -37,6 +40,8 @@ class Program(tf.Module):
                 traced += [state.get_concrete_function(), step.get_concrete_function()]
         dtype = traced[0].outputs[0].dtype
         self._add_distribution(model.distribution, model.order, dtype)
+        if model.order == "time":
+            self._add_density(model.distribution, dtype)
         add_codec(self, model.codec, model.order)
         self.weights = variables_of(traced)
 
@@ -57,6 +62,20 @@ class Program(tf.Module):
         self.draw = function_of(distribution.sample, [parameters, noise, tf.TensorSpec([])])
         self.mode = function_of(lambda x: distribution.mode(tf.cast(x, tf.float32)), [parameters])
         self.noise = function_of(distribution.noise, [key, rows, scalar, scalar])
+
+    def _add_density(self, distribution: Distribution, parameters_dtype: tf.DType) -> None:
+        """Add what a teacher needs, differentiable: `log_density` and `normal`."""
+        parameters = tf.TensorSpec([None, None, distribution.num_parameters], parameters_dtype)
+        continuous = with_density(distribution)
+        if continuous is not None:  # of values [batch, time], and of several for each
+            values = [tf.TensorSpec([None] * axes) for axes in DENSITY_AXES]
+            self.log_densities = [
+                function_of(continuous.log_density, [parameters, each]) for each in values
+            ]
+        if is_normal(distribution):
+            self.normal = function_of(
+                functools.partial(normal_parameters, distribution), [parameters]
+            )
 
 
 def add_codec(program: Any, codec: Codec, order: str) -> None:

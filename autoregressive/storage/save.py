@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from autoregressive.storage.program import STEP_ROWS, Program
-from likelihoods.capabilities import pixel_channels
+from likelihoods.capabilities import is_normal, pixel_channels, with_density
+from likelihoods.distribution import Distribution
 from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
 
@@ -104,10 +105,18 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
             "num_parameters": distribution.num_parameters,
             "noise_channels": distribution.noise_channels,
             "channels": pixel_channels(distribution),
+            "density": _density(distribution),
         },
         "log_unit": model.codec.log_unit,
         "step_rows": list(STEP_ROWS) if with_step else [],
     }
+
+
+def _density(distribution: Distribution) -> str:
+    """Return which functions of a density `Program` stores."""
+    if with_density(distribution) is None:
+        return "none"
+    return "normal" if is_normal(distribution) else "any"
 
 
 def _described(spec: tf.TensorSpec) -> dict[str, Any]:

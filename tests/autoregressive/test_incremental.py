@@ -98,6 +98,18 @@ def test_a_step_compiles_and_runs_in_a_loop():
     np.testing.assert_allclose(outputs, network(inputs), rtol=1e-5, atol=1e-5)
 
 
+def test_zeros_may_be_another_operation_for_a_longer_input():
+    def network(x):
+        h = tf.concat([x, 2.0 * x], -1)
+        return tf.concat([tf.zeros_like(h), h + tf.ones_like(h)], -1)
+
+    rows = 8  # 976 numbers are one constant, 1,504 are filled in
+    stepped = incremental(network, inputs=tf.TensorSpec([None, None, 1]))
+    x = tf.random.stateless_normal([rows, 5, 1], [0, 1])
+    output, _ = stepped.step(x, stepped.initial_state(rows))
+    np.testing.assert_allclose(output, network(x), atol=1e-6)
+
+
 def test_state_is_no_larger_than_the_reach_of_the_network():
     derived = incremental(causal_networks.dilated_functional())
     rows = sorted(x.shape[0] for x in derived.initial_state(1).values() if x.shape.rank)

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from autoregressive.model import Autoregressive
+from autoregressive.storage import load, save
 from distill.any_teacher import KL, Compared, ModelTeacher, distill, flow_student
 from distill.flow_student import FlowStudent
 from likelihoods import Categorical, Gaussian, LogisticMixture
@@ -51,15 +52,34 @@ def test_a_student_of_gaussian_conditionals_comes_to_the_teacher():
     assert float(teacher.network.gain) == 0.5
 
 
+def two_logistics(x):
+    """The network of a mixture whose components are alike."""
+    means = tf.concat([0.5 * x, 0.5 * x], -1)
+    return tf.concat([tf.zeros_like(means), means, tf.zeros_like(means) - 3.0], -1)
+
+
+@pytest.mark.parametrize(
+    ("network", "distribution", "noise"),
+    [
+        (Echo(), Gaussian(levels=256), "normal"),
+        (two_logistics, LogisticMixture(levels=256, components=2), "logistic"),
+    ],
+)
+def test_a_stored_model_is_a_teacher_without_its_code(network, distribution, noise, tmp_path):
+    live = Autoregressive(network, distribution)
+    flows = []
+    for teacher in (live, load(save(live, tmp_path))):
+        flows.append(Affine())
+        student = FlowStudent([flows[-1]], teacher.codec, noise=noise)
+        distill(teacher, SILENCE, student=student, steps=10, optimizer=FAST)
+    assert float(flows[0].gain) != 0.0
+    for name in ("gain", "log_scale"):
+        assert float(getattr(flows[1], name)) == pytest.approx(float(getattr(flows[0], name)), 1e-4)
+
+
 def test_a_mixture_is_a_teacher_by_draws():
-    distribution = LogisticMixture(levels=256, components=2)
-
-    def network(x):
-        means = tf.concat([0.5 * x, 0.5 * x], -1)
-        return tf.concat([tf.zeros_like(means), means, tf.zeros_like(means) - 3.0], -1)
-
     flow = Affine()
-    teacher = Autoregressive(network, distribution)
+    teacher = Autoregressive(two_logistics, LogisticMixture(levels=256, components=2))
     student = FlowStudent([flow], teacher.codec)
     distill(teacher, SILENCE, student=student, steps=120, loss=[KL(draws=8)], optimizer=FAST)
     assert float(flow.log_scale) == pytest.approx(-3.0, abs=0.3)
