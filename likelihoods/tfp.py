@@ -1,6 +1,7 @@
 """Distributions of TensorFlow Probability, or with the same interface."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,13 +26,29 @@ class FromTFP:
         [0, levels) sum to 1.
       num_parameters: output channels that a network must have.
       levels: number of integers; None: symbols are real numbers.
-      has_quantile: whether to sample by `quantile`.
     """
 
     make: Callable[[tf.Tensor], Any]
     num_parameters: int
     levels: int | None = None
-    has_quantile: bool = True
+
+    @functools.cached_property
+    def has_quantile(self) -> bool:
+        """True if the distribution implements `quantile`, which is traced to find out."""
+
+        def median(parameters: tf.Tensor) -> tf.Tensor:
+            quantile = getattr(self._made(parameters), "quantile", None)
+            if quantile is None:
+                raise NotImplementedError
+            return quantile(tf.fill([1], tf.constant(0.5, level_grid.real(parameters).dtype)))
+
+        traced = tf.function(median, autograph=False)
+        try:
+            with tf.init_scope():
+                traced.get_concrete_function(tf.TensorSpec([1, self.num_parameters]))
+        except NotImplementedError:
+            return False
+        return True
 
     @property
     def noise_channels(self) -> int:
