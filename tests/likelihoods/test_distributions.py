@@ -17,6 +17,7 @@ from likelihoods import (
     PixelMixture,
     Tabulated,
 )
+from likelihoods.capabilities import with_density
 from likelihoods.distribution import HasEntropy
 
 LEVELS, DRAWS = 9, 60_000
@@ -301,6 +302,26 @@ def test_a_distribution_without_quantiles_is_recognised_and_drawn(how):
     expected = 4000 * stats.poisson(np.e).pmf(np.arange(7))
     found = np.bincount(symbols, minlength=64)[:7]
     assert stats.chisquare(found, expected * found.sum() / expected.sum()).pvalue > 1e-3
+
+
+def test_only_a_distribution_over_reals_has_a_density():
+    assert with_density(FromTFP(laplace, 2)) is not None
+    assert with_density(FromTFP(geometric, 1, LEVELS)) is None
+
+
+def test_cumulative_probabilities_are_the_sums_of_those_of_levels():
+    tfd = pytest.importorskip("tensorflow_probability").distributions
+    counts = FromTFP(lambda p: tfd.Poisson(tf.exp(p[..., 0])), 1, levels=64)
+    below = counts.cumulative(tf.fill([65, 1], 1.0), tf.range(65))
+    each = np.exp(counts.log_prob(tf.fill([64, 1], 1.0), tf.range(64)))
+    np.testing.assert_allclose(below, np.concatenate([[0.0], np.cumsum(each)]), atol=1e-6)
+
+
+def test_a_distribution_without_a_cdf_has_no_cumulative_probabilities():
+    assert FromTFP(geometric, 1, LEVELS).cumulative is None
+    tfd = pytest.importorskip("tensorflow_probability").distributions
+    trials = FromTFP(lambda p: tfd.BetaBinomial(8.0, tf.exp(p[..., 0]), 1.0), 1, LEVELS)
+    assert trials.cumulative is None
 
 
 def test_an_error_in_making_a_distribution_is_not_taken_for_a_missing_quantile():
