@@ -24,7 +24,7 @@ Values = Callable[[np.ndarray], np.ndarray]
 
 def ways_of(model: Autoregressive) -> list[str]:
     """Return the ways in which a model's levels can be coded, the best first."""
-    distribution = model.distribution
+    distribution: Any = model.distribution
     is_cumulative = distribution.levels > FINE and cumulative_of(distribution) is not None
     known = {"closed": forms.form_of(distribution) is not None, "cumulative": is_cumulative}
     return [*(way for way, is_known in known.items() if is_known), "table"]
@@ -32,7 +32,7 @@ def ways_of(model: Autoregressive) -> list[str]:
 
 def check_table(model: Autoregressive) -> None:
     """Raise UserError if a table of all levels would be too large to encode an element."""
-    distribution = model.distribution
+    distribution: Any = model.distribution
     if distribution.levels * (1 + distribution.num_parameters) > MOST_TABLE:
         raise UserError(
             f"`model` must have a distribution with `cumulative` to compress {distribution.levels}"
@@ -50,15 +50,17 @@ class ArrayOdds:
     """
 
     def __init__(self, model: Autoregressive, way: str):
-        self._distribution, self._way = model.distribution, way
+        self._distribution: Any = model.distribution
+        self._way = way
         self._log_prob = _evaluation(model.distribution.log_prob, model.order)
-        if way == "cumulative":
-            self._below = _evaluation(cumulative_of(model.distribution), model.order)
+        cumulative = cumulative_of(model.distribution)
+        if way == "cumulative" and cumulative is not None:
+            self._below = _evaluation(cumulative, model.order)
 
     @property
     def table_levels(self) -> int:
         """Number of levels in a table of an element."""
-        return {"closed": 1, "cumulative": FINE}.get(self._way, self._distribution.levels)
+        return {"closed": 1, "cumulative": FINE}.get(self._way, int(self._distribution.levels))
 
     def __call__(self, rows: np.ndarray, off: np.ndarray | None, tolerance: float) -> Any:
         """Return the distributions of elements.
@@ -162,6 +164,6 @@ def _evaluation(
         return tf.reshape(function(parameters, symbols), tf.shape(levels))
 
     compiled = tf.function(shaped, autograph=False, reduce_retracing=True)
-    return lambda rows, levels: np.float64(
-        compiled(tf.constant(rows, tf.float32), tf.constant(levels, tf.int32))
+    return lambda rows, levels: np.asarray(
+        compiled(tf.constant(rows, tf.float32), tf.constant(levels, tf.int32)), np.float64
     )
