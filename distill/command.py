@@ -138,13 +138,7 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
 
 
 def run_sample(arguments: list[str], parse, read_text=None) -> int:
-    """Parse the rest of `onepass sample ...` and write sounds of a WaveNet or of a student.
-
-    Args:
-      arguments: after the verb.
-      parse: from a class of options and arguments to the options.
-      read_text: see `wavenet.sample_command.sample`.
-    """
+    """Parse the rest of `onepass sample ...` and write sounds of a WaveNet or of a student."""
     given = parse(SampleArguments, arguments, "onepass sample")
     from distill.model import load
     from distill.speculative_model import load_speculative

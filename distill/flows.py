@@ -160,12 +160,7 @@ class Flow(tf.Module):
         return tf.float64 if self.dtype == tf.float64 else tf.float32
 
     def _head(self, hidden, joined):
-        """Return location and log-scale of every sample, [batch, time] each.
-
-        Args:
-          hidden: of the layers.
-          joined: the noise with its past.
-        """
+        """Return location and log-scale of every sample, [batch, time], from layers and noise."""
         dtype = hidden.dtype
         if self.config.bunch_samples == 1:
             hidden = tf.nn.relu(hidden)

@@ -31,7 +31,7 @@ def flow_stages(
     log-scale, [batch, time] each, and the condition [batch, time, channels].
 
     Args:
-      student: whose flows make the wave itself, without a draft.
+      student: whose flows make the wave itself.
       loss: [], of the student's sound and of a batch.
       loss_batch: entries of the batch that it reads.
       frozen: variables that it reads, by name.
@@ -39,8 +39,8 @@ def flow_stages(
     Raises:
       ValueError: a student of another kind.
     """
-    if student.residual is not None or student.drafter is not None:
-        raise ValueError("`student` must make the wave, without a draft.")
+    if student.residual is not None:
+        raise ValueError("`student` must make the wave, not a residual.")
     known = named_weights(student)
     names = {variable.ref(): name for name, variable in known.items()}
     of_flows = [_named(flow, names) for flow in student.flows]
@@ -85,10 +85,10 @@ def planned_stages(
     """Return the flows as stages of a plan (`replicator.planning.pipelines.Stages`), as JSON.
 
     Work is proportional to a stage's weights, all of which see every sample. Of the three passes
-    the last stage makes two of the teacher: it has no gradients of its own. None for a student with
-    a draft or of residuals, which is not cut.
+    the last stage makes two of the teacher: it has no gradients of its own. None for a student
+    of residuals, which is not cut.
     """
-    if student.residual is not None or student.drafter is not None:
+    if student.residual is not None:
         return None
     work = [float(_size(flow)) for flow in student.flows]
     work[-1] += 2.0 / 3.0 * _size(teacher.network)

@@ -20,12 +20,7 @@ TINY = np.float32(1e-9)  # of a magnitude or a band
 
 
 class Refiner:
-    """Passes over sounds whose mel frames are known.
-
-    Args:
-      convention: of the frames; samples beyond a sound's ends count as zeros.
-      passes: their number, at least 1.
-    """
+    """Passes over sounds whose mel frames are known; beyond a sound's ends lie zeros."""
 
     def __init__(self, convention: MelConvention, passes: int):
         if passes < 1:
@@ -43,12 +38,7 @@ class Refiner:
         return self.passes * each
 
     def __call__(self, sound: np.ndarray, mel: np.ndarray) -> np.ndarray:
-        """Return the refined sound, float32 [frames * hop].
-
-        Args:
-          sound: float32 [frames * hop].
-          mel: float32 [frames, bands], logarithms by the convention.
-        """
+        """Return the sound [frames * hop] refined to a log-mel [frames, bands], float32."""
         bands = np.exp(mel) if self.convention.log == "natural" else 10.0**mel
         bands = np.maximum(bands.astype(np.float32), TINY)
         for _ in range(self.passes):
@@ -92,14 +82,10 @@ def _added(segments: np.ndarray, hop: int) -> np.ndarray:
 def refined(
     chunks: Iterator[np.ndarray], mel: np.ndarray, refiner: Refiner
 ) -> Iterator[np.ndarray]:
-    """Yield the chunks of sounds refined, each as soon as its look-ahead is known.
+    """Yield the chunks of sounds [batch, samples] refined, each as soon as its look-ahead is known.
 
-    Whatever the chunks, the sounds are those of one call of the refiner.
-
-    Args:
-      chunks: float32 [batch, samples], together [batch, up to frames * hop] samples.
-      mel: float32 [frames, bands], of every row.
-      refiner: the passes; its reach is the look-ahead.
+    Whatever the chunks, the sounds are those of one call of the refiner with this mel for every
+    row.
     """
     hop, reach = refiner.convention.hop_samples, refiner.reach_frames
     done, first, held = 0, 0, None  # frames given out; frame and samples that are kept

@@ -82,10 +82,8 @@ class _Guess(NamedTuple):
 class SpeculativeSampler:
     """Samples a teacher with its student's drafts, by their current weights.
 
-    Args:
-      student: of either domain.
-      network: the teacher's; its levels lie at equal distances.
-      block_samples: of a draft; rounded up to what student and teacher take as one.
+    Blocks are rounded up to what student and teacher take as one; the teacher's levels lie at equal
+    distances.
     """
 
     def __init__(
@@ -205,9 +203,7 @@ def _part(whole: Condition, first: int, length: int, row_samples: int) -> Condit
     if prediction is not None:
         row, rows = first // row_samples, length // row_samples
         prediction = Prediction(*(_padded(x[:, row : row + rows], rows) for x in prediction))
-    return Condition(
-        samples(whole.channels), samples(whole.draft), samples(whole.source), prediction
-    )
+    return Condition(samples(whole.channels), samples(whole.source), prediction)
 
 
 def _padded(values, length: int):

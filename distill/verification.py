@@ -44,28 +44,14 @@ class Address(NamedTuple):
 
 
 def kept(drafts, q: Conditionals, p: Conditionals, address: Address):
-    """Return which drafts are kept, bool [batch, time].
-
-    Args:
-      drafts: int32 [batch, time], drawn from `q`.
-      q: of each position.
-      p: of each position given the drafts before it.
-      address: of the random numbers.
-    """
+    """Return which drafts int32 [batch, time] of `q` are kept, given p after each, bool."""
     seed = noise.fold_in(address.seed, KEEPING)
     uniform = noise.uniform(seed, address.rows, address.start, drafts.shape[1])[..., 0]
     return tf.math.log(uniform) <= p.log_prob(drafts) - q.log_prob(drafts)
 
 
 def redrawn(q: Conditionals, p: Conditionals, address: Address, wanted):
-    """Return levels of the residual distribution where wanted, int32 [batch].
-
-    Args:
-      q: of one position per row.
-      p: of one position per row.
-      address: of these, its start [batch].
-      wanted: bool [batch].
-    """
+    """Return levels of the residual distribution of one position per row where wanted, [batch]."""
 
     def draw(count, levels, found):
         drawn, suits = _candidate(q, p, address, count)
@@ -78,14 +64,7 @@ def redrawn(q: Conditionals, p: Conditionals, address: Address, wanted):
 
 
 def _candidate(q: Conditionals, p: Conditionals, address: Address, count):
-    """Return the first kept one of a round of candidates, int32 [batch], and whether there is one.
-
-    Args:
-      q: of one position per row.
-      p: of one position per row.
-      address: of the random numbers.
-      count: int32 [], earlier rounds.
-    """
+    """Return the first kept one of a round of candidates, [batch], and whether there is one."""
     rows = tf.shape(address.rows)[0]
     numbers = count * CANDIDATES + tf.range(CANDIDATES)
     seeds = noise.fold_in(noise.fold_in(address.seed, DRAWING), numbers)

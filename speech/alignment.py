@@ -112,12 +112,9 @@ def _traced(came: np.ndarray, total: np.ndarray, skippable: np.ndarray) -> np.nd
 
 
 def initial_path(frames: int, chain: Chain, weights: np.ndarray) -> np.ndarray:
-    """Return the states one after another, each as long as its weight, int [frames].
+    """Return the states one after another, each as long as its weight [states], int [frames].
 
-    Args:
-      frames: of the recording.
-      chain: of the recording.
-      weights: float [states], typical lengths up to a common factor; 0 leaves a state out.
+    A weight of 0 leaves a state out.
     """
     ends = np.cumsum(weights) / np.sum(weights) * frames
     return np.searchsorted(ends, np.arange(frames) + 0.5).clip(0, len(chain.state) - 1)

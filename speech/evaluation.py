@@ -35,11 +35,6 @@ def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -
 
     It is the mean, along the best path of dynamic time warping (steps of one frame in either or in
     both; Sakoe and Chiba 1978), of the root mean square difference over bands.
-
-    Args:
-      frames: float [frames, bands].
-      others: float [frames, bands].
-      unit_db: a difference of one, in dB.
     """
     square = np.sum(frames**2, axis=1)[:, None] + np.sum(others**2, axis=1)
     square = np.maximum(square - 2.0 * frames @ others.T, 0.0)

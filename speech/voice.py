@@ -56,11 +56,7 @@ class Voice:
     spec: dict[str, Any]
 
     def frames(self, text: str, speed: float = 1.0) -> np.ndarray:
-        """Mel frames, float32 [frames, bands], `above_silence`: 0 in silence, 1 at full scale.
-
-        Args:
-          text: see `phonemes`.
-          speed: how much faster than the recordings, 0.25 to 4.
+        """Return mel frames, float32 [frames, bands], `above_silence`: 0 to 1 at full scale.
 
         Raises:
           TextError: the text cannot be spoken, or would last more than MAX_FRAMES.

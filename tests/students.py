@@ -31,7 +31,6 @@ SMALL = dict(
 )
 KINDS = {
     "plain": dict(filter_width=3, noise="normal"),
-    "draft": dict(draft_passes=2),
     "speakers": dict(speakers=2, speaker_channels=3),
     "residual": dict(
         domain="residual",

@@ -15,8 +15,8 @@ from autoregressive.samplers import register
 from autoregressive.symbols import State, Step
 from replicator.runs.errors import UserError
 from wavenet.network import WaveNet
-from wavenet.samplers.bunch_step import BunchStep, written_at
 from wavenet.samplers.numba.sampler import is_known, sampler_for
+from wavenet.samplers.vocoder import BunchStep, written_at
 from wavenet.samplers.xla import Rings
 from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet

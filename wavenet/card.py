@@ -72,15 +72,7 @@ def _settings(stored: dict) -> str:
 def provenance(
     given: ExportArguments, data: Path, config: TrainConfig, network: tf.Module, command: str
 ) -> dict:
-    """Return the provenance of a model of speech for model.json: `origin`, and minutes of train.
-
-    Args:
-      given: as for `origin`.
-      data: as for `origin`.
-      config: by which the recordings are read.
-      network: as for `origin`.
-      command: as for `origin`.
-    """
+    """Return the provenance of a model of speech for model.json: `origin`, and minutes of train."""
     train = scan_folder(data, config).of("train")
     minutes = sum(r.measured.seconds for r in train) / 60
     return origin(given, data, network, command) | {"train_minutes": round(minutes, 1)}

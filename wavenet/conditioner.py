@@ -1,7 +1,7 @@
 """From mel frames to the condition of every sub-frame: spectrum, pitch and linear prediction."""
 
 import math
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -29,53 +29,15 @@ class Condition(NamedTuple):
     """Period of the voice in samples, float32 [batch, rows]; of no meaning where unvoiced."""
 
 
-class ConditionerConfig(Protocol):
-    """The part of a network's configuration that its conditioner depends on."""
-
-    @property
-    def feature_channels(self) -> int:
-        """Channels of a frame."""
-
-    @property
-    def conditioner_units(self) -> int:
-        """Units of the first layer."""
-
-    @property
-    def condition_channels(self) -> int:
-        """Channels that the gates read."""
-
-    @property
-    def subframes(self) -> int:
-        """Rows of the condition per frame."""
-
-    @property
-    def prediction_order(self) -> int:
-        """Coefficients of the linear prediction; 0: none."""
-
-    @property
-    def reads_pitch(self) -> bool:
-        """Whether F0 and voicing are read."""
-
-    @property
-    def pitch_bins(self) -> int:
-        """Bins of F0 of the reader; 0: it returns a number."""
-
-    @property
-    def compute_dtype(self) -> str:
-        """float64 makes the conditioner compute in it, any other in float32."""
-
-
 class Conditioner(tf.Module):
     """Two dense layers over standardised frames, with pitch and linear prediction from the frames.
 
     Args:
-      config: of the network.
+      config: of a WaveNet or of a student.
       mel: the convention of the frames, whose channels come first; F0 and voicing may follow.
     """
 
-    def __init__(
-        self, config: ConditionerConfig, initial: Initial, mel: MelConvention, name="conditioner"
-    ):
+    def __init__(self, config: Any, initial: Initial, mel: MelConvention, name="conditioner"):
         super().__init__(name=name)
         self.config, self.mel = config, mel
         self.dtype = tf.float64 if config.compute_dtype == "float64" else tf.float32

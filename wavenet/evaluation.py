@@ -91,14 +91,7 @@ def evaluate(
 
 
 def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus) -> dict:
-    """Return the last figures of any model of speech: codec, dev and not_measured, see `evaluate`.
-
-    Args:
-      items: of dev.
-      part: of dev that they belong to.
-      seconds: of them that were measured.
-      corpus: that they are from.
-    """
+    """Return the last figures of a model of speech: codec, dev and not_measured, see `evaluate`."""
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
     samples = [len(item["waveform"]) for item in items]
     return {
@@ -109,12 +102,7 @@ def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus
 
 
 def dev_corpus(model: SpeechModel, data: Path, speaker: str | None = None) -> Corpus:
-    """Return the dev recordings of a folder, prepared as the model needs them.
-
-    Args:
-      model: determines rate, features and level.
-      data: a folder of recordings.
-      speaker: one that the model knows, whose recordings alone are taken; None: all.
+    """Return the dev recordings of a folder, of one speaker if named, prepared as the model needs.
 
     Raises:
       UserError: the model does not know the speaker or there is no such recording.

@@ -26,12 +26,7 @@ HANN_POWER = 0.375  # mean square of a Hann window
 
 
 class MelPrediction:
-    """Linear prediction of a fixed order from mel frames of one convention.
-
-    Args:
-      mel: the convention of the frames; they are `above_silence`.
-      order: K, the number of coefficients.
-    """
+    """Linear prediction of order K from mel frames, `above_silence`, of one convention."""
 
     def __init__(self, mel: MelConvention, order: int):
         if order < 1:

@@ -56,15 +56,8 @@ def export_run(
 ) -> Path:
     """Write a folder whose `python run.py` trains the network elsewhere, and return the folder.
 
-    Args:
-      preset: as for `training.train`.
-      config: as for `training.train`.
-      data: as for `training.train`.
-      folder: new, or without checkpoints.
-      workdir: a run directory to resume from; without one, or one without checkpoints, the weights
-        start as the seed determines.
-      tensor_float_32: let an accelerator multiply in TensorFloat32.
-      log: as for `training.train`.
+    Arguments are as for `training.train`; the folder is new, or without checkpoints. The weights
+    are those of the newest checkpoint in `workdir`, else those of the seed.
 
     Raises:
       UserError, DataError, AudioError: with a line that explains what to do.

@@ -36,12 +36,7 @@ def sample(
 ) -> int:
     """Write the sounds of `onepass sample ...` and return the exit status.
 
-    Ctrl-C keeps what has been synthesised so far.
-
-    Args:
-      given: the options.
-      load: returns the model of a path.
-      read_text: makes the frames of `--text`; None: texts are refused.
+    Ctrl-C keeps what has been synthesised so far. Without `read_text`, texts are refused.
     """
     _check(given)
     model = load(given.model)
@@ -77,11 +72,7 @@ class _Source:
 
 
 class _Written:
-    """Records of sounds while they are written: levels, beginnings, time.
-
-    Args:
-      gain_db: of their recording, which is taken back.
-    """
+    """Records of sounds while they are written: levels, beginnings, time."""
 
     def __init__(self, rate_hz: int, rows: int, gain_db: float):
         self.rate_hz, self.seconds, self.samples, self.made = rate_hz, 0.0, 0, 0

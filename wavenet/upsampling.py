@@ -1,6 +1,6 @@
 """From conditioning frames to one condition per sample, by learned upsampling."""
 
-from typing import Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -9,35 +9,15 @@ from likelihoods.initial import Initial
 FRAME_GAIN = 4.0  # frames lie between 0, silence, and 1; what tells them apart is a quarter of that
 
 
-class Upsampling(Protocol):
-    """The part of a network's configuration that its upsampling follows."""
-
-    @property
-    def feature_channels(self) -> int:
-        """Channels of a frame."""
-
-    @property
-    def condition_channels(self) -> int:
-        """Channels of the upsampled condition."""
-
-    @property
-    def frame_width(self) -> int:
-        """Frames that the first convolution reads, odd."""
-
-    @property
-    def upsample_factors(self) -> tuple[int, ...]:
-        """Factors from the frame rate up to the sample rate."""
-
-
 class FrameUpsampler(tf.Module):
     """A convolution over frames, then transposed convolutions up to the sample rate.
 
     "y = f(h), a transposed convolutional network" (WaveNet, section 2.5). Each transposed
     convolution has stride s and width 3 s, starts as linear interpolation, and is computed as one
-    matrix product of three neighbouring frames.
+    matrix product of three neighbouring frames. The configuration is a WaveNet's or a student's.
     """
 
-    def __init__(self, config: Upsampling, initial: Initial, name="upsampler"):
+    def __init__(self, config: Any, initial: Initial, name="upsampler"):
         super().__init__(name=name)
         channels = config.condition_channels
         self.frame_width = config.frame_width

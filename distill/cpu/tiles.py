@@ -193,17 +193,7 @@ def _gates_of_bunch(packed, chunk, scratch, sound, number, member, start, rows):
 
 @compiled
 def _compose(sizes, chunk, scratch, sound, flow, start, rows):
-    """Compute the flow's output, and location and scale of all flows so far.
-
-    Args:
-      sizes: of the flows.
-      chunk: the arrays of the chunk.
-      scratch: the thread's memory.
-      sound: index of the sound.
-      flow: the packed flow.
-      start: the first sample; there is a row for each sample a bunch apart.
-      rows: number of rows.
-    """
+    """Compute the flow's output, and location and scale of all flows so far."""
     lowest, bunch = np.float32(sizes.min_log_scale), sizes.bunch
     for row in range(rows):
         log_scale = scratch.outputs[row, 1]

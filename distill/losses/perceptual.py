@@ -54,15 +54,8 @@ def style_loss(
 
         G[i, j] = 1 / (channels frames) sum_f F[f, i] F[f, j]
 
-    is independent of when in the clip something was heard. Divided and averaged as in
-    `feature_loss`.
-
-    Args:
-      classifier: as for `feature_loss`.
-      convention: as for `feature_loss`.
-      sound: as for `feature_loss`; it may differ in length from `recorded`.
-      recorded: as for `feature_loss`.
-      energies: float32 [layers], see `style_energies`.
+    is independent of when in the clip something was heard. Arguments and normalisation are those of
+    `feature_loss`, with `style_energies`; the sounds may differ in length.
     """
     pairs = _pairs(classifier, convention, sound, recorded)
     return _relative([(gram(f), gram(target)) for f, target in pairs], energies)
@@ -87,11 +80,7 @@ def style_energies(
 
 
 def gram(features: tf.Tensor) -> tf.Tensor:
-    """Return the Gram matrix over frames, float32 [batch, channels, channels].
-
-    Args:
-      features: float32 [batch, frames, channels].
-    """
+    """Return the Gram matrix over frames, float32 [batch, channels, channels]."""
     _, frames, channels = features.shape
     return tf.matmul(features, features, transpose_a=True) / (channels * frames)
 

@@ -6,9 +6,8 @@ import tensorflow as tf
 from students import FRAMES, HOP, student_of
 
 from distill.cpu import recursion
-from distill.residual import Prediction
-from distill.source.pulses import LEVEL
-from distill.synthesis import synthesise
+from distill.pulse_source import LEVEL
+from distill.residual import Prediction, synthesise
 
 ORDER, ROW, ROWS, BATCH = 5, 4, 7, 2  # rows shorter than the order, too
 TIME = ROW * ROWS

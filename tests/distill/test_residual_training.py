@@ -145,7 +145,6 @@ def test_a_distilled_student_speaks_and_is_evaluated(whole, teacher_run, data):
     assert 0.0 < close["acceptance"]["probability"]["mean"] <= 1.0
     assert np.isfinite(close["kl_nats"]["mean"])
     compared = evaluation.systems(model, teacher, corpus.mel, seed=0)
-    assert "draft" not in compared
     filtered = compared["source_filter"](items[0], 12 * HOP)
     assert filtered.shape == (12 * HOP,) and np.abs(filtered).max() > 0
 

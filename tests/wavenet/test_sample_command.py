@@ -14,7 +14,7 @@ from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level
 from wavenet.sample_arguments import SampleArguments
 
-VOCODER, STUDENT, FREE = "vocoder", "draft", "mixture, context, speakers"
+VOCODER, STUDENT, FREE = "vocoder", "plain", "mixture, context, speakers"
 CONDITIONAL = ("softmax, frames", VOCODER, STUDENT)
 RATE_HZ = sound_bundles.RATE_HZ
 

@@ -326,13 +326,9 @@ def _columns(corpus: Corpus, feature: str, prepared: Prepared | None) -> np.ndar
 
 
 def frames_of(corpus: Corpus, prepared: Prepared, features: Sequence[str]) -> np.ndarray:
-    """Return the features next to each other in the order given, float32 [frames, channels].
+    """Return "mel" and "f0" next to each other in the order given, float32 [frames, channels].
 
-    Args:
-      corpus: the corpus of the recording.
-      prepared: the recording.
-      features: one or more of "mel" (its bands, `above_silence`) and "f0" (the two columns of
-        `log_f0_features`); both are zeros in silence.
+    The bands are `above_silence`, F0 the two columns of `log_f0_features`; both are 0 in silence.
     """
     return np.concatenate([_columns(corpus, feature, prepared) for feature in features], axis=1)
 

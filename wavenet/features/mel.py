@@ -66,12 +66,7 @@ def mel_filters(convention: MelConvention) -> np.ndarray:
 
 
 def triangles(points_hz: np.ndarray, bins_hz: np.ndarray) -> np.ndarray:
-    """Return triangles of height one, each between three neighbouring points, [bins, bands].
-
-    Args:
-      points_hz: [bands + 2], ascending.
-      bins_hz: [bins, 1].
-    """
+    """Return triangles of height one between neighbours of [bands + 2] points, [bins, bands]."""
     low, middle, high = points_hz[:-2], points_hz[1:-1], points_hz[2:]
     rising, falling = (bins_hz - low) / (middle - low), (high - bins_hz) / (high - middle)
     return np.maximum(0.0, np.minimum(rising, falling))

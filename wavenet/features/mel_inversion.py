@@ -72,10 +72,6 @@ def magnitudes_of_mel(mel_frames: np.ndarray, convention: MelConvention) -> np.n
         a <- a sqrt( M (b / c^2) / M (1 / c) ),   c = M^T a
 
     none of which increases it (Fevotte, Idier, Neural Computation 23(9), 2011, section 4).
-
-    Args:
-      mel_frames: [frames, bands], as returned by `mel_spectrogram`.
-      convention: of the frames.
     """
     bands = _bands(np.asarray(mel_frames, np.float64), convention)
     level = np.repeat(bands.mean(axis=1, keepdims=True), convention.fft_size // 2 + 1, axis=1)

@@ -63,13 +63,7 @@ def fundamental_frequency(
 def log_f0_features(
     f0_hz: np.ndarray, voiced: np.ndarray, reference_hz: float = 200.0
 ) -> np.ndarray:
-    """Return log2(f0 / reference_hz), interpolated, and voiced as 0 or 1, float32 [frames, 2].
-
-    Args:
-      f0_hz: [frames], in Hz where voiced.
-      voiced: bool [frames].
-      reference_hz: the F0 with value 0; the unit is the octave.
-    """
+    """Return log2(f0 / reference_hz) [frames], interpolated, and voiced, float32 [frames, 2]."""
     features = np.zeros((len(f0_hz), 2), np.float32)
     where = np.flatnonzero(voiced)
     if where.size:

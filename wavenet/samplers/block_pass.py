@@ -53,10 +53,8 @@ class BlockPass:
     def __call__(self, state: PassState, levels, condition):
         """Return the parameters of a block [batch, time, parameters], and the input of `after`.
 
-        Args:
-          state: before the block.
-          levels: int32 [batch, time], whole bunches.
-          condition: [batch, time, channels], or None.
+        Levels int32 [batch, time] are whole bunches; the condition is [batch, time, channels], or
+        None.
         """
         inputs = tf.cast(self.network.inputs(levels), state.inputs.dtype)
         inputs = tf.concat([state.inputs, inputs], 1)

@@ -15,13 +15,7 @@ class NaiveSampler:
         self._parameters = tf.function(self._last, autograph=False)
 
     def parameters(self, levels: np.ndarray, condition, position: int):
-        """Return the parameters of sample `position`, float32 [batch, parameters].
-
-        Args:
-          levels: int32 [batch, time], read before `position` only.
-          condition: [batch, time, channels] or None.
-          position: of the sample.
-        """
+        """Return the parameters of sample `position` given those before, [batch, parameters]."""
         # The window begins at the start of the sound or one receptive field back, so that the
         # zeros a convolution pads with are those the sound itself would have.
         first = max(0, position + 1 - self.window_samples)
@@ -45,15 +39,9 @@ def generate(
 ):
     """Return the levels with every sample from `start` on drawn, and their parameters.
 
-    Args:
-      network: its current weights.
-      levels: int32 [batch, time]; those before `start` are the prime.
-      start: the first sample to draw.
-      noise: float32 [batch, time - start, noise_channels].
-      condition: [batch, time, channels] or None.
-      temperature: 1 samples the model, less is closer to its mode.
-      window_samples: input of a pass; by default all of it, or the receptive field if that is
-        shorter and there is no context stack.
+    Levels before `start`, int32 [batch, time], are the prime. `window_samples` is the input of a
+    pass: by default all of it, or the receptive field if that is shorter and there is no context
+    stack.
     """
     time = levels.shape[1]
     config = network.config

@@ -213,11 +213,7 @@ class LayerStep:
     def skips(self, position, hidden, queues, gates):
         """Return the scaled sum of skips [batch, skip] of a step, and the queues after it.
 
-        Args:
-          position: of the step.
-          hidden: the first layer's input, [batch, residual].
-          queues: past inputs of all layers.
-          gates: of the step, from `gate_offsets`.
+        `hidden` is the first layer's input, [batch, residual]; the gates are those of the step.
         """
         taps = tf.gather(queues, self.rings.reads(position))
         hiddens, units = [], []
