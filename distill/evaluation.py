@@ -12,8 +12,8 @@ import tensorflow as tf
 from distill.closeness import mean_run, measure_closeness
 from distill.cpu import recursion
 from distill.model import StudentModel, untrained
-from distill.pulse_source import LEVEL
-from distill.speculative_model import speculative
+from distill.residual import LEVEL
+from distill.speculative_sampler import speculative
 from distill.teacher import WaveNetDensity
 from likelihoods import noise as counter_noise
 from replicator.runs.errors import UserError
@@ -54,18 +54,9 @@ def evaluate(
 ) -> dict:
     """Return the metrics of a student on dev recordings, as `evaluate --json` prints them.
 
-    Args:
-      model: at the corpus's rate, features and level.
-      teacher: see `model`.
-      corpus: the recordings.
-      copies: dev recordings (their first three seconds) made anew by every system; None: all.
-      seed: of the noise.
-      part: of the dev split, see `wavenet.dev_parts.dev_part`.
-      temperatures: further ones, besides 1 and the student's own, of the student and of `beside`.
-      on_sounds: see `copy_synthesis.SoundsCallback`.
-      teacher_temperatures: further ones of the teacher.
-      beside: other models, each a separate system by its name; by its name.
-      speculative_samples: of the first recording, see `speed_of_speculation`; 0: none.
+    Model and teacher are at the corpus's rate, features and level. `copies` dev recordings (their
+    first three seconds; None: all) are resynthesised by every system; the models in `beside` are
+    further ones, by name. Temperatures are further ones besides 1 and the student's own.
 
     Returns:
       A dict with kl_nats (nats per sample), acceptance (how often the teacher would keep what the
@@ -77,7 +68,7 @@ def evaluate(
 
     Raises:
       UserError: no dev recording is of a speaker that the model knows, or a model of `beside` has
-        another rate or other frames.
+      another rate or other frames.
     """
     _check_beside(model, beside)
     features = teacher.config.data.features

@@ -23,6 +23,9 @@ from wavenet.model import SpeechModel
 from wavenet.plots import spectrogram_png
 from wavenet.speech_model import request_of
 
+DEV_SECONDS = 20.0  # of dev recordings evaluated while training; `evaluate` takes them all
+SHOWN_SECONDS = 3.0
+PITCH_HOP_SECONDS = 0.0125
 QUIET_DB = -6.0  # below the recordings
 TOO_SURE_NATS = 1.5  # below the teacher's entropy
 WHISPERED_SHARE = 0.5  # of the frames that should be voiced
@@ -70,11 +73,6 @@ def collapse_warnings(health: HealthMetrics) -> list[str]:
             "source (--student.source) may help."
         )
     return found
-
-
-DEV_SECONDS = 20.0  # of dev recordings evaluated while training; `evaluate` takes them all
-SHOWN_SECONDS = 3.0
-PITCH_HOP_SECONDS = 0.0125
 
 
 class EvaluationCallback:

@@ -32,13 +32,12 @@ class FlowDraft:
     mu_t) / s_t, and the draft continues from there. See `autoregressive.samplers.Draft`.
     """
 
-    def __init__(self, networks: list[Any], codec: Codec, is_conditional: bool):
-        self._networks, self._codec, self._is_conditional = networks, codec, is_conditional
+    def __init__(self, student: "FlowStudent"):
+        self._student, self._stepped = student, student.stepped  # which raises where there is none
 
     def initial_state(self, batch: int) -> Any:
-        """Return what every flow has read last, zeros, and its network's state."""
-        none = tf.zeros([batch, 1])
-        return [(none, network.initial_state(batch)) for network in self._networks]
+        """Return the student's state before the first symbol."""
+        return self._student.initial_state(batch)
 
     def memory(self, block: Block) -> Flowed:
         """Return the noise of a block, which no flow has read yet."""
@@ -49,21 +48,15 @@ class FlowDraft:
         self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Flowed, state: Any
     ) -> tuple[tf.Tensor, Flowed, Any]:
         """Return the block, which continues the known symbols; see `Draft.propose`."""
-        place, wave = tf.range(symbols.shape[1]), self._codec.scale(symbols)
+        student, place = self._student, tf.range(symbols.shape[1])
+        wave = student.codec.scale(symbols)
         inverted = (wave - memory.location) * tf.exp(-memory.log_scale)
         inverted = tf.clip_by_value(inverted, -FARTHEST, FARTHEST)
         noise = tf.where(place == known[:, tf.newaxis] - 1, inverted, memory.noise)
-        given = [block.condition] if self._is_conditional else []
-        values, steps, after = noise, [], []
-        for network, (newest, past) in zip(self._networks, state, strict=True):
-            before = tf.concat([newest, values[:, :-1]], 1)[..., tf.newaxis]
-            outputs, past = network.step(before, past, *given)
-            location, log_scale = tf.unstack(tf.cast(outputs, tf.float32), axis=-1)
-            after.append((values[:, -1:], past))
-            values = values * tf.exp(log_scale) + location
-            steps.append(FlowOutput(values, location, log_scale))
-        whole = compose(steps)
-        guess = tf.where(place < known[:, tf.newaxis], symbols, nearest(whole.output, self._codec))
+        given = block.condition if student.condition_channels else None
+        whole, after = student.advance(noise, state, given)
+        proposed = nearest(whole.output, student.codec)
+        guess = tf.where(place < known[:, tf.newaxis], symbols, proposed)
         return guess, Flowed(noise, whole.location, whole.log_scale), after
 
 
@@ -171,21 +164,25 @@ class FlowStudent:
     ) -> tuple[tf.Tensor, list[Any]]:
         """Return the next values [batch, n] as networks read them, and the state after them.
 
-        Law: over parts of the noise the values are those of `draw`, to rounding.
-
-        Args:
-          noise: float32 [batch, n], n being static.
-          state: from `initial_state`, or from the step before.
-          condition: of these elements, where the networks have one.
+        Law: over parts of the noise the values are those of `draw`, to rounding; n is static.
         """
-        rest, values, after = [] if condition is None else [condition], noise, []
+        flowed, after = self.advance(noise, state, condition)
+        return flowed.output, after
+
+    def advance(
+        self, noise: tf.Tensor, state: list[Any], condition: tf.Tensor | None
+    ) -> tuple[FlowOutput, list[Any]]:
+        """Return the output of `draw` for the next noise [batch, n], and the state after it."""
+        rest, values = [] if condition is None else [condition], noise
+        steps, after = [], []
         for stepped, before in zip(self.stepped, state, strict=True):
             inputs = tf.concat([before["last"], values[:, :-1]], 1)[..., tf.newaxis]
             outputs, network = stepped.step(inputs, before["network"], *rest)
             location, log_scale = tf.unstack(tf.cast(outputs, tf.float32), axis=-1)
             after.append({"last": values[:, -1:], "network": network})
             values = values * tf.exp(log_scale) + location
-        return values, after
+            steps.append(FlowOutput(values, location, log_scale))
+        return compose(steps), after
 
     def sample(
         self,
@@ -234,7 +231,7 @@ class FlowStudent:
                 f"`draft` must read no condition or one of {model.condition_channels} channels, "
                 f"got {self.condition_channels}."
             )
-        return FlowDraft(self.stepped, self.codec, self.condition_channels > 0)
+        return FlowDraft(self)
 
     def trainable_variables(self, elements: tf.Tensor, *condition: tf.Tensor) -> list[tf.Variable]:
         """Return the variables of all networks; arguments as an example."""

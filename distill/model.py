@@ -206,7 +206,6 @@ def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> StudentMode
 
 
 def _config(stored: Any, path: Path) -> tuple[DistillConfig, DataConfig]:
-    """Return the configuration of a student and of its data, after a check of the keys."""
     needed = {"preset", "gain_db", "speakers", "data", *OF_THE_TEACHER}
     return checked_config(
         stored,

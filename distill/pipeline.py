@@ -24,17 +24,12 @@ def flow_stages(
     loss_batch: tuple[str, ...] = (),
     frozen: dict[str, tf.Variable] | None = None,
 ) -> list[Stage]:
-    """Return one stage per flow, for `export_stages`.
+    """Return one stage per flow, for `export_stages`, of a student whose flows make the wave.
 
     The first one reads `noise` float32 [batch, time] and the student's conditions: `frames` [batch,
     frames, channels], `speaker` int32 [batch]. Each passes on the current sound, its location and
-    log-scale, [batch, time] each, and the condition [batch, time, channels].
-
-    Args:
-      student: whose flows make the wave itself.
-      loss: [], of the student's sound and of a batch.
-      loss_batch: entries of the batch that it reads.
-      frozen: variables that it reads, by name.
+    log-scale, [batch, time] each, and the condition [batch, time, channels]. The last computes the
+    loss, which reads `loss_batch` of a batch and the `frozen` variables.
 
     Raises:
       ValueError: a student of another kind.
@@ -108,7 +103,6 @@ def _named(flow: Flow, names: dict) -> dict[str, tf.Variable]:
 
 
 def _stage(student: ParallelWaveNet, flow: Flow, is_first: bool, loss: Loss | None):
-    """Return the function of a stage, see `flow_stages`."""
 
     def run(given: Tensors) -> Tensors:
         if is_first:

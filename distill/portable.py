@@ -100,7 +100,6 @@ def _write(
     stored: dict,
     tensor_float_32: bool,
 ) -> None:
-    """Write clips, step and state."""
     density, mel, around = WaveNetDensity(teacher.network), corpus.mel, clip_context(config)
     settings = {
         "file": CLIPS,
@@ -143,7 +142,6 @@ def adopt_run(folder: Path, workdir: Path) -> int:
 def _classifier(
     folder: Path, workdir: Path | None, config: DistillConfig, corpus: Corpus, log
 ) -> UnitClassifier | None:
-    """Return the run's classifier, or a new one; None where no loss needs it."""
     if not (config.loss.feature or config.loss.style):
         return None
     if workdir is not None and (Path(workdir) / UNITS).exists():
@@ -175,15 +173,7 @@ def export_sampler(
     It takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] (indices of the sounds of
     that seed), `temperature` [], and, whichever the student has, `frames` float32 [batch,
     num_frames, channels] and `speaker` int32 [batch]; it returns `sound` float32 [batch, samples]
-    in [-1, 1], that of `generation.generate`.
-
-    Args:
-      folder: may hold other exported functions.
-      student: the model.
-      batch: a fixed size.
-      num_frames: a fixed size; a frame is a sample where the student has no frames.
-      name: of the function.
-      tensor_float_32: let an accelerator multiply in TensorFloat32.
+    in [-1, 1], that of `generation.generate`. Without frames a frame is a sample.
     """
     config, samples = student.config, num_frames * student.config.hop_samples
     inputs = {

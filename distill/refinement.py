@@ -13,7 +13,8 @@ import scipy.fft
 import scipy.sparse
 
 from wavenet.features.conventions import MelConvention
-from wavenet.features.mel import mel_filters
+from wavenet.features.mel import hann_window, mel_filters
+from wavenet.features.mel_inversion import overlap_added
 
 UPDATES = 2  # of the magnitudes towards the mel, a pass
 TINY = np.float32(1e-9)  # of a magnitude or a band
@@ -26,8 +27,7 @@ class Refiner:
         if passes < 1:
             raise ValueError(f"`passes` must be at least 1, got {passes}.")
         self.convention, self.passes = convention, passes
-        angles = np.pi * np.arange(convention.window_samples) / convention.window_samples
-        self._window = (np.sin(angles) ** 2).astype(np.float32)
+        self._window = hann_window(convention.window_samples).astype(np.float32)
         self._filters = scipy.sparse.csr_array(mel_filters(convention))
         self._side = convention.window_samples // 2 - convention.hop_samples // 2
 
@@ -52,9 +52,9 @@ class Refiner:
         spectrum = scipy.fft.rfft(segments * self._window, n=self.convention.fft_size)
         spectrum *= self._gains(np.abs(spectrum), bands)
         segments = scipy.fft.irfft(spectrum, n=self.convention.fft_size)[:, :window] * self._window
-        weight = _added(np.broadcast_to(self._window**2, segments.shape), hop)
+        weight = overlap_added(np.broadcast_to(self._window**2, segments.shape), hop)
         kept = slice(self._side, self._side + sound.size)
-        return _added(segments, hop)[kept] / np.maximum(weight[kept], TINY)
+        return overlap_added(segments, hop)[kept] / np.maximum(weight[kept], TINY)
 
     def _gains(self, magnitudes: np.ndarray, bands: np.ndarray) -> np.ndarray:
         """Return factors [frames, bins] that bring the magnitudes' bands nearer to the mel's."""
@@ -66,17 +66,6 @@ class Refiner:
             ratio = ((bands / c**2) @ M.T) / np.maximum(seen, TINY)
             gains *= np.where(seen > TINY, np.sqrt(ratio), 1.0)  # bins above the mel stay
         return gains
-
-
-def _added(segments: np.ndarray, hop: int) -> np.ndarray:
-    """Return the segments, a hop apart, added up, float32 [frames * hop + window - hop]."""
-    frames, window = segments.shape
-    blocks = -(-window // hop)
-    padded = np.pad(segments, ((0, 0), (0, blocks * hop - window)))
-    sums = np.zeros((frames + blocks - 1, hop), np.float32)
-    for block in range(blocks):
-        sums[block : block + frames] += padded[:, block * hop : (block + 1) * hop]
-    return sums.reshape(-1)[: (frames - 1) * hop + window]
 
 
 def refined(

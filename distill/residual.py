@@ -7,18 +7,23 @@ matrix times the residual plus another times the K samples before the row, so th
 from row to row. It is a triangular map with diagonal 1: the density of the wave is that of e.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from distill.config import StudentConfig
-from distill.pulse_source import PulseSource
+from distill.config import SOURCE_SIDE, StudentConfig
 from likelihoods.affine import FlowOutput
 from likelihoods.initial import Initial
 from replicator.runs.errors import UserError
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
+from wavenet.pitch_reader import REFERENCE_HZ
+from wavenet.upsampling import interpolated
+
+LEVEL = 3.0  # root mean square of the pulses, that of the noise being 1.8: they must stand out
+TOP_SHARE = 0.47  # of the sample rate; harmonics above are left out
 
 
 class Prediction(NamedTuple):
@@ -90,13 +95,8 @@ class ResidualDomain(tf.Module):
 def synthesise(residual, coefficients, tail, row_samples: int):
     """Return the wave, [batch, time], and its last K samples, [batch, K], for the next call.
 
-    A gradient reaches the residual, and not the coefficients.
-
-    Args:
-      residual: [batch, time], in units of the wave.
-      coefficients: [batch, rows, K], whose last row may have fewer samples than the others.
-      tail: [batch, K], the samples before the first, oldest first.
-      row_samples: samples per row.
+    A gradient reaches the residual, and not the coefficients [batch, rows, K], whose last row may
+    be shorter. The tail has the K samples before, oldest first.
     """
     time, rows = tf.shape(residual)[1], tf.shape(coefficients)[1]
     coefficients = tf.cast(tf.stop_gradient(coefficients), residual.dtype)
@@ -148,3 +148,67 @@ def _tails(within, outer, tail):
     by_row = (tf.transpose(from_tail, [1, 0, 2, 3]), tf.transpose(from_wave, [1, 0, 2]))
     after = tf.scan(following, by_row, initializer=tail)
     return tf.transpose(tf.concat([tail[None], after[:-1]], 0), [1, 0, 2])
+
+
+class PulseSource:
+    """The source of a residual: pulses at F0 where voiced, nothing elsewhere (arXiv 1810.11946).
+
+    It is a function of the frames alone, so that the density given the frames stays exact. The
+    phase is a running sum, carried from chunk to chunk.
+    """
+
+    side_frames = 2  # on either side of a span of samples
+
+    def __init__(self, sample_rate_hz: int, hop_samples: int):
+        self._rate_hz, self._hop = sample_rate_hz, hop_samples
+
+    def __call__(self, pitch, phase_cycles, asked: slice):
+        """Return the source [batch, samples], its channels, and the phase after it [batch].
+
+        The channels [batch, samples, 2 SOURCE_SIDE + 2] are the source's samples around each
+        moment, over their level, and the voicing. The pitch [batch, frames, 2] is log2(F0 / 200 Hz)
+        and the probability of voicing.
+        """
+        octaves = upsampled(pitch[..., 0], self._hop)
+        voiced = upsampled(tf.cast(pitch[..., 1] > 0.5, pitch.dtype), self._hop)
+        f0_hz = REFERENCE_HZ * tf.pow(tf.constant(2.0, pitch.dtype), octaves)
+        phase = running_phase(f0_hz, self._rate_hz, phase_cycles, asked.start)
+        pulses = pulse_train(phase, tf.cast(f0_hz, tf.float32), self._rate_hz)
+        pulses = voiced * tf.cast(pulses, voiced.dtype)
+        channels = tf.concat([_taps(pulses, SOURCE_SIDE), voiced[..., None]], -1)
+        return LEVEL * pulses[:, asked], channels[:, asked], phase[:, asked.stop - 1]
+
+
+def _taps(sound, side: int):
+    """Return the samples around each, [batch, time, 2 side + 1], zeros beyond the ends."""
+    padded = tf.pad(sound, [[0, 0], [side, side]])
+    time = tf.shape(sound)[1]
+    return tf.stack([padded[:, i : i + time] for i in range(2 * side + 1)], -1)
+
+
+def upsampled(frames, hop: int):
+    """Return [batch, frames * hop] of [batch, frames], linear between the frames' centres."""
+    beyond = tf.concat([frames[:, :1], frames, frames[:, -1:]], 1)
+    return interpolated(beyond[..., None], hop)[..., 0]
+
+
+def running_phase(f0_hz, sample_rate_hz: int, phase_cycles, at: int | tf.Tensor):
+    """Return the phase in cycles, float64 [batch, time], given that before sample `at`, [batch]."""
+    total = tf.cumsum(tf.cast(f0_hz, tf.float64) / sample_rate_hz, 1)
+    offset = phase_cycles - tf.pad(total, [[0, 0], [1, 0]])[:, at]
+    phase = total + offset[:, None]
+    return phase - tf.floor(phase)
+
+
+def pulse_train(phase_cycles, f0_hz, sample_rate_hz: int):
+    """Return sqrt(2 / N) sum_{k=1..N} cos(2 pi k phase_cycles), float32 [batch, time].
+
+    This is Dirichlet's kernel, where N is the number of harmonics up to 0.47 of the sample rate;
+    the mean square is 1.
+    """
+    count = tf.floor(TOP_SHARE * sample_rate_hz / f0_hz)
+    x = tf.cast(phase_cycles - tf.round(phase_cycles), tf.float32) * math.pi
+    near = tf.abs(x) < 1e-4
+    safe = tf.where(near, tf.ones_like(x), x)
+    total = tf.sin((2.0 * count + 1.0) * safe) / (2.0 * tf.sin(safe)) - 0.5
+    return tf.where(near, count, total) * tf.sqrt(2.0 / tf.maximum(count, 1.0))

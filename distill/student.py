@@ -170,10 +170,6 @@ class ParallelWaveNet(tf.Module):
         """Return whole sounds [batch, time] and their density: output = noise scale + location.
 
         Given noise_<t, output_t is logistic (or normal) with this location and scale.
-
-        Args:
-          noise: float32 [batch, time] from `noise(...)`, times the temperature.
-          condition: from `condition(...)`.
         """
         return self.chunk(noise, condition, self.empty_pasts(tf.shape(noise)[0]))[0]
 

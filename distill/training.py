@@ -44,15 +44,9 @@ def distill(
 ) -> Outcome:
     """Distil or resume a run in `workdir` and return how it ended.
 
-    Args:
-      preset: its name.
-      config: everything that determines the result, with the teacher and the data.
-      teacher: from `load_teacher`; it is read and never written.
-      teacher_path: its location.
-      data: a folder of recordings, see `wavenet.data.recordings.scan`.
-      workdir: the run directory, created if missing; a run there must have the same configuration.
-      log: called with progress messages.
-      replicator: the devices; None: one device. It changes nothing but the time.
+    The teacher, from `load_teacher`, is read and never written. The run directory is created if
+    missing; a run there must have the same configuration. A replicator changes nothing but the
+    time.
 
     Raises:
       UserError, DataError, AudioError: with a line that explains what to do.

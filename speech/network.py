@@ -9,8 +9,9 @@ state of phoneme or frame t, every block of dilation d is
     melody    hidden spread over frames, positions -> log2(F0 / 200 Hz) and the logit of voicing
     mel       the same with F0 and voicing -> smooth + voiced * exp(depth) * harmonics(F0)
 
-harmonics(F0) is the log-mel spectrum of a pulse train, see `harmonics.py`: where the harmonics of a
-voice lie need not be learnt. (Durations, F0 and mel in this order: Ren et al. 2021, FastSpeech 2.)
+harmonics(F0) is the log-mel spectrum of a pulse train, see `training.harmonics_table`: where the
+harmonics of a voice lie need not be learnt. (Durations, F0 and mel in this order: Ren et al. 2021,
+FastSpeech 2.)
 """
 
 import dataclasses

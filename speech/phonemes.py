@@ -25,6 +25,11 @@ STRESS_MARKS = {"'": PRIMARY, ",": SECONDARY, "%": UNSTRESSED, "=": UNSTRESSED}
 ENDINGS = {"?": QUESTION, ".": STOP, "!": STOP, "\u2026": STOP}
 SILENT = set(" .,;:!?-'\"()\u2013\u2014\u2018\u2019\u201c\u201d\u2026")
 
+LAST_LATIN = 0x24F
+SPELT_OUT = 6  # letters that a digit, or a letter of another script, sounds as long as
+SENTENCES, CLAUSES = re.compile(r"(?<=[.!?\u2026]\s)"), re.compile(r"(?<=[,;:]\s)")
+WORDS, CHARACTERS = re.compile(r"(?<=\s)"), re.compile(r"(?<=.)", re.S)
+
 _ENDS = re.compile(
     r"[.!?\u2026]+[\"'\u201d\u2019)]*(?=\s|$)|[,;:]+(?=\s|$)|\s[-\u2013]+\s|\u2014|[()]"
 )
@@ -131,7 +136,6 @@ def _program() -> str:
 
 
 def _answers(spoken: list[str]) -> list[str]:
-    """Return espeak-ng's answer for each clause."""
     lines = [line for words in spoken for line in (*_lines(words), SEPARATOR)]
     # The text is read from a pipe: it is never an argument, so it can be no option.
     command = [_program(), "-q", "-x", "--sep=/", "-b", "1", "-v", VOICE]
@@ -199,12 +203,6 @@ def phonemes(text: str) -> tuple[Phoneme, ...]:
             "speak it in parts."
         )
     return tuple(found)
-
-
-LAST_LATIN = 0x24F
-SPELT_OUT = 6  # letters that a digit, or a letter of another script, sounds as long as
-SENTENCES, CLAUSES = re.compile(r"(?<=[.!?\u2026]\s)"), re.compile(r"(?<=[,;:]\s)")
-WORDS, CHARACTERS = re.compile(r"(?<=\s)"), re.compile(r"(?<=.)", re.S)
 
 
 def spoken_length(words: str) -> int:

@@ -24,6 +24,8 @@ LOW_HZ, HIGH_HZ = 90.0, 450.0
 STEPS_PER_OCTAVE = 48
 PERIODS = 16  # of the window's phase that a pulse train is looked at in
 DEEPEST, HIGHEST = -3.0, 3.0  # nats
+BUCKET_FRAMES = 80
+SILENCE_FRAMES = 30  # at most, put before and behind a recording, which is cut close
 
 
 def harmonics_table(mel: MelConvention) -> np.ndarray:
@@ -48,10 +50,6 @@ def pulses(f0_hz: float, mel: MelConvention) -> np.ndarray:
     flat = np.log(mel_filters(mel).sum(axis=0))
     relative = level - flat
     return np.clip(relative - np.median(relative[len(relative) // 2 :]), DEEPEST, HIGHEST)
-
-
-BUCKET_FRAMES = 80
-SILENCE_FRAMES = 30  # at most, put before and behind a recording, which is cut close
 
 
 @dataclasses.dataclass(frozen=True)

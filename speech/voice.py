@@ -46,7 +46,7 @@ class Voice:
       config: their sizes.
       symbols: the number of each phoneme.
       weights: by name, float32; those of the networks, `harmonics` [steps, bands] (see
-        `harmonics.py`), `mel_mean`, `mel_std` and `mel_stretch` [bands].
+        `training.harmonics_table`), `mel_mean`, `mel_std` and `mel_stretch` [bands].
       spec: the content of model.json.
     """
 

@@ -62,7 +62,6 @@ def frame_statistics(model: TrainedSpeechModel) -> dict:
 
 
 def _settings(stored: dict) -> str:
-    """Return the options of a run besides its preset's name."""
     preset = PRESETS.get(stored["preset"])
     if preset is None:
         return ""
@@ -119,7 +118,6 @@ def _codec_line(codec: dict) -> str:
 
 
 def _speakers_table(by_speaker: dict) -> str:
-    """Return the measures of each speaker's recordings in a table, where there are several."""
     if not by_speaker:
         return ""
     rows = measure_table(by_speaker)

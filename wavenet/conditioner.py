@@ -9,6 +9,7 @@ from likelihoods.initial import Initial
 from wavenet.features import MelConvention
 from wavenet.linear_prediction import MelPrediction
 from wavenet.pitch_reader import HIGHEST_HZ, LOWEST_HZ, REFERENCE_HZ, PitchReader
+from wavenet.upsampling import interpolated
 
 FRAME_WIDTH = 5  # frames that the first layer reads
 SIDE_FRAMES = 8  # around a clip, as many as any conditioner reads
@@ -91,7 +92,7 @@ class Conditioner(tf.Module):
         columns = [local, mel[:, near:-near]]
         if pitch is not None:
             columns.append(pitch[:, near:-near])
-        return self._described(self._interpolated(tf.concat(columns, -1)))
+        return self._described(interpolated(tf.concat(columns, -1), self.config.subframes))
 
     def hidden(self, mel, pitch):
         """Return the units of the first layer, [batch, frames - 4, conditioner_units]."""
@@ -136,18 +137,6 @@ class Conditioner(tf.Module):
         still = self._cast(still)
         side = self.reader.side_frames
         return mel[:, side:-side], pitch + still
-
-    def _interpolated(self, frames):
-        """Return [batch, (frames - 2) * subframes, channels], linear between frame centres."""
-        count = self.config.subframes
-        offset = (tf.range(count, dtype=frames.dtype) + 0.5) / count - 0.5
-        before, after = tf.nn.relu(-offset)[:, None], tf.nn.relu(offset)[:, None]
-        rows = (
-            frames[:, :-2, None] * before
-            + frames[:, 1:-1, None] * (1.0 - before - after)
-            + frames[:, 2:, None] * after
-        )
-        return tf.reshape(rows, [tf.shape(frames)[0], -1, frames.shape[-1]])
 
     def _described(self, rows) -> Condition:
         channels, bands = self.config.condition_channels, self.mel.bands

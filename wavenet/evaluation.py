@@ -48,16 +48,9 @@ def evaluate(
 ) -> dict:
     """Return the figures of a model on the dev recordings of a corpus, as for `evaluate --json`.
 
-    Args:
-      model: at the corpus's rate, features and level.
-      corpus: the recordings.
-      copies: dev recordings (their first three seconds) that the model and the baselines
-        resynthesise from their own features, at least 1, evenly spaced by name; for a model with
-        frames.
-      seed: of the noise.
-      part: of the dev split, see `dev_parts.dev_part`.
-      temperatures: further temperatures besides 1.
-      on_sounds: see `copy_synthesis.SoundsCallback`; for a model with frames.
+    A model with frames and the baselines resynthesise `copies` recordings (their first three
+    seconds), evenly spaced by name, from their own features. Temperatures are further ones besides
+    1.
 
     Returns:
       A dict with bits_per_sample, real_time_factor (seconds of computing per second of sound, batch
@@ -150,7 +143,6 @@ def _compared(
 
 
 def _untrained(model: SpeechModel, items: list[dict]) -> dict:
-    """Return the bits of linear prediction from the mel, for a model that reads one."""
     network = model.config.network
     mel = model.config.data.mel(network.hop_samples)
     if mel is None or not model.conditional:

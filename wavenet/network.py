@@ -142,13 +142,8 @@ class WaveNet(Network):
         """Return the parameters of a call, and the input of every layer [batch, time, residual].
 
         Both begin after the first `skipped` inputs, which the front reads and the layers do not.
-
-        Args:
-          inputs: as for a call.
-          condition: as for a call.
-          pasts: the earlier inputs of every layer, [batch, its `past_steps`, residual]; None:
-            zeros.
-          skipped: number of inputs before those that the layers read.
+        Without `pasts`, the earlier inputs of every layer [batch, its `past_steps`, residual] are
+        zeros.
         """
         if self.context_stack is not None:
             condition = self._with_context(self.context_stack, inputs, condition)

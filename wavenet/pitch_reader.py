@@ -104,12 +104,9 @@ def _likeliest(logits):
 def class_loss(logits, logit, pitch):
     """Return the cross-entropy of the bins of F0 where voiced, plus that of voicing, [].
 
-    The target is a normal distribution around F0 over the bins, 25 cents wide.
-
-    Args:
-      logits: [batch, frames, bins].
-      logit: [batch, frames], of voicing.
-      pitch: [batch, frames, 2], log2(F0 / 200 Hz) and 0 or 1, of `log_f0_features`.
+    The target is a normal distribution around F0 over the bins, 25 cents wide. Logits are [batch,
+    frames, bins], those of voicing [batch, frames], the pitch [batch, frames, 2] of
+    `log_f0_features`.
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     cents = 1200.0 * (truth[..., tf.newaxis] - _centres(logits.shape[-1], logits.dtype))
@@ -138,12 +135,7 @@ def train_pitch_reader(
 ) -> float:
     """Train the reader on F0 and voicing of clips of frames, and return the last loss.
 
-    Args:
-      reader: to train.
-      source: of `wavenet.data.pipeline.source_of`, whose frames end in the two F0 channels.
-      steps: updates of 16 clips.
-      seed: of the order of clips.
-      prepare: from the frames [batch, frames, channels] to the reader's input.
+    The source's frames end in the two F0 channels; `prepare` makes the reader's input of them.
     """
     state = TrainState(reader, READER_OPTIMIZER, steps)
     side = reader.side_frames

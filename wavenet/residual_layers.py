@@ -52,11 +52,7 @@ class ResidualLayer(tf.Module):
         """Return the next hidden state [batch, time, residual] and the skip [batch, time, skip].
 
         The condition may have fewer rows than `hidden`, each of which stands for as many steps.
-
-        Args:
-          hidden: [batch, time, residual].
-          condition: [batch, rows, channels], or None.
-          past: the input before these steps, [batch, past_steps, residual]; None: zeros.
+        Without the past [batch, past_steps, residual] the input before these steps is zeros.
         """
         dtype = hidden.dtype
         weights = tf.concat(list(tf.unstack(self.gate_kernel)), 0)

@@ -45,13 +45,8 @@ def train(
 ) -> Outcome:
     """Train or resume a run in `workdir` and return how it ended.
 
-    Args:
-      preset: its name.
-      config: everything that determines the result.
-      data: a folder of recordings, see `scan`.
-      workdir: the run directory, created if missing; a run there must have the same configuration.
-      log: called with progress messages.
-      replicator: the devices; None: one device. It changes nothing but the time.
+    The run directory is created if missing; a run there must have the same configuration. A
+    replicator changes nothing but the time.
 
     Raises:
       UserError, DataError, AudioError: with a line that explains what to do.

@@ -82,7 +82,6 @@ def _bin_probabilities(residual: np.ndarray, half_bin: np.ndarray) -> np.ndarray
 
 
 def _fitted_weights(probabilities: np.ndarray) -> np.ndarray:
-    """Return the weights [scales] that maximise the likelihood, by expectation maximisation."""
     weights = np.full(len(SCALES), 1.0 / len(SCALES))
     for _ in range(ITERATIONS):
         responsibilities = (1.0 / (probabilities @ weights)) @ probabilities

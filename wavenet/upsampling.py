@@ -46,11 +46,8 @@ class FrameUpsampler(tf.Module):
 def upsample(frames, kernel, factor: int):
     """Return [batch, frames * factor, channels] from [batch, frames, channels].
 
-    Args:
-      frames: [batch, frames, channels].
-      kernel: [3 * channels, factor * channels]; its rows read the frame before, this and the next
-        one, its columns are the `factor` outputs of a frame. The edge frames are repeated outwards.
-      factor: outputs per frame.
+    The rows of the kernel [3 * channels, factor * channels] read the frame before, this and the
+    next one; its columns are the outputs of a frame. The edge frames are repeated outwards.
     """
     before = tf.concat([frames[:, :1], frames[:, :-1]], 1)
     after = tf.concat([frames[:, 1:], frames[:, -1:]], 1)
@@ -59,10 +56,22 @@ def upsample(frames, kernel, factor: int):
     return tf.reshape(out, [batch, count * factor, channels])
 
 
-def _interpolation(factor: int, channels: int):
-    """Return the kernel of `upsample` that interpolates linearly between frame centres."""
-    offset = (tf.range(factor, dtype=tf.float32) + 0.5) / factor - 0.5
+def interpolated(frames, count: int):
+    """Return [batch, (frames - 2) * count, channels], linear between the frames' centres."""
+    before, here, after = (share[:, None] for share in _shares(count, frames.dtype))
+    rows = (
+        frames[:, :-2, None] * before + frames[:, 1:-1, None] * here + frames[:, 2:, None] * after
+    )
+    return tf.reshape(rows, [tf.shape(frames)[0], -1, frames.shape[-1]])
+
+
+def _shares(count: int, dtype=tf.float32):
+    """Return the shares of the frame before, this and the next one in each of its samples."""
+    offset = (tf.range(count, dtype=dtype) + 0.5) / count - 0.5
     before, after = tf.nn.relu(-offset), tf.nn.relu(offset)
-    shares = tf.stack([before, 1.0 - before - after, after])
-    kernel = tf.einsum("jf,cd->jcfd", shares, tf.eye(channels))
+    return before, 1.0 - before - after, after
+
+
+def _interpolation(factor: int, channels: int):
+    kernel = tf.einsum("jf,cd->jcfd", tf.stack(_shares(factor)), tf.eye(channels))
     return tf.reshape(kernel, [3 * channels, factor * channels])

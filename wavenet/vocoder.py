@@ -142,16 +142,8 @@ class VocoderWaveNet(Network):
     def resumed(self, inputs, condition, pasts=None, skipped: int = 0, row_samples: int = 1):
         """Return parameters of whole bunches, and every layer's input [batch, steps, residual].
 
-        Both begin after the first `skipped` inputs, which front and head read and the layers do
-        not.
-
-        Args:
-          inputs: as for a call.
-          condition: as for a call.
-          pasts: the earlier inputs of every layer, [batch, its `past_steps`, residual]; None:
-            zeros.
-          skipped: whole bunches, 0 unless `row_samples` is 1.
-          row_samples: as for a call.
+        Both begin after the first `skipped` inputs, whole bunches, which front and head read and
+        the layers do not; see `Network.resumed`.
         """
         made = self.split(tf.cast(condition, self.front_dtype))
         bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, row_samples)

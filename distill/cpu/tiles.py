@@ -102,7 +102,6 @@ def _reserve_rows(packed, chunk, sound, place, rows):
 
 @compiled
 def _front(packed, chunk, scratch, sound, place, start, rows):
-    """Compute the first layer's input, from the noise before each sample."""
     sizes, flow = packed.sizes, packed.flows[packed.layers[place].flow]
     row_bytes = sizes.residual_vectors * VECTOR_BYTES
     target = _reserve_rows(packed, chunk, sound, place, rows)
@@ -152,7 +151,6 @@ def _layer(packed, chunk, scratch, sound, place, rows):
 
 @compiled
 def _head(packed, scratch, flow, rows):
-    """Compute the flow's outputs from the rectified `hidden`."""
     sizes, weights = packed.sizes, _address(packed.memory)
     row_bytes = sizes.residual_vectors * VECTOR_BYTES
     hidden, between = _address(scratch.hidden), _address(scratch.units)

@@ -45,13 +45,8 @@ def divergence(
 ) -> Divergence:
     """Return an unbiased estimate of the divergence of the student from the teacher.
 
-    Args:
-      teacher: its conditionals given `drawn.output`.
-      drawn: the student's sample and its density there, [batch, elements...] each.
-      draws: float32 [draws, batch, elements...], standard noise from `standard_draws`.
-      kind: of the noise, "logistic" or "normal".
-      mask: [batch, elements...], 1 where it counts; None: everywhere.
-      counted: see `mean_of`.
+    The teacher's conditionals are those given `drawn.output`, the draws [draws, batch, elements...]
+    from `standard_draws`. Mask and `counted` are as for `mean_of`.
     """
     cross = mean_of(cross_entropy(teacher, drawn, draws), mask, counted)
     own = mean_of(entropy(drawn, kind), mask, counted)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from distill.losses import kl_divergence
 from distill.losses.discriminators import Discriminators
-from distill.losses.perceptual import feature_energies, feature_loss, style_energies, style_loss
+from distill.losses.perceptual import PerceptualLoss, gram
 from distill.losses.power import magnitude_loss, multi_loss, squared_loss
 from distill.losses.unit_classifier import UnitClassifier
 from distill.presets import LossConfig
@@ -23,7 +23,6 @@ from wavenet.features import MelConvention
 
 Terms = dict[str, tuple[float | tf.Tensor, tf.Tensor]]  # weight and value
 SpectralLoss = Callable[..., tf.Tensor]  # of a sound and a recording
-ENERGIES = {"feature": feature_energies, "style": style_energies}
 # Numbers of the seeds that are folded out of a step's.
 SOUND, DRAWS, PHASE = 0, 1, 2
 DB_PER_NEPER = 20.0 / math.log(10.0)
@@ -49,7 +48,6 @@ class Objective:
     ):
         self.student, self.teacher, self.config = student, teacher, config
         self._spectral = _spectral_losses(config, classifier, mel)
-        self._energies = _energies(list(self._spectral), classifier, mel)
         self._seed, self._step = seed, step
         self._discriminators = discriminators
 
@@ -82,7 +80,9 @@ class Objective:
           "level_db" is not included: it is the mean of the levels of the shares.
         """
         means = {"counted": tf.reduce_sum(batch["mask"])}
-        means |= {name: energies(batch["waveform"]) for name, energies in self._energies.items()}
+        for name, (_, loss) in self._spectral.items():
+            if isinstance(loss, PerceptualLoss):
+                means[f"{name}_energies"] = loss.energies(batch["waveform"])
         rows = _shape(batch)[0]
         known = replicator.all_reduce(means, "mean")
         known["first_row"] = replicator.replica_id * rows
@@ -199,23 +199,10 @@ def _spectral_losses(
     if config.feature or config.style:
         if classifier is None or mel is None:
             raise UserError("`classifier` and `mel` must be given for the perceptual terms.")
-        losses_["feature"] = functools.partial(feature_loss, classifier, mel)
-        losses_["style"] = functools.partial(style_loss, classifier, mel)
+        losses_["feature"] = PerceptualLoss(classifier, mel)
+        losses_["style"] = PerceptualLoss(classifier, mel, gram)
     weights = {name: float(getattr(config, name)) for name in losses_}
     return {name: (weights[name], loss) for name, loss in losses_.items() if weights[name]}
-
-
-def _energies(
-    names: list[str], classifier: UnitClassifier | None, mel: MelConvention | None
-) -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
-    """Return, for each of these terms that compares energies, the function of a recording's."""
-    if classifier is None or mel is None:
-        return {}
-    return {
-        f"{name}_energies": functools.partial(energies, classifier, mel)
-        for name, energies in ENERGIES.items()
-        if name in names
-    }
 
 
 def _shape(batch) -> tuple[int, int]:
@@ -224,7 +211,6 @@ def _shape(batch) -> tuple[int, int]:
 
 
 def _level_db(sound, recorded):
-    """Return the level of the sound relative to the recording, in dB, []."""
     ratio = (tf.reduce_mean(tf.square(sound)) + 1e-12) / (
         tf.reduce_mean(tf.square(recorded)) + 1e-12
     )

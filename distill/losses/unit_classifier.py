@@ -112,7 +112,6 @@ class UnitClassifier(tf.Module):
         return zip(self.kernels, self.biases, strict=True)
 
     def _hidden(self, mel: tf.Tensor, weights) -> list[tf.Tensor]:
-        """Return the outputs of the layers, given (kernel, bias) of each."""
         hidden, layers = (mel - self.band_mean) / self.frame_scale, []
         for kernel, bias in weights:
             hidden = tf.nn.relu(tf.nn.conv1d(hidden, kernel, stride=1, padding="SAME") + bias)
@@ -138,7 +137,6 @@ def _nearest(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def _standard(classifier: UnitClassifier, mel: np.ndarray) -> None:
-    """Set the statistics of the frames [frames, bands]."""
     classifier.band_mean = mel.mean(axis=0)
     classifier.frame_scale = np.maximum((mel - classifier.band_mean).std(), np.float32(1e-3))
 
@@ -258,7 +256,6 @@ def _reached(classifier: UnitClassifier, corpus: Corpus, split: str) -> str:
 
 
 def _cross_entropy(classifier: UnitClassifier, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Return nats per frame."""
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
         labels=batch["units"], logits=classifier.logits(batch["mel"])
     )

@@ -1,6 +1,5 @@
 """Distillation end to end: the teacher is only read, runs resume, students speak."""
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -10,11 +9,11 @@ import tracemalloc
 import numpy as np
 import pytest
 import tensorflow as tf
-from runs import NEVER, TINY, assert_same, looped, newest, recordings
+from runs import NEVER, TINY, assert_same, looped, newest, recordings, unevaluated
 
 import onepass
-from distill import evaluation_callback, training
 from distill import model as models
+from distill import training
 from distill.config import StudentConfig
 from distill.evaluation_callback import HealthMetrics, collapse_warnings
 from distill.losses.objective import Objective
@@ -24,7 +23,6 @@ from distill.teacher import WaveNetDensity, load_teacher
 from replicator.runs.errors import UserError
 from replicator.runs.metrics import read_metrics
 from replicator.training.config import LoopConfig, OptimizerConfig
-from wavenet import evaluation_callback as wavenet_watching
 from wavenet import training as wavenet_training
 from wavenet.data import audio
 from wavenet.features import MelConvention
@@ -60,12 +58,10 @@ def changed(**parts) -> DistillConfig:
 
 
 @pytest.fixture(autouse=True)
-def quick(request, monkeypatch):
+def quick(request):
     """Evaluations give 1.0 and no sound, but for `watched` tests."""
-    monkeypatch.setattr(wavenet_watching.EvaluationCallback, "__call__", lambda *_: 1.0)
-    if "watched" not in request.fixturenames:
-        monkeypatch.setattr(evaluation_callback.EvaluationCallback, "__init__", lambda *_: None)
-        monkeypatch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: 1.0)
+    with unevaluated(students="watched" not in request.fixturenames):
+        yield
 
 
 @pytest.fixture
@@ -76,16 +72,6 @@ def watched():
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return recordings(tmp_path_factory.mktemp("data") / "speech")
-
-
-@contextlib.contextmanager
-def unevaluated():
-    """A context in which evaluations give 1.0 and no sound."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wavenet_watching.EvaluationCallback, "__call__", lambda *_: 1.0)
-        patch.setattr(evaluation_callback.EvaluationCallback, "__init__", lambda *_: None)
-        patch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: 1.0)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -455,15 +441,15 @@ def test_a_mel_from_a_file_is_spoken_to_its_end(request, tmp_path, model):
     [
         (np.zeros((6, 7), np.float32), "or [1, 8, frames], got (6, 7)"),
         (np.zeros(8, np.float32), "or [1, 8, frames], got (8,)"),
+        (np.zeros((2, 6, 8), np.float32), "or [1, 8, frames], got (2, 6, 8)"),
         (np.array([["a"] * 8]), "must hold numbers [frames, 8]"),
         (MEL[:0], "has no frames"),
-        (
-            np.where(np.arange(48).reshape(6, 8) == 9, np.nan, MEL),
-            "NaN or infinity, first in frame 1",
-        ),
-        (
-            np.where(np.arange(48).reshape(6, 8) == 9, np.inf, MEL),
-            "NaN or infinity, first in frame 1",
+        *(
+            (
+                np.where(np.arange(48).reshape(6, 8) == 9, bad, MEL),
+                "NaN or infinity, first in frame 1",
+            )
+            for bad in (np.nan, np.inf)
         ),
         (None, "cannot be read as an npy file"),
     ],

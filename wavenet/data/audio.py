@@ -22,6 +22,15 @@ from replicator.runs.atomic_files import replacing
 from replicator.runs.errors import UserError
 from replicator.runs.folders import shown
 
+BLOCK_SAMPLES = 1 << 18
+SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
+FULL_SCALE = 1.0 - 2.5 / 65535  # the two outermost 16-bit samples on either side
+RATES_HZ = (1_000, 1_000_000)  # no recording has less or more; a damaged header says anything
+LOWEST_DB = -120.0  # dB, what digital silence is reported as
+WRITTEN = {".flac": "FLAC", ".wav": "WAV"}
+PROMISED = re.compile(r"^\s*(?:data|SSND) : (\d+) \(should be (\d+)\)", re.MULTILINE)
+UNKNOWN_BYTES = 0x7FFFF000  # and more: what a header says of a stream whose end is not known
+DECODER_SAMPLES = 4096  # that a lossy format's header may be wrong by
 CANCELLED = 0.1  # of the power that the mean of channels without relation would have
 
 
@@ -56,17 +65,6 @@ class Mixdown:
         """Whether the mean has lost nearly all power of the channels."""
         mixed = sum(float(np.square(block, dtype=np.float64).sum()) for block in self._blocks)
         return bool(mixed < CANCELLED * self._powers.sum() / self._powers.size**2)
-
-
-BLOCK_SAMPLES = 1 << 18
-SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
-FULL_SCALE = 1.0 - 2.5 / 65535  # the two outermost 16-bit samples on either side
-RATES_HZ = (1_000, 1_000_000)  # no recording has less or more; a damaged header says anything
-LOWEST_DB = -120.0  # dB, what digital silence is reported as
-WRITTEN = {".flac": "FLAC", ".wav": "WAV"}
-PROMISED = re.compile(r"^\s*(?:data|SSND) : (\d+) \(should be (\d+)\)", re.MULTILINE)
-UNKNOWN_BYTES = 0x7FFFF000  # and more: what a header says of a stream whose end is not known
-DECODER_SAMPLES = 4096  # that a lossy format's header may be wrong by
 
 
 class AudioError(UserError):
@@ -226,11 +224,7 @@ def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
 
 
 def read(path: str | os.PathLike[str], sample_rate_hz: int | None = None) -> np.ndarray:
-    """Read a sound file as a mono waveform, float32 [samples], see `read_sound`.
-
-    Args:
-      path: a WAV, FLAC, Ogg, MP3 or AIFF file of any rate and any number of channels.
-      sample_rate_hz: resample to this rate; None keeps the file's own.
+    """Read a sound file as a mono waveform, float32 [samples], resampled to a rate if one is given.
 
     Raises:
       AudioError: as `read_sound`.
@@ -266,10 +260,7 @@ def _pcm(waveform: np.ndarray) -> np.ndarray:
 def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: int) -> None:
     """Write 16-bit PCM, `.wav` or `.flac` by its name; the file is complete or absent.
 
-    Args:
-      path: its folder must exist.
-      waveform: [samples], floating in [-1, 1] (clipped beyond) or int16 (stored exactly).
-      sample_rate_hz: at least 1.
+    A floating waveform [samples] is clipped to [-1, 1], int16 stored exactly.
 
     Raises:
       AudioError: the file cannot be written.

@@ -86,5 +86,4 @@ def describe(mel: MelConvention) -> str:
 
 
 def _log(value: float, mel: MelConvention) -> float:
-    """Return the logarithm of a value `above_silence`."""
     return mel.silence * (1.0 - value)

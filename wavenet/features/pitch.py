@@ -34,15 +34,8 @@ def fundamental_frequency(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return F0 in Hz, float32 [frames], 0 where unvoiced; and voiced, bool [frames].
 
-    Frame f is centred on sample f * hop_samples + hop_samples / 2, as in `mel_spectrogram`.
-
-    Args:
-      waveform: float [samples], at least one sample.
-      sample_rate_hz: of the waveform.
-      hop_samples: of the frames.
-      low_hz: lowest F0 searched.
-      high_hz: highest F0 searched.
-      method: "dio" or "harvest" (Morise et al., WORLD, IEICE 2016; through pyworld).
+    Frame f is centred on sample f * hop_samples + hop_samples / 2, as in `mel_spectrogram`. The
+    method is "dio" or "harvest" (Morise et al., WORLD, IEICE 2016; through pyworld).
 
     Raises:
       UserError: pyworld, of the extra `quality`, is not installed.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from wavenet.conditioner import Condition
-from wavenet.samplers.xla import LayerStep, Rings
+from wavenet.samplers.xla import ChunkSampler, LayerStep, Rings
 from wavenet.vocoder import AHEAD, VocoderWaveNet
 
 
@@ -109,44 +109,23 @@ class VocoderState(NamedTuple):
     """Past inputs of all layers, [slots, batch, residual_channels]."""
 
 
-class VocoderSampler:
-    """Generates with a network's current weights; compiled once for each chunk shape."""
-
-    found = "parameters"  # in addition to levels and state, what `generate_chunk` returns
+class VocoderSampler(ChunkSampler):
+    """The cached sampler of a vocoder."""
 
     def __init__(self, network: VocoderWaveNet):
-        self.network = network
+        super().__init__(network)
         self.rings = Rings(network.config)
         self.history = max(network.config.history_samples, network.config.prediction_order, 1)
-        self._chunk = tf.function(self.chunk, jit_compile=True, autograph=False)
-        self._prime = tf.function(self._primed, autograph=False, reduce_retracing=True)
 
     def initial_state(self, batch: int) -> VocoderState:
-        """Return the state before the first sample: silence, and empty queues."""
+        """See `ChunkSampler`."""
         config, network = self.network.config, self.network
         past = tf.zeros([self.history, batch], network.front_dtype)
         queues = tf.zeros([self.rings.slots, batch, config.residual_channels], network.dtype)
         return VocoderState(tf.constant(0), past, past, past, queues)
 
-    def generate_chunk(self, state: VocoderState, condition, noise, temperature: float = 1.0):
-        """Return the next levels, int32 [batch, time], their parameters, and the next state.
-
-        Arguments are as for `XlaSampler.generate_chunk`; the noise is of whole bunches.
-        """
-        return self._chunk(state, condition, noise, tf.constant(temperature, tf.float32))
-
-    def prime(self, state: VocoderState, condition, levels) -> VocoderState:
-        """Return the state after the given levels, int32 [batch, time], from one parallel pass.
-
-        `state` must be an initial state; time must be a multiple of the bunch.
-        """
-        return self._prime(state, condition, levels)
-
     def chunk(self, state: VocoderState, condition, noise, temperature):
-        """Return the result of `generate_chunk`, a pure function of tensors and the weights.
-
-        The temperature is float32 [], or [batch], one for each.
-        """
+        """See `ChunkSampler`."""
         network, bunch = self.network, self.network.config.bunch_samples
         rows, time = noise.shape[0], noise.shape[1]
         if time % bunch:
@@ -189,7 +168,8 @@ class VocoderSampler:
         after = VocoderState(state.position + time, wave, residual, scaled, queues)
         return tf.transpose(levels.stack()), tf.transpose(parameters.stack(), [1, 0, 2]), after
 
-    def _primed(self, state, condition, levels):
+    def primed(self, state, condition, levels):
+        """See `ChunkSampler`."""
         network = self.network
         inputs = tf.cast(network.inputs(levels), network.front_dtype)
         made = network.split(tf.cast(condition, network.front_dtype))

@@ -132,7 +132,6 @@ def head(plan, index):
 
 @compiled
 def _predicted(plan, past, described, place):
-    """Return the linear prediction of one row's sample at `place`."""
     total = np.float32(0.0)
     for k in range(plan.prediction_order):
         total += described[COEFFICIENTS + k] * past[place - 1 - k]

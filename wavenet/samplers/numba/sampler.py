@@ -49,12 +49,7 @@ class CompiledSampler(abc.ABC):
     def generate_chunk(self, state: GenerationState, condition, noise, temperature: float = 1.0):
         """Return the next levels, int32 [batch, time], their parameters, and the next state.
 
-        Args:
-          state: from `initial_state`, `prime` or the previous chunk; it is consumed.
-          condition: [batch, time, channels] of these samples, or None.
-          noise: float32 [batch, time, noise_channels] of these samples. With a context stack the
-            time must be `context_block_samples`, for a vocoder a multiple of `bunch_samples`.
-          temperature: 1 samples the model, less is closer to its mode.
+        Arguments are as for `ChunkSampler.generate_chunk`; the state is consumed.
 
         Raises:
           ValueError: a shape that does not fit the network or the state, or a consumed state.

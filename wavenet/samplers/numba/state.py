@@ -224,5 +224,4 @@ def _workers(groups: int) -> ThreadPoolExecutor:
 
 
 def _by_time(condition: np.ndarray, group: Group) -> np.ndarray:
-    """Return the group's condition, float32 [time, rows, channels]."""
     return np.ascontiguousarray(condition[group.rows].transpose(1, 0, 2), np.float32)

@@ -231,14 +231,14 @@ def wide_halves(array) -> np.ndarray:
     return np.concatenate([wide(half) for half in np.split(np.asarray(array), 2, -1)], -1)
 
 
-_SIZES = (
-    *("history_samples", "prediction_order", "pitch_taps", "head_width", "input_bytes"),
-    *("unit_inputs", "unit_vectors", "unit_bytes"),
+BUNCH_PLAN = plan_type(
+    (
+        *("history_samples", "prediction_order", "pitch_taps", "head_width", "input_bytes"),
+        *("unit_inputs", "unit_vectors", "unit_bytes"),
+        *("given", "given_bias", "recent"),  # weights
+        *("inputs", "gates", "head_units"),  # buffers
+    )
 )
-_WEIGHTS = ("given", "given_bias", "recent")
-_BUFFERS = ("inputs", "gates", "head_units")
-
-BUNCH_PLAN = plan_type((*_SIZES, *_WEIGHTS, *_BUFFERS))
 """The plan of a vocoder."""
 
 
@@ -248,11 +248,11 @@ def pack_vocoder(network) -> PackedWeights:
         "front": pack_matrix(np.asarray(network.front_kernel)),
         "front_bias": wide(network.front_bias),
     }
-    parts |= layer_parts(network) | _head_parts(network)
-    return packed(network, BUNCH_PLAN, layer_sizes(network) | _sizes(network), parts)
+    parts |= layer_parts(network) | _bunch_head_parts(network)
+    return packed(network, BUNCH_PLAN, layer_sizes(network) | _bunch_sizes(network), parts)
 
 
-def _sizes(network) -> dict[str, int]:
+def _bunch_sizes(network) -> dict[str, int]:
     config = network.config
     widest = 2 * max(config.front_width, config.head_width) + config.pitch_taps
     sizes = {
@@ -267,7 +267,7 @@ def _sizes(network) -> dict[str, int]:
     return sizes | in_vectors({"unit": config.head_channels})
 
 
-def _head_parts(network) -> dict[str, np.ndarray]:
+def _bunch_head_parts(network) -> dict[str, np.ndarray]:
     config = network.config
     shape = [config.skip_channels, config.bunch_samples, 2 * config.head_channels]
     given = wide_halves(np.reshape(network.head_kernel, shape))
