@@ -164,10 +164,6 @@ def distill(
 def prepared(teacher: Any, student: FlowStudent | None) -> tuple[Teacher, FlowStudent]:
     """Return what gives conditionals, and its student; another kind of teacher registers here.
 
-    Args:
-      teacher: as for `distill`.
-      student: to train; None: the default one of this kind of teacher.
-
     Raises:
       ValueError: no student is given for a kind of teacher that has no default.
     """
@@ -205,13 +201,7 @@ def _name(term: Term) -> str:
 
 
 def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) -> FlowStudent:
-    """Return an untrained student for a model: its codec, its condition, the noise of its kind.
-
-    Args:
-      model: the teacher to be.
-      num_flows: networks one after another.
-      channels: of their layers.
-    """
+    """Return an untrained student for a model: its codec, its condition, the noise of its kind."""
     condition_channels = model.condition_channels
     return FlowStudent(
         [_network(condition_channels, channels) for _ in range(num_flows)],

@@ -1,13 +1,47 @@
-"""The distance of a student from its teacher, in the teacher's own terms, on one condition."""
+"""The distance of a student from its teacher, in the teacher's own terms, on one condition.
 
+A draft x_t of p_S is kept with probability min(1, p_T(x_t | x_<t) / p_S(x_t | x_<t)) (Leviathan et
+al. 2023, arXiv 2211.17192, section 2.3). Its mean measures how close student and teacher are,
+sample by sample; the number of drafts kept in a row bounds the gain of drafting with the student.
+"""
+
+import math
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
-from distill.acceptance import acceptance
 from distill.losses import kl_divergence
+from distill.losses.kl_divergence import Conditionals
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
+from likelihoods.affine import FlowOutput
+
+
+def acceptance(teacher: Conditionals, drawn: FlowOutput, kind: str):
+    """Return the probability that each sample is kept given its own past, [batch, time]."""
+    theirs = teacher.log_density(drawn.output)
+    return tf.exp(tf.minimum(0.0, theirs - log_density(drawn, kind)))
+
+
+def log_density(drawn: FlowOutput, kind: str):
+    """Return ln p_S(x_t | x_<t) of the drawn values, in nats per unit, [batch, time]."""
+    z = (drawn.output - drawn.location) * tf.exp(-drawn.log_scale)
+    if kind == "logistic":
+        standard = -z - 2.0 * tf.math.softplus(-z)
+    else:
+        standard = -0.5 * (tf.square(z) + math.log(2.0 * math.pi))
+    return standard - drawn.log_scale
+
+
+def mean_run(kept: np.ndarray) -> float:
+    """Return the mean number of consecutive samples kept, with probabilities [time]."""
+    run, total = 0.0, 0.0
+    for probability in kept[::-1]:
+        run = probability * (1.0 + run)
+        total += run
+    return total / len(kept)
+
 
 DRAWS = 32  # of each sample, for the cross-entropy
 
@@ -35,17 +69,9 @@ def measure_closeness(
     seed: int,
     row: int = 0,
 ) -> Closeness:
-    """Return the closeness over one sound that the student draws.
+    """Return the closeness over one sound of so many samples that the student draws.
 
-    Args:
-      student: to measure.
-      teacher: to compare with.
-      frames: float32 [1, frames, channels], or None.
-      speaker: int32 [1], or None.
-      length: of the sound, in samples.
-      seed: of the noise.
-      row: of the noise, different for every sound of a mean: its interval treats them as
-        independent.
+    Every sound of a mean needs a row of its own: its interval treats them as independent.
     """
     kind = student.noise_kind
     condition, _ = student.condition(frames, speaker, length)

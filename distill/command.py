@@ -105,7 +105,6 @@ def run_evaluate(arguments: list[str], parse) -> int:
 
 
 def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, str]:
-    """Return the figures of a student as one object, and as text."""
     from distill.evaluation import evaluate, format_report
     from distill.model import load, teacher_of
     from distill.teacher import load_teacher
@@ -113,41 +112,21 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
 
     teacher = load_teacher(given.teacher or teacher_of(model))
     data = given.data or training_data(given.model)
-    page = wavenet_command.listening_page(given, model.sample_rate_hz)
-    figures = {
-        "model": str(given.model),
-        "step": model.spec.get("step"),
-        "data": str(data),
-        **evaluate(
-            model,
-            teacher,
-            dev_corpus(teacher, data, given.speaker),
-            given.copy_synthesis,
-            given.seed,
-            given.split,
-            given.temperatures,
-            page,
-            given.teacher_temperatures,
-            {path.absolute().name: load(path) for path in given.beside},
-            given.speculative_samples,
-        ),
-    }
-    if page is not None:
-        page.write()
+    corpus = dev_corpus(teacher, data, given.speaker)
+    first = (given.copy_synthesis, given.seed, given.split, given.temperatures)
+    others = {path.absolute().name: load(path) for path in given.beside}
+    rest = (given.teacher_temperatures, others, given.speculative_samples)
+    figures = wavenet_command.reported(
+        given, model, data, lambda page: evaluate(model, teacher, corpus, *first, page, *rest)
+    )
     return figures, format_report(figures)
 
 
 def run_sample(arguments: list[str], parse, read_text=None) -> int:
-    """Parse the rest of `onepass sample ...` and write sounds of a WaveNet or of a student.
-
-    Args:
-      arguments: after the verb.
-      parse: from a class of options and arguments to the options.
-      read_text: see `wavenet.sample_command.sample`.
-    """
+    """Parse the rest of `onepass sample ...` and write sounds of a WaveNet or of a student."""
     given = parse(SampleArguments, arguments, "onepass sample")
     from distill.model import load
-    from distill.speculative_model import load_speculative
+    from distill.speculative_sampler import load_speculative
     from wavenet.sample_command import sample
 
     if given.draft is not None:

@@ -10,7 +10,7 @@ Noise = Literal["logistic", "normal"]
 Domain = Literal["wave", "residual"]
 Source = Literal["none", "pulses"]
 RECENT = 8  # newest samples that the head of a bunch reads
-DRAFT_SIDE = 7  # samples of draft or source on either side that the flows see at once
+SOURCE_SIDE = 7  # samples of the source on either side that the flows see at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +74,6 @@ class StudentConfig:
     upsample_factors: tuple[int, ...] = ()
     """Factors of the learned upsampling, whose product is the hop in samples; none given: the
     teacher's."""
-    draft_passes: int = 0
-    """Phase estimates of a first draft, which signal processing makes of the mel frames and the
-    flows refine; 0: no draft, as in the paper."""
     domain: Domain = "wave"
     """Output of the flows: the wave, or the residual of the mel's linear prediction, from which a
     recursion makes the wave. The latter has the teacher's dense conditioner."""
@@ -112,7 +109,7 @@ class StudentConfig:
         at_least(self, 1, "cycle", "front_width", "bunch_samples")
         at_least(self, 1, "residual_channels", "gate_channels")
         require(self.initial_scale > 0, "initial_scale", "positive", self.initial_scale)
-        at_least(self, 0, "feature_channels", "draft_passes", "speakers")
+        at_least(self, 0, "feature_channels", "speakers")
         require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
         if self.feature_channels:
             require(len(self.upsample_factors) > 0, "upsample_factors", "given", ())
@@ -128,7 +125,6 @@ class StudentConfig:
         for name in ("prediction_order", "conditioner_units"):
             require(not (wave and getattr(self, name)), name, "0 for the wave", self.domain)
         require(not wave or self.source == "none", "source", "none for the wave", self.source)
-        require(wave or not self.draft_passes, "draft_passes", "0 for the residual", self.domain)
 
     def dilations(self, layers: int) -> tuple[int, ...]:
         """Return the dilation of each layer of a flow, in bunches."""
@@ -147,14 +143,9 @@ class StudentConfig:
         return math.prod(self.upsample_factors) if self.feature_channels else 1
 
     @property
-    def draft_channels(self) -> int:
-        """Channels of the draft: its samples around each moment, and the voicing."""
-        return 2 * DRAFT_SIDE + 2 if self.draft_passes else 0
-
-    @property
     def source_channels(self) -> int:
         """Channels of the source: its samples around each moment, and the voicing."""
-        return 0 if self.source == "none" else 2 * DRAFT_SIDE + 2
+        return 0 if self.source == "none" else 2 * SOURCE_SIDE + 2
 
     @property
     def reads_pitch(self) -> bool:
@@ -171,4 +162,4 @@ class StudentConfig:
         """Channels of the whole condition [batch, time, gate_inputs] that the gates read."""
         local = self.condition_channels if self.feature_channels else 0
         speaker = self.speaker_channels if self.speakers else 0
-        return local + self.draft_channels + self.source_channels + speaker
+        return local + self.source_channels + speaker

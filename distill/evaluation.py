@@ -5,20 +5,16 @@ import functools
 import time
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from distill.acceptance import mean_run
-from distill.closeness import measure_closeness
+from distill.closeness import mean_run, measure_closeness
 from distill.cpu import recursion
 from distill.model import StudentModel, untrained
-from distill.source.pulses import LEVEL
-from distill.speculative_model import speculative
-from distill.student import Condition
+from distill.residual import LEVEL
+from distill.speculative_sampler import speculative
 from distill.teacher import WaveNetDensity
-from distill.training import KIND
 from likelihoods import noise as counter_noise
 from replicator.runs.errors import UserError
 from replicator.runs.intervals import format_measure, weighted_mean
@@ -58,30 +54,21 @@ def evaluate(
 ) -> dict:
     """Return the metrics of a student on dev recordings, as `evaluate --json` prints them.
 
-    Args:
-      model: at the corpus's rate, features and level.
-      teacher: see `model`.
-      corpus: the recordings.
-      copies: dev recordings (their first three seconds) made anew by every system; None: all.
-      seed: of the noise.
-      part: of the dev split, see `wavenet.dev_parts.dev_part`.
-      temperatures: further ones, besides 1 and the student's own, of the student and of `beside`.
-      on_sounds: see `copy_synthesis.SoundsCallback`.
-      teacher_temperatures: further ones of the teacher.
-      beside: other models, each a separate system by its name; a student with a draft adds that.
-      speculative_samples: of the first recording, see `speed_of_speculation`; 0: none.
+    Model and teacher are at the corpus's rate, features and level. `copies` dev recordings (their
+    first three seconds; None: all) are resynthesised by every system; the models in `beside` are
+    further ones, by name. Temperatures are further ones besides 1 and the student's own.
 
     Returns:
       A dict with kl_nats (nats per sample), acceptance (how often the teacher would keep what the
       student draws: probability, and run, samples kept in a row), real_time_factor (seconds to
       compute a second of sound, batch 1), measures {name: `intervals.Measure`} of the student,
-      against {"teacher", "untrained", "draft" or "source_filter" and the baselines: {"measures",
+      against {"teacher", "untrained", "source_filter" and the baselines: {"measures",
       "real_time_factor", "density": whether it is known}}, codec {"flac": bits per sample}, dev,
       what it was measured on: {part, recordings, seconds}, and not_measured {extra: names}.
 
     Raises:
       UserError: no dev recording is of a speaker that the model knows, or a model of `beside` has
-        another rate or other frames.
+      another rate or other frames.
     """
     _check_beside(model, beside)
     features = teacher.config.data.features
@@ -122,7 +109,6 @@ def _others(
     for name, model in beside.items():
         others[name] = model_system(model, seed)
         others |= at_temperatures(model, seed, temperatures, name)
-        others |= _draft_of(model, f"{name}_draft")
     return others
 
 
@@ -142,19 +128,11 @@ def systems(
         "teacher": model_system(teacher, seed),
         "untrained": model_system(untrained(model), seed),
     }
-    compared |= _draft_of(model, "draft")
     if model.network.residual is not None:
         compared["source_filter"] = functools.partial(_source_filtered, model, seed)
     if reads_mel(model):
         compared |= baselines(convention, seed)
     return compared
-
-
-def _draft_of(model: Any, name: str) -> dict[str, System]:
-    """Return the draft that a student's flows refine as a system, if it has one."""
-    if model.kind != KIND or model.network.drafter is None:
-        return {}
-    return {name: functools.partial(_drafted, model)}
 
 
 def reads_mel(model: StudentModel) -> bool:
@@ -221,19 +199,13 @@ def speed_of_speculation(
     }
 
 
-def _drafted(model: StudentModel, item: dict, length: int) -> np.ndarray:
-    """Return the draft that the flows refine."""
-    frames, speaker = _given(model, item, length)
-    return np.asarray(_condition(model, frames, speaker, length).draft)[0]
-
-
 def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) -> np.ndarray:
     """Return a classical vocoder's sound: the source, and noise where unvoiced, filtered.
 
     The filter is the student's; its flows are left out.
     """
     frames, speaker = _given(model, item, length)
-    condition = _condition(model, frames, speaker, length)
+    condition, _ = model.network.condition(frames, speaker, length)
     if condition.prediction is None:
         raise ValueError("A student without a prediction filters no source.")
     noise = counter_noise.normal(seed, [row_of(item)], 0, length)[..., 0]
@@ -244,10 +216,6 @@ def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) ->
     row_samples = model.config.student.row_samples
     sound, _ = recursion.wave(source.numpy(), condition.prediction, tail, row_samples)
     return np.clip(sound[0], -1.0, 1.0)
-
-
-def _condition(model: StudentModel, frames, speaker, length: int) -> Condition:
-    return model.network.condition(frames, speaker, length)[0]
 
 
 def _given(model: StudentModel, item: dict, length: int):

@@ -24,14 +24,9 @@ class FlowProgram(tf.Module):
 def save(student: FlowStudent, folder: str | Path, *, sample_rate_hz: int | None = None) -> Path:
     """Write a student as programs that need none of the code that defined its networks.
 
-    Args:
-      student: as for `autoregressive.storage.save`.
-      folder: as for `autoregressive.storage.save`.
-      sample_rate_hz: as for `autoregressive.storage.save`.
-
-    Returns:
-      The folder. `load` reads it; `program` in it is a SavedModel with the functions `calls`, one
-      for each network, `encode`, `decode` and `scale`.
+    Arguments are as for `autoregressive.storage.save`. `load` reads the folder, which is returned;
+    `program` in it is a SavedModel with the functions `calls`, one for each network, `encode`,
+    `decode` and `scale`.
 
     Raises:
       UserError: a part of the student cannot be stored; the message names it.

@@ -1,7 +1,7 @@
 """A student of any teacher in time order: inverse autoregressive flows over causal networks."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -9,10 +9,63 @@ import tensorflow as tf
 from autoregressive.incremental import incremental
 from autoregressive.model import Autoregressive
 from autoregressive.networks import as_function, variables_read
-from distill.flow_draft import FlowDraft, nearest
+from autoregressive.samplers.speculative import Block
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput, compose
 from likelihoods.codec import Codec
+
+FARTHEST = 20.0  # noise of a corrected symbol; the student meets none beyond
+
+
+class Flowed(NamedTuple):
+    """The noise of a block float32 [batch, n], and what the newest proposal made of it."""
+
+    noise: tf.Tensor
+    location: tf.Tensor
+    log_scale: tf.Tensor
+
+
+class FlowDraft:
+    """Draws a block in one pass of the flows, from the last channel of the model's noise.
+
+    Where the model has drawn another symbol than proposed, the flow is inverted there, z_t = (x_t -
+    mu_t) / s_t, and the draft continues from there. See `autoregressive.samplers.Draft`.
+    """
+
+    def __init__(self, student: "FlowStudent"):
+        self._student, self._stepped = student, student.stepped  # which raises where there is none
+
+    def initial_state(self, batch: int) -> Any:
+        """Return the student's state before the first symbol."""
+        return self._student.initial_state(batch)
+
+    def memory(self, block: Block) -> Flowed:
+        """Return the noise of a block, which no flow has read yet."""
+        noise = block.temperature * tf.cast(block.noise[..., -1], tf.float32)
+        return Flowed(noise, tf.zeros_like(noise), tf.zeros_like(noise))
+
+    def propose(
+        self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Flowed, state: Any
+    ) -> tuple[tf.Tensor, Flowed, Any]:
+        """Return the block, which continues the known symbols; see `Draft.propose`."""
+        student, place = self._student, tf.range(symbols.shape[1])
+        wave = student.codec.scale(symbols)
+        inverted = (wave - memory.location) * tf.exp(-memory.log_scale)
+        inverted = tf.clip_by_value(inverted, -FARTHEST, FARTHEST)
+        noise = tf.where(place == known[:, tf.newaxis] - 1, inverted, memory.noise)
+        given = block.condition if student.condition_channels else None
+        whole, after = student.advance(noise, state, given)
+        proposed = nearest(whole.output, student.codec)
+        guess = tf.where(place < known[:, tf.newaxis], symbols, proposed)
+        return guess, Flowed(noise, whole.location, whole.log_scale), after
+
+
+def nearest(values: tf.Tensor, codec: Codec) -> tf.Tensor:
+    """Return the symbols int32 [...] nearest to what networks read of them, about -1 to 1."""
+    top = (codec.levels or 0) - 1
+    levels = tf.clip_by_value(tf.round((values + 1.0) * (0.5 * top)), 0.0, float(top))
+    return tf.cast(levels, tf.int32)
+
 
 # Standard noise of each kind, float32 [rows, length].
 NOISE = {"logistic": counter_noise.logistic, "normal": counter_noise.normal}
@@ -111,21 +164,25 @@ class FlowStudent:
     ) -> tuple[tf.Tensor, list[Any]]:
         """Return the next values [batch, n] as networks read them, and the state after them.
 
-        Law: over parts of the noise the values are those of `draw`, to rounding.
-
-        Args:
-          noise: float32 [batch, n], n being static.
-          state: from `initial_state`, or from the step before.
-          condition: of these elements, where the networks have one.
+        Law: over parts of the noise the values are those of `draw`, to rounding; n is static.
         """
-        rest, values, after = [] if condition is None else [condition], noise, []
+        flowed, after = self.advance(noise, state, condition)
+        return flowed.output, after
+
+    def advance(
+        self, noise: tf.Tensor, state: list[Any], condition: tf.Tensor | None
+    ) -> tuple[FlowOutput, list[Any]]:
+        """Return the output of `draw` for the next noise [batch, n], and the state after it."""
+        rest, values = [] if condition is None else [condition], noise
+        steps, after = [], []
         for stepped, before in zip(self.stepped, state, strict=True):
             inputs = tf.concat([before["last"], values[:, :-1]], 1)[..., tf.newaxis]
             outputs, network = stepped.step(inputs, before["network"], *rest)
             location, log_scale = tf.unstack(tf.cast(outputs, tf.float32), axis=-1)
             after.append({"last": values[:, -1:], "network": network})
             values = values * tf.exp(log_scale) + location
-        return values, after
+            steps.append(FlowOutput(values, location, log_scale))
+        return compose(steps), after
 
     def sample(
         self,
@@ -138,12 +195,7 @@ class FlowStudent:
     ) -> np.ndarray:
         """Return `num` sequences [num, length] of elements, each a function of seed and row.
 
-        Args:
-          num: as for `Autoregressive.sample`.
-          length: as for `Autoregressive.sample`.
-          seed: as for `Autoregressive.sample`.
-          condition: as for `Autoregressive.sample`.
-          temperature: factor on the noise; 1 samples the student.
+        Arguments are as for `Autoregressive.sample`; the temperature is a factor on the noise.
 
         Raises:
           ValueError: `num` is below 1.
@@ -179,7 +231,7 @@ class FlowStudent:
                 f"`draft` must read no condition or one of {model.condition_channels} channels, "
                 f"got {self.condition_channels}."
             )
-        return FlowDraft(self.stepped, self.codec, self.condition_channels > 0)
+        return FlowDraft(self)
 
     def trainable_variables(self, elements: tf.Tensor, *condition: tf.Tensor) -> list[tf.Variable]:
         """Return the variables of all networks; arguments as an example."""

@@ -51,13 +51,7 @@ class FlowLayer(tf.Module):
         return (self.width - 1) * self.dilation
 
     def __call__(self, hidden, condition, past):
-        """Return the next hidden state, and the past inputs for the next call in time.
-
-        Args:
-          hidden: [batch, time, residual].
-          condition: [batch, time, channels] or None.
-          past: [batch, past_samples, residual], the inputs before these.
-        """
+        """Return the next hidden state [batch, time, residual], and the past of the next call."""
         dtype = hidden.dtype
         joined, later = _joined(past, hidden)
         time = tf.shape(hidden)[1] if hidden.shape[1] is None else hidden.shape[1]
@@ -142,30 +136,13 @@ class Flow(tf.Module):
         """Return the flow's output for whole sounds of noise, [batch, time]."""
         return self(noise, condition, self.empty_past(tf.shape(noise)[0]))[0]
 
-    def inverse(self, output, condition=None):
-        """Return the noise [batch, time] of this output.
-
-        It takes up to one pass per sample, since z_t is known only after z_<t: for tests, and for
-        densities of short sounds. Each pass settles at least one more sample.
-        """
-        noise = tf.zeros_like(output)
-        for _ in range(output.shape[1]):
-            _, location, log_scale = self.forward(noise, condition)
-            noise = (output - location) * tf.exp(-log_scale)
-        return noise
-
     @property
     def outer_dtype(self) -> tf.DType:
         """The dtype of noise, location and scale: float32, or float64 where `compute_dtype` is."""
         return tf.float64 if self.dtype == tf.float64 else tf.float32
 
     def _head(self, hidden, joined):
-        """Return location and log-scale of every sample, [batch, time] each.
-
-        Args:
-          hidden: of the layers.
-          joined: the noise with its past.
-        """
+        """Return location and log-scale of every sample, [batch, time], from layers and noise."""
         dtype = hidden.dtype
         if self.config.bunch_samples == 1:
             hidden = tf.nn.relu(hidden)

@@ -72,14 +72,9 @@ def stream(
 def condition_between(
     student: ParallelWaveNet, request: Request, first: int, last: int, phase_cycles
 ):
-    """Return the `Condition` of these samples, and the phase after them.
+    """Return the `Condition` of the samples from first to last, and the phase after them.
 
-    Args:
-      student: the student.
-      request: the sounds.
-      first: the first sample, a multiple of the hop.
-      last: the sample after the last.
-      phase_cycles: the phase before them, float64 [batch].
+    `first` is a multiple of the hop, `phase_cycles` float64 [batch] the phase before.
     """
     speaker, count = request.speaker, last - first
     if request.frames is None:
@@ -90,7 +85,7 @@ def condition_between(
     window = tf.constant(request.frames[:, frame - before : end + side], tf.float32)
     check_condition(student.config, window, speaker)
     who = [] if speaker is None else [tf.constant(speaker, tf.int32)]
-    numbers = (tf.constant(number) for number in (count, before, (frame - before) * hop))
+    numbers = (tf.constant(number) for number in (count, before))
     return student.condition_graph(window, phase_cycles, *numbers, *who)
 
 
@@ -132,7 +127,7 @@ def _cpu_runner(student: ParallelWaveNet, batch: int):
         channels = None if condition.channels is None else np.asarray(condition.channels)
         flowed, state = engine.run(state, np.asarray(condition.add_source(noise)), channels)
         if condition.prediction is None:
-            return np.asarray(condition.add_draft(flowed).output)
+            return flowed.output
         wave, tail = recursion.wave(flowed.output, condition.prediction, tail, row_samples)
         return wave
 

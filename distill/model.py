@@ -9,7 +9,7 @@ import numpy as np
 
 from distill import shipped
 from distill.generation import CHUNK_SAMPLES, Backend, generate, stream
-from distill.presets import DistillConfig
+from distill.presets import REMOVED, DistillConfig
 from distill.refinement import Refiner, refined
 from distill.student import ParallelWaveNet
 from distill.training import KIND
@@ -17,7 +17,7 @@ from replicator.runs.atomic_files import Arrays
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import assign_weights, stored_model
 from replicator.runs.model_spec import kind_of
-from replicator.runs.stored_config import checked_config, stored_config
+from replicator.runs.stored_config import checked_config, completed, stored_config
 from wavenet import model as wavenet_model
 from wavenet import shipped as teachers
 from wavenet.data.recorded_level import at_recorded_level, gain_of
@@ -206,7 +206,6 @@ def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> StudentMode
 
 
 def _config(stored: Any, path: Path) -> tuple[DistillConfig, DataConfig]:
-    """Return the configuration of a student and of its data, after a check of the keys."""
     needed = {"preset", "gain_db", "speakers", "data", *OF_THE_TEACHER}
     return checked_config(
         stored,
@@ -214,7 +213,7 @@ def _config(stored: Any, path: Path) -> tuple[DistillConfig, DataConfig]:
         (KIND,),
         needed,
         lambda stored: (
-            stored_config(DistillConfig, stored),
+            stored_config(DistillConfig, completed(stored, REMOVED)),
             stored_config(DataConfig, stored.get("data", {})),
         ),
     )

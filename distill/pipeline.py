@@ -24,23 +24,18 @@ def flow_stages(
     loss_batch: tuple[str, ...] = (),
     frozen: dict[str, tf.Variable] | None = None,
 ) -> list[Stage]:
-    """Return one stage per flow, for `export_stages`.
+    """Return one stage per flow, for `export_stages`, of a student whose flows make the wave.
 
     The first one reads `noise` float32 [batch, time] and the student's conditions: `frames` [batch,
     frames, channels], `speaker` int32 [batch]. Each passes on the current sound, its location and
-    log-scale, [batch, time] each, and the condition [batch, time, channels].
-
-    Args:
-      student: whose flows make the wave itself, without a draft.
-      loss: [], of the student's sound and of a batch.
-      loss_batch: entries of the batch that it reads.
-      frozen: variables that it reads, by name.
+    log-scale, [batch, time] each, and the condition [batch, time, channels]. The last computes the
+    loss, which reads `loss_batch` of a batch and the `frozen` variables.
 
     Raises:
       ValueError: a student of another kind.
     """
-    if student.residual is not None or student.drafter is not None:
-        raise ValueError("`student` must make the wave, without a draft.")
+    if student.residual is not None:
+        raise ValueError("`student` must make the wave, not a residual.")
     known = named_weights(student)
     names = {variable.ref(): name for name, variable in known.items()}
     of_flows = [_named(flow, names) for flow in student.flows]
@@ -85,10 +80,10 @@ def planned_stages(
     """Return the flows as stages of a plan (`replicator.planning.pipelines.Stages`), as JSON.
 
     Work is proportional to a stage's weights, all of which see every sample. Of the three passes
-    the last stage makes two of the teacher: it has no gradients of its own. None for a student with
-    a draft or of residuals, which is not cut.
+    the last stage makes two of the teacher: it has no gradients of its own. None for a student
+    of residuals, which is not cut.
     """
-    if student.residual is not None or student.drafter is not None:
+    if student.residual is not None:
         return None
     work = [float(_size(flow)) for flow in student.flows]
     work[-1] += 2.0 / 3.0 * _size(teacher.network)
@@ -108,7 +103,6 @@ def _named(flow: Flow, names: dict) -> dict[str, tf.Variable]:
 
 
 def _stage(student: ParallelWaveNet, flow: Flow, is_first: bool, loss: Loss | None):
-    """Return the function of a stage, see `flow_stages`."""
 
     def run(given: Tensors) -> Tensors:
         if is_first:

@@ -16,12 +16,10 @@ from distill.training import (
     CHANGEABLE,
     UNITS,
     clip_context,
-    corpus_features,
     corpus_for,
     defaults_of,
     discriminators,
     new_student,
-    pretrain_pitch_reader,
     run_config,
 )
 from replicator.portable.adopt import adopt
@@ -56,20 +54,8 @@ def export_run(
 ) -> Path:
     """Write a folder whose `python run.py` distils the teacher elsewhere, and return the folder.
 
-    The teacher and the classifier of speech units are stored as variables that never change. All
-    that is trained before the first step, that classifier and the reader of F0, is trained here.
-
-    Args:
-      preset: as for `training.distill`.
-      config: as for `training.distill`.
-      teacher: as for `training.distill`.
-      teacher_path: as for `training.distill`.
-      data: as for `training.distill`.
-      folder: new, or without checkpoints.
-      workdir: a run directory to resume from; without one, or one without checkpoints, the weights
-        start as the seed determines.
-      tensor_float_32: let an accelerator multiply in TensorFloat32.
-      log: as for `training.distill`.
+    Arguments are as for `training.distill` and `wavenet.portable.export_run`. The teacher and the
+    classifier of speech units, which is trained here, are stored as variables that never change.
 
     Raises:
       UserError, DataError, AudioError: with a line that explains what to do.
@@ -84,7 +70,6 @@ def export_run(
     corpus = corpus_for(config, teacher, data, workdir, log)
     classifier = _classifier(folder, workdir, config, corpus, log)
     if not int(state.step.numpy()):
-        pretrain_pitch_reader(student, config, teacher, corpus)
         others = () if opponent is None else opponent.trainable_variables
         state.start([*student.trainable_variables, *others])
     _write(
@@ -115,7 +100,6 @@ def _write(
     stored: dict,
     tensor_float_32: bool,
 ) -> None:
-    """Write clips, step and state."""
     density, mel, around = WaveNetDensity(teacher.network), corpus.mel, clip_context(config)
     settings = {
         "file": CLIPS,
@@ -126,7 +110,7 @@ def _write(
         "left_samples": around.left_samples,
         "side_frames": around.side_frames,
     }
-    export_npz(corpus, folder / CLIPS, corpus_features(config, teacher))
+    export_npz(corpus, folder / CLIPS, teacher.config.data.features)
     specs = specs_of(batch_sampling.open_batches(folder, settings)(0))
     export_training(
         folder,
@@ -158,7 +142,6 @@ def adopt_run(folder: Path, workdir: Path) -> int:
 def _classifier(
     folder: Path, workdir: Path | None, config: DistillConfig, corpus: Corpus, log
 ) -> UnitClassifier | None:
-    """Return the run's classifier, or a new one; None where no loss needs it."""
     if not (config.loss.feature or config.loss.style):
         return None
     if workdir is not None and (Path(workdir) / UNITS).exists():
@@ -190,15 +173,7 @@ def export_sampler(
     It takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] (indices of the sounds of
     that seed), `temperature` [], and, whichever the student has, `frames` float32 [batch,
     num_frames, channels] and `speaker` int32 [batch]; it returns `sound` float32 [batch, samples]
-    in [-1, 1], that of `generation.generate`.
-
-    Args:
-      folder: may hold other exported functions.
-      student: the model.
-      batch: a fixed size.
-      num_frames: a fixed size; a frame is a sample where the student has no frames.
-      name: of the function.
-      tensor_float_32: let an accelerator multiply in TensorFloat32.
+    in [-1, 1], that of `generation.generate`. Without frames a frame is a sample.
     """
     config, samples = student.config, num_frames * student.config.hop_samples
     inputs = {

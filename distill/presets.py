@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from distill.config import DiscriminatorConfig, StudentConfig
 from replicator.runs.errors import UserError
 from replicator.runs.field_rules import at_least
+from replicator.runs.stored_config import Removed
 from replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from wavenet.config import WaveNetConfig
 from wavenet.presets import DataConfig
@@ -15,6 +16,8 @@ if TYPE_CHECKING:  # a configuration is read without TensorFlow
     from wavenet.model import SpeechModel
 
 _DISCRIMINATORS = DiscriminatorConfig()
+_DRAFTS = Removed(0, "students that refine a draft were removed; version 0.2 runs this one")
+REMOVED = {"student": {"draft_passes": _DRAFTS}, "pitch_steps": Removed()}  # of version 0.2
 SPECTRAL = ("squared", "magnitude", "multi", "feature", "style")  # terms that compare spectra
 
 
@@ -88,8 +91,6 @@ class DistillConfig:
     loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
     seed: int = 0
     """Seed of the initial weights, the order of clips and the noise."""
-    pitch_steps: int = 3000
-    """Updates, before all others, of the network that estimates F0 from the frames."""
     start_from: str | None = None
     """A trained student of the same network whose weights the run starts from (run directory, model
     folder, `shipped`); its frames may differ. None: random weights."""
@@ -136,11 +137,6 @@ def _following(
                 f"`student.{name.replace('_', '-')}` follows from the teacher {path} and must be "
                 f"{value}, got {given}."
             )
-    if student.draft_passes and "mel" not in data.features:
-        raise UserError(
-            f"`student.draft-passes` must be 0, got {student.draft_passes}: the teacher {path} has "
-            "no mel frames to make a draft of."
-        )
     if student.domain == "residual":
         student = _in_residual_domain(student, theirs, path)
     try:
@@ -207,7 +203,6 @@ PRESETS: dict[str, Preset[DistillConfig]] = {
             ClipConfig(clip_samples=2400, batch_size=2),
             OptimizerConfig(learning_rate=2e-3, warmup_steps=20),
             LoopConfig(num_steps=40, evaluate_every_steps=20, report_every_steps=10),
-            pitch_steps=100,
         ),
     ),
     "student-residual-16k": Preset(

@@ -13,26 +13,21 @@ import scipy.fft
 import scipy.sparse
 
 from wavenet.features.conventions import MelConvention
-from wavenet.features.mel import mel_filters
+from wavenet.features.mel import hann_window, mel_filters
+from wavenet.features.mel_inversion import overlap_added
 
 UPDATES = 2  # of the magnitudes towards the mel, a pass
 TINY = np.float32(1e-9)  # of a magnitude or a band
 
 
 class Refiner:
-    """Passes over sounds whose mel frames are known.
-
-    Args:
-      convention: of the frames; samples beyond a sound's ends count as zeros.
-      passes: their number, at least 1.
-    """
+    """Passes over sounds whose mel frames are known; beyond a sound's ends lie zeros."""
 
     def __init__(self, convention: MelConvention, passes: int):
         if passes < 1:
             raise ValueError(f"`passes` must be at least 1, got {passes}.")
         self.convention, self.passes = convention, passes
-        angles = np.pi * np.arange(convention.window_samples) / convention.window_samples
-        self._window = (np.sin(angles) ** 2).astype(np.float32)
+        self._window = hann_window(convention.window_samples).astype(np.float32)
         self._filters = scipy.sparse.csr_array(mel_filters(convention))
         self._side = convention.window_samples // 2 - convention.hop_samples // 2
 
@@ -43,12 +38,7 @@ class Refiner:
         return self.passes * each
 
     def __call__(self, sound: np.ndarray, mel: np.ndarray) -> np.ndarray:
-        """Return the refined sound, float32 [frames * hop].
-
-        Args:
-          sound: float32 [frames * hop].
-          mel: float32 [frames, bands], logarithms by the convention.
-        """
+        """Return the sound [frames * hop] refined to a log-mel [frames, bands], float32."""
         bands = np.exp(mel) if self.convention.log == "natural" else 10.0**mel
         bands = np.maximum(bands.astype(np.float32), TINY)
         for _ in range(self.passes):
@@ -62,9 +52,9 @@ class Refiner:
         spectrum = scipy.fft.rfft(segments * self._window, n=self.convention.fft_size)
         spectrum *= self._gains(np.abs(spectrum), bands)
         segments = scipy.fft.irfft(spectrum, n=self.convention.fft_size)[:, :window] * self._window
-        weight = _added(np.broadcast_to(self._window**2, segments.shape), hop)
+        weight = overlap_added(np.broadcast_to(self._window**2, segments.shape), hop)
         kept = slice(self._side, self._side + sound.size)
-        return _added(segments, hop)[kept] / np.maximum(weight[kept], TINY)
+        return overlap_added(segments, hop)[kept] / np.maximum(weight[kept], TINY)
 
     def _gains(self, magnitudes: np.ndarray, bands: np.ndarray) -> np.ndarray:
         """Return factors [frames, bins] that bring the magnitudes' bands nearer to the mel's."""
@@ -78,28 +68,13 @@ class Refiner:
         return gains
 
 
-def _added(segments: np.ndarray, hop: int) -> np.ndarray:
-    """Return the segments, a hop apart, added up, float32 [frames * hop + window - hop]."""
-    frames, window = segments.shape
-    blocks = -(-window // hop)
-    padded = np.pad(segments, ((0, 0), (0, blocks * hop - window)))
-    sums = np.zeros((frames + blocks - 1, hop), np.float32)
-    for block in range(blocks):
-        sums[block : block + frames] += padded[:, block * hop : (block + 1) * hop]
-    return sums.reshape(-1)[: (frames - 1) * hop + window]
-
-
 def refined(
     chunks: Iterator[np.ndarray], mel: np.ndarray, refiner: Refiner
 ) -> Iterator[np.ndarray]:
-    """Yield the chunks of sounds refined, each as soon as its look-ahead is known.
+    """Yield the chunks of sounds [batch, samples] refined, each as soon as its look-ahead is known.
 
-    Whatever the chunks, the sounds are those of one call of the refiner.
-
-    Args:
-      chunks: float32 [batch, samples], together [batch, up to frames * hop] samples.
-      mel: float32 [frames, bands], of every row.
-      refiner: the passes; its reach is the look-ahead.
+    Whatever the chunks, the sounds are those of one call of the refiner with this mel for every
+    row.
     """
     hop, reach = refiner.convention.hop_samples, refiner.reach_frames
     done, first, held = 0, 0, None  # frames given out; frame and samples that are kept

@@ -1,17 +1,29 @@
-"""The residual's domain: turns flows that make a residual into a student that makes sound."""
+"""The residual's domain: turns flows that make a residual into a student that makes sound.
 
+    x_t = sum_k a_k x_(t-k) + e_t                         (LPCNet, arXiv 1810.11846, section 3.1)
+
+The coefficients are constant for a row of samples. Within a row the wave is then a triangular
+matrix times the residual plus another times the K samples before the row, so that only those K pass
+from row to row. It is a triangular map with diagonal 1: the density of the wave is that of e.
+"""
+
+import math
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from distill.config import StudentConfig
-from distill.source.pulses import PulseSource
-from distill.synthesis import synthesise
+from distill.config import SOURCE_SIDE, StudentConfig
 from likelihoods.affine import FlowOutput
 from likelihoods.initial import Initial
 from replicator.runs.errors import UserError
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
+from wavenet.pitch_reader import REFERENCE_HZ
+from wavenet.upsampling import interpolated
+
+LEVEL = 3.0  # root mean square of the pulses, that of the noise being 1.8: they must stand out
+TOP_SHARE = 0.47  # of the sample rate; harmonics above are left out
 
 
 class Prediction(NamedTuple):
@@ -52,12 +64,7 @@ class ResidualDomain(tf.Module):
         return max(self.conditioner.side_frames, reached + PulseSource.side_frames)
 
     def condition(self, frames, asked: slice):
-        """Return the input of the gates [batch, samples, channels], and the samples' `Prediction`.
-
-        Args:
-          frames: [batch, frames, channels].
-          asked: slice of all their samples; begins with a frame.
-        """
+        """Return the input of the gates [batch, samples, channels], and their `Prediction`."""
         made, length = self.conditioner(frames), self.config.row_samples
         rows = slice(asked.start // length, -(-asked.stop // length))
         local = tf.repeat(made.local, length, 1)[:, asked]
@@ -83,3 +90,125 @@ class ResidualDomain(tf.Module):
         wave, tail = synthesise(gain * flowed.output, coefficients, tail, length)
         location = wave - gain * (flowed.output - flowed.location)
         return FlowOutput(wave, location, flowed.log_scale + log_gain), tail
+
+
+def synthesise(residual, coefficients, tail, row_samples: int):
+    """Return the wave, [batch, time], and its last K samples, [batch, K], for the next call.
+
+    A gradient reaches the residual, and not the coefficients [batch, rows, K], whose last row may
+    be shorter. The tail has the K samples before, oldest first.
+    """
+    time, rows = tf.shape(residual)[1], tf.shape(coefficients)[1]
+    coefficients = tf.cast(tf.stop_gradient(coefficients), residual.dtype)
+    inner, outer = (tf.stop_gradient(m) for m in row_matrices(coefficients, row_samples))
+    padded = tf.pad(residual, [[0, 0], [0, rows * row_samples - time]])
+    within = tf.linalg.matvec(inner, tf.reshape(padded, [-1, rows, row_samples]))
+    tails = _tails(within, outer, tail)
+    wave = tf.reshape(within + tf.linalg.matvec(outer, tails), [-1, rows * row_samples])[:, :time]
+    order = coefficients.shape[-1]
+    joined = tf.concat([tail, wave], 1)
+    return wave, joined[:, tf.shape(joined)[1] - order :]
+
+
+def row_matrices(coefficients, row_samples: int):
+    """Return [..., row_samples, row_samples] and [..., row_samples, K] of each row.
+
+    A row of the wave is the first matrix times its residual plus the second times the K samples
+    before.
+    """
+    order = coefficients.shape[-1]
+    by_lag = tf.concat([tf.ones_like(coefficients[..., :1]), -coefficients], -1)
+    time = tf.range(row_samples)
+    among = _at_lag(by_lag, time[:, None] - time[None])
+    before = _at_lag(by_lag, time[:, None] + order - tf.range(order)[None])
+    identity = tf.constant(np.eye(row_samples), among.dtype)
+    inverse = tf.linalg.triangular_solve(among, tf.broadcast_to(identity, tf.shape(among)))
+    return inverse, -tf.matmul(inverse, before)
+
+
+def _at_lag(by_lag, lags):
+    """Return the values at each lag, [..., rows, columns], zero outside 0 .. K."""
+    known = (lags >= 0) & (lags < by_lag.shape[-1])
+    values = tf.gather(by_lag, tf.where(known, lags, 0), axis=-1)
+    return tf.where(known, values, tf.zeros_like(values))
+
+
+def _tails(within, outer, tail):
+    """Return the K samples before every row, [batch, rows, K]."""
+    order = outer.shape[-1]
+    from_wave = tf.pad(within, [[0, 0], [0, 0], [order, 0]])[..., -order:]
+    shape = tf.concat([tf.shape(outer)[:-2], [order, order]], 0)
+    shifted = tf.broadcast_to(tf.constant(np.eye(order), outer.dtype), shape)
+    from_tail = tf.concat([shifted, outer], -2)[..., -order:, :]
+
+    def following(before, row):
+        matrix, vector = row
+        return tf.ensure_shape(tf.linalg.matvec(matrix, before) + vector, before.shape)
+
+    by_row = (tf.transpose(from_tail, [1, 0, 2, 3]), tf.transpose(from_wave, [1, 0, 2]))
+    after = tf.scan(following, by_row, initializer=tail)
+    return tf.transpose(tf.concat([tail[None], after[:-1]], 0), [1, 0, 2])
+
+
+class PulseSource:
+    """The source of a residual: pulses at F0 where voiced, nothing elsewhere (arXiv 1810.11946).
+
+    It is a function of the frames alone, so that the density given the frames stays exact. The
+    phase is a running sum, carried from chunk to chunk.
+    """
+
+    side_frames = 2  # on either side of a span of samples
+
+    def __init__(self, sample_rate_hz: int, hop_samples: int):
+        self._rate_hz, self._hop = sample_rate_hz, hop_samples
+
+    def __call__(self, pitch, phase_cycles, asked: slice):
+        """Return the source [batch, samples], its channels, and the phase after it [batch].
+
+        The channels [batch, samples, 2 SOURCE_SIDE + 2] are the source's samples around each
+        moment, over their level, and the voicing. The pitch [batch, frames, 2] is log2(F0 / 200 Hz)
+        and the probability of voicing.
+        """
+        octaves = upsampled(pitch[..., 0], self._hop)
+        voiced = upsampled(tf.cast(pitch[..., 1] > 0.5, pitch.dtype), self._hop)
+        f0_hz = REFERENCE_HZ * tf.pow(tf.constant(2.0, pitch.dtype), octaves)
+        phase = running_phase(f0_hz, self._rate_hz, phase_cycles, asked.start)
+        pulses = pulse_train(phase, tf.cast(f0_hz, tf.float32), self._rate_hz)
+        pulses = voiced * tf.cast(pulses, voiced.dtype)
+        channels = tf.concat([_taps(pulses, SOURCE_SIDE), voiced[..., None]], -1)
+        return LEVEL * pulses[:, asked], channels[:, asked], phase[:, asked.stop - 1]
+
+
+def _taps(sound, side: int):
+    """Return the samples around each, [batch, time, 2 side + 1], zeros beyond the ends."""
+    padded = tf.pad(sound, [[0, 0], [side, side]])
+    time = tf.shape(sound)[1]
+    return tf.stack([padded[:, i : i + time] for i in range(2 * side + 1)], -1)
+
+
+def upsampled(frames, hop: int):
+    """Return [batch, frames * hop] of [batch, frames], linear between the frames' centres."""
+    beyond = tf.concat([frames[:, :1], frames, frames[:, -1:]], 1)
+    return interpolated(beyond[..., None], hop)[..., 0]
+
+
+def running_phase(f0_hz, sample_rate_hz: int, phase_cycles, at: int | tf.Tensor):
+    """Return the phase in cycles, float64 [batch, time], given that before sample `at`, [batch]."""
+    total = tf.cumsum(tf.cast(f0_hz, tf.float64) / sample_rate_hz, 1)
+    offset = phase_cycles - tf.pad(total, [[0, 0], [1, 0]])[:, at]
+    phase = total + offset[:, None]
+    return phase - tf.floor(phase)
+
+
+def pulse_train(phase_cycles, f0_hz, sample_rate_hz: int):
+    """Return sqrt(2 / N) sum_{k=1..N} cos(2 pi k phase_cycles), float32 [batch, time].
+
+    This is Dirichlet's kernel, where N is the number of harmonics up to 0.47 of the sample rate;
+    the mean square is 1.
+    """
+    count = tf.floor(TOP_SHARE * sample_rate_hz / f0_hz)
+    x = tf.cast(phase_cycles - tf.round(phase_cycles), tf.float32) * math.pi
+    near = tf.abs(x) < 1e-4
+    safe = tf.where(near, tf.ones_like(x), x)
+    total = tf.sin((2.0 * count + 1.0) * safe) / (2.0 * tf.sin(safe)) - 0.5
+    return tf.where(near, count, total) * tf.sqrt(2.0 / tf.maximum(count, 1.0))

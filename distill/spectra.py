@@ -1,22 +1,12 @@
 """Spectra of waveforms, differentiable."""
 
-import functools
-
 import numpy as np
 import tensorflow as tf
 
 from wavenet.features import MelConvention, mel_filters, num_frames
+from wavenet.features.mel import hann_window
 
 EPSILON = 1e-16  # under the root: |X| of silence is 1e-8 and its gradient zero, not infinite
-
-
-@functools.lru_cache(maxsize=16)
-def hann_window(window_samples: int) -> np.ndarray:
-    """Return the periodic Hann window, float32 [window_samples], read-only."""
-    window = np.sin(np.pi * np.arange(window_samples) / window_samples) ** 2
-    window = window.astype(np.float32)
-    window.setflags(write=False)
-    return window
 
 
 def _checked(waveform: tf.Tensor, window_samples: int, hop_samples: int, fft_size: int) -> None:
@@ -50,7 +40,7 @@ def magnitudes(
     waveform = tf.convert_to_tensor(waveform)
     _checked(waveform, window_samples, hop_samples, fft_size)
     segments = tf.signal.frame(waveform, window_samples, hop_samples)
-    spectrum = tf.signal.rfft(segments * hann_window(window_samples), [fft_size])
+    spectrum = tf.signal.rfft(segments * hann_window(window_samples).astype(np.float32), [fft_size])
     power = tf.square(tf.math.real(spectrum)) + tf.square(tf.math.imag(spectrum))
     return tf.sqrt(power + EPSILON)
 

@@ -17,29 +17,102 @@ All random numbers have an address, (seed, row, t). So x_t is a function of x_<t
 numbers, and the sound is the same for every block length and batch, up to rounding.
 """
 
+import dataclasses
+import functools
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from distill import verification
 from distill.flows import Past
 from distill.generation import condition_between
+from distill.model import StudentModel, load_student
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
-from likelihoods import Gaussian, LogisticMixture, levels, noise
+from distill.teacher import load_teacher
+from likelihoods import Distribution, Gaussian, LogisticMixture, levels, noise
 from likelihoods.capabilities import with_density
 from likelihoods.distribution import Continuous
-from wavenet.samplers.block_pass import BlockPass, PassState
-from wavenet.samplers.generation import condition_of
+from replicator.runs.errors import UserError
+from wavenet.model import SpeechModel
+from wavenet.samplers.fixed_point import BlockPass, PassState
+from wavenet.samplers.generation import condition_of, padded
 from wavenet.sound_network import Network
 from wavenet.speech_model import PassCount, Request
 
+SAME = ("sample_rate_hz", "hop_samples", "gain_db", "features", "speakers")  # of model.json
 BLOCK_SAMPLES = 64
 FARTHEST = 20.0  # noise of a corrected sample; the student meets none beyond
 LOWEST_LOG_SCALE = -40.0  # of a draft's likelihood: it holds none up
+CANDIDATES = 16  # in a round
+ROUNDS = 1 << 17  # at most: where so many candidates fail, p and q differ by rounding alone
+KEEPING, DRAWING = 1, 2  # folded into the seed, for random numbers of their own
+
+
+class Conditionals(NamedTuple):
+    """Distributions of levels, by their parameters [..., parameters]."""
+
+    likelihood: Distribution
+    parameters: tf.Tensor
+
+    def log_prob(self, levels):
+        """Return nats, float32 [...]."""
+        return self.likelihood.log_prob(self.parameters, levels)
+
+    def at(self, place):
+        """Return those of one position [batch] in each row of [batch, time, parameters]."""
+        return self._replace(parameters=tf.gather(self.parameters, place, batch_dims=1))
+
+
+class Address(NamedTuple):
+    """The address of random numbers: seed uint32 [2], rows int32 [batch], position of the first."""
+
+    seed: tf.Tensor
+    rows: tf.Tensor
+    start: tf.Tensor
+
+
+def kept(drafts, q: Conditionals, p: Conditionals, address: Address):
+    """Return which drafts int32 [batch, time] of `q` are kept, given p after each, bool."""
+    seed = noise.fold_in(address.seed, KEEPING)
+    uniform = noise.uniform(seed, address.rows, address.start, drafts.shape[1])[..., 0]
+    return tf.math.log(uniform) <= p.log_prob(drafts) - q.log_prob(drafts)
+
+
+def redrawn(q: Conditionals, p: Conditionals, address: Address, wanted):
+    """Return levels of the residual distribution of one position per row where wanted, [batch]."""
+
+    def draw(count, levels, found):
+        drawn, suits = _candidate(q, p, address, count)
+        return count + 1, tf.where(found, levels, drawn), found | suits
+
+    start = (tf.constant(0), tf.zeros_like(address.rows), ~wanted)
+    return tf.while_loop(
+        lambda *state: ~tf.reduce_all(state[2]), draw, start, maximum_iterations=ROUNDS
+    )[1]
+
+
+def _candidate(q: Conditionals, p: Conditionals, address: Address, count):
+    """Return the first kept one of a round of candidates, [batch], and whether there is one."""
+    rows = tf.shape(address.rows)[0]
+    numbers = count * CANDIDATES + tf.range(CANDIDATES)
+    seeds = noise.fold_in(noise.fold_in(address.seed, DRAWING), numbers)
+    where = (
+        tf.repeat(seeds, rows, 0),
+        tf.tile(address.rows, [CANDIDATES]),
+        tf.tile(address.start, [CANDIDATES]),
+        1,
+    )
+    own, uniform = p.likelihood.noise(*where), noise.uniform(*where, lane=1)
+    drawn = p.likelihood.sample(p.parameters, tf.reshape(own, [CANDIDATES, rows, own.shape[-1]]))
+    uniform = tf.reshape(uniform[:, 0, 0], [CANDIDATES, rows])
+    suits = uniform < -tf.math.expm1(q.log_prob(drawn) - p.log_prob(drawn))
+    number = tf.range(CANDIDATES)[:, tf.newaxis]
+    first = tf.reduce_min(tf.where(suits, number, CANDIDATES - 1), 0)
+    return tf.reduce_sum(tf.where(number == first, drawn, 0), 0), tf.reduce_any(suits, 0)
 
 
 class _Block(NamedTuple):
@@ -82,10 +155,8 @@ class _Guess(NamedTuple):
 class SpeculativeSampler:
     """Samples a teacher with its student's drafts, by their current weights.
 
-    Args:
-      student: of either domain.
-      network: the teacher's; its levels lie at equal distances.
-      block_samples: of a draft; rounded up to what student and teacher take as one.
+    Blocks are rounded up to what student and teacher take as one; the teacher's levels lie at equal
+    distances.
     """
 
     def __init__(
@@ -118,7 +189,7 @@ class SpeculativeSampler:
         pasts, state = self.student.empty_pasts(batch), self._pass.initial_state(batch)
         for start, spoken in self._spoken(request):
             drawn = self.student.noise(seed, rows, start, length)
-            part = None if given is None else _padded(given[:, start : start + length], length)
+            part = None if given is None else padded(given[:, start : start + length], length)
             here = _Block(seed, rows, tf.constant(start), drawn, spoken, part, pasts, state)
             done = self._block(here)
             pasts, state = done.pasts, done.state
@@ -158,7 +229,6 @@ class SpeculativeSampler:
         )[0]
 
     def _verified(self, block: _Block, guess: _Guess) -> _Guess:
-        """Return the guess after one pass of student and teacher."""
         likelihood, length = self.network.likelihood, block.noise.shape[1]
         flowed, pasts = self.student.chunk(guess.noise, block.spoken, block.pasts)
         location, log_scale = (tf.cast(x, tf.float32) for x in flowed[1:])
@@ -167,14 +237,14 @@ class SpeculativeSampler:
         final = place < guess.final[:, None]
         drafted = tf.where(final, guess.levels, drafted)
         parameters, read = self._pass(block.state, drafted, block.given)
-        q = verification.Conditionals(self._draft, _parameters(self._draft, location, log_scale))
-        p = verification.Conditionals(likelihood, parameters)
-        address = verification.Address(block.seed, block.rows, block.start)
-        kept = verification.kept(drafted, q, p, address)
-        first = tf.reduce_min(tf.where(final | kept, length, place), 1)
+        q = Conditionals(self._draft, _parameters(self._draft, location, log_scale))
+        p = Conditionals(likelihood, parameters)
+        address = Address(block.seed, block.rows, block.start)
+        settled = final | kept(drafted, q, p, address)
+        first = tf.reduce_min(tf.where(settled, length, place), 1)
         at = tf.minimum(first, length - 1)
         address = address._replace(start=block.start + at)
-        fresh = verification.redrawn(q.at(at), p.at(at), address, first < length)[:, None]
+        fresh = redrawn(q.at(at), p.at(at), address, first < length)[:, None]
         here = place == first[:, None]
         inverted = (self.network.codec.scale(fresh) - location) * tf.exp(-log_scale)
         inverted = tf.clip_by_value(inverted, -FARTHEST, FARTHEST)
@@ -199,19 +269,49 @@ def _part(whole: Condition, first: int, length: int, row_samples: int) -> Condit
     """Return the condition of `length` samples from `first` on, zeros beyond its end."""
 
     def samples(values):
-        return None if values is None else _padded(values[:, first : first + length], length)
+        return None if values is None else padded(values[:, first : first + length], length)
 
     prediction = whole.prediction
     if prediction is not None:
         row, rows = first // row_samples, length // row_samples
-        prediction = Prediction(*(_padded(x[:, row : row + rows], rows) for x in prediction))
-    return Condition(
-        samples(whole.channels), samples(whole.draft), samples(whole.source), prediction
-    )
+        prediction = Prediction(*(padded(x[:, row : row + rows], rows) for x in prediction))
+    return Condition(samples(whole.channels), samples(whole.source), prediction)
 
 
-def _padded(values, length: int):
-    """Zeros behind values [batch, up to length, ...]."""
-    return tf.pad(
-        values, [[0, 0], [0, length - values.shape[1]], *[[0, 0]] * (values.shape.rank - 2)]
-    )
+@dataclasses.dataclass(frozen=True)
+class SpeculativeModel(SpeechModel):
+    """A WaveNet whose samples its student drafts.
+
+    student: reads what the WaveNet reads.
+    """
+
+    student: StudentModel = dataclasses.field(kw_only=True)
+
+    backends: ClassVar = ("auto",)
+    primable: ClassVar = False
+    refinable: ClassVar = False
+
+    def _drawn(self, request: Request, backend, chunk_samples: int) -> Iterator[np.ndarray]:
+        if request.temperature != 1.0:
+            raise UserError(f"The temperature must be 1 for drafts, got {request.temperature:g}.")
+        self.passes.clear()
+        return self._sampler.stream(request, self.passes)
+
+    @functools.cached_property
+    def _sampler(self) -> SpeculativeSampler:
+        return SpeculativeSampler(self.student.network, self.network)
+
+
+def speculative(teacher: SpeechModel, student: StudentModel) -> SpeculativeModel:
+    """Return the teacher with the student's drafts; UserError for models of other sounds."""
+    for name in SAME:
+        theirs, ours = teacher.spec[name], student.spec[name]
+        if theirs != ours:
+            raise UserError(f"A draft needs the model's `{name}`, {theirs}; it has {ours}.")
+    fields = {field.name: getattr(teacher, field.name) for field in dataclasses.fields(teacher)}
+    return SpeculativeModel(**(fields | {"passes": PassCount()}), student=student)
+
+
+def load_speculative(path: Path, draft: Path) -> SpeculativeModel:
+    """Load the teacher of one run or model folder with the student of another."""
+    return speculative(load_teacher(path), load_student(draft))

@@ -9,7 +9,6 @@ import tensorflow as tf
 from distill.config import StudentConfig
 from distill.flows import Flow, Past
 from distill.residual import Prediction, ResidualDomain
-from distill.source.draft import Drafter
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput, compose
 from likelihoods.initial import Initial
@@ -25,13 +24,11 @@ class Condition(NamedTuple):
 
     Attributes:
       channels: [batch, time, channels] or None.
-      draft: float32 [batch, time], an estimate of the sound that the flows' output is added to.
       source: float32 [batch, time], added to the noise's location.
       prediction: makes a wave of the flows' output where that is a residual.
     """
 
     channels: tf.Tensor | None = None
-    draft: tf.Tensor | None = None
     source: tf.Tensor | None = None
     prediction: Prediction | None = None
 
@@ -45,13 +42,6 @@ class Condition(NamedTuple):
             return flowed
         source = tf.cast(self.source, flowed.output.dtype)
         return flowed._replace(location=flowed.location + source * tf.exp(flowed.log_scale))
-
-    def add_draft(self, flowed: FlowOutput) -> FlowOutput:
-        """Return the flows' output with the draft added."""
-        if self.draft is None:
-            return flowed
-        draft = tf.cast(self.draft, flowed.output.dtype)
-        return FlowOutput(flowed.output + draft, flowed.location + draft, flowed.log_scale)
 
 
 UNCONDITIONAL = Condition()
@@ -73,18 +63,16 @@ class ParallelWaveNet(tf.Module):
     ):
         super().__init__(name=name)
         residual = config.domain == "residual"
-        if (config.draft_passes or residual) and mel is None:
-            raise UserError("`mel` must be given for a student with a draft or a residual.")
+        if residual and mel is None:
+            raise UserError("`mel` must be given for a student of the residual.")
         initial = Initial(seed)
         self.config = config
         self.dtype = tf.as_dtype(config.compute_dtype)
-        self.upsampler = self.drafter = self.residual = None
+        self.upsampler = self.residual = None
         if config.feature_channels and not residual:
             self.upsampler = FrameUpsampler(config, initial)
         if residual and mel is not None:
             self.residual = ResidualDomain(config, initial, mel)
-        if config.draft_passes and mel is not None:
-            self.drafter = Drafter(config, initial, mel)
         self.speaker_embedding = None
         if config.speakers:
             shape = [config.speakers, config.speaker_channels]
@@ -109,11 +97,11 @@ class ParallelWaveNet(tf.Module):
         whose = [tf.TensorSpec([None], tf.int32)] * bool(self.config.speakers)
 
         @tf.function(
-            autograph=False, input_signature=[*batch, *[tf.TensorSpec([], tf.int32)] * 3, *whose]
+            autograph=False, input_signature=[*batch, *[tf.TensorSpec([], tf.int32)] * 2, *whose]
         )
-        def graph(frames, phase_cycles, count, skipped, start, *speaker):
+        def graph(frames, phase_cycles, count, skipped, *speaker):
             whom = speaker[0] if speaker else None
-            return self.condition(frames, whom, count, phase_cycles, skipped, start)
+            return self.condition(frames, whom, count, phase_cycles, skipped)
 
         return graph
 
@@ -137,8 +125,7 @@ class ParallelWaveNet(tf.Module):
         """Frames on either side of a span of samples that its condition depends on."""
         if self.residual is not None:
             return self.residual.side_frames
-        side = self.config.frame_width // 2 + 2  # upsampling reads the neighbours
-        return side if self.drafter is None else max(side, self.drafter.side_frames)
+        return self.config.frame_width // 2 + 2  # upsampling reads the neighbours
 
     def condition(
         self,
@@ -147,7 +134,6 @@ class ParallelWaveNet(tf.Module):
         num_samples: int | None = None,
         phase_cycles=None,
         skipped_frames: int = 0,
-        start: int = 0,
     ) -> tuple[Condition, tf.Tensor | None]:
         """Return the condition of a span of samples, and the phase after it [batch] or None.
 
@@ -158,10 +144,9 @@ class ParallelWaveNet(tf.Module):
           phase_cycles: float64 [batch], the phase before the first sample; by default 0.
           skipped_frames: earlier frames that are not asked for: they, and any beyond the end, count
             as neighbours only.
-          start: position in the whole sound of the first frame's first sample.
         """
         check_condition(self.config, frames, speaker)
-        hop, parts, draft = self.config.hop_samples, [], None
+        hop, parts = self.config.hop_samples, []
         source = prediction = None
         first = skipped_frames * hop
         if num_samples is None:
@@ -169,31 +154,22 @@ class ParallelWaveNet(tf.Module):
         asked = slice(first, first + num_samples)
         if self.upsampler is not None:
             parts.append(self.upsampler(tf.cast(frames, self.dtype))[:, asked])
-        if phase_cycles is None and (self.residual or self.drafter):
+        if phase_cycles is None and self.residual is not None:
             phase_cycles = tf.zeros([tf.shape(frames)[0]], tf.float64)
         if self.residual is not None:
             local, prediction = self.residual.condition(frames, asked)
             source, channels, phase_cycles = self.residual.source(frames, phase_cycles, asked)
             parts += [tf.cast(local, self.dtype), tf.cast(channels, self.dtype)]
-        if self.drafter is not None:
-            frames = tf.cast(frames, tf.float32)
-            draft, channels, phase_cycles = self.drafter(frames, phase_cycles, asked, start)
-            draft = tf.stop_gradient(draft)
-            parts.append(tf.stop_gradient(tf.cast(channels, self.dtype)))
         if self.speaker_embedding is not None:
             row = tf.cast(tf.gather(self.speaker_embedding, speaker), self.dtype)
             parts.append(tf.repeat(row[:, None], num_samples, 1))
         channels = tf.concat(parts, -1) if parts else None
-        return Condition(channels, draft, source, prediction), phase_cycles
+        return Condition(channels, source, prediction), phase_cycles
 
     def sample(self, noise, condition: Condition = UNCONDITIONAL) -> FlowOutput:
         """Return whole sounds [batch, time] and their density: output = noise scale + location.
 
         Given noise_<t, output_t is logistic (or normal) with this location and scale.
-
-        Args:
-          noise: float32 [batch, time] from `noise(...)`, times the temperature.
-          condition: from `condition(...)`.
         """
         return self.chunk(noise, condition, self.empty_pasts(tf.shape(noise)[0]))[0]
 
@@ -209,7 +185,7 @@ class ParallelWaveNet(tf.Module):
             later.append(past)
         flowed = condition.moved(compose(steps))
         if self.residual is None or condition.prediction is None:
-            return condition.add_draft(flowed), later
+            return flowed, later
         wave, tail = self.residual.wave(flowed, condition.prediction, pasts[-1][0])
         return wave, [*later, [tail]]
 

@@ -44,14 +44,7 @@ class WaveNetDensity:
         self.network, self.likelihood = network, likelihood
 
     def condition(self, frames, speaker, num_samples: int, side_frames: int = 0):
-        """Return the condition of `conditionals`, without a gradient.
-
-        Args:
-          frames: None where the network has none.
-          speaker: None where the network has none.
-          num_samples: requested.
-          side_frames: of `frames` on either side that are only neighbours; for a vocoder.
-        """
+        """Return the condition of `conditionals`, without a gradient; see `Network.clip_rows`."""
         config, network = self.network.config, self.network
         if not config.gate_inputs:
             return None
@@ -92,11 +85,8 @@ def freeze(network: tf.Module) -> None:
 def frozen_copy(network: Module, make: Callable[[], Module]) -> Module:
     """Return the same network with its own variables that no tape watches.
 
-    They are created at the call; in the scope of a Replicator every device gets them.
-
-    Args:
-      network: to copy.
-      make: returns an untrained one like it.
+    `make` returns an untrained one like it. Variables are created at the call; in the scope of a
+    Replicator every device gets them.
     """
 
     def frozen(make, **options):

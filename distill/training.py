@@ -1,6 +1,5 @@
 """Distillation of a student: from a trained teacher and recordings to a run directory."""
 
-import dataclasses
 import functools
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from distill.evaluation_callback import EvaluationCallback
 from distill.losses.discriminators import Discriminators
 from distill.losses.objective import Objective
 from distill.losses.unit_classifier import UnitClassifier, copied, load, save, train_units
-from distill.presets import DistillConfig
+from distill.presets import REMOVED, DistillConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, frozen_copy
 from replicator import Replicator
@@ -24,15 +23,12 @@ from replicator.training.step import is_single_device
 from replicator.training.training_run import TrainingRun
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import Corpus
-from wavenet.data.pipeline import ClipContext, clips, source_of
+from wavenet.data.pipeline import ClipContext, clips
 from wavenet.model import SpeechModel
-from wavenet.pitch_reader import train_pitch_reader
-from wavenet.presets import Feature
 from wavenet.training import FEATURES, HEARD, prepare_corpus, scan_folder
 
 KIND = "parallel-wavenet"
 CHANGEABLE = ("loop", "data_folder", "teacher", *HEARD)
-READER_FRAMES = 96  # of a clip that the reader of F0 learns from
 UNITS = "units.npz"  # of a run: the classifier of the perceptual losses
 
 
@@ -48,15 +44,9 @@ def distill(
 ) -> Outcome:
     """Distil or resume a run in `workdir` and return how it ended.
 
-    Args:
-      preset: its name.
-      config: everything that determines the result, with the teacher and the data.
-      teacher: from `load_teacher`; it is read and never written.
-      teacher_path: its location.
-      data: a folder of recordings, see `wavenet.data.recordings.scan`.
-      workdir: the run directory, created if missing; a run there must have the same configuration.
-      log: called with progress messages.
-      replicator: the devices; None: one device. It changes nothing but the time.
+    The teacher, from `load_teacher`, is read and never written. The run directory is created if
+    missing; a run there must have the same configuration. A replicator changes nothing but the
+    time.
 
     Raises:
       UserError, DataError, AudioError: with a line that explains what to do.
@@ -96,7 +86,6 @@ def _distill(
     )
 
     def start():
-        pretrain_pitch_reader(begun, config, teacher, corpus)
         others = () if opponent is None else opponent.trainable_variables
         state.start([*begun.trainable_variables, *others])
 
@@ -122,24 +111,6 @@ def discriminators(config: DistillConfig) -> Discriminators | None:
     if not config.loss.has_discriminators:
         return None
     return Discriminators(config.discriminators, config.seed)
-
-
-def pretrain_pitch_reader(
-    student: ParallelWaveNet, config: DistillConfig, teacher: SpeechModel, corpus: Corpus
-) -> None:
-    """Train the reader of F0 before the flows rely on it."""
-    if student.drafter is None or not config.pitch_steps:
-        return
-    channels = config.student.feature_channels
-    clip_samples = READER_FRAMES * config.student.hop_samples
-    source = source_of(corpus, "train", clip_samples, corpus_features(config, teacher))
-    train_pitch_reader(
-        student.drafter.reader,
-        source,
-        config.pitch_steps,
-        config.seed,
-        lambda frames: frames[..., :channels],
-    )
 
 
 def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
@@ -177,25 +148,15 @@ def _untrained(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     )
 
 
-def corpus_features(config: DistillConfig, teacher: SpeechModel) -> tuple[Feature, ...]:
-    """Return the frames of clips: the teacher's, and F0 for a student with a draft."""
-    theirs = teacher.config.data.features
-    extra = () if "f0" in theirs or not config.student.draft_passes else ("f0",)
-    return (*theirs, *extra)
-
-
 def corpus_for(
     config: DistillConfig, teacher: SpeechModel, data: Path, workdir: Path | None, log
 ) -> Corpus:
     """Return the recordings at the teacher's rate and level, with frames of its convention."""
-    features = corpus_features(config, teacher)
-    wanted = dataclasses.replace(
-        teacher.config, data=dataclasses.replace(teacher.config.data, features=features)
-    )
-    report = scan_folder(data, wanted, None if workdir is None else Path(workdir) / FEATURES)
+    features = None if workdir is None else Path(workdir) / FEATURES
+    report = scan_folder(data, teacher.config, features)
     for line in report.lines():
         log(line)
-    corpus = prepare_corpus(report, wanted, workdir, gain_db=teacher.gain_db)
+    corpus = prepare_corpus(report, teacher.config, workdir, gain_db=teacher.gain_db)
     known = teacher.known_speakers
     if known and corpus.speakers[: len(known)] != known:
         raise UserError(
@@ -213,23 +174,14 @@ def batches(
     shard_index: int = 0,
     num_shards: int = 1,
 ) -> tf.data.Dataset:
-    """Return the batches from `start_step` on, a function of the seed and the step alone.
-
-    Args:
-      corpus: the recordings.
-      config: of the run.
-      teacher: determines the frames.
-      start_step: number of the first batch.
-      shard_index: the equal part of their rows to return.
-      num_shards: number of equal parts.
-    """
+    """Return the batches from `start_step` on, a function of the seed and the step alone."""
     return clips(
         corpus,
         "train",
         clip_samples=config.clips.clip_samples,
         batch_size=config.clips.batch_size,
         seed=config.seed,
-        features=corpus_features(config, teacher),
+        features=teacher.config.data.features,
         start_step=start_step,
         shard_index=shard_index,
         num_shards=num_shards,
@@ -263,8 +215,10 @@ def run_config(
 
 
 def defaults_of(config: DistillConfig, teacher: SpeechModel) -> dict:
-    """Return the defaults of the settings in `run_config`."""
-    return {**defaults(config), "data": defaults(teacher.config.data)}
+    """Return the defaults of the settings in `run_config`, and those that were removed."""
+    known = defaults(config)
+    student = known["student"] | REMOVED["student"]
+    return {**known, **REMOVED, "student": student, "data": defaults(teacher.config.data)}
 
 
 def _classifier(run: TrainingRun, config: DistillConfig, corpus: Corpus) -> UnitClassifier | None:

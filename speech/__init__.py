@@ -4,8 +4,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from speech.parts import text_parts
-from speech.phonemes import MAX_CHARACTERS, EspeakError, TextError
+from speech.phonemes import MAX_CHARACTERS, EspeakError, TextError, text_parts
 from speech.voice import Voice, load, shipped
 
 __all__ = ["EspeakError", "TextError", "load", "shipped", "text_frames"]

@@ -40,11 +40,7 @@ class TensorFlowBackend:
 
 
 class AcousticModel(tf.Module):
-    """The weights as variables, and the networks on a batch.
-
-    Args:
-      config: how large. seed: of the first weights.
-    """
+    """The weights as variables, and the networks on a batch."""
 
     def __init__(self, config: VoiceConfig, seed: int = 0):
         super().__init__(name="acoustic")
@@ -55,8 +51,7 @@ class AcousticModel(tf.Module):
     def __call__(self, batch):
         """Return log-durations [batch, phonemes], melody [batch, frames, 2] and mel frames.
 
-        Args:
-          batch: see `training.batches`; the mel network is given the pitch of the recording.
+        The mel network is given the pitch of the recording.
         """
         backend, frame_mask = TensorFlowBackend(), batch["frame_mask"][..., None]
         hidden, lengths = network.encoder(

@@ -38,12 +38,10 @@ class Chain:
 
 
 def chain(numbers: Sequence[int], optional: Sequence[bool], states: int = STATES) -> Chain:
-    """Return the chain of a recording's phonemes.
+    """Return the chain of phonemes, whose Gaussians are `number * states` and the following ones.
 
-    Args:
-      numbers: of each phoneme's symbol; its Gaussians are `number * states` and the following ones.
-      optional: whether the phoneme may be missing; such a phoneme has a single state.
-      states: per phoneme; every second one between the first and the last is skippable.
+    An optional phoneme may be missing and has a single state. Of the others' states, every second
+    one between the first and the last is skippable.
     """
     state, unit, skippable = [], [], []
     for place, (number, missing) in enumerate(zip(numbers, optional, strict=True)):
@@ -112,12 +110,9 @@ def _traced(came: np.ndarray, total: np.ndarray, skippable: np.ndarray) -> np.nd
 
 
 def initial_path(frames: int, chain: Chain, weights: np.ndarray) -> np.ndarray:
-    """Return the states one after another, each as long as its weight, int [frames].
+    """Return the states one after another, each as long as its weight [states], int [frames].
 
-    Args:
-      frames: of the recording.
-      chain: of the recording.
-      weights: float [states], typical lengths up to a common factor; 0 leaves a state out.
+    A weight of 0 leaves a state out.
     """
     ends = np.cumsum(weights) / np.sum(weights) * frames
     return np.searchsorted(ends, np.arange(frames) + 0.5).clip(0, len(chain.state) - 1)
@@ -176,12 +171,7 @@ def align(
 ) -> Aligned:
     """Return the best path through every recording, by Viterbi training from the guesses.
 
-    Args:
-      features: of each recording, float [frames, channels].
-      chains: of each recording.
-      guesses: of each recording, int [frames], indices in its chain.
-      count: number of Gaussians.
-      rounds: at most; training ends when the likelihood rises by less than a thousandth of a nat.
+    Training ends when the likelihood of a frame rises by less than a thousandth of a nat.
     """
     paths, before = list(guesses), None
     gains: list[float] = []

@@ -35,11 +35,6 @@ def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -
 
     It is the mean, along the best path of dynamic time warping (steps of one frame in either or in
     both; Sakoe and Chiba 1978), of the root mean square difference over bands.
-
-    Args:
-      frames: float [frames, bands].
-      others: float [frames, bands].
-      unit_db: a difference of one, in dB.
     """
     square = np.sum(frames**2, axis=1)[:, None] + np.sum(others**2, axis=1)
     square = np.maximum(square - 2.0 * frames @ others.T, 0.0)
@@ -51,17 +46,10 @@ def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -
     for diagonal in range(2, rows + columns + 1):
         row = np.arange(max(1, diagonal - columns), min(rows, diagonal - 1) + 1)
         column = diagonal - row
-        before = np.stack(
-            [
-                total[row - 1, column - 1],
-                total[row - 1, column],
-                total[row, column - 1],
-            ]
-        )
+        came = [(row - 1, column - 1), (row - 1, column), (row, column - 1)]
+        before = np.stack([total[place] for place in came])
         best = np.argmin(before, axis=0)
-        lengths = np.stack(
-            [steps[row - 1, column - 1], steps[row - 1, column], steps[row, column - 1]]
-        )
+        lengths = np.stack([steps[place] for place in came])
         pick = np.arange(len(row))
         total[row, column] = before[best, pick] + cost[row - 1, column - 1]
         steps[row, column] = lengths[best, pick] + 1
@@ -91,11 +79,8 @@ def variance_corrections(
     made = np.concatenate([aligned(voice, e, scale, False) for e in examples])
     true = np.concatenate([e.mel for e in examples])
     bands = np.clip(true.std(axis=0) / made.std(axis=0), 1.0, MOST_STRETCH)
-    said = [~np.array([p.is_pause for p in e.phonemes]) for e in examples]
-    exact = sum(e.durations[s].sum() for e, s in zip(examples, said, strict=True))
-    guessed = sum(
-        voice.durations(e.phonemes)[0][s].sum() for e, s in zip(examples, said, strict=True)
-    )
+    pairs = [_lengths(voice, e) for e in examples]
+    exact, guessed = (np.concatenate(side).sum() for side in zip(*pairs, strict=True))
     return bands.astype(np.float32), float(exact / guessed)
 
 

@@ -9,8 +9,9 @@ state of phoneme or frame t, every block of dilation d is
     melody    hidden spread over frames, positions -> log2(F0 / 200 Hz) and the logit of voicing
     mel       the same with F0 and voicing -> smooth + voiced * exp(depth) * harmonics(F0)
 
-harmonics(F0) is the log-mel spectrum of a pulse train, see `harmonics.py`: where the harmonics of a
-voice lie need not be learnt. (Durations, F0 and mel in this order: Ren et al. 2021, FastSpeech 2.)
+harmonics(F0) is the log-mel spectrum of a pulse train, see `training.harmonics_table`: where the
+harmonics of a voice lie need not be learnt. (Durations, F0 and mel in this order: Ren et al. 2021,
+FastSpeech 2.)
 """
 
 import dataclasses
@@ -115,13 +116,8 @@ def encoder(
 ) -> tuple[Any, Any]:
     """Return the hidden states [..., phonemes, channels] and the log-durations [..., phonemes].
 
-    Args:
-      backend: the operations.
-      config: the sizes.
-      weights: by name.
-      numbers: int [..., phonemes].
-      contexts: [..., phonemes, CONTEXT_CHANNELS], see `inputs`.
-      mask: [..., phonemes, 1], 0 in padding; 1.0 where there is none.
+    Numbers are int [..., phonemes], contexts [..., phonemes, CONTEXT_CHANNELS]; the mask [...,
+    phonemes, 1] is 0 in padding, or 1.0 without any.
     """
     hidden = backend.gather(weights["embedding"], numbers) + _dense(weights, "context", contexts)
     hidden = _stack(backend, weights, "encoder", config.encoder_dilations, hidden * mask, mask)
@@ -131,15 +127,10 @@ def encoder(
 def melody(
     backend: Backend, config: VoiceConfig, weights: Weights, spread: Any, positions: Any, mask: Any
 ) -> Any:
-    """log2(F0 / 200 Hz) and the logit of voicing, [..., frames, 2].
+    """Return log2(F0 / 200 Hz) and the logit of voicing, [..., frames, 2].
 
-    Args:
-      backend: the operations.
-      config: the sizes.
-      weights: by name.
-      spread: the hidden states of each frame's phoneme, [..., frames, channels].
-      positions: [..., frames, POSITION_CHANNELS].
-      mask: [..., frames, 1] or 1.0.
+    `spread` has the hidden states of each frame's phoneme, positions are [..., frames,
+    POSITION_CHANNELS].
     """
     hidden = _dense(weights, "melody_in", spread) + _dense(weights, "melody_position", positions)
     hidden = _stack(backend, weights, "melody", config.melody_dilations, hidden * mask, mask)
@@ -156,17 +147,10 @@ def mel(
     harmonics: Any,
     mask: Any,
 ) -> Any:
-    """Mel frames, [..., frames, bands], in standard deviations around the mean of each band.
+    """Return mel frames, [..., frames, bands], in standard deviations around the mean of each band.
 
-    Args:
-      backend: the operations.
-      config: the sizes.
-      weights: by name.
-      spread: as for `melody`.
-      positions: as for `melody`.
-      pitch: [..., frames, 2], log2(F0 / 200 Hz) and voiced as 0 or 1.
-      harmonics: [..., frames, bands], those of F0 in the unit of the result.
-      mask: as for `melody`.
+    Arguments are as for `melody`; pitch is log2(F0 / 200 Hz) and voiced, [..., frames, 2], and
+    `harmonics` [..., frames, bands] are those of F0 in the unit of the result.
     """
     where = backend.join([positions, pitch])
     hidden = _dense(weights, "mel_in", spread) + _dense(weights, "mel_position", where)

@@ -129,11 +129,7 @@ _NOT_LAST = re.compile(
 
 
 def read_aloud(text: str) -> str:
-    """Return a text as it is read aloud, with periods at the ends of sentences alone.
-
-    Args:
-      text: US English with single spaces.
-    """
+    """Return US English as it is read aloud, with periods at the ends of sentences alone."""
     text = _AT.sub(" at ", text)
     text = _MONEY.sub(_money, text)
     text = _UNIT.sub(_measure, text)

@@ -25,6 +25,11 @@ STRESS_MARKS = {"'": PRIMARY, ",": SECONDARY, "%": UNSTRESSED, "=": UNSTRESSED}
 ENDINGS = {"?": QUESTION, ".": STOP, "!": STOP, "\u2026": STOP}
 SILENT = set(" .,;:!?-'\"()\u2013\u2014\u2018\u2019\u201c\u201d\u2026")
 
+LAST_LATIN = 0x24F
+SPELT_OUT = 6  # letters that a digit, or a letter of another script, sounds as long as
+SENTENCES, CLAUSES = re.compile(r"(?<=[.!?\u2026]\s)"), re.compile(r"(?<=[,;:]\s)")
+WORDS, CHARACTERS = re.compile(r"(?<=\s)"), re.compile(r"(?<=.)", re.S)
+
 _ENDS = re.compile(
     r"[.!?\u2026]+[\"'\u201d\u2019)]*(?=\s|$)|[,;:]+(?=\s|$)|\s[-\u2013]+\s|\u2014|[()]"
 )
@@ -131,7 +136,6 @@ def _program() -> str:
 
 
 def _answers(spoken: list[str]) -> list[str]:
-    """Return espeak-ng's answer for each clause."""
     lines = [line for words in spoken for line in (*_lines(words), SEPARATOR)]
     # The text is read from a pipe: it is never an argument, so it can be no option.
     command = [_program(), "-q", "-x", "--sep=/", "-b", "1", "-v", VOICE]
@@ -199,3 +203,37 @@ def phonemes(text: str) -> tuple[Phoneme, ...]:
             "speak it in parts."
         )
     return tuple(found)
+
+
+def spoken_length(words: str) -> int:
+    """Return the characters of a text, with digits and letters of other scripts spelt out."""
+    return len(words) + (SPELT_OUT - 1) * len(spelt_out(words))
+
+
+def spelt_out(words: str) -> list[str]:
+    """Return the characters of a text that are read out letter by letter or as words."""
+    return [c for c in words if c.isnumeric() or (c.isalpha() and ord(c) > LAST_LATIN)]
+
+
+def text_parts(words: str, most: int = MAX_CHARACTERS) -> list[str]:
+    """Return a text in parts of at most `most` spoken characters, split between sentences.
+
+    A sentence that is longer is split between clauses, else between words, else anywhere.
+    """
+    parts = [words]
+    for boundary in (SENTENCES, CLAUSES, WORDS, CHARACTERS):
+        pieces = (boundary.split(part) if spoken_length(part) > most else [part] for part in parts)
+        parts = _packed([piece for each in pieces for piece in each], most)
+    return [part for part in parts if part.strip()]
+
+
+def _packed(pieces: list[str], most: int) -> list[str]:
+    packed, length = [""], 0
+    for piece in pieces:
+        more = spoken_length(piece)
+        if length + more > most:
+            packed.append("")
+            length = 0
+        packed[-1] += piece
+        length += more
+    return packed

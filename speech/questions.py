@@ -38,12 +38,7 @@ def _statement(phoneme: Phoneme) -> Phoneme:
 
 
 def question_rise(spoken: Sequence[Phoneme], lengths: np.ndarray) -> np.ndarray:
-    """Return what the questions among phonemes add to log2(F0), float32 [frames].
-
-    Args:
-      spoken: the phonemes of a text.
-      lengths: frames of each, int [phonemes].
-    """
+    """Return what questions among phonemes of these lengths add to log2(F0), float32 [frames]."""
     ends = np.cumsum(lengths)
     rise = np.zeros(int(ends[-1]), np.float32)
     start = 0

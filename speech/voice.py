@@ -46,7 +46,7 @@ class Voice:
       config: their sizes.
       symbols: the number of each phoneme.
       weights: by name, float32; those of the networks, `harmonics` [steps, bands] (see
-        `harmonics.py`), `mel_mean`, `mel_std` and `mel_stretch` [bands].
+        `training.harmonics_table`), `mel_mean`, `mel_std` and `mel_stretch` [bands].
       spec: the content of model.json.
     """
 
@@ -56,11 +56,7 @@ class Voice:
     spec: dict[str, Any]
 
     def frames(self, text: str, speed: float = 1.0) -> np.ndarray:
-        """Mel frames, float32 [frames, bands], `above_silence`: 0 in silence, 1 at full scale.
-
-        Args:
-          text: see `phonemes`.
-          speed: how much faster than the recordings, 0.25 to 4.
+        """Return mel frames, float32 [frames, bands], `above_silence`: 0 to 1 at full scale.
 
         Raises:
           TextError: the text cannot be spoken, or would last more than MAX_FRAMES.

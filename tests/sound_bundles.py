@@ -28,7 +28,7 @@ SPEAKERS = ("anna", "ben", "cleo")
 MEL = DataConfig(RATE_HZ, ("mel",), mel_bands=7, mel_window_samples=64, level_db=-20.0)
 SILENT = DataConfig(RATE_HZ)
 STUDENTS = {
-    "draft": dict(draft_passes=2),
+    "plain": students.KINDS["plain"],
     "plain, speakers": dict(filter_width=3, noise="normal", speakers=2, speaker_channels=3),
     "residual": students.KINDS["residual"],
 }

@@ -76,8 +76,8 @@ CONFIGS = {
         ),
         parts=("8.3",),
     ),
-    # Noise by row, other rows' conditions, energies of the batch, a prepared state and classifier.
-    "distill": DistillConfig(
+    # Noise by row, other rows' conditions, energies of the batch, a prepared classifier.
+    "plain": DistillConfig(
         StudentConfig(
             flows=(1,),
             filter_width=2,
@@ -85,20 +85,14 @@ CONFIGS = {
             gate_channels=4,
             front_width=4,
             condition_channels=6,
-            draft_passes=1,
             sample_rate_hz=RATE_HZ,
         ),
         LossConfig(draws=2, squared=1.0, multi=0.0, feature=1.0, style=1.0, contrastive=0.3),
         ClipConfig(clip_samples=CLIP, batch_size=ROWS),
         ADAM,
         LOOP,
-        pitch_steps=2,
     ),
 }
-# A student without a draft, and so without a reader of F0.
-CONFIGS["plain"] = dataclasses.replace(
-    CONFIGS["distill"], student=dataclasses.replace(CONFIGS["distill"].student, draft_passes=0)
-)
 
 
 def make_data(folder: Path) -> None:
@@ -154,7 +148,7 @@ def train(
     common = dict(log=lambda line: None, replicator=replicator)
     if trainer == "wavenet":
         return sound_training.train("tiny", config, folder / "sounds", workdir, **common)
-    if trainer in ("distill", "plain"):
+    if trainer == "plain":
         teacher = folder / "teacher"
         model = load_teacher(teacher)
         data = folder / "sounds"

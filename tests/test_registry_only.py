@@ -18,7 +18,7 @@ BASES = {"Module", "Network", "Tabulated", "Protocol", "TrainedSpeechModel", "Bu
 ENDINGS = ("Model", "Network", "WaveNet", "PixelCNN", "Multiscale", "TrainConfig", "Bundle")
 LIKELIHOODS = {"Continuous", "HasEntropy", "LocationScale", "Normal", "Distribution"}
 DISTILLATIONS = {"FlowConfig", "GuidedConfig", "Autoregressive"}
-NOT_NETWORKS = {"Batches", "Optimizer", "Replicator", "Strategy", "SpeechModelLike"}
+NOT_NETWORKS = {"Batches", "Optimizer", "Replicator", "Strategy"}
 
 
 def trees(floors=FLOORS):

@@ -15,8 +15,8 @@ from autoregressive.samplers import register
 from autoregressive.symbols import State, Step
 from replicator.runs.errors import UserError
 from wavenet.network import WaveNet
-from wavenet.samplers.bunch_step import BunchStep, written_at
 from wavenet.samplers.numba.sampler import is_known, sampler_for
+from wavenet.samplers.vocoder import BunchStep, written_at
 from wavenet.samplers.xla import Rings
 from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
@@ -117,10 +117,7 @@ class WaveNetSymbols(SoundSymbols):
     ) -> tuple[tf.Tensor, Any]:
         """Return the parameters of n samples in one pass, and the network's state after them.
 
-        Args:
-          inputs: what it reads before each of them, [batch, n, ...].
-          state: of the network alone.
-          condition: [batch, n, channels], or None.
+        The inputs are those before each sample, [batch, n, ...]; the state is of the network alone.
         """
         given = self.given(condition)
         return self.stepped.step(inputs, state, *([] if given is None else [given]))

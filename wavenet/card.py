@@ -62,7 +62,6 @@ def frame_statistics(model: TrainedSpeechModel) -> dict:
 
 
 def _settings(stored: dict) -> str:
-    """Return the options of a run besides its preset's name."""
     preset = PRESETS.get(stored["preset"])
     if preset is None:
         return ""
@@ -72,15 +71,7 @@ def _settings(stored: dict) -> str:
 def provenance(
     given: ExportArguments, data: Path, config: TrainConfig, network: tf.Module, command: str
 ) -> dict:
-    """Return the provenance of a model of speech for model.json: `origin`, and minutes of train.
-
-    Args:
-      given: as for `origin`.
-      data: as for `origin`.
-      config: by which the recordings are read.
-      network: as for `origin`.
-      command: as for `origin`.
-    """
+    """Return the provenance of a model of speech for model.json: `origin`, and minutes of train."""
     train = scan_folder(data, config).of("train")
     minutes = sum(r.measured.seconds for r in train) / 60
     return origin(given, data, network, command) | {"train_minutes": round(minutes, 1)}
@@ -127,7 +118,6 @@ def _codec_line(codec: dict) -> str:
 
 
 def _speakers_table(by_speaker: dict) -> str:
-    """Return the measures of each speaker's recordings in a table, where there are several."""
     if not by_speaker:
         return ""
     rows = measure_table(by_speaker)

@@ -4,8 +4,9 @@ TensorFlow is imported where it is used, so that a help text need not wait for i
 """
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -86,16 +87,24 @@ def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str
     data = given.data or training_data(given.model)
     corpus = dev_corpus(model, data, given.speaker)
     copies = COPIES if given.copy_synthesis is None else given.copy_synthesis
+    rest = (copies, given.seed, given.split, given.temperatures)
+    figures = reported(given, model, data, lambda page: evaluate(model, corpus, *rest, page))
+    return figures, format_report(figures)
+
+
+def reported(
+    given: EvaluateArguments,
+    model: Any,
+    data: Path,
+    evaluate: "Callable[[ListeningPage | None], dict]",
+) -> dict:
+    """Return the figures of an evaluation and what they are of; write the page, if one is asked."""
     page = listening_page(given, model.sample_rate_hz)
-    figures = {
-        "model": str(given.model),
-        "step": model.spec.get("step"),
-        "data": str(data),
-        **evaluate(model, corpus, copies, given.seed, given.split, given.temperatures, page),
-    }
+    named = {"model": str(given.model), "step": model.spec.get("step"), "data": str(data)}
+    figures = named | evaluate(page)
     if page is not None:
         page.write()
-    return figures, format_report(figures)
+    return figures
 
 
 def listening_page(given: EvaluateArguments, sample_rate_hz: int) -> "ListeningPage | None":

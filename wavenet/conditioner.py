@@ -1,7 +1,7 @@
 """From mel frames to the condition of every sub-frame: spectrum, pitch and linear prediction."""
 
 import math
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -9,6 +9,7 @@ from likelihoods.initial import Initial
 from wavenet.features import MelConvention
 from wavenet.linear_prediction import MelPrediction
 from wavenet.pitch_reader import HIGHEST_HZ, LOWEST_HZ, REFERENCE_HZ, PitchReader
+from wavenet.upsampling import interpolated
 
 FRAME_WIDTH = 5  # frames that the first layer reads
 SIDE_FRAMES = 8  # around a clip, as many as any conditioner reads
@@ -29,53 +30,15 @@ class Condition(NamedTuple):
     """Period of the voice in samples, float32 [batch, rows]; of no meaning where unvoiced."""
 
 
-class ConditionerConfig(Protocol):
-    """The part of a network's configuration that its conditioner depends on."""
-
-    @property
-    def feature_channels(self) -> int:
-        """Channels of a frame."""
-
-    @property
-    def conditioner_units(self) -> int:
-        """Units of the first layer."""
-
-    @property
-    def condition_channels(self) -> int:
-        """Channels that the gates read."""
-
-    @property
-    def subframes(self) -> int:
-        """Rows of the condition per frame."""
-
-    @property
-    def prediction_order(self) -> int:
-        """Coefficients of the linear prediction; 0: none."""
-
-    @property
-    def reads_pitch(self) -> bool:
-        """Whether F0 and voicing are read."""
-
-    @property
-    def pitch_bins(self) -> int:
-        """Bins of F0 of the reader; 0: it returns a number."""
-
-    @property
-    def compute_dtype(self) -> str:
-        """float64 makes the conditioner compute in it, any other in float32."""
-
-
 class Conditioner(tf.Module):
     """Two dense layers over standardised frames, with pitch and linear prediction from the frames.
 
     Args:
-      config: of the network.
+      config: of a WaveNet or of a student.
       mel: the convention of the frames, whose channels come first; F0 and voicing may follow.
     """
 
-    def __init__(
-        self, config: ConditionerConfig, initial: Initial, mel: MelConvention, name="conditioner"
-    ):
+    def __init__(self, config: Any, initial: Initial, mel: MelConvention, name="conditioner"):
         super().__init__(name=name)
         self.config, self.mel = config, mel
         self.dtype = tf.float64 if config.compute_dtype == "float64" else tf.float32
@@ -129,7 +92,7 @@ class Conditioner(tf.Module):
         columns = [local, mel[:, near:-near]]
         if pitch is not None:
             columns.append(pitch[:, near:-near])
-        return self._described(self._interpolated(tf.concat(columns, -1)))
+        return self._described(interpolated(tf.concat(columns, -1), self.config.subframes))
 
     def hidden(self, mel, pitch):
         """Return the units of the first layer, [batch, frames - 4, conditioner_units]."""
@@ -174,18 +137,6 @@ class Conditioner(tf.Module):
         still = self._cast(still)
         side = self.reader.side_frames
         return mel[:, side:-side], pitch + still
-
-    def _interpolated(self, frames):
-        """Return [batch, (frames - 2) * subframes, channels], linear between frame centres."""
-        count = self.config.subframes
-        offset = (tf.range(count, dtype=frames.dtype) + 0.5) / count - 0.5
-        before, after = tf.nn.relu(-offset)[:, None], tf.nn.relu(offset)[:, None]
-        rows = (
-            frames[:, :-2, None] * before
-            + frames[:, 1:-1, None] * (1.0 - before - after)
-            + frames[:, 2:, None] * after
-        )
-        return tf.reshape(rows, [tf.shape(frames)[0], -1, frames.shape[-1]])
 
     def _described(self, rows) -> Condition:
         channels, bands = self.config.condition_channels, self.mel.bands

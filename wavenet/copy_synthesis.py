@@ -29,13 +29,7 @@ SoundsCallback = Callable[[str, Sequence[np.ndarray], Sequence[dict]], None]
 
 
 def model_system(model, seed: int, temperature: float = 1.0) -> System:
-    """Return a model of speech as a system, given a recording's own frames and speaker.
-
-    Args:
-      model: a `SpeechModel`, or another with its `generate`.
-      seed: of the noise.
-      temperature: see its `generate`.
-    """
+    """Return a model of speech as a system, given a recording's own frames and speaker."""
 
     def synthesise(item: dict, length: int) -> np.ndarray:
         known = model.known_speakers
@@ -75,10 +69,6 @@ def baselines(mel: MelConvention, seed: int) -> dict[str, System]:
     that follow the sound as far as the mel allows, which is clearly better. world: the recording
     analysed and resynthesised by WORLD, which sees more than the mel; where pyworld is installed.
     recording: the recording itself, the ceiling of every measure without a reference.
-
-    Args:
-      mel: the convention of their frames.
-      seed: of the first phases.
     """
     with_world = is_installed("pyworld")
     return {
@@ -111,12 +101,6 @@ def compare(
     """Return for each system "real_time_factor" and "measures" {name: `intervals.Measure`}.
 
     The factor is seconds of computing per second of sound, one sound at a time.
-
-    Args:
-      systems: by name.
-      items: dev recordings at the convention's rate, at least one.
-      mel: see `measures.measure`.
-      on_sounds: see `SoundsCallback`.
     """
     return {name: _compared(name, systems[name], items, mel, on_sounds) for name in systems}
 

@@ -24,13 +24,7 @@ class Density:
         self._window = tf.function(self._of_window, autograph=False, reduce_retracing=True)
 
     def log_prob(self, levels: np.ndarray, frames=None, speaker: int | None = None) -> np.ndarray:
-        """Return the nats of every sample given those before it, float32 [samples].
-
-        Args:
-          levels: int32 [samples].
-          frames: float32 [frames, channels] or None.
-          speaker: an index or None.
-        """
+        """Return the nats of levels int32 [samples] given those before each, float32 [samples]."""
         condition = self._condition(len(levels), frames, speaker)
         parts = []
         for start in range(0, len(levels), self.window_samples):

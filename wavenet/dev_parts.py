@@ -11,12 +11,10 @@ DevPart = Literal["choose", "report", "dev"]
 
 
 def dev_part(items: Sequence[dict], part: DevPart) -> list[dict]:
-    """Return the items, sorted by "name", that belong to a part of dev.
+    """Return the items, each with a "name" and sorted by it, that belong to a part of dev.
 
-    Args:
-      items: each with a "name".
-      part: "choose" takes the second, fourth, ... item and "report" the others; "dev" takes all. A
-        single item is in every part.
+    "choose" takes the second, fourth, ... item and "report" the others; "dev" takes all. A single
+    item is in every part.
 
     Raises:
       ValueError: the part is unknown.

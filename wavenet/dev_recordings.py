@@ -22,14 +22,9 @@ def dev_recordings(
 ) -> list[dict]:
     """Return the dev recordings of speakers that a network knows, see `corpus.full_recordings`.
 
-    Recordings longer than `LONGEST_SECONDS` are cut to bound memory.
-
-    Args:
-      network: with speakers, recordings of unknown ones are left out and "speaker" is its number.
-      corpus: the corpus whose dev split is taken.
-      features: see `corpus.full_recordings`.
-      known: the names of the network's speakers, in the order of their numbers.
-      part: see `dev_parts.dev_part`.
+    Recordings longer than `LONGEST_SECONDS` are cut to bound memory. For a network with speakers,
+    `known` names them in the order of their numbers: recordings of others are left out, and
+    "speaker" is the network's number.
 
     Raises:
       UserError: none is left.

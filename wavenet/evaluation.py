@@ -48,16 +48,9 @@ def evaluate(
 ) -> dict:
     """Return the figures of a model on the dev recordings of a corpus, as for `evaluate --json`.
 
-    Args:
-      model: at the corpus's rate, features and level.
-      corpus: the recordings.
-      copies: dev recordings (their first three seconds) that the model and the baselines
-        resynthesise from their own features, at least 1, evenly spaced by name; for a model with
-        frames.
-      seed: of the noise.
-      part: of the dev split, see `dev_parts.dev_part`.
-      temperatures: further temperatures besides 1.
-      on_sounds: see `copy_synthesis.SoundsCallback`; for a model with frames.
+    A model with frames and the baselines resynthesise `copies` recordings (their first three
+    seconds), evenly spaced by name, from their own features. Temperatures are further ones besides
+    1.
 
     Returns:
       A dict with bits_per_sample, real_time_factor (seconds of computing per second of sound, batch
@@ -91,14 +84,7 @@ def evaluate(
 
 
 def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus) -> dict:
-    """Return the last figures of any model of speech: codec, dev and not_measured, see `evaluate`.
-
-    Args:
-      items: of dev.
-      part: of dev that they belong to.
-      seconds: of them that were measured.
-      corpus: that they are from.
-    """
+    """Return the last figures of a model of speech: codec, dev and not_measured, see `evaluate`."""
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
     samples = [len(item["waveform"]) for item in items]
     return {
@@ -109,12 +95,7 @@ def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus
 
 
 def dev_corpus(model: SpeechModel, data: Path, speaker: str | None = None) -> Corpus:
-    """Return the dev recordings of a folder, prepared as the model needs them.
-
-    Args:
-      model: determines rate, features and level.
-      data: a folder of recordings.
-      speaker: one that the model knows, whose recordings alone are taken; None: all.
+    """Return the dev recordings of a folder, of one speaker if named, prepared as the model needs.
 
     Raises:
       UserError: the model does not know the speaker or there is no such recording.
@@ -162,7 +143,6 @@ def _compared(
 
 
 def _untrained(model: SpeechModel, items: list[dict]) -> dict:
-    """Return the bits of linear prediction from the mel, for a model that reads one."""
     network = model.config.network
     mel = model.config.data.mel(network.hop_samples)
     if mel is None or not model.conditional:

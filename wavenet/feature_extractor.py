@@ -1,6 +1,6 @@
 """The conditioning frames that a model of speech computes from a recording, and its speakers."""
 
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -9,51 +9,20 @@ from wavenet.data import audio
 from wavenet.data.recorded_level import RecordedFrames, level_gain_db, recorded_frames
 from wavenet.features.mel import above_silence, mel_spectrogram
 from wavenet.features.pitch import fundamental_frequency, log_f0_features
-from wavenet.presets import DataConfig
-
-
-class SpeechModelLike(Protocol):
-    """The requirements of `FeatureExtraction` on a model of speech."""
-
-    @property
-    def data(self) -> DataConfig:
-        """The data of its training."""
-
-    @property
-    def hop_samples(self) -> int:
-        """Samples between two frames."""
-
-    @property
-    def gain_db(self) -> float:
-        """Gain of recordings before anything else."""
-
-    @property
-    def level_db(self) -> float | None:
-        """RMS of its training recordings, after the gain; None: unknown."""
-
-    @property
-    def known_speakers(self) -> tuple[str, ...]:
-        """Names in the order of their numbers."""
-
-    def level_gain_db(self, waveform: np.ndarray) -> float:
-        """Return the gain that brings a recording to the model's level."""
-
-    def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
-        """Return the frames of a waveform that is already amplified."""
-
-    def speaker_number(self, name: str | None) -> int | None:
-        """Return the number of a speaker."""
 
 
 class FeatureExtraction:
-    """A mixin for models of speech: frames by the model's own conventions, speakers by name."""
+    """A mixin for models of speech: frames by the model's own conventions, speakers by name.
+
+    The model has `data` of its training, `hop_samples`, `gain_db`, `level_db` and `known_speakers`.
+    """
 
     @property
-    def sample_rate_hz(self: SpeechModelLike) -> int:
+    def sample_rate_hz(self: Any) -> int:
         """Sample rate of its sounds."""
         return self.data.sample_rate_hz
 
-    def frames(self: SpeechModelLike, waveform: np.ndarray) -> RecordedFrames:
+    def frames(self: Any, waveform: np.ndarray) -> RecordedFrames:
         """Return the conditioning frames of a recording, brought to the model's own level.
 
         The frames keep the recording's gain (`frames.gain_db`, in dB), so that `generate(frames)`
@@ -70,11 +39,11 @@ class FeatureExtraction:
         frames = self.frames_at_level(audio.amplify(waveform, gain_db))
         return recorded_frames(frames, gain_db)
 
-    def level_gain_db(self: SpeechModelLike, waveform: np.ndarray) -> float:
+    def level_gain_db(self: Any, waveform: np.ndarray) -> float:
         """Return the gain of `frames` for a recording, in dB, see `data.recorded_level`."""
         return level_gain_db(waveform, self.gain_db, self.level_db)
 
-    def frames_at_level(self: SpeechModelLike, waveform: np.ndarray) -> np.ndarray:
+    def frames_at_level(self: Any, waveform: np.ndarray) -> np.ndarray:
         """Return the frames of a waveform that has the model's own level already."""
         mel, pitch = self.data.mel(self.hop_samples), self.data.pitch(self.hop_samples)
         columns = []
@@ -92,7 +61,7 @@ class FeatureExtraction:
             columns.append(log_f0_features(f0_hz, voiced, pitch.reference_hz))
         return np.concatenate(columns, axis=1)
 
-    def speaker_number(self: SpeechModelLike, name: str | None) -> int | None:
+    def speaker_number(self: Any, name: str | None) -> int | None:
         """Return the number of a speaker (None: the first), or None for a model without speakers.
 
         Raises:

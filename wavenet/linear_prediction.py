@@ -26,12 +26,7 @@ HANN_POWER = 0.375  # mean square of a Hann window
 
 
 class MelPrediction:
-    """Linear prediction of a fixed order from mel frames of one convention.
-
-    Args:
-      mel: the convention of the frames; they are `above_silence`.
-      order: K, the number of coefficients.
-    """
+    """Linear prediction of order K from mel frames, `above_silence`, of one convention."""
 
     def __init__(self, mel: MelConvention, order: int):
         if order < 1:
@@ -114,22 +109,18 @@ def levinson(correlation):
     return coefficients, error
 
 
-def predictions(wave, coefficients, past_samples: int = 0):
-    """Return p_t = sum_k a_k(t) x_(t-k), [batch, time], of a sound [batch, past_samples + time].
+def predictions(wave, coefficients):
+    """Return p_t = sum_k a_k(t) x_(t-k), [batch, time], of a sound [batch, time].
 
-    Args:
-      wave: the sound, silent before its first sample.
-      coefficients: [batch, rows, order], a row for time / rows samples.
-      past_samples: samples in front of the requested ones.
+    The sound is silent before its first sample. Coefficients are [batch, rows, order], a row for
+    time / rows samples.
     """
     order, rows = coefficients.shape[-1], tf.shape(coefficients)[1]
-    short = max(0, order - past_samples)
-    padded = tf.pad(wave, [[0, 0], [short, 0]])
-    first = past_samples + short
-    time = tf.shape(wave)[1] - past_samples
+    padded = tf.pad(wave, [[0, 0], [order, 0]])
+    time = tf.shape(wave)[1]
     shape = [tf.shape(wave)[0], rows, -1]
     taps = (
-        coefficients[..., k - 1, None] * tf.reshape(padded[:, first - k : first - k + time], shape)
+        coefficients[..., k - 1, None] * tf.reshape(padded[:, order - k : order - k + time], shape)
         for k in range(1, order + 1)
     )
     return tf.reshape(tf.add_n(list(taps)), [shape[0], time])

@@ -20,7 +20,7 @@ OPUS_RATES_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)
 BEFORE_PEERS = ("recording", "teacher", "model", "student")
 CONTROLS = (
     *("world", "griffin_lim_mel_consistent", "griffin_lim"),
-    *("draft", "source_filter", "untrained"),
+    *("source_filter", "untrained"),
 )
 WIDTH, HEIGHT = 360, 128  # of a spectrogram, in pixels
 STYLE = """
@@ -32,13 +32,7 @@ img { border-radius: 4px } figcaption { font-weight: 600 } h2 { font-size: 1.1re
 
 
 class ListeningPage:
-    """A collector of the sounds of `copy_synthesis.compare`, which writes the page.
-
-    Args:
-      path: of the file.
-      title: of the page.
-      sample_rate_hz: of every sound.
-    """
+    """A collector of the sounds of `copy_synthesis.compare`, which writes the page."""
 
     def __init__(self, path: Path, title: str, sample_rate_hz: int):
         self.path, self.title, self._rate_hz = path, title, sample_rate_hz
@@ -46,13 +40,7 @@ class ListeningPage:
         self._names: list[str] = []
 
     def __call__(self, system: str, sounds: Sequence[np.ndarray], items: Sequence[dict]) -> None:
-        """Keep a system's sounds of the first `RECORDINGS` dev recordings.
-
-        Args:
-          system: its name.
-          sounds: float32 [samples] each.
-          items: the recordings, with "name" and "text".
-        """
+        """Keep a system's sounds of the first `RECORDINGS` dev recordings."""
         self._sounds[system] = list(sounds[:RECORDINGS])
         self._names = [item.get("text") or item["name"] for item in items[:RECORDINGS]]
 
@@ -93,13 +81,9 @@ class ListeningPage:
 
 
 def ordered(systems: Iterable[str]) -> list[str]:
-    """Return the names of systems in the order of a page, those of one model together.
-
-    Args:
-      systems: by name; NAME_at_T is NAME at another temperature, NAME_draft the draft of NAME.
-    """
+    """Return the names of systems in the order of a page; NAME_at_T follows NAME."""
     names = list(systems)
-    families = {name: name.rsplit("_at_", 1)[0].removesuffix("_draft") for name in names}
+    families = {name: name.rsplit("_at_", 1)[0] for name in names}
 
     def rank(name: str) -> tuple[int, int]:
         family = families[name]
@@ -113,12 +97,7 @@ def ordered(systems: Iterable[str]) -> list[str]:
 
 
 def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:
-    """Return the sound as an Ogg file of Opus, about 4 kB per second.
-
-    Args:
-      sound: float [samples] in [-1, 1].
-      sample_rate_hz: one of `OPUS_RATES_HZ`.
-    """
+    """Return a float sound [samples] in [-1, 1] as an Ogg file of Opus, about 4 kB per second."""
     file = io.BytesIO()
     soundfile.write(file, sound, sample_rate_hz, format="OGG", subtype="OPUS")
     return file.getvalue()

@@ -114,7 +114,6 @@ class SpeechModel(TrainedSpeechModel):
     def _drawn(
         self, request: Request, backend: Backend, chunk_samples: int
     ) -> Iterator[np.ndarray]:
-        """Yield levels int32 [batch, up to chunk_samples] of a request."""
         self.passes.clear()
         return stream(self.network, request, backend, chunk_samples, self.passes)
 
@@ -245,7 +244,6 @@ def load(path: Path, compute_dtype: ComputeDtype | None = None) -> SpeechModel:
 
 
 def _config(stored: Any, path: Path) -> TrainConfig:
-    """Return the configuration in a run's config.json of a WaveNet, after a check of its keys."""
     return checked_config(stored, path, (KIND,), {"preset", "gain_db", "speakers"}, config_from)
 
 

@@ -102,13 +102,7 @@ class WaveNet(Network):
         return levels if self.config.reads_levels else self.codec.scale(levels)
 
     def condition(self, frames=None, speaker=None, num_samples: int | None = None):
-        """Return the condition that does not depend on the sound, [batch, time, channels], or None.
-
-        Args:
-          frames: [batch, frames, feature_channels], one frame every `hop_samples` samples.
-          speaker: int32 [batch].
-          num_samples: length in samples; by default frames * hop_samples.
-        """
+        """Return the condition independent of the sound, see `Network.condition`, or None."""
         check_condition(self.config, frames, speaker)
         if self.config.speakers and frames is None and num_samples is None:
             raise ValueError("`num_samples` must be given when there are no `frames`.")
@@ -125,22 +119,12 @@ class WaveNet(Network):
     def __call__(self, inputs, condition=None):
         """Return the parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
 
-        They are float32, or float64 where `compute_dtype` is.
-
-        Args:
-          inputs: [batch, time] from `inputs(levels)`; the network shifts them by one itself.
-          condition: [batch, time, channels] from `condition(...)`, or None.
+        They are float32, or float64 where `compute_dtype` is; see `Network`.
         """
         return self.resumed(inputs, condition)[0]
 
     def training_parameters(self, inputs, frames=None, speaker=None):
-        """Return the parameters of every sample of training clips, [batch, time, parameters].
-
-        Args:
-          inputs: as for a call.
-          frames: as for `condition`.
-          speaker: as for `condition`.
-        """
+        """Return the parameters of every sample of training clips, [batch, time, parameters]."""
         condition = None
         if self.config.feature_channels or self.config.speakers:
             condition = self.condition(frames, speaker, inputs.shape[1])
@@ -158,13 +142,8 @@ class WaveNet(Network):
         """Return the parameters of a call, and the input of every layer [batch, time, residual].
 
         Both begin after the first `skipped` inputs, which the front reads and the layers do not.
-
-        Args:
-          inputs: as for a call.
-          condition: as for a call.
-          pasts: the earlier inputs of every layer, [batch, its `past_steps`, residual]; None:
-            zeros.
-          skipped: number of inputs before those that the layers read.
+        Without `pasts`, the earlier inputs of every layer [batch, its `past_steps`, residual] are
+        zeros.
         """
         if self.context_stack is not None:
             condition = self._with_context(self.context_stack, inputs, condition)
@@ -199,11 +178,8 @@ class WaveNet(Network):
     def of_past(self, past, condition=None):
         """Return the parameters of every sample [batch, time, parameters], given the one before.
 
-        The network as a causal one: output t reads `past` up to t. It has no context stack.
-
-        Args:
-          past: [batch, time], see `shifted`.
-          condition: [batch, time, channels], or None.
+        The network as a causal one: output t reads `past` [batch, time], see `shifted`, up to t. It
+        has no context stack.
         """
         hidden, prediction = self._front(past)
         return self.head(self.stack(hidden, condition), prediction)

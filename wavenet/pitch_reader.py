@@ -31,8 +31,6 @@ class PitchReader(tf.Module):
       channels: of its layers.
       bins: of F0 between 60 and 600 Hz, evenly on a logarithmic scale; 0: F0 is one number, trained
         by its error.
-      padded: every layer pads its frames with zeros, and each frame gets an estimate; otherwise the
-        `side_frames` on either side get none.
     """
 
     def __init__(
@@ -40,12 +38,11 @@ class PitchReader(tf.Module):
         features: int,
         initial: Initial,
         channels: int = 96,
-        padded: bool = False,
         bins: int = 0,
         name="pitch_reader",
     ):
         super().__init__(name=name)
-        self.padded, self.bins, inputs = padded, bins, (features, channels, channels)
+        self.bins, inputs = bins, (features, channels, channels)
         self.kernels = [
             initial.kernel([width, size, channels], f"kernel_{i}", gain)
             for i, (width, size, gain) in enumerate(zip(WIDTHS, inputs, GAINS, strict=True))
@@ -56,13 +53,7 @@ class PitchReader(tf.Module):
         self.head_bias = initial.zeros([outputs], "head_bias")
 
     def __call__(self, frames):
-        """Return log2(F0 / 200 Hz) and the logit of voicing, [batch, frames] each.
-
-        Without padding they are those of [batch, frames - 2 side_frames].
-
-        Args:
-          frames: float [batch, frames, features].
-        """
+        """Return log2(F0 / 200 Hz) and the logit of voicing, [batch, frames - 2 side_frames]."""
         raw = self._outputs(frames)
         if self.bins:
             return _likeliest(raw[..., :-1]), raw[..., -1]
@@ -70,12 +61,7 @@ class PitchReader(tf.Module):
         return tf.clip_by_value(raw[..., 0], low, high), raw[..., 1]
 
     def loss(self, frames, pitch):
-        """Return the loss of F0 and voicing, []: see `pitch_loss` and `class_loss`.
-
-        Args:
-          frames: as for a call.
-          pitch: [batch, frames that get an estimate, 2].
-        """
+        """Return the loss of F0 and voicing of the frames that get an estimate, []."""
         if self.bins:
             raw = self._outputs(frames)
             return class_loss(raw[..., :-1], raw[..., -1], pitch)
@@ -85,18 +71,10 @@ class PitchReader(tf.Module):
     def _outputs(self, frames):
         hidden = frames
         for kernel, bias in zip(self.kernels, self.biases, strict=True):
-            if self.padded:
-                side = kernel.shape[0] // 2
-                hidden = tf.pad(hidden, [[0, 0], [side, side], [0, 0]])
             sums = tf.nn.conv1d(hidden, tf.cast(kernel, hidden.dtype), 1, "VALID")
             hidden = tf.nn.relu(sums + tf.cast(bias, sums.dtype))
         raw = tf.matmul(hidden, tf.cast(self.head_kernel, hidden.dtype))
         return raw + tf.cast(self.head_bias, raw.dtype)
-
-    def pitch(self, frames):
-        """Return F0 features [batch, frames, 2], as `log_f0_features`, without a gradient."""
-        octaves, logit = self(tf.cast(frames, tf.float32))
-        return tf.stop_gradient(tf.stack([octaves, tf.cast(logit > 0.0, tf.float32)], -1))
 
     @property
     def side_frames(self) -> int:
@@ -126,12 +104,9 @@ def _likeliest(logits):
 def class_loss(logits, logit, pitch):
     """Return the cross-entropy of the bins of F0 where voiced, plus that of voicing, [].
 
-    The target is a normal distribution around F0 over the bins, 25 cents wide.
-
-    Args:
-      logits: [batch, frames, bins].
-      logit: [batch, frames], of voicing.
-      pitch: [batch, frames, 2], log2(F0 / 200 Hz) and 0 or 1, of `log_f0_features`.
+    The target is a normal distribution around F0 over the bins, 25 cents wide. Logits are [batch,
+    frames, bins], those of voicing [batch, frames], the pitch [batch, frames, 2] of
+    `log_f0_features`.
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     cents = 1200.0 * (truth[..., tf.newaxis] - _centres(logits.shape[-1], logits.dtype))
@@ -142,23 +117,17 @@ def class_loss(logits, logit, pitch):
     return tf.reduce_mean(voiced * error) / share + tf.reduce_mean(doubt)
 
 
-def pitch_loss(octaves, logit, pitch, voiced_share=None):
+def pitch_loss(octaves, logit, pitch):
     """Return the error of F0 in semitones where voiced, plus a cross-entropy of voicing, [].
 
-    The error is squared up to a semitone and linear beyond: a missed octave is one mistake.
-
-    Args:
-      octaves: [batch, frames], of a `PitchReader`.
-      logit: [batch, frames], of a `PitchReader`.
-      pitch: [batch, frames, 2], log2(F0 / 200 Hz) and 0 or 1, of `log_f0_features`.
-      voiced_share: the voiced share of the whole batch, if these frames are part of one.
+    The error is squared up to a semitone and linear beyond: a missed octave is one mistake. Octaves
+    and logits, [batch, frames], are those of a reader; `pitch` is as for `class_loss`.
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     off = tf.abs(12.0 * (octaves - truth))
     error = tf.reduce_mean(voiced * tf.minimum(tf.square(off), off))
     doubt = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(voiced, logit))
-    share = tf.reduce_mean(voiced) if voiced_share is None else voiced_share
-    return error / tf.maximum(share, 1e-3) + doubt
+    return error / tf.maximum(tf.reduce_mean(voiced), 1e-3) + doubt
 
 
 def train_pitch_reader(
@@ -166,15 +135,10 @@ def train_pitch_reader(
 ) -> float:
     """Train the reader on F0 and voicing of clips of frames, and return the last loss.
 
-    Args:
-      reader: to train.
-      source: of `wavenet.data.pipeline.source_of`, whose frames end in the two F0 channels.
-      steps: updates of 16 clips.
-      seed: of the order of clips.
-      prepare: from the frames [batch, frames, channels] to the reader's input.
+    The source's frames end in the two F0 channels; `prepare` makes the reader's input of them.
     """
     state = TrainState(reader, READER_OPTIMIZER, steps)
-    side = 0 if reader.padded else reader.side_frames
+    side = reader.side_frames
 
     @tf.function(autograph=False)
     def update(frames):

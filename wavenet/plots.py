@@ -79,13 +79,9 @@ def _check(waveforms: dict[str, np.ndarray]) -> None:
 
 
 def spectrogram_figure(waveforms: dict[str, np.ndarray], sample_rate_hz: int) -> Figure:
-    """Return a figure of each waveform above its spectrogram, on one scale of decibels.
+    """Return a figure of each waveform by title above its spectrogram, on one scale of decibels.
 
     The colours span DB_RANGE dB below the loudest point of all plots; 0 dB is a full-scale sine.
-
-    Args:
-      waveforms: title -> float [samples] in [-1, 1].
-      sample_rate_hz: of all of them.
     """
     _check(waveforms)
     arrays = {title: np.asarray(w, np.float64) for title, w in waveforms.items()}

@@ -28,7 +28,7 @@ from wavenet.data.corpus_export import export_npz
 from wavenet.networks import make_network
 from wavenet.presets import TrainConfig
 from wavenet.samplers.fixed_point import FixedPointSampler
-from wavenet.samplers.xla import XlaSampler
+from wavenet.samplers.xla import ChunkSampler, XlaSampler
 from wavenet.sound_network import Network
 from wavenet.training import (
     CHANGEABLE,
@@ -56,15 +56,8 @@ def export_run(
 ) -> Path:
     """Write a folder whose `python run.py` trains the network elsewhere, and return the folder.
 
-    Args:
-      preset: as for `training.train`.
-      config: as for `training.train`.
-      data: as for `training.train`.
-      folder: new, or without checkpoints.
-      workdir: a run directory to resume from; without one, or one without checkpoints, the weights
-        start as the seed determines.
-      tensor_float_32: let an accelerator multiply in TensorFloat32.
-      log: as for `training.train`.
+    Arguments are as for `training.train`; the folder is new, or without checkpoints. The weights
+    are those of the newest checkpoint in `workdir`, else those of the seed.
 
     Raises:
       UserError, DataError, AudioError: with a line that explains what to do.
@@ -182,18 +175,10 @@ def export_sampler(
     (`pasts_0` is that of the first layer), and `passes` int32 [] replaces the parameters.
 
     `noise` takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] and `start` int32
-    [], the position of the chunk. `condition` takes `frames` [batch, num_frames, features] and
-    `speaker` int32 [batch], whichever the network has. `sampler_state.npz` is the initial state.
-
-    Args:
-      folder: may hold other exported functions.
-      network: with a context stack, `chunk_samples` must be its block.
-      batch: a fixed size.
-      chunk_samples: a fixed size.
-      num_frames: of the sounds to be made, fixed (samples, where there are no frames); None exports
-        no `condition`.
-      sampler: "fixed-point" takes no context stack.
-      tensor_float_32: let an accelerator multiply in TensorFloat32.
+    [], the position of the chunk. `condition`, for sounds of `num_frames`, takes `frames` [batch,
+    num_frames, features] and `speaker` int32 [batch], whichever the network has.
+    `sampler_state.npz` is the initial state. With a context stack, `chunk_samples` must be its
+    block.
     """
     made = FixedPointSampler(network) if sampler == "fixed-point" else XlaSampler(network)
     functions = {
@@ -221,7 +206,7 @@ def _named(state: NamedTuple) -> dict[str, Any]:
     return named
 
 
-def _chunk(sampler: XlaSampler | FixedPointSampler, batch: int, samples: int):
+def _chunk(sampler: ChunkSampler, batch: int, samples: int):
     network = sampler.network
     noise_channels, initial = network.likelihood.noise_channels, sampler.initial_state(batch)
     state = _named(initial)

@@ -52,11 +52,7 @@ class ResidualLayer(tf.Module):
         """Return the next hidden state [batch, time, residual] and the skip [batch, time, skip].
 
         The condition may have fewer rows than `hidden`, each of which stands for as many steps.
-
-        Args:
-          hidden: [batch, time, residual].
-          condition: [batch, rows, channels], or None.
-          past: the input before these steps, [batch, past_steps, residual]; None: zeros.
+        Without the past [batch, past_steps, residual] the input before these steps is zeros.
         """
         dtype = hidden.dtype
         weights = tf.concat(list(tf.unstack(self.gate_kernel)), 0)
@@ -123,13 +119,7 @@ class ResidualStack(tf.Module):
         return self.with_hiddens(hidden, condition)[0]
 
     def with_hiddens(self, hidden, condition, pasts=None):
-        """Return the scaled sum of skips, and the input of every layer [batch, time, residual].
-
-        Args:
-          hidden: as for a layer.
-          condition: as for a layer.
-          pasts: every layer's `past`; None: zeros.
-        """
+        """Return the scaled sum of skips, and the input of every layer [batch, time, residual]."""
         skips, hiddens = 0.0, []
         for i, layer in enumerate(self.layers):
             hiddens.append(hidden)
@@ -148,13 +138,7 @@ def stack_of(config: WaveNetConfig, initial: Initial, condition_channels: int) -
 
 
 def causal_taps(past, hidden, dilation: int) -> list[tf.Tensor]:
-    """Return the taps h[t - j dilation], oldest first, each [batch, time, channels].
-
-    Args:
-      past: the steps before `hidden`, a multiple of the dilation.
-      hidden: [batch, time, channels].
-      dilation: in steps.
-    """
+    """Return the taps h[t - j dilation], oldest first, each [batch, time, channels]."""
     time = hidden.shape[1] if hidden.shape[1] is not None else tf.shape(hidden)[1]
     joined = tf.concat([past, hidden], 1)
     taps = [joined[:, first : first + time] for first in range(0, past.shape[1], dilation)]

@@ -17,7 +17,8 @@ from replicator.runs.progress import Progress
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level
-from wavenet.mel_file import read_frames
+from wavenet.features.frame_statistics import unlike
+from wavenet.features.mel import above_silence
 from wavenet.plots import spectrogram_png
 from wavenet.sample_arguments import SampleArguments
 
@@ -36,12 +37,7 @@ def sample(
 ) -> int:
     """Write the sounds of `onepass sample ...` and return the exit status.
 
-    Ctrl-C keeps what has been synthesised so far.
-
-    Args:
-      given: the options.
-      load: returns the model of a path.
-      read_text: makes the frames of `--text`; None: texts are refused.
+    Ctrl-C keeps what has been synthesised so far. Without `read_text`, texts are refused.
     """
     _check(given)
     model = load(given.model)
@@ -77,11 +73,7 @@ class _Source:
 
 
 class _Written:
-    """Records of sounds while they are written: levels, beginnings, time.
-
-    Args:
-      gain_db: of their recording, which is taken back.
-    """
+    """Records of sounds while they are written: levels, beginnings, time."""
 
     def __init__(self, rate_hz: int, rows: int, gain_db: float):
         self.rate_hz, self.seconds, self.samples, self.made = rate_hz, 0.0, 0, 0
@@ -154,7 +146,6 @@ def _passes(given: SampleArguments) -> int | None:
 
 
 def _plot_and_report(paths, written: _Written, model, recording: np.ndarray | None) -> None:
-    """Plot the sounds next to the recording and print a summary."""
     rate_hz, beginnings = written.rate_hz, np.concatenate(written.beginnings, 1)
     for row, path in enumerate(paths):
         plotted = {"sampled": beginnings[row]}
@@ -192,7 +183,6 @@ def _duration(samples: int, rate_hz: int) -> str:
 
 
 def _image(path: Path) -> Path:
-    """Return the file of a sound's spectrogram."""
     return path.with_suffix(".png")
 
 
@@ -231,7 +221,6 @@ def _check_ability(given: SampleArguments, model) -> None:
 
 
 def _recording_file(given: SampleArguments, model) -> Path | None:
-    """Return the recording to resynthesise or to continue; None for neither."""
     if given.mel or given.text or not (given.recording or model.conditional or given.prime_seconds):
         return None
     return given.recording or sorted(shipped.recordings_folder().glob("dev/*.flac"))[0]
@@ -252,7 +241,7 @@ def _source(
             raise UserError("`--text` is not available here: there is no reader of texts.")
         return _Source(frames=read_text(model, given.text, given.speed))
     if given.mel:
-        return _Source(frames=read_frames(given.mel, model, given.force))
+        return _Source(frames=_mel_frames(given.mel, model, given.force))
     if path is None:
         return _Source()
     sound = audio.read_sound(path)
@@ -293,3 +282,42 @@ def _prime(
 def _whole_blocks(model, samples: int) -> int:
     network = model.config.network
     return samples - samples % (network.context_block_samples if network.context_layers else 1)
+
+
+def _mel_frames(path: Path, model, force: bool) -> np.ndarray:
+    """Return the frames of an npy file as the model reads them, float32 [frames, bands]."""
+    mel = _stored_mel(path, model.data.mel_bands)
+    convention, trained = model.data.mel(model.hop_samples), model.frame_statistics
+    frames = above_silence(mel, convention)
+    if trained is not None and not force:
+        why = unlike(frames, trained, convention)
+        if why:
+            raise UserError(f"{path} is of another convention: {why}. --force takes it anyway.")
+    return frames
+
+
+def _stored_mel(path: Path, bands: int) -> np.ndarray:
+    """Return the logarithms of an npy file, float32 [frames, bands].
+
+    It holds them so, or as HiFi-GAN stores them, [bands, frames] or [1, bands, frames].
+    """
+    try:
+        mel = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path} cannot be read as an npy file.") from error
+    shape = getattr(mel, "shape", None)
+    if shape is not None and len(shape) == 3 and shape[0] == 1:
+        mel = mel[0]
+    if shape is not None and mel.ndim == 2 and mel.shape[0] == bands != mel.shape[1]:
+        mel = mel.T
+    if shape is None or mel.ndim != 2 or mel.shape[1] != bands or mel.dtype.kind not in "fiu":
+        raise UserError(
+            f"{path} must hold numbers [frames, {bands}], [{bands}, frames] or [1, {bands}, "
+            f"frames], got {shape}."
+        )
+    if not len(mel):
+        raise UserError(f"{path} has no frames.")
+    bad = ~np.isfinite(mel).all(axis=1)
+    if bad.any():
+        raise UserError(f"{path} contains NaN or infinity, first in frame {bad.argmax()}.")
+    return mel.astype(np.float32)

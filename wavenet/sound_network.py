@@ -108,9 +108,7 @@ class Network(tf.Module):
 def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:
     """Return the bias that the output starts from, [parameters]: means and scales, or zeros.
 
-    Args:
-      likelihood: of the output.
-      reach: distance of means from 0, of the amplified full scale.
+    `reach` is the distance of means from 0, of the amplified full scale.
     """
     located = with_scales(likelihood)
     if located is None:
@@ -133,13 +131,7 @@ def speaker_row(config: WaveNetConfig, embedding: tf.Variable | None, speaker):
 
 
 def check_condition(config, frames, speaker) -> None:
-    """Raise ValueError for frames or a speaker that a network does not read.
-
-    Args:
-      config: of the network, with `feature_channels` and `speakers`.
-      frames: or None.
-      speaker: or None.
-    """
+    """Raise ValueError for frames or a speaker that a network does not read."""
     for name, value, field in (
         ("frames", frames, "feature_channels"),
         ("speaker", speaker, "speakers"),

@@ -1,12 +1,12 @@
 """The common part of every trained model of speech, and its storage."""
 
 import dataclasses
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from replicator.runs.field_rules import at_least, require
-from wavenet.feature_extractor import FeatureExtraction, SpeechModelLike
+from wavenet.feature_extractor import FeatureExtraction
 from wavenet.features.frame_statistics import FrameStatistics, stored_statistics
 from wavenet.presets import DataConfig
 
@@ -92,18 +92,6 @@ def request_of(condition: tuple, num_samples: int) -> Request:
     )
 
 
-class TrainedSpeechModelLike(SpeechModelLike, Protocol):
-    """The requirements of `TrainedSpeechModel` on a model."""
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """The content of model.json."""
-
-    @property
-    def temperature(self) -> float:
-        """At which it speaks unless another is asked for."""
-
-
 class TrainedSpeechModel(FeatureExtraction):
     """A mixin for a network with its speakers: its inputs and requests."""
 
@@ -125,7 +113,7 @@ class TrainedSpeechModel(FeatureExtraction):
         return self.network.config.hop_samples
 
     @property
-    def level_db(self: TrainedSpeechModelLike) -> float | None:
+    def level_db(self: Any) -> float | None:
         """RMS of the recordings that it was trained on, after the gain; None: not known."""
         return self.spec.get("level_db", self.data.level_db)
 
@@ -150,7 +138,7 @@ class TrainedSpeechModel(FeatureExtraction):
         return float(self.spec.get("temperature", 1.0))
 
     def _request(
-        self: TrainedSpeechModelLike,
+        self: Any,
         condition,
         seed,
         num,
@@ -187,14 +175,7 @@ def _standardised_by(network: Any) -> FrameStatistics | None:
 
 
 def spec_of_speech(kind: str, stored: dict, data: DataConfig, network) -> dict[str, Any]:
-    """Return the content of model.json of any model of speech.
-
-    Args:
-      kind: of the model.
-      stored: the run's config.json.
-      data: of its training.
-      network: its configuration.
-    """
+    """Return the content of model.json of any model of speech, from its run's config.json."""
     mel, pitch = data.mel(network.hop_samples), data.pitch(network.hop_samples)
     return {
         "kind": kind,

@@ -45,13 +45,8 @@ def train(
 ) -> Outcome:
     """Train or resume a run in `workdir` and return how it ended.
 
-    Args:
-      preset: its name.
-      config: everything that determines the result.
-      data: a folder of recordings, see `scan`.
-      workdir: the run directory, created if missing; a run there must have the same configuration.
-      log: called with progress messages.
-      replicator: the devices; None: one device. It changes nothing but the time.
+    The run directory is created if missing; a run there must have the same configuration. A
+    replicator changes nothing but the time.
 
     Raises:
       UserError, DataError, AudioError: with a line that explains what to do.
@@ -148,15 +143,7 @@ def batches(
     shard_index: int = 0,
     num_shards: int = 1,
 ) -> tf.data.Dataset:
-    """Return the batches from `start_step` on, a function of the seed and the step alone.
-
-    Args:
-      corpus: the recordings.
-      config: of the run.
-      start_step: number of the first batch.
-      shard_index: the equal part of their rows to return.
-      num_shards: number of equal parts.
-    """
+    """Return the batches from `start_step` on, a function of the seed and the step alone."""
     return clips(
         corpus,
         "train",
@@ -186,10 +173,7 @@ def clip_context(config: TrainConfig) -> ClipContext:
 def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = None) -> ScanReport:
     """Return the contents of a folder of recordings, by the rules of the configuration.
 
-    Args:
-      data: the folder.
-      config: its `data` has the rules.
-      cache_folder: see `scan`; one that does not exist is not created.
+    A cache folder that does not exist is not created.
 
     Raises:
       DataError: there is no recording for train or none for dev.
@@ -215,11 +199,7 @@ def prepare_corpus(
 ) -> Corpus:
     """Return the recordings with their frames, cached in the run directory if there is one.
 
-    Args:
-      report: of the scan.
-      config: of the run.
-      workdir: the run directory, or None.
-      gain_db: see `prepare`; None: as the configuration's level requires.
+    Without a gain they get the level of the configuration.
     """
     hop = config.network.hop_samples
     pitch = config.data.pitch(hop)

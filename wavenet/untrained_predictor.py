@@ -26,16 +26,12 @@ STEP = 2.0 / 65535.0  # between two levels of 16 bits
 def untrained_bits(
     items: Sequence[dict], mel: MelConvention, order: int = ORDER
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bits per sample of each recording, [recordings], and how many samples each has.
+    """Return bits per sample of each recording, [recordings], and the number of samples of each.
 
     Every sample is a 16-bit level, whose probability is that of its bin under a mixture of logistic
-    distributions around the prediction; the mixture's weights are those that make all these
-    recordings most probable, and nothing else is fitted.
-
-    Args:
-      items: each with "waveform", float [samples] in [-1, 1] at the convention's rate.
-      mel: of the frames that the prediction is made from.
-      order: coefficients of the linear prediction.
+    distributions around the prediction of this order; the mixture's weights are those that make all
+    these recordings most probable, and nothing else is fitted. Each item has its "waveform",
+    [samples] in [-1, 1].
     """
     prediction = MelPrediction(mel, order)
     pairs = [_over_gain(item["waveform"], mel, prediction) for item in items]
@@ -86,7 +82,6 @@ def _bin_probabilities(residual: np.ndarray, half_bin: np.ndarray) -> np.ndarray
 
 
 def _fitted_weights(probabilities: np.ndarray) -> np.ndarray:
-    """Return the weights [scales] that maximise the likelihood, by expectation maximisation."""
     weights = np.full(len(SCALES), 1.0 / len(SCALES))
     for _ in range(ITERATIONS):
         responsibilities = (1.0 / (probabilities @ weights)) @ probabilities

@@ -1,6 +1,6 @@
 """From conditioning frames to one condition per sample, by learned upsampling."""
 
-from typing import Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -9,35 +9,15 @@ from likelihoods.initial import Initial
 FRAME_GAIN = 4.0  # frames lie between 0, silence, and 1; what tells them apart is a quarter of that
 
 
-class Upsampling(Protocol):
-    """The part of a network's configuration that its upsampling follows."""
-
-    @property
-    def feature_channels(self) -> int:
-        """Channels of a frame."""
-
-    @property
-    def condition_channels(self) -> int:
-        """Channels of the upsampled condition."""
-
-    @property
-    def frame_width(self) -> int:
-        """Frames that the first convolution reads, odd."""
-
-    @property
-    def upsample_factors(self) -> tuple[int, ...]:
-        """Factors from the frame rate up to the sample rate."""
-
-
 class FrameUpsampler(tf.Module):
     """A convolution over frames, then transposed convolutions up to the sample rate.
 
     "y = f(h), a transposed convolutional network" (WaveNet, section 2.5). Each transposed
     convolution has stride s and width 3 s, starts as linear interpolation, and is computed as one
-    matrix product of three neighbouring frames.
+    matrix product of three neighbouring frames. The configuration is a WaveNet's or a student's.
     """
 
-    def __init__(self, config: Upsampling, initial: Initial, name="upsampler"):
+    def __init__(self, config: Any, initial: Initial, name="upsampler"):
         super().__init__(name=name)
         channels = config.condition_channels
         self.frame_width = config.frame_width
@@ -66,11 +46,8 @@ class FrameUpsampler(tf.Module):
 def upsample(frames, kernel, factor: int):
     """Return [batch, frames * factor, channels] from [batch, frames, channels].
 
-    Args:
-      frames: [batch, frames, channels].
-      kernel: [3 * channels, factor * channels]; its rows read the frame before, this and the next
-        one, its columns are the `factor` outputs of a frame. The edge frames are repeated outwards.
-      factor: outputs per frame.
+    The rows of the kernel [3 * channels, factor * channels] read the frame before, this and the
+    next one; its columns are the outputs of a frame. The edge frames are repeated outwards.
     """
     before = tf.concat([frames[:, :1], frames[:, :-1]], 1)
     after = tf.concat([frames[:, 1:], frames[:, -1:]], 1)
@@ -79,10 +56,22 @@ def upsample(frames, kernel, factor: int):
     return tf.reshape(out, [batch, count * factor, channels])
 
 
-def _interpolation(factor: int, channels: int):
-    """Return the kernel of `upsample` that interpolates linearly between frame centres."""
-    offset = (tf.range(factor, dtype=tf.float32) + 0.5) / factor - 0.5
+def interpolated(frames, count: int):
+    """Return [batch, (frames - 2) * count, channels], linear between the frames' centres."""
+    before, here, after = (share[:, None] for share in _shares(count, frames.dtype))
+    rows = (
+        frames[:, :-2, None] * before + frames[:, 1:-1, None] * here + frames[:, 2:, None] * after
+    )
+    return tf.reshape(rows, [tf.shape(frames)[0], -1, frames.shape[-1]])
+
+
+def _shares(count: int, dtype=tf.float32):
+    """Return the shares of the frame before, this and the next one in each of its samples."""
+    offset = (tf.range(count, dtype=dtype) + 0.5) / count - 0.5
     before, after = tf.nn.relu(-offset), tf.nn.relu(offset)
-    shares = tf.stack([before, 1.0 - before - after, after])
-    kernel = tf.einsum("jf,cd->jcfd", shares, tf.eye(channels))
+    return before, 1.0 - before - after, after
+
+
+def _interpolation(factor: int, channels: int):
+    kernel = tf.einsum("jf,cd->jcfd", tf.stack(_shares(factor)), tf.eye(channels))
     return tf.reshape(kernel, [3 * channels, factor * channels])

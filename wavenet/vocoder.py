@@ -89,14 +89,9 @@ class VocoderWaveNet(Network):
         return self.codec.scale(levels)
 
     def condition(self, frames=None, speaker=None, num_samples: int | None = None):
-        """Return the condition of every sample, float32 [batch, time, channels].
+        """Return the condition of every sample, float32 [batch, time, channels], see `Network`.
 
         Its channels are those of `Condition`, in that order; it does not depend on the sound.
-
-        Args:
-          frames: [batch, frames, feature_channels], one frame every `hop_samples` samples.
-          speaker: int32 [batch], for a network with speakers.
-          num_samples: length in samples; by default frames * hop_samples.
         """
         rows = self.rows(frames, speaker)
         whole = tf.repeat(rows, self.row_samples, 1)
@@ -105,10 +100,7 @@ class VocoderWaveNet(Network):
     def rows(self, frames, speaker=None, side_frames: int = 0):
         """Return the condition of every sub-frame, [batch, rows, channels].
 
-        Args:
-          frames: as for `condition`.
-          speaker: as for `condition`.
-          side_frames: of `frames` on either side that get no row, see `Conditioner`.
+        `side_frames` of the frames on either side get no row, see `Conditioner`.
         """
         check_condition(self.config, frames, speaker)
         made = self.conditioner(frames, side_frames)
@@ -150,16 +142,8 @@ class VocoderWaveNet(Network):
     def resumed(self, inputs, condition, pasts=None, skipped: int = 0, row_samples: int = 1):
         """Return parameters of whole bunches, and every layer's input [batch, steps, residual].
 
-        Both begin after the first `skipped` inputs, which front and head read and the layers do
-        not.
-
-        Args:
-          inputs: as for a call.
-          condition: as for a call.
-          pasts: the earlier inputs of every layer, [batch, its `past_steps`, residual]; None:
-            zeros.
-          skipped: whole bunches, 0 unless `row_samples` is 1.
-          row_samples: as for a call.
+        Both begin after the first `skipped` inputs, whole bunches, which front and head read and
+        the layers do not; see `Network.resumed`.
         """
         made = self.split(tf.cast(condition, self.front_dtype))
         bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, row_samples)
@@ -173,33 +157,15 @@ class VocoderWaveNet(Network):
         return wave, hiddens
 
     def training_parameters(self, inputs, frames, speaker=None):
-        """Return the parameters of every sample of training clips, [batch, time, parameters].
-
-        Args:
-          inputs: as for a call.
-          frames: with `SIDE_FRAMES` neighbours on either side.
-          speaker: int32 [batch] or None.
-        """
+        """Return the parameters of training clips whose frames have `SIDE_FRAMES` neighbours."""
         return self(inputs, self.rows(frames, speaker, SIDE_FRAMES), self.row_samples)
 
     def clip_rows(self, frames, speaker, num_samples: int, side_frames: int = 0):
-        """Return the condition of every sub-frame of these samples, [batch, rows, channels].
-
-        Args:
-          frames: as for `rows`.
-          speaker: as for `rows`.
-          num_samples: that are asked for.
-          side_frames: as for `rows`.
-        """
+        """Return the condition of every sub-frame of these samples, [batch, rows, channels]."""
         return self.rows(frames, speaker, side_frames)[:, : -(-num_samples // self.row_samples)]
 
     def of_rows(self, inputs, rows):
-        """Return the parameters [batch, time, parameters] of any number of samples.
-
-        Args:
-          inputs: as for a call.
-          rows: from `clip_rows`, of these samples.
-        """
+        """Return the parameters of any number of samples, whose condition is from `clip_rows`."""
         time = tf.shape(inputs)[1]
         beyond = tf.shape(rows)[1] * self.row_samples - time
         padded = tf.pad(inputs, [[0, 0], [0, beyond]])
@@ -233,24 +199,18 @@ class VocoderWaveNet(Network):
     def front(self, residuals, scaled, taps):
         """Return the input of the first layer, [..., residual_channels].
 
-        Args:
-          residuals: those before the step, oldest first, [..., front_width] each.
-          scaled: see `residuals`.
-          taps: [..., pitch_taps], or None without.
+        Residuals and scaled samples are those before the step, oldest first, [..., front_width]
+        each.
         """
         inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
         hidden = tf.matmul(inputs, tf.cast(self.front_kernel, inputs.dtype))
         return tf.cast(hidden + tf.cast(self.front_bias, hidden.dtype), self.dtype)
 
     def pitch_taps(self, residual, period):
-        """Residuals around one period before every sample, [batch, time, pitch_taps].
+        """Return residuals around one period before every sample, [batch, time, pitch_taps].
 
         Tap j of time t is e at t - period + j - pitch_taps + AHEAD + 1; bunches of up to four read
         those of their first sample. All lie in the past, since no period is as short as that.
-
-        Args:
-          residual: [batch, time] each.
-          period: [batch, time] each.
         """
         taps, longest = self.config.pitch_taps, self.config.longest_period
         padded = tf.pad(residual, [[0, 0], [longest + taps, 0]])
@@ -264,13 +224,7 @@ class VocoderWaveNet(Network):
         return tf.cast(tf.clip_by_value(tf.round(period), shortest, longest), tf.int32)
 
     def head(self, skips, bottom: "_Bottom", skipped: int = 0):
-        """Return the mixture's parameters of e_t, [batch, time, parameters], from the skips.
-
-        Args:
-          skips: of the layers.
-          bottom: the inputs.
-          skipped: samples of `bottom` before these.
-        """
+        """Return the mixture's parameters of e_t after `skipped` samples, [batch, time, ...]."""
         config = self.config
         units = 2 * config.head_channels
         given = self.from_layers(skips)
@@ -304,13 +258,7 @@ class VocoderWaveNet(Network):
         return raw + tf.cast(self.head2_bias, raw.dtype)
 
     def in_wave_units(self, raw, predicted, log_gain):
-        """Return the mixture over x from that over e: mean p + g m, log-scale log g + s.
-
-        Args:
-          raw: [..., parameters].
-          predicted: [...].
-          log_gain: [...].
-        """
+        """Return the mixture over x from that over e: mean p + g m, log-scale log g + s."""
         weights, means, log_scales = tf.split(raw, self.likelihood.sections, -1)
         gain = log_gain[..., None]
         means = predicted[..., None] + tf.exp(gain) * means

@@ -87,10 +87,7 @@ class FlowEngine:
     def run(self, state: FlowState, noise, condition=None) -> tuple[FlowOutput, FlowState]:
         """Return the flows' output for the next noise, float32 [batch, time], and the next state.
 
-        Args:
-          state: from `initial_state` or the previous run; it is consumed.
-          noise: float32 [batch, time], whole bunches unless it is the last.
-          condition: [batch, time, channels] of these samples, or None.
+        The noise has whole bunches unless it is the last; the state is consumed.
 
         Raises:
           ValueError: a shape that does not fit the flows or the state, or a consumed state.

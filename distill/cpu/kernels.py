@@ -75,12 +75,10 @@ def _packed(parts: list[np.ndarray], widths: tuple[int, ...]) -> np.ndarray:
 
 
 def _element(builder, pointer, index, kind=VECTOR):
-    """Load the element `index` of the array at `pointer`."""
     return builder.load(builder.gep(pointer, [index], source_etype=kind), align=FLOAT_BYTES)
 
 
 def _row_pointers(builder, address, stride, kind=VECTOR):
-    """Return pointers to `ROWS` rows."""
     return [
         pointer_at(builder, builder.add(address, builder.mul(stride, integer(row))), kind)
         for row in range(ROWS)
@@ -102,7 +100,6 @@ def _add_products(builder, sums, weights, x, x_stride, inputs):
 
 
 def _store_rows(builder, y, y_stride, rows):
-    """Store rows [ROWS][vectors]."""
     for pointer, row in zip(_row_pointers(builder, y, y_stride), rows, strict=True):
         for v, value in enumerate(row):
             at = builder.gep(pointer, [integer(v)], source_etype=VECTOR)
@@ -168,7 +165,6 @@ def _values(builder, slots):
 def _gate_panel(
     typing_context, z, stride, weights, bias, x, x_stride, lag, taps, inputs, c, c_inputs, width
 ):
-    """Compute one panel of `gate_rows`."""
 
     def emit(context, builder, signature, arguments):
         z, stride, weights, bias, x, x_stride, lag, taps, inputs, c, c_inputs, width = arguments
@@ -200,7 +196,6 @@ def _gate_panel(
 def _product_panel(
     typing_context, y, stride, weights, bias, base, base_stride, x, x_stride, inputs, floor, width
 ):
-    """Compute one panel of `product_rows`."""
 
     def emit(context, builder, signature, arguments):
         y, stride, weights, bias, base, base_stride, x, x_stride, inputs, floor, width = arguments

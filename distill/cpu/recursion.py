@@ -1,4 +1,4 @@
-"""The recursion from residual to wave on a CPU, one sample after the other; see `synthesis`."""
+"""The compiled recursion from residual to wave on a CPU, see `residual.synthesise`."""
 
 import numpy as np
 
@@ -12,11 +12,8 @@ def wave(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the wave float32 [batch, time], and its last K samples; equal in any batch and chunks.
 
-    Args:
-      residual: float32 [batch, time], in units of the gain.
-      prediction: of these samples; the last row may be shorter.
-      tail: float32 [batch, K], the samples before the first, oldest first.
-      row_samples: samples per row.
+    The residual is in units of the gain; the tail has the K samples before it, oldest first. The
+    last row of the prediction may be shorter.
     """
     coefficients = as_compiled(np.asarray(prediction.coefficients), np.float32)
     gain = np.exp(np.asarray(prediction.log_gain, np.float32))

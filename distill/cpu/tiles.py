@@ -102,7 +102,6 @@ def _reserve_rows(packed, chunk, sound, place, rows):
 
 @compiled
 def _front(packed, chunk, scratch, sound, place, start, rows):
-    """Compute the first layer's input, from the noise before each sample."""
     sizes, flow = packed.sizes, packed.flows[packed.layers[place].flow]
     row_bytes = sizes.residual_vectors * VECTOR_BYTES
     target = _reserve_rows(packed, chunk, sound, place, rows)
@@ -152,7 +151,6 @@ def _layer(packed, chunk, scratch, sound, place, rows):
 
 @compiled
 def _head(packed, scratch, flow, rows):
-    """Compute the flow's outputs from the rectified `hidden`."""
     sizes, weights = packed.sizes, _address(packed.memory)
     row_bytes = sizes.residual_vectors * VECTOR_BYTES
     hidden, between = _address(scratch.hidden), _address(scratch.units)
@@ -193,17 +191,7 @@ def _gates_of_bunch(packed, chunk, scratch, sound, number, member, start, rows):
 
 @compiled
 def _compose(sizes, chunk, scratch, sound, flow, start, rows):
-    """Compute the flow's output, and location and scale of all flows so far.
-
-    Args:
-      sizes: of the flows.
-      chunk: the arrays of the chunk.
-      scratch: the thread's memory.
-      sound: index of the sound.
-      flow: the packed flow.
-      start: the first sample; there is a row for each sample a bunch apart.
-      rows: number of rows.
-    """
+    """Compute the flow's output, and location and scale of all flows so far."""
     lowest, bunch = np.float32(sizes.min_log_scale), sizes.bunch
     for row in range(rows):
         log_scale = scratch.outputs[row, 1]

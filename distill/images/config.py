@@ -134,6 +134,5 @@ class FlowConfig(DistillConfig):
 
 
 def _check_terms(targets: GuidedTargets | FlowTargets, *others: str) -> None:
-    """Raise ValueError where all terms are off."""
     if not any(getattr(targets, name) for name in ("kl", *others)):
         raise UserError("`kl` must be above 0 where no other term is.")

@@ -25,10 +25,7 @@ LEAST = 1e-6  # of a mean square to divide by
 def classifier_for(dataset: ImageDataset, size: int, folder: Path) -> Classifier:
     """Return the classifier in a folder, trained first on the training images if there is none.
 
-    Args:
-      dataset: the training images.
-      size: of the sub-sampled images that it reads, in pixels.
-      folder: where the classifier is kept.
+    It reads images sub-sampled to `size` pixels.
 
     Raises:
       UserError: the images have no classes.
@@ -62,12 +59,7 @@ class Features:
         return features_apart(self.statistics(drawn, images))
 
     def statistics(self, drawn, images) -> dict[str, tf.Tensor]:
-        """Return the means over batches for `features_apart`.
-
-        Args:
-          drawn: float32 [batch, height, width, channels] in [-1, 1].
-          images: float32 [batch, height, width, channels] in [-1, 1].
-        """
+        """Return the means for `features_apart` of batches of images, float32 in [-1, 1]."""
         found, wanted = self(drawn), tf.stop_gradient(self(images))
         return {
             "features": tf.reduce_mean(found, 0),
@@ -77,11 +69,7 @@ class Features:
 
 
 def features_apart(means: dict[str, tf.Tensor]):
-    """Return the squared difference of two batches' mean features, relative to their size, [].
-
-    Args:
-      means: of `Features.statistics`.
-    """
+    """Return the squared difference of `Features.statistics`, relative to their size, []."""
     apart = tf.reduce_mean(tf.square(means["features"] - means["wanted_features"]))
     return apart / tf.maximum(means["feature_energy"], LEAST)
 

@@ -216,10 +216,6 @@ def of_whole(means: dict[str, tf.Tensor], batch: dict) -> dict[str, tf.Tensor]:
 
     Functions of these have the value of the whole in every share, and the mean over shares has its
     gradient.
-
-    Args:
-      means: of the share.
-      batch: with the means of the whole, see `GlobalBatchLoss`; or the whole itself.
     """
     return {
         name: mean + tf.stop_gradient(batch[name] - mean) if name in batch else mean

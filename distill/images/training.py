@@ -43,15 +43,9 @@ def distill(
 ) -> Outcome:
     """Distil or resume a run in `workdir`, an ordinary image model, and return how it ended.
 
-    Args:
-      preset: its name.
-      config: everything that determines the result, with the teacher and the data.
-      teacher: a whole model; it is read and never written.
-      teacher_path: its location.
-      data: images with the teacher's conditions, see `read_corpus`.
-      workdir: the run directory, created if missing; a run there must have the same configuration.
-      log: called with progress messages.
-      replicator: the devices; None: one device. It changes nothing but the time.
+    The teacher, a whole model, is read and never written; the images have its conditions. The run
+    directory is created if missing; a run there must have the same configuration. A replicator
+    changes nothing but the time.
 
     Raises:
       UserError, DataError: with a line that explains what to do.

@@ -30,13 +30,7 @@ class Verdict:
 
 
 class Convolutions(tf.Module):
-    """2-D convolutions with rectifiers between them; the last returns scores.
-
-    Args:
-      shapes: kernel height and width and the strides of both, for each layer.
-      channels: of the hidden layers.
-      initial: of the weights.
-    """
+    """2-D convolutions with rectifiers between them; the last returns scores."""
 
     def __init__(self, shapes, channels: int, initial: Initial, name: str):
         super().__init__(name=name)
@@ -53,9 +47,7 @@ class Convolutions(tf.Module):
     def __call__(self, image, frozen: bool = False) -> Verdict:
         """Return the verdict on float32 [batch, height, width, 1].
 
-        Args:
-          image: the input.
-          frozen: give the weights no gradient, so that it flows to the image alone.
+        Frozen weights get no gradient, so that it flows to the image alone.
         """
         features: list[tf.Tensor] = []
         for kernel, bias, strides in zip(self.kernels, self.biases, self.strides, strict=True):
@@ -104,12 +96,7 @@ class PeriodDiscriminator(tf.Module):
 
 
 class Discriminators(tf.Module):
-    """All discriminators of a run.
-
-    Args:
-      config: their kinds and widths.
-      seed: of the initial weights.
-    """
+    """All discriminators of a run."""
 
     def __init__(self, config: DiscriminatorConfig, seed: int = 0):
         super().__init__(name="discriminators")
@@ -130,10 +117,6 @@ class Discriminators(tf.Module):
         discriminators no gradient, the third gives none to the sound, so that the gradient of the
         sum by all weights is each player's own. A mean of equal shares of a batch is that of the
         batch.
-
-        Args:
-          sound: float32 [batch, time].
-          recorded: float32 [batch, time].
         """
         adversarial, matching, scoring = [], [], []
         for member in self.members:

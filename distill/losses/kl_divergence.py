@@ -45,13 +45,8 @@ def divergence(
 ) -> Divergence:
     """Return an unbiased estimate of the divergence of the student from the teacher.
 
-    Args:
-      teacher: its conditionals given `drawn.output`.
-      drawn: the student's sample and its density there, [batch, elements...] each.
-      draws: float32 [draws, batch, elements...], standard noise from `standard_draws`.
-      kind: of the noise, "logistic" or "normal".
-      mask: [batch, elements...], 1 where it counts; None: everywhere.
-      counted: see `mean_of`.
+    The teacher's conditionals are those given `drawn.output`, the draws [draws, batch, elements...]
+    from `standard_draws`. Mask and `counted` are as for `mean_of`.
     """
     cross = mean_of(cross_entropy(teacher, drawn, draws), mask, counted)
     own = mean_of(entropy(drawn, kind), mask, counted)
@@ -101,11 +96,6 @@ def gaussian_divergence(drawn: FlowOutput, mean, log_scale):
 
     ln(sp / sq) + (sq^2 - sp^2 + (mp - mq)^2) / (2 sp^2): Ping et al. 2018 (arXiv 1807.07281),
     equation 6.
-
-    Args:
-      drawn: q, the student.
-      mean: of p, the teacher, [batch, elements...].
-      log_scale: of p, [batch, elements...].
     """
     ratio = log_scale - drawn.log_scale
     apart = tf.square((mean - drawn.location) * tf.exp(-log_scale))
@@ -121,12 +111,9 @@ def scales_apart(drawn: FlowOutput, log_scale):
 
 
 def mean_of(values, mask=None, counted=None):
-    """Return the mean where the mask is 1, [].
+    """Return the mean of values [batch, elements...] where the mask is 1, [].
 
-    Args:
-      values: [batch, elements...].
-      mask: [batch, elements...] or None.
-      counted: the divisor, if not the mask's own sum: for a share of a batch, the mean over all.
+    `counted` is the divisor, if not the mask's own sum: for a share of a batch, the mean over all.
     """
     if mask is None:
         return tf.reduce_mean(values)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from distill.losses import kl_divergence
 from distill.losses.discriminators import Discriminators
-from distill.losses.perceptual import feature_energies, feature_loss, style_energies, style_loss
+from distill.losses.perceptual import PerceptualLoss, gram
 from distill.losses.power import magnitude_loss, multi_loss, squared_loss
 from distill.losses.unit_classifier import UnitClassifier
 from distill.presets import LossConfig
@@ -20,11 +20,9 @@ from replicator import Replicator
 from replicator.runs.errors import UserError
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.features import MelConvention
-from wavenet.pitch_reader import pitch_loss
 
 Terms = dict[str, tuple[float | tf.Tensor, tf.Tensor]]  # weight and value
 SpectralLoss = Callable[..., tf.Tensor]  # of a sound and a recording
-ENERGIES = {"feature": feature_energies, "style": style_energies}
 # Numbers of the seeds that are folded out of a step's.
 SOUND, DRAWS, PHASE = 0, 1, 2
 DB_PER_NEPER = 20.0 / math.log(10.0)
@@ -33,17 +31,8 @@ DB_PER_NEPER = 20.0 / math.log(10.0)
 class Objective:
     """The loss of a batch of clips, [], and the values of its terms.
 
-    A replica calls it with its slice of a batch and with the result of `global_inputs`.
-
-    Args:
-      student: only its weights get a gradient.
-      teacher: to learn from.
-      config: the terms.
-      seed: of the noise, which differs from step to step.
-      step: int32 variable, the number of updates so far.
-      classifier: for the perceptual terms.
-      mel: for the perceptual terms.
-      discriminators: for the adversarial terms.
+    A replica calls it with its slice of a batch and with the result of `global_inputs`. Only the
+    student's weights get a gradient. The noise differs with `step`, the number of updates so far.
     """
 
     def __init__(
@@ -59,7 +48,6 @@ class Objective:
     ):
         self.student, self.teacher, self.config = student, teacher, config
         self._spectral = _spectral_losses(config, classifier, mel)
-        self._energies = _energies(list(self._spectral), classifier, mel)
         self._seed, self._step = seed, step
         self._discriminators = discriminators
 
@@ -67,8 +55,7 @@ class Objective:
         """Return the weighted sum of the terms, and their values.
 
         Args:
-          batch: of `distill.training.batches`: waveform, mask, speaker, and frames, whose last two
-            channels are the F0 features where the student has a draft.
+          batch: of `distill.training.batches`: waveform, mask, speaker, and frames.
         """
         seed = counter_noise.fold_in(self._seed, self._step)
         drawn = self._draw(batch, seed)
@@ -78,13 +65,6 @@ class Objective:
         terms |= self._compare(drawn.output, batch)
         if self._discriminators is not None:
             terms |= self._oppose(self._discriminators, drawn.output, batch["waveform"])
-        drafter = self.student.drafter
-        if drafter is not None:
-            # Trained beforehand: its error is logged, its gradient is zero, its weights stay.
-            octaves, logit = drafter.reader(self.frames(batch))
-            pitch = batch["frames"][..., -2:]
-            value = pitch_loss(octaves, logit, pitch, batch.get("voiced_share"))
-            terms["pitch"] = (0.0, value)
         loss = tf.add_n([weight * value for weight, value in terms.values()])
         values = {name: value for name, (_, value) in terms.items()}
         return loss, values | {"level_db": _level_db(drawn.output, batch["waveform"])}
@@ -94,15 +74,15 @@ class Objective:
 
         Returns:
           "first_row" int32 [], which addresses noise; means over all shares: the number "counted"
-          of samples outside padding, the "voiced_share" of frames, the energies of the perceptual
-          terms; for the contrastive term, "frames_before" [1, frames, channels] and
-          "speaker_before" [1] of the row before the first, where the last row precedes the first.
+          of samples outside padding, the energies of the perceptual terms; for the contrastive
+          term, "frames_before" [1, frames, channels] and "speaker_before" [1] of the row before the
+          first, where the last row precedes the first.
           "level_db" is not included: it is the mean of the levels of the shares.
         """
         means = {"counted": tf.reduce_sum(batch["mask"])}
-        means |= {name: energies(batch["waveform"]) for name, energies in self._energies.items()}
-        if self.student.drafter is not None:
-            means["voiced_share"] = tf.reduce_mean(batch["frames"][..., -1])
+        for name, (_, loss) in self._spectral.items():
+            if isinstance(loss, PerceptualLoss):
+                means[f"{name}_energies"] = loss.energies(batch["waveform"])
         rows = _shape(batch)[0]
         known = replicator.all_reduce(means, "mean")
         known["first_row"] = replicator.replica_id * rows
@@ -219,23 +199,10 @@ def _spectral_losses(
     if config.feature or config.style:
         if classifier is None or mel is None:
             raise UserError("`classifier` and `mel` must be given for the perceptual terms.")
-        losses_["feature"] = functools.partial(feature_loss, classifier, mel)
-        losses_["style"] = functools.partial(style_loss, classifier, mel)
+        losses_["feature"] = PerceptualLoss(classifier, mel)
+        losses_["style"] = PerceptualLoss(classifier, mel, gram)
     weights = {name: float(getattr(config, name)) for name in losses_}
     return {name: (weights[name], loss) for name, loss in losses_.items() if weights[name]}
-
-
-def _energies(
-    names: list[str], classifier: UnitClassifier | None, mel: MelConvention | None
-) -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
-    """Return, for each of these terms that compares energies, the function of a recording's."""
-    if classifier is None or mel is None:
-        return {}
-    return {
-        f"{name}_energies": functools.partial(energies, classifier, mel)
-        for name, energies in ENERGIES.items()
-        if name in names
-    }
 
 
 def _shape(batch) -> tuple[int, int]:
@@ -244,7 +211,6 @@ def _shape(batch) -> tuple[int, int]:
 
 
 def _level_db(sound, recorded):
-    """Return the level of the sound relative to the recording, in dB, []."""
     ratio = (tf.reduce_mean(tf.square(sound)) + 1e-12) / (
         tf.reduce_mean(tf.square(recorded)) + 1e-12
     )

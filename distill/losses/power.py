@@ -23,11 +23,7 @@ def squared_loss(sound, recorded):
     """Return the distance of the power spectrum, averaged over time, from the recording's, [].
 
     || mean_t |S|^2 - mean_t |S'|^2 ||^2 / || mean_t |S|^2 ||^2, the paper's, which mostly measures
-    the level.
-
-    Args:
-      sound: float32 [batch, time], at least 1024 samples.
-      recorded: float32 [batch, time].
+    the level. Both are float32 [batch, time], of at least 1024 samples.
     """
     ours, theirs = (tf.reduce_mean(tf.square(m), 1) for m in _spectra(sound, recorded))
     return _relative(ours, theirs, [1])
@@ -43,14 +39,7 @@ def magnitude_loss(sound, recorded):
 
 
 def multi_loss(sound, recorded):
-    """Return spectral convergence and log magnitudes at three resolutions, [].
-
-    Source: Yamamoto et al. 2020.
-
-    Args:
-      sound: float32 [batch, time], at least 1200 samples.
-      recorded: float32 [batch, time].
-    """
+    """Return spectral convergence and log magnitudes at three resolutions (Yamamoto et al.), []."""
     return tf.add_n([_resolution(sound, recorded, *r) for r in RESOLUTIONS]) / len(RESOLUTIONS)
 
 

@@ -60,7 +60,7 @@ class UnitConfig:
 
 
 class UnitClassifier(tf.Module):
-    """Convolutions over frames that give the unit of each frame.
+    """Convolutions over frames, `above_silence`, that give the unit of each frame.
 
     Statistics of a corpus, float32 numpy arrays: band_mean [bands] and frame_scale [], which bring
     frames near mean 0 and variance 1 (one scale, so that a band that is nearly constant is not
@@ -86,11 +86,7 @@ class UnitClassifier(tf.Module):
         self.frame_scale = np.ones([], np.float32)
 
     def logits(self, mel: tf.Tensor) -> tf.Tensor:
-        """Return the similarity of each frame to each unit, float32 [batch, frames, units].
-
-        Args:
-          mel: float32 [batch, frames, bands], `above_silence`.
-        """
+        """Return the similarity of each frame to each unit, float32 [batch, frames, units]."""
         weights = [(tf.identity(k), tf.identity(b)) for k, b in self._layers()]
         return tf.matmul(self._hidden(mel, weights)[-1], self.head_kernel) + self.head_bias
 
@@ -98,19 +94,12 @@ class UnitClassifier(tf.Module):
         """Return the activations of each layer, float32 [batch, frames, channels], in order.
 
         Their gradient reaches `mel` and never the weights.
-
-        Args:
-          mel: float32 [batch, frames, bands], `above_silence`.
         """
         weights = [(tf.stop_gradient(k), tf.stop_gradient(b)) for k, b in self._layers()]
         return self._hidden(mel, weights)
 
     def units(self, mel: np.ndarray) -> np.ndarray:
-        """Return the unit of each frame of a recording, int32 [frames]: the nearest centre.
-
-        Args:
-          mel: float32 [frames, bands], `above_silence`.
-        """
+        """Return the unit of each frame of a recording, int32 [frames]: the nearest centre."""
         return _nearest((cepstra(mel) - self.mean) / self.scale, self.centres)
 
     def named(self) -> dict[str, tf.Variable]:
@@ -123,7 +112,6 @@ class UnitClassifier(tf.Module):
         return zip(self.kernels, self.biases, strict=True)
 
     def _hidden(self, mel: tf.Tensor, weights) -> list[tf.Tensor]:
-        """Return the outputs of the layers, given (kernel, bias) of each."""
         hidden, layers = (mel - self.band_mean) / self.frame_scale, []
         for kernel, bias in weights:
             hidden = tf.nn.relu(tf.nn.conv1d(hidden, kernel, stride=1, padding="SAME") + bias)
@@ -137,9 +125,6 @@ def cepstra(mel: np.ndarray) -> np.ndarray:
     A cepstrum is a coefficient of the orthonormal DCT over bands; the lowest 13 follow the
     spectrum's envelope and leave out the harmonics of the voice. A delta is half the difference of
     the frames after and before.
-
-    Args:
-      mel: float32 [frames, bands], at least one frame.
     """
     values = scipy.fft.dct(mel, norm="ortho", axis=1)[:, :CEPSTRA]
     padded = np.pad(values, [(1, 1), (0, 0)], mode="edge")
@@ -152,7 +137,6 @@ def _nearest(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def _standard(classifier: UnitClassifier, mel: np.ndarray) -> None:
-    """Set the statistics of the frames [frames, bands]."""
     classifier.band_mean = mel.mean(axis=0)
     classifier.frame_scale = np.maximum((mel - classifier.band_mean).std(), np.float32(1e-3))
 
@@ -183,10 +167,6 @@ def masked(mel: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
     Each clip is raised or lowered as a whole and each of its values by itself; two spans of frames
     and one of bands are silenced (SpecAugment, Park et al. 2019).
-
-    Args:
-      mel: float32 [batch, frames, bands], `above_silence`.
-      rng: the generator.
     """
     batch, frames, bands = mel.shape
     gain = rng.uniform(-GAIN, GAIN, [batch, 1, 1])
@@ -230,16 +210,7 @@ def train_units(
 ) -> UnitClassifier:
     """Return a `UnitClassifier` of a corpus: find its units, and train its network on them.
 
-    Args:
-      corpus: with mel frames.
-      split: to train on.
-      num_units: clusters, at most the frames of the split.
-      channels: of each layer.
-      steps: updates of the network; 1,500 take about a minute of one core.
-      batch_size: clips per update.
-      clip_frames: frames per clip.
-      seed: of the clusters, the weights and the clips.
-      log: called with progress messages.
+    1,500 steps take about a minute of one core.
     """
     if corpus.mel is None:
         raise UserError("`corpus` must have mel frames, got none.")
@@ -285,7 +256,6 @@ def _reached(classifier: UnitClassifier, corpus: Corpus, split: str) -> str:
 
 
 def _cross_entropy(classifier: UnitClassifier, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Return nats per frame."""
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
         labels=batch["units"], logits=classifier.logits(batch["mel"])
     )

@@ -40,12 +40,39 @@ def defaults(config) -> dict:
     return found
 
 
-def completed(stored, given_defaults):
-    """Return stored settings with defaults for those that an earlier version did not have."""
+@dataclasses.dataclass(frozen=True)
+class Removed:
+    """A setting that earlier versions had, where `completed` reads defaults.
+
+    Attributes:
+      unused: its value in configurations that this version still reads; None: any value.
+      reason: the end of the error for any other value.
+    """
+
+    unused: Any = None
+    reason: str = ""
+
+
+def completed(stored, given_defaults, name: str = ""):
+    """Return stored settings with defaults for missing ones, and without removed ones.
+
+    Raises:
+      UserError: a `Removed` setting is in use.
+    """
+    if isinstance(given_defaults, Removed):
+        if given_defaults.unused not in (None, stored):
+            rule = f"`{name}` must be {given_defaults.unused}, got {stored}"
+            raise UserError(f"{rule}: {given_defaults.reason}.")
+        return given_defaults
     if not (isinstance(stored, dict) and isinstance(given_defaults, dict)):
         return stored
-    known = {key: completed(value, given_defaults.get(key)) for key, value in stored.items()}
-    return given_defaults | known
+    prefix = f"{name}." if name else ""
+    known = {
+        key: completed(value, given_defaults.get(key), f"{prefix}{key}")
+        for key, value in stored.items()
+    }
+    settings = (given_defaults | known).items()
+    return {key: value for key, value in settings if not isinstance(value, Removed)}
 
 
 def stored_config(kind, stored: dict):

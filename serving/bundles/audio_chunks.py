@@ -122,8 +122,6 @@ def row_conditioning(
             else Conditioning(None)
         )
     shapes = {"channels": tf.TensorSpec([None, streaming.channels], streaming.dtype)}
-    if streaming.has_draft:
-        shapes["draft"] = tf.TensorSpec([None], tf.float32)
     if streaming.has_phase:
         shapes["phase"] = tf.TensorSpec([], tf.float64)
 
@@ -171,7 +169,7 @@ def run_steps(
     sound = tf.zeros([tf.shape(source.row)[0], 0])
     for size, step in steps.items():
         sound, state = _pieces(size, step, source, conditioning.channels, sound, state, samples)
-    return (sound if conditioning.draft is None else sound + conditioning.draft), state
+    return sound, state
 
 
 def _pieces(size: int, step: Step, source: NoiseSource, channels, sound, state: State, samples):

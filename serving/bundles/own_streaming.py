@@ -33,7 +33,7 @@ class StreamingSequence:
       NotCausalError, UnsupportedNetworkError: a network has no step.
     """
 
-    has_draft = has_phase = False
+    has_phase = False
     rows_alone = True
     hop_samples, side_frames, speakers = 1, 0, 0
     dtype = tf.float32

@@ -23,7 +23,7 @@ Filled = tuple[tf.DType, tuple[int, ...], float]  # dtype, shape without the bat
 STUDENT_PIECES = (1600, 16_000)  # samples that are compiled as one, about: the shorter, the longer
 TEACHER_PIECES = (256, 1024)
 PASTS = ("wave", "residual", "scaled")  # of a `VocoderState`
-MAX_FEATURE = 4.0  # silence is 0 and full scale about 1; far beyond, a draft overflows
+MAX_FEATURE = 4.0  # silence is 0 and full scale about 1; far beyond, a filter overflows
 FULL_SCALE = (-1.0, 1.0)
 
 
@@ -31,12 +31,11 @@ FULL_SCALE = (-1.0, 1.0)
 class Conditioning:
     """The condition of a segment of one sound; axis 0 has length 1.
 
-    channels: [1, samples, channels] or None. draft: float32 [1, samples] or None. phase: float64
-    [1], the phase of draft or source after it in cycles, or None.
+    channels: [1, samples, channels] or None. phase: float64 [1], the phase of the source after it
+    in cycles, or None.
     """
 
     channels: Any
-    draft: Any = None
     phase: Any = None
 
 
@@ -64,7 +63,7 @@ class StreamingModel(Protocol):
     variables: the weights. pieces: samples that are compiled as one, a short and a long piece, the
     long one a multiple of the short one. whole: samples after which a state is handed on, in a
     multiple of which a stream must be cut. side_frames: neighbours that a segment of frames needs.
-    channels: of the condition. dtype: of the condition. has_draft: whether there are drafts.
+    channels: of the condition. dtype: of the condition.
     has_phase: whether a phase goes on from segment to segment. rows_alone: whether each row must be
     made in a batch of one. output: name of what it makes. limits: that its elements are clipped to,
     or None. largest_feature: greatest size of a number in `frames`, or None.
@@ -78,7 +77,6 @@ class StreamingModel(Protocol):
     pieces: tuple[int, int]
     channels: int
     dtype: tf.DType
-    has_draft: bool
     has_phase: bool
     rows_alone: bool
     output: str
@@ -103,7 +101,7 @@ class StreamingModel(Protocol):
     def advance(
         self, source: NoiseSource, channels, state: State, samples: int
     ) -> tuple[Any, State]:
-        """The next samples, float32 [batch, samples], drafts not added, and the state after them.
+        """The next samples, float32 [batch, samples], and the state after them.
 
         channels: [batch, samples, channels] or None.
         """
@@ -128,7 +126,7 @@ class StreamingStudent(StreamingSpeech):
         self.hop_samples, self.side_frames = config.hop_samples, student.side_frames
         self.feature_channels, self.speakers = config.feature_channels, config.speakers
         self.channels, self.dtype = config.gate_inputs, student.dtype
-        self.has_draft = self.has_phase = student.drafter is not None
+        self.has_phase = False
         self.pieces = whole_pieces(pieces, config.hop_samples)
 
     def state(self) -> dict[str, Filled]:
@@ -143,10 +141,9 @@ class StreamingStudent(StreamingSpeech):
 
     def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
         """See `StreamingModel`."""
-        conditioning, phase = self._student.condition(
-            frames, speaker, samples, phase, skipped, start
-        )
-        return Conditioning(conditioning.channels, conditioning.draft, phase)
+        del start
+        conditioning, phase = self._student.condition(frames, speaker, samples, phase, skipped)
+        return Conditioning(conditioning.channels, phase)
 
     def advance(self, source: NoiseSource, channels, state: State, samples: int):
         """See `StreamingModel`."""
@@ -194,14 +191,15 @@ class StreamingResidual(StreamingStudent):
 
     def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
         """See `StreamingModel`."""
-        made, phase = self._student.condition(frames, speaker, samples, phase, skipped, start)
+        del start
+        made, phase = self._student.condition(frames, speaker, samples, phase, skipped)
         if made.channels is None or made.prediction is None:
             raise ValueError("The condition of a residual has channels and a prediction.")
         source = tf.zeros_like(made.channels[..., 0]) if made.source is None else made.source
         by_row = tf.concat([made.prediction.log_gain[..., None], made.prediction.coefficients], -1)
         spread = tf.repeat(by_row, self._student.config.row_samples, 1)[:, :samples]
         parts = (made.channels, source[..., None], spread)
-        return Conditioning(tf.concat([tf.cast(p, self.dtype) for p in parts], -1), None, phase)
+        return Conditioning(tf.concat([tf.cast(p, self.dtype) for p in parts], -1), phase)
 
     def _condition(self, channels) -> Condition:
         sizes = [self._student.config.gate_inputs, 1, 1, self._order]
@@ -209,7 +207,7 @@ class StreamingResidual(StreamingStudent):
         every = self._student.config.row_samples
         prediction = Prediction(coefficients[:, ::every], log_gain[:, ::every, 0])
         source = source[..., 0] if self.has_phase else None
-        return Condition(tf.cast(gates, self._student.dtype), None, source, prediction)
+        return Condition(tf.cast(gates, self._student.dtype), source, prediction)
 
     def _pasts(self, state: State):
         return [*super()._pasts(state), [state["wave"]]]
@@ -221,7 +219,7 @@ class StreamingResidual(StreamingStudent):
 class StreamingTeacher(StreamingSpeech):
     """The cached sampler of a WaveNet; see `StreamingModel`."""
 
-    has_draft = has_phase = False
+    has_phase = False
     # The sums of a larger batch run in another order, and one level drawn otherwise changes all
     # that follow: a row would depend on its neighbours.
     rows_alone = True

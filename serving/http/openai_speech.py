@@ -43,7 +43,7 @@ from serving.http.synthesis_requests import (
     text_frames,
 )
 from serving.settings import Settings
-from speech.parts import text_parts
+from speech.phonemes import text_parts
 
 DEFAULT_VOICE = "default"
 MAX_TEXT_CHARACTERS = 4096  # OpenAI's limit

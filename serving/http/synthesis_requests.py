@@ -19,8 +19,7 @@ from serving.engine.served_model import ServedModel
 from serving.engine.streams import PROCESSORS
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
 from serving.http.fields import Name, Seed, excerpt
-from speech.parts import SPELT_OUT, spelt_out, spoken_length
-from speech.phonemes import MAX_CHARACTERS
+from speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spelt_out, spoken_length
 from wavenet.data.recorded_level import at_recorded_level, level_gain_db, level_of
 
 LOG = logging.getLogger(__name__)

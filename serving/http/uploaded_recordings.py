@@ -6,8 +6,7 @@ import numpy as np
 import soundfile
 
 from serving.errors import InvalidInput, TooLarge
-from wavenet.data.audio import missing_samples, resample
-from wavenet.data.mixdown import Mixdown
+from wavenet.data.audio import Mixdown, missing_samples, resample
 
 SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
 LOWEST_HZ, HIGHEST_HZ = 4_000, 192_000

@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from distill import evaluation
-from distill.acceptance import acceptance, log_density, mean_run
-from distill.closeness import Closeness
+from distill.closeness import Closeness, acceptance, log_density, mean_run
 from likelihoods.affine import FlowOutput
 
 SHAPE = (2, 4000)

@@ -1,6 +1,5 @@
 """Distillation end to end: the teacher is only read, runs resume, students speak."""
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -10,13 +9,13 @@ import tracemalloc
 import numpy as np
 import pytest
 import tensorflow as tf
-from runs import NEVER, TINY, assert_same, looped, newest, recordings
+from runs import NEVER, TINY, assert_same, looped, newest, recordings, unevaluated
 
 import onepass
-from distill import evaluation_callback, training
 from distill import model as models
-from distill.collapse import HealthMetrics, collapse_warnings
+from distill import training
 from distill.config import StudentConfig
+from distill.evaluation_callback import HealthMetrics, collapse_warnings
 from distill.losses.objective import Objective
 from distill.presets import PRESETS, ClipConfig, DistillConfig, LossConfig
 from distill.student import ParallelWaveNet
@@ -24,7 +23,6 @@ from distill.teacher import WaveNetDensity, load_teacher
 from replicator.runs.errors import UserError
 from replicator.runs.metrics import read_metrics
 from replicator.training.config import LoopConfig, OptimizerConfig
-from wavenet import evaluation_callback as wavenet_watching
 from wavenet import training as wavenet_training
 from wavenet.data import audio
 from wavenet.features import MelConvention
@@ -37,14 +35,12 @@ SMALL = DistillConfig(
         gate_channels=4,
         front_width=4,
         condition_channels=6,
-        draft_passes=2,
         sample_rate_hz=16_000,
     ),
     LossConfig(draws=2, squared=1.0, magnitude=1.0, contrastive=0.3),
     ClipConfig(clip_samples=2560, batch_size=2),
     OptimizerConfig(learning_rate=1e-2, warmup_steps=3),
     LoopConfig(num_steps=4, report_every_steps=1, evaluate_every_steps=NEVER),
-    pitch_steps=2,
 )
 
 OFF = dict(kl=0.0, squared=0.0, magnitude=0.0, multi=0.0, contrastive=0.0)
@@ -62,12 +58,10 @@ def changed(**parts) -> DistillConfig:
 
 
 @pytest.fixture(autouse=True)
-def quick(request, monkeypatch):
+def quick(request):
     """Evaluations give 1.0 and no sound, but for `watched` tests."""
-    monkeypatch.setattr(wavenet_watching.EvaluationCallback, "__call__", lambda *_: 1.0)
-    if "watched" not in request.fixturenames:
-        monkeypatch.setattr(evaluation_callback.EvaluationCallback, "__init__", lambda *_: None)
-        monkeypatch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: 1.0)
+    with unevaluated(students="watched" not in request.fixturenames):
+        yield
 
 
 @pytest.fixture
@@ -78,16 +72,6 @@ def watched():
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return recordings(tmp_path_factory.mktemp("data") / "speech")
-
-
-@contextlib.contextmanager
-def unevaluated():
-    """A context in which evaluations give 1.0 and no sound."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wavenet_watching.EvaluationCallback, "__call__", lambda *_: 1.0)
-        patch.setattr(evaluation_callback.EvaluationCallback, "__init__", lambda *_: None)
-        patch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: 1.0)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +146,7 @@ def test_no_gradient_of_any_term_reaches_the_teacher(teacher_run, data):
     assert all(g is not None for g in tape.gradient(loss, student.trainable_variables))
     assert set(values) == {
         *("kl", "cross_entropy", "entropy", "contrastive"),
-        *("squared", "magnitude", "multi", "pitch", "level_db"),
+        *("squared", "magnitude", "multi", "level_db"),
     }
     parts = values["kl"] - 0.3 * values["contrastive"]
     spectra = values["squared"] + values["magnitude"] + values["multi"]
@@ -180,9 +164,32 @@ def test_a_resumed_distillation_is_the_uninterrupted_one_bit_for_bit(
     assert_same(newest(tmp_path / "run"), newest(whole[0]))
 
 
+def with_settings_of_drafts(run, folder, passes: int):
+    """Return a copy of a run whose config.json has the settings of a version with drafts."""
+    shutil.copytree(run, folder)
+    stored = json.loads((folder / "config.json").read_text())
+    stored["student"]["draft_passes"], stored["pitch_steps"] = passes, 100
+    (folder / "config.json").write_text(json.dumps(stored))
+    return folder
+
+
+def test_a_stored_student_without_a_draft_is_loaded_and_resumed(distil, student_run, tmp_path):
+    run = with_settings_of_drafts(student_run, tmp_path / "run", 0)
+    assert models.load_student(run).config == models.load_student(student_run).config
+    assert distil()[0].step == 4
+    assert "draft" not in (run / "config.json").read_text()
+
+
+def test_a_stored_student_with_a_draft_is_refused_in_one_line(distil, student_run, tmp_path):
+    run = with_settings_of_drafts(student_run, tmp_path / "run", 12)
+    for use in (lambda: models.load_student(run), distil):
+        with pytest.raises(UserError, match=r"`student\.draft_passes` must be 0, got 12: students"):
+            use()
+
+
 def test_every_term_is_logged_by_its_name(whole):
     line = read_metrics(whole[0])[-1]
-    assert {"loss", "kl", "entropy", "multi", "squared", "contrastive", "pitch"} <= set(line)
+    assert {"loss", "kl", "entropy", "multi", "squared", "contrastive"} <= set(line)
 
 
 def test_terms_that_are_off_are_not_computed(teacher_run, data):
@@ -367,7 +374,7 @@ def test_what_a_student_cannot_do_is_said(mistake, student_run, tmp_path, words,
 
 
 @pytest.mark.slow
-def test_a_student_is_evaluated_beside_its_teacher_draft_and_baselines(
+def test_a_student_is_evaluated_beside_its_teacher_and_baselines(
     student_run, data, capsys, tmp_path
 ):
     page = tmp_path / "page.html"
@@ -378,7 +385,6 @@ def test_a_student_is_evaluated_beside_its_teacher_draft_and_baselines(
     assert onepass.main(words) == 0
     figures = json.loads(capsys.readouterr().out)
     unknown = {"griffin_lim", "griffin_lim_mel_consistent", "world", "recording"}
-    unknown |= {"draft", "other_draft"}
     cooler = "student_at_0.5"
     known = {"teacher", "teacher_at_0.5", "untrained", cooler, "other", "other_at_0.5"}
     assert set(figures["against"]) == {*known, *unknown}
@@ -435,15 +441,15 @@ def test_a_mel_from_a_file_is_spoken_to_its_end(request, tmp_path, model):
     [
         (np.zeros((6, 7), np.float32), "or [1, 8, frames], got (6, 7)"),
         (np.zeros(8, np.float32), "or [1, 8, frames], got (8,)"),
+        (np.zeros((2, 6, 8), np.float32), "or [1, 8, frames], got (2, 6, 8)"),
         (np.array([["a"] * 8]), "must hold numbers [frames, 8]"),
         (MEL[:0], "has no frames"),
-        (
-            np.where(np.arange(48).reshape(6, 8) == 9, np.nan, MEL),
-            "NaN or infinity, first in frame 1",
-        ),
-        (
-            np.where(np.arange(48).reshape(6, 8) == 9, np.inf, MEL),
-            "NaN or infinity, first in frame 1",
+        *(
+            (
+                np.where(np.arange(48).reshape(6, 8) == 9, bad, MEL),
+                "NaN or infinity, first in frame 1",
+            )
+            for bad in (np.nan, np.inf)
         ),
         (None, "cannot be read as an npy file"),
     ],
@@ -535,7 +541,7 @@ def test_every_preset_makes_a_student_of_its_rate(name):
     if "paper" in name:
         assert config.flows == (10, 10, 10, 30)
         assert config.residual_channels == config.gate_channels == 64
-    small = dataclasses.replace(config, residual_channels=2, gate_channels=2, draft_passes=0)
+    small = dataclasses.replace(config, residual_channels=2, gate_channels=2)
     if config.domain == "residual":  # what a run takes from its teacher
         small = dataclasses.replace(small, prediction_order=4, conditioner_units=2)
     mel = MelConvention(config.sample_rate_hz, config.sample_rate_hz // 80, bands=80)

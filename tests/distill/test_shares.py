@@ -30,7 +30,6 @@ EVERY = dict(kl=1.0, squared=0.5, magnitude=0.5, multi=1.0, feature=0.3, style=0
     ("kind", "likelihood"),
     [
         ("speakers", "logistic"),
-        pytest.param("draft", "logistic", marks=pytest.mark.slow),
         pytest.param("plain", "gaussian", marks=pytest.mark.slow),
     ],
 )

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from marks import some_slow
+from networks import moved
 from scipy.stats import chi2
 from students import MEL, student_of
 from vocoders import SMALL, vocoder_with
 
-from distill import verification
+from distill import speculative_sampler
 from distill.config import StudentConfig
-from distill.speculative_model import SpeculativeModel, speculative
-from distill.speculative_sampler import SpeculativeSampler
+from distill.speculative_sampler import SpeculativeModel, SpeculativeSampler, speculative
 from distill.student import ParallelWaveNet
 from likelihoods import LogisticMixture, levels, noise
 from replicator.runs.errors import UserError
@@ -23,15 +23,6 @@ from wavenet.network import WaveNet
 from wavenet.speech_model import PassCount, Request
 
 LEVELS, TIME, ROWS = 4, 3, 4000
-
-
-def moved(network, by, seed):
-    """The network with every variable off its initial value."""
-    for i, variable in enumerate(network.trainable_variables):
-        size = int(np.prod(variable.shape))
-        draws = noise.normal(noise.fold_in(seed, i), [0], 0, size)[0, :, 0]
-        variable.assign_add(by * tf.reshape(draws, variable.shape))
-    return network
 
 
 def uncompiled(*given):
@@ -96,18 +87,20 @@ def test_the_joint_law_is_the_teachers(teacher, joint, kind):
 def test_one_redrawn_level_has_the_law_of_the_target():
     likelihood, rows = LogisticMixture(LEVELS, 1, -5.0), tf.range(20_000)
     q, p = (
-        verification.Conditionals(likelihood, tf.tile([[[0.0, mean, scale]]], [len(rows), 1, 1]))
+        speculative_sampler.Conditionals(
+            likelihood, tf.tile([[[0.0, mean, scale]]], [len(rows), 1, 1])
+        )
         for mean, scale in ((0.4, -1.0), (-0.2, -0.5))
     )
     drawn = likelihood.sample(q.parameters, likelihood.noise(1, rows, 0, 1))
-    address = verification.Address(noise.as_key(2), rows, tf.zeros_like(rows))
-    kept = verification.kept(drawn, q, p, address)[:, 0]
+    address = speculative_sampler.Address(noise.as_key(2), rows, tf.zeros_like(rows))
+    kept = speculative_sampler.kept(drawn, q, p, address)[:, 0]
     first = tf.zeros_like(rows)
-    fresh = verification.redrawn(q.at(first), p.at(first), address, ~kept)
+    fresh = speculative_sampler.redrawn(q.at(first), p.at(first), address, ~kept)
     law = np.exp([p.at(first).log_prob(first + level)[0].numpy() for level in range(LEVELS)])
     assert fits(np.where(kept, drawn[:, 0], fresh)[:, None], law) > 0.01
     assert fits(drawn.numpy(), law) < 1e-9
-    assert verification.kept(drawn, p, p, address).numpy().all()
+    assert speculative_sampler.kept(drawn, p, p, address).numpy().all()
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from marks import some_slow
 from students import FRAMES, HOP, student_of
 
 from distill.generation import Request, condition_between, generate, stream
@@ -30,9 +29,7 @@ def request_of(student: ParallelWaveNet, rows=(0,), **options) -> Request:
 
 
 @pytest.mark.parametrize("backend", ["numba", "tensorflow"])
-@pytest.mark.parametrize(
-    "kind", some_slow(["draft", "plain", "residual", "residual, bunches"], ("draft",))
-)
+@pytest.mark.parametrize("kind", ["plain", "residual", "residual, bunches"])
 def test_sound_in_chunks_is_the_whole_within_one_step(kind, backend):
     student = student_of(kind)
     request = request_of(student)
@@ -46,7 +43,7 @@ def test_sound_in_chunks_is_the_whole_within_one_step(kind, backend):
         np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=STEP)
 
 
-@pytest.mark.parametrize("kind", some_slow(["draft", "plain", "residual"], ("draft",)))
+@pytest.mark.parametrize("kind", ["plain", "residual"])
 def test_condition_in_stretches_is_the_whole(kind):
     student = student_of(kind)
     request = request_of(student)
@@ -64,7 +61,7 @@ def test_condition_in_stretches_is_the_whole(kind):
             assert joined.shape[1] == wanted.shape[1] * cuts[-1] // SAMPLES
 
 
-@pytest.mark.parametrize("kind", some_slow(["draft", "residual"], ("draft",)))
+@pytest.mark.parametrize("kind", ["plain", "residual"])
 def test_rows_of_a_batch_are_the_single_sounds(kind):
     student = student_of(kind)
     both = generate(student, request_of(student, rows=(0, 1)))
@@ -103,7 +100,7 @@ def test_bfloat16_stays_close_to_float32():
     assert np.sqrt(np.mean((single - half) ** 2)) < 0.03 * np.sqrt(np.mean(single**2))
 
 
-@pytest.mark.parametrize("kind", some_slow(["draft", "speakers", "residual, bunches"], ("draft",)))
+@pytest.mark.parametrize("kind", ["speakers", "residual, bunches"])
 def test_every_weight_matters_to_the_sound(kind):
     student = student_of(kind)
     speaker = tf.constant([1]) if student.config.speakers else None
@@ -111,9 +108,6 @@ def test_every_weight_matters_to_the_sound(kind):
         condition, _ = student.condition(tf.constant(frames_of(student)), speaker)
         drawn = student.sample(student.noise(0, [0], 0, SAMPLES), condition)
         total = tf.reduce_sum(drawn.output**2)
-        if student.drafter is not None:
-            octaves, logit = student.drafter.reader(tf.constant(frames_of(student)))
-            total += tf.reduce_sum(octaves + logit)
     kept = student.residual.conditioner.kept if student.residual else ()
     for variable, gradient in zip(
         student.trainable_variables, tape.gradient(total, student.trainable_variables), strict=True

@@ -67,9 +67,9 @@ def test_a_conditioned_student_has_the_gradients_of_the_whole(tmp_path):
     assert planned["work"][1] == pytest.approx(5 / 3 * planned["work"][0])
 
 
-def test_a_student_with_a_draft_is_refused():
-    with pytest.raises(ValueError, match="`student` must make the wave, without a draft"):
-        flow_stages(students.student_of("draft"), lambda drawn, batch: drawn.output)
+def test_a_student_of_the_residual_is_refused():
+    with pytest.raises(ValueError, match="`student` must make the wave, not a residual"):
+        flow_stages(students.student_of("residual"), lambda drawn, batch: drawn.output)
 
 
 @pytest.mark.slow

@@ -163,7 +163,7 @@ def test_what_is_written_as_yaml_is_read_as_it_was(value):
 @pytest.mark.slow
 def test_rows_padded_with_their_first_value_as_tensorflow_serving_pads_are_the_rows_alone():
     sound_bundles = pytest.importorskip("sound_bundles")
-    made = sound_bundles.bundle("draft")
+    made = sound_bundles.bundle("plain")
     counts = [37, 60, 11]
     channels = made.signatures["serving_default"].inputs["frames"].shape[2]
     drawn = np.random.default_rng(1).random([len(counts), max(counts), channels], np.float32)

@@ -364,9 +364,7 @@ def test_pieces_alone_are_compiled_and_none_by_default(signature, number):
     assert len(compiled) == number
 
 
-def test_the_program_holds_the_filters_of_a_draft_once():
-    size = (bundle_folder(DRAFT) / "saved_model.pb").stat().st_size
-    assert size < 1.5 * (bundle_folder(PLAIN_STUDENT) / "saved_model.pb").stat().st_size + 2**20
+def test_the_longest_bucket_is_two_minutes_of_frames():
     spec = json.loads((bundle_folder(DRAFT) / "model.json").read_text())
     assert spec["serving"]["padded"]["frames"]["buckets"][-1] == 120 * 4000 // 20
 

@@ -16,8 +16,7 @@ from serving.http.app import make_app
 from serving.http.fields import MAX_VALUES, json_model
 from serving.http.synthesis_requests import check_length
 from serving.observability.metrics import Metrics
-from speech.parts import SPELT_OUT, spoken_length, text_parts
-from speech.phonemes import MAX_CHARACTERS
+from speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spoken_length, text_parts
 
 
 @pytest.fixture

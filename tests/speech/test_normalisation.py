@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from speech.normalisation import read_aloud
-from speech.parts import text_parts
-from speech.phonemes import COMMA, QUESTION, START, STOP, Phoneme, clauses
+from speech.phonemes import COMMA, QUESTION, START, STOP, Phoneme, clauses, text_parts
 from speech.questions import RISE_OCTAVES, as_statements, question_rise
 
 

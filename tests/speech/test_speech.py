@@ -24,7 +24,6 @@ from speech import (
     evaluate,
     evaluation,
     examples,
-    harmonics,
     inputs,
     network,
     train,
@@ -362,8 +361,8 @@ def test_harmonics_lie_where_those_of_a_tone_lie():
     tone = 0.02 * sum(np.sin(2 * np.pi * 180.0 * n * time) for n in range(1, 40))
     synthesised = mel_spectrogram(tone.astype(np.float32), mel)[40]
     low = slice(4, 40)
-    assert np.corrcoef(harmonics.pulses(180.0, mel)[low], synthesised[low])[0, 1] > 0.85
-    assert np.corrcoef(harmonics.pulses(240.0, mel)[low], synthesised[low])[0, 1] < 0.5
+    assert np.corrcoef(training.pulses(180.0, mel)[low], synthesised[low])[0, 1] > 0.85
+    assert np.corrcoef(training.pulses(240.0, mel)[low], synthesised[low])[0, 1] < 0.5
 
 
 # The shipped voice

@@ -21,7 +21,6 @@ import soxr
 from replicator.runs.atomic_files import replacing
 from replicator.runs.errors import UserError
 from replicator.runs.folders import shown
-from wavenet.data.mixdown import Mixdown
 
 BLOCK_SAMPLES = 1 << 18
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
@@ -32,6 +31,40 @@ WRITTEN = {".flac": "FLAC", ".wav": "WAV"}
 PROMISED = re.compile(r"^\s*(?:data|SSND) : (\d+) \(should be (\d+)\)", re.MULTILINE)
 UNKNOWN_BYTES = 0x7FFFF000  # and more: what a header says of a stream whose end is not known
 DECODER_SAMPLES = 4096  # that a lossy format's header may be wrong by
+CANCELLED = 0.1  # of the power that the mean of channels without relation would have
+
+
+class Mixdown:
+    """The mean of the channels, block by block, and whether they cancel each other in it.
+
+    Channels cancel where one is another one negated: their mean is silent though neither is.
+    """
+
+    def __init__(self, channels: int):
+        self._blocks: list[np.ndarray] = []
+        self._powers = np.zeros(channels)
+
+    def add(self, block: np.ndarray) -> None:
+        """Add a block [samples, channels]."""
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities, which the reader refuses
+            self._blocks.append(block.mean(axis=1, dtype=np.float32))
+            self._powers += np.square(block, dtype=np.float64).sum(0)
+
+    @property
+    def waveform(self) -> np.ndarray:
+        """The mean of the channels, float32 [samples]."""
+        return np.concatenate(self._blocks) if self._blocks else np.zeros(0, np.float32)
+
+    @property
+    def loudest(self) -> int:
+        """Index of the channel of the greatest power."""
+        return int(np.argmax(self._powers))
+
+    @property
+    def cancels(self) -> bool:
+        """Whether the mean has lost nearly all power of the channels."""
+        mixed = sum(float(np.square(block, dtype=np.float64).sum()) for block in self._blocks)
+        return bool(mixed < CANCELLED * self._powers.sum() / self._powers.size**2)
 
 
 class AudioError(UserError):
@@ -67,11 +100,7 @@ class Sound:
     missing_samples: int = 0
 
     def notes(self, to_hz: int | None = None) -> list[str]:
-        """Return remarks on the file for a listener, one fact each.
-
-        Args:
-          to_hz: the rate that it is resampled to; None: none.
-        """
+        """Return remarks on the file, resampled to `to_hz`, for a listener, one fact each."""
         notes = []
         if self.cancelled:
             notes.append(f"its {self.channels} channels cancel each other, the loudest is taken")
@@ -154,12 +183,7 @@ def _decode(path: Path) -> Sound:
 
 
 def missing_samples(file: soundfile.SoundFile, there: int) -> int:
-    """Return the samples per channel that a header promises beyond those that the file holds.
-
-    Args:
-      file: read to its end.
-      there: samples per channel that were read.
-    """
+    """Return the samples per channel that a header promises beyond the `there` that were read."""
     said = PROMISED.search(file.extra_info)
     if said is None:
         missing = file.frames - there
@@ -200,11 +224,7 @@ def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
 
 
 def read(path: str | os.PathLike[str], sample_rate_hz: int | None = None) -> np.ndarray:
-    """Read a sound file as a mono waveform, float32 [samples], see `read_sound`.
-
-    Args:
-      path: a WAV, FLAC, Ogg, MP3 or AIFF file of any rate and any number of channels.
-      sample_rate_hz: resample to this rate; None keeps the file's own.
+    """Read a sound file as a mono waveform, float32 [samples], resampled to a rate if one is given.
 
     Raises:
       AudioError: as `read_sound`.
@@ -240,10 +260,7 @@ def _pcm(waveform: np.ndarray) -> np.ndarray:
 def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: int) -> None:
     """Write 16-bit PCM, `.wav` or `.flac` by its name; the file is complete or absent.
 
-    Args:
-      path: its folder must exist.
-      waveform: [samples], floating in [-1, 1] (clipped beyond) or int16 (stored exactly).
-      sample_rate_hz: at least 1.
+    A floating waveform [samples] is clipped to [-1, 1], int16 stored exactly.
 
     Raises:
       AudioError: the file cannot be written.
@@ -283,12 +300,7 @@ def writing(
 
 
 def flac_bits_per_sample(samples: np.ndarray, sample_rate_hz: int) -> float:
-    """Return bits per sample of libsndfile's FLAC at its best compression, header included.
-
-    Args:
-      samples: int16 [samples], at least one.
-      sample_rate_hz: written into the header.
-    """
+    """Return bits per sample of int16 [samples] by libsndfile's FLAC at its best, with header."""
     samples = np.asarray(samples)
     if samples.dtype != np.int16 or samples.ndim != 1 or not samples.size:
         raise ValueError(f"`samples` must be int16 [samples], got {samples.dtype} {samples.shape}.")

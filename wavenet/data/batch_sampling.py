@@ -74,16 +74,8 @@ def clip_source(
 ) -> ClipSource:
     """Return a `ClipSource` whose starts are the multiples of hop_samples, all equally likely.
 
-    Args:
-      waveforms: int16 [samples] each; one shorter than a clip has one start, its beginning.
-      speakers: an index for each.
-      clip_samples: the length of a clip, a multiple of hop_samples.
-      frames: see `ClipSource`; only together with `padding`.
-      padding: see `ClipSource`.
-      hop_samples: the grid of starts.
-      left_samples: see `ClipSource`; a multiple of hop_samples.
-      side_frames: see `ClipSource`.
-      augmentation: see `ClipSource`.
+    Arguments are its attributes. clip_samples and left_samples are multiples of hop_samples; a
+    waveform shorter than a clip has one start, its beginning.
     """
     if left_samples < 0 or left_samples % hop_samples:
         raise ValueError(
@@ -186,15 +178,7 @@ def batch(
     shard_index: int = 0,
     num_shards: int = 1,
 ) -> dict[str, np.ndarray]:
-    """Return batch `step` of the endless sequence of a seed.
-
-    Args:
-      source: the recordings.
-      seed: any int.
-      step: at least 0.
-      batch_size: clips of the whole batch, a multiple of num_shards.
-      shard_index: the equal part of the batch's rows to return.
-      num_shards: number of equal parts.
+    """Return batch `step` of the endless sequence of a seed, or one of `num_shards` equal parts.
 
     Returns:
       "waveform" and "mask" (1 inside the recording, 0 in the true past), float32 [rows,

@@ -74,28 +74,20 @@ class Corpus:
         return convention.hop_samples if convention else 1
 
 
-def corpus_gain_db(
-    report: ScanReport, level_db: float | None, measure: str = "rms"
-) -> tuple[float, list[str]]:
+def corpus_gain_db(report: ScanReport, level_db: float | None) -> tuple[float, list[str]]:
     """Return one gain for a whole corpus, in dB to two places, and notes on it.
 
     The gain brings the median level of train to level_db. A recording whose peak it would bring
     above full scale gets less, see `prepare`; one loud recording does not decide for all.
 
-    Args:
-      report: of the scan.
-      level_db: the level wanted in dB re full scale; None keeps the stored level (gain 0).
-      measure: "rms" or "peak".
+    The level is the RMS in dB re full scale; None keeps the stored one (gain 0).
     """
-    if measure not in ("rms", "peak"):
-        raise ValueError(f'`measure` must be "rms" or "peak", got "{measure}".')
     if level_db is None:
         return 0.0, []
-    stored_db = float(np.median([getattr(r.measured, f"{measure}_db") for r in report.of("train")]))
+    stored_db = float(np.median([r.measured.rms_db for r in report.of("train")]))
     gain_db = round(level_db - stored_db, 2)
-    name = "RMS" if measure == "rms" else measure
     return gain_db, [
-        f"level: the median {name} of train is {stored_db:.1f} dB; a gain of {gain_db:+.2f} dB "
+        f"level: the median RMS of train is {stored_db:.1f} dB; a gain of {gain_db:+.2f} dB "
         f"brings it to {level_db:g} dB"
     ]
 
@@ -243,11 +235,9 @@ def prepare(
     mel: MelConvention | None = None,
     pitch: PitchConvention | None = None,
     level_db: float | None = None,
-    level_measure: str = "rms",
     gain_db: float | None = None,
     speeds: Sequence[float] = (),
     cache_folder: str | os.PathLike[str] | None = None,
-    workers: int | None = None,
 ) -> Corpus:
     """Return the recordings of a scan at report.sample_rate_hz, with frames, as a `Corpus`.
 
@@ -256,13 +246,11 @@ def prepare(
       mel: convention of the mel frames; None computes none. Shares rate and hop with `pitch`.
       pitch: convention of the pitch frames; None computes none.
       level_db: see `corpus_gain_db`.
-      level_measure: see `corpus_gain_db`.
       gain_db: a fixed gain instead, such as that of an earlier run. A recording whose peak it would
         bring above full scale gets less.
       speeds: at which every recording of train is added once more, pitch and pace changed together.
       cache_folder: keeps computed arrays, by sound, conventions and gain; a damaged file is
         computed again. None keeps nothing.
-      workers: threads; None is one per core.
 
     Raises:
       DataError: the cache cannot be written (a full disk).
@@ -270,7 +258,7 @@ def prepare(
     """
     notes: list[str] = []
     if gain_db is None:
-        gain_db, notes = corpus_gain_db(report, level_db, level_measure)
+        gain_db, notes = corpus_gain_db(report, level_db)
     notes += _notes_on_loud(report.recordings, gain_db)
     recipe = _Recipe(report.sample_rate_hz, gain_db, mel, pitch)
     _check_conventions(recipe)
@@ -283,7 +271,6 @@ def prepare(
         wanted,
         "preparing",
         "recording",
-        workers,
     )
     splits = {
         split: tuple(p for p, (r, _) in zip(prepared, wanted, strict=True) if r.split == split)
@@ -326,13 +313,9 @@ def _columns(corpus: Corpus, feature: str, prepared: Prepared | None) -> np.ndar
 
 
 def frames_of(corpus: Corpus, prepared: Prepared, features: Sequence[str]) -> np.ndarray:
-    """Return the features next to each other in the order given, float32 [frames, channels].
+    """Return "mel" and "f0" next to each other in the order given, float32 [frames, channels].
 
-    Args:
-      corpus: the corpus of the recording.
-      prepared: the recording.
-      features: one or more of "mel" (its bands, `above_silence`) and "f0" (the two columns of
-        `log_f0_features`); both are zeros in silence.
+    The bands are `above_silence`, F0 the two columns of `log_f0_features`; both are 0 in silence.
     """
     return np.concatenate([_columns(corpus, feature, prepared) for feature in features], axis=1)
 

@@ -91,13 +91,8 @@ def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], l
     """Return the row of each recording by its name, rows without a recording, and notes.
 
     Several rows of one recording complete each other. Where they contradict each other the last one
-    counts, with a note.
-
-    Args:
-      tables: as returned by `read_tables`.
-      names: relative to the folder, with forward slashes. A row of `train.tsv` may omit the folder
-        `train/` of its file, one of `dev.tsv` likewise; one of `metadata.csv` omits folder and
-        suffix.
+    counts, with a note. Names are relative to the folder. A row of `train.tsv` may omit the folder
+    `train/` of its file, one of `dev.tsv` likewise; one of `metadata.csv` omits folder and suffix.
     """
     matched: dict[str, Row] = {}
     missing: list[Row] = []

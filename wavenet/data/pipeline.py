@@ -84,20 +84,9 @@ def clips(
     """Return an endless dataset of batches of clips, every clip of the split equally likely.
 
     Batch n depends only on the corpus, the arguments and n: a dataset started at `start_step`
-    continues one started at 0 exactly, at no cost.
-
-    Args:
-      corpus: the recordings.
-      split: to draw from; recordings shorter than a clip are padded with zeros.
-      clip_samples: a multiple of corpus.hop_samples where there are features.
-      batch_size: clips of the whole batch, a multiple of num_shards.
-      seed: any int.
-      features: "mel" and "f0", next to each other in "frames"; () for none.
-      encode: waveform -> levels, TensorFlow; adds "levels".
-      start_step: the first batch's number.
-      shard_index: the equal part of each batch's rows to return.
-      num_shards: number of equal parts.
-      clip_context: true past and neighbouring frames around every clip, and augmentation.
+    continues one started at 0 exactly, at no cost. Features are "mel" and "f0", next to each other
+    in "frames"; `encode`, from waveform to levels, adds "levels"; a shard is an equal part of each
+    batch's rows.
 
     Yields:
       "waveform" float32 [batch, left_samples + clip_samples]; "mask" the same, 1 inside the

@@ -153,9 +153,7 @@ def _find(folder: Path) -> tuple[list[str], list[str]]:
     return sounds, [*notes, *unread(names, SUFFIXES)]
 
 
-def _measure_all(
-    paths: Sequence[Path], cache_folder: Path | None, workers: int | None
-) -> list[FileInfo | AudioError]:
+def _measure_all(paths: Sequence[Path], cache_folder: Path | None) -> list[FileInfo | AudioError]:
     known = file_info.load(cache_folder)
 
     def measured(path: Path) -> FileInfo | AudioError:
@@ -164,7 +162,7 @@ def _measure_all(
         except AudioError as error:
             return error
 
-    results = in_threads(measured, paths, "scanning", "recording", workers)
+    results = in_threads(measured, paths, "scanning", "recording")
     good = {
         file_info.cache_key(p): r
         for p, r in zip(paths, results, strict=True)
@@ -208,7 +206,6 @@ def _split_folders(folder: Path) -> bool:
 def _splits(
     folder: Path, names: Sequence[str], tables: Tables, rows: dict[str, Row], rules: ScanRules
 ) -> dict[str, str]:
-    """Return the split of each name that has one."""
     if _split_folders(folder):
         tops = {name: name.split("/")[0] for name in names}
         return {name: top for name, top in tops.items() if top in SPLITS}
@@ -295,12 +292,11 @@ def _usable(
     names: Sequence[str],
     rules: ScanRules,
     cache_folder: str | os.PathLike[str] | None,
-    workers: int | None,
 ) -> tuple[dict[str, FileInfo], list[LeftOut]]:
     """Return the properties of files that are usable by themselves, and the other files."""
     cache = None if cache_folder is None else Path(cache_folder)
     good, bad = {}, []
-    results = _measure_all([folder / name for name in names], cache, workers)
+    results = _measure_all([folder / name for name in names], cache)
     for name, result in zip(names, results, strict=True):
         problem = _rejection(name, result, rules)
         if problem:
@@ -348,7 +344,6 @@ def scan(
     rules: ScanRules = ScanRules(),
     *,
     cache_folder: str | os.PathLike[str] | None = None,
-    workers: int | None = None,
 ) -> ScanReport:
     """Return the usable recordings of a folder with split, speaker and text, and all others.
 
@@ -362,7 +357,6 @@ def scan(
       sample_rate_hz: at which it will be used.
       rules: for usable recordings.
       cache_folder: keeps the properties of the files between runs; None: nowhere.
-      workers: threads; None is one per core.
 
     Raises:
       DataError: no such folder, or no usable recording for train or dev.
@@ -372,7 +366,7 @@ def scan(
     tables = read_tables(folder)
     rows, missing, contradictions = match(tables, set(names))
     left_out = [LeftOut(row.file, "not there", f"listed in {row.table}") for row in missing]
-    measured, unusable = _usable(folder, names, rules, cache_folder, workers)
+    measured, unusable = _usable(folder, names, rules, cache_folder)
     recordings, lost = _recordings(folder, measured, tables, rows, rules)
     left_out += unusable + lost
     _check_splits(folder, recordings, left_out, rules)

@@ -57,15 +57,10 @@ def stored_statistics(spec: Mapping[str, Any]) -> FrameStatistics | None:
 
 
 def unlike(frames: np.ndarray, trained: FrameStatistics, mel: MelConvention) -> str | None:
-    """Return why frames do not have a model's convention; None where they may have it.
+    """Return why frames [frames, bands], `above_silence`, are not of a model's convention, or None.
 
     A recording may be silent, quiet or loud; but no logarithm of it is below the floor, and other
     logarithms, or none, are too high for how little they vary.
-
-    Args:
-      frames: [frames, bands], `above_silence`.
-      trained: statistics of the model's training.
-      mel: the model's convention.
     """
     low, high = float(frames.min()), float(frames.max())
     if low < -ROUNDING or high > trained.high + MARGIN:
@@ -91,5 +86,4 @@ def describe(mel: MelConvention) -> str:
 
 
 def _log(value: float, mel: MelConvention) -> float:
-    """Return the logarithm of a value `above_silence`."""
     return mel.silence * (1.0 - value)

@@ -39,6 +39,14 @@ def mel_to_hz(mel: np.ndarray, scale: str = "slaney") -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=16)
+def hann_window(window_samples: int) -> np.ndarray:
+    """Return the periodic Hann window, float64 [window_samples], read-only."""
+    window = np.sin(np.pi * np.arange(window_samples) / window_samples) ** 2
+    window.setflags(write=False)
+    return window
+
+
+@functools.lru_cache(maxsize=16)
 def mel_filters(convention: MelConvention) -> np.ndarray:
     """Return the triangles, float32 [fft_size / 2 + 1, bands], read-only.
 
@@ -66,12 +74,7 @@ def mel_filters(convention: MelConvention) -> np.ndarray:
 
 
 def triangles(points_hz: np.ndarray, bins_hz: np.ndarray) -> np.ndarray:
-    """Return triangles of height one, each between three neighbouring points, [bins, bands].
-
-    Args:
-      points_hz: [bands + 2], ascending.
-      bins_hz: [bins, 1].
-    """
+    """Return triangles of height one between neighbours of [bands + 2] points, [bins, bands]."""
     low, middle, high = points_hz[:-2], points_hz[1:-1], points_hz[2:]
     rising, falling = (bins_hz - low) / (middle - low), (high - bins_hz) / (high - middle)
     return np.maximum(0.0, np.minimum(rising, falling))
@@ -117,8 +120,9 @@ def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
     """
     import scipy.fft  # takes a third of a second, and a configuration needs no spectrum
 
-    window = np.sin(np.pi * np.arange(convention.window_samples) / convention.window_samples) ** 2
-    spectrum = scipy.fft.rfft(segments * window, n=convention.fft_size, axis=-1)
+    spectrum = scipy.fft.rfft(
+        segments * hann_window(convention.window_samples), n=convention.fft_size, axis=-1
+    )
     bands = (_sparse_filters(convention) @ np.abs(spectrum).T).T
     return _logarithm(np.maximum(bands, convention.floor), convention)
 

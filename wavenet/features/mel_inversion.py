@@ -4,7 +4,7 @@ import numpy as np
 import scipy.fft
 import scipy.sparse
 
-from wavenet.features.mel import MelConvention, mel_filters, num_frames
+from wavenet.features.mel import MelConvention, hann_window, mel_filters, num_frames
 
 MOMENTUM = 0.99
 MAGNITUDE_UPDATES = 100
@@ -72,10 +72,6 @@ def magnitudes_of_mel(mel_frames: np.ndarray, convention: MelConvention) -> np.n
         a <- a sqrt( M (b / c^2) / M (1 / c) ),   c = M^T a
 
     none of which increases it (Fevotte, Idier, Neural Computation 23(9), 2011, section 4).
-
-    Args:
-      mel_frames: [frames, bands], as returned by `mel_spectrogram`.
-      convention: of the frames.
     """
     bands = _bands(np.asarray(mel_frames, np.float64), convention)
     level = np.repeat(bands.mean(axis=1, keepdims=True), convention.fft_size // 2 + 1, axis=1)
@@ -127,8 +123,7 @@ class _Grid:
     def __init__(self, convention: MelConvention, num_samples: int):
         self.convention, self.num_samples = convention, num_samples
         self.frames = num_frames(num_samples, convention.hop_samples)
-        angles = np.pi * np.arange(convention.window_samples) / convention.window_samples
-        self.window = (np.sin(angles) ** 2).astype(np.float32)
+        self.window = hann_window(convention.window_samples).astype(np.float32)
         self.first = convention.window_samples // 2 - convention.hop_samples // 2
         self.weight = self._added(np.tile(self.window**2, (self.frames, 1)))
 
@@ -150,10 +145,16 @@ class _Grid:
 
     def _added(self, segments: np.ndarray) -> np.ndarray:
         """Return the segments, a hop apart, added up over the sound's samples, [num_samples]."""
-        hop = self.convention.hop_samples
-        blocks = -(-segments.shape[1] // hop)
-        padded = np.pad(segments, ((0, 0), (0, blocks * hop - segments.shape[1])))
-        sums = np.zeros((self.frames + blocks - 1, hop), np.float32)
-        for block in range(blocks):
-            sums[block : block + self.frames] += padded[:, block * hop : (block + 1) * hop]
-        return sums.reshape(-1)[self.first : self.first + self.num_samples]
+        sums = overlap_added(segments, self.convention.hop_samples)
+        return sums[self.first : self.first + self.num_samples]
+
+
+def overlap_added(segments: np.ndarray, hop: int) -> np.ndarray:
+    """Return the segments [frames, window], a hop apart, added up, float32, in whole hops."""
+    frames, window = segments.shape
+    blocks = -(-window // hop)
+    padded = np.pad(segments, ((0, 0), (0, blocks * hop - window)))
+    sums = np.zeros((frames + blocks - 1, hop), np.float32)
+    for block in range(blocks):
+        sums[block : block + frames] += padded[:, block * hop : (block + 1) * hop]
+    return sums.reshape(-1)

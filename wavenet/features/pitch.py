@@ -34,15 +34,8 @@ def fundamental_frequency(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return F0 in Hz, float32 [frames], 0 where unvoiced; and voiced, bool [frames].
 
-    Frame f is centred on sample f * hop_samples + hop_samples / 2, as in `mel_spectrogram`.
-
-    Args:
-      waveform: float [samples], at least one sample.
-      sample_rate_hz: of the waveform.
-      hop_samples: of the frames.
-      low_hz: lowest F0 searched.
-      high_hz: highest F0 searched.
-      method: "dio" or "harvest" (Morise et al., WORLD, IEICE 2016; through pyworld).
+    Frame f is centred on sample f * hop_samples + hop_samples / 2, as in `mel_spectrogram`. The
+    method is "dio" or "harvest" (Morise et al., WORLD, IEICE 2016; through pyworld).
 
     Raises:
       UserError: pyworld, of the extra `quality`, is not installed.
@@ -63,13 +56,7 @@ def fundamental_frequency(
 def log_f0_features(
     f0_hz: np.ndarray, voiced: np.ndarray, reference_hz: float = 200.0
 ) -> np.ndarray:
-    """Return log2(f0 / reference_hz), interpolated, and voiced as 0 or 1, float32 [frames, 2].
-
-    Args:
-      f0_hz: [frames], in Hz where voiced.
-      voiced: bool [frames].
-      reference_hz: the F0 with value 0; the unit is the octave.
-    """
+    """Return log2(f0 / reference_hz) [frames], interpolated, and voiced, float32 [frames, 2]."""
     features = np.zeros((len(f0_hz), 2), np.float32)
     where = np.flatnonzero(voiced)
     if where.size:

@@ -31,13 +31,10 @@ def dnsmos_p808(sound: np.ndarray, sample_rate_hz: int) -> float:
     """Return the overall quality that DNSMOS predicts for a P.808 listening test, 1 to 5 (best).
 
     It rates 9.01 seconds at a time, once per second; a shorter sound is doubled until it is that
-    long. The result is nan for less than a quarter of a second.
+    long, and every sound is clipped to [-1, 1]. The result is nan for less than a quarter of a
+    second.
 
     Source: Reddy, Gopal, Cutler, "DNSMOS", arXiv 2010.15258, in the package `speechmos`.
-
-    Args:
-      sound: float [samples]; clipped to [-1, 1].
-      sample_rate_hz: of the sound.
     """
     x = _ready(sound, sample_rate_hz)
     if x is None:
@@ -84,15 +81,11 @@ def plcmos(sound: np.ndarray, sample_rate_hz: int) -> float:
     """Return the quality that PLCMOS (version 2) predicts, from 1 to 5; 5 is best.
 
     It was trained on speech with lost and concealed packets. The result is the mean over 15
-    simulated raters, each a Gaussian vector, the same for every sound; nan for less than a quarter
-    of a second.
+    simulated raters, each a Gaussian vector, the same for every sound, which is clipped to [-1, 1];
+    nan for less than a quarter of a second.
 
     Source: Diener, Purin, Sootla, Saabas, Aichner, Cutler, "PLCMOS", arXiv 2305.15127, in the
     package `speechmos`.
-
-    Args:
-      sound: float [samples]; clipped to [-1, 1].
-      sample_rate_hz: of the sound.
     """
     x = _ready(sound, sample_rate_hz)
     if x is None:

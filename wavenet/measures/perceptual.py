@@ -25,11 +25,6 @@ def pesq(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
     less than a quarter of a second, or a recording without speech.
 
     Source: ITU-T P.862.2 (2007), in the package `pesq`, which is the ITU's reference code.
-
-    Args:
-      sound: float [samples]; the longer of both is cut.
-      recorded: float [samples].
-      sample_rate_hz: of both.
     """
     resampled = [audio.resample(x, sample_rate_hz, PESQ_RATE_HZ) for x in paired(sound, recorded)]
     pieces = -(-len(resampled[0]) // PESQ_MOST_SAMPLES)
@@ -48,11 +43,6 @@ def stoi(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
 
     Source: Taal, Hendriks, Heusdens, Jensen, "An algorithm for intelligibility prediction of
     time-frequency weighted noisy speech", IEEE TASLP 19(7), 2011, in the package `pystoi`.
-
-    Args:
-      sound: float [samples]; the longer of both is cut.
-      recorded: float [samples].
-      sample_rate_hz: of both.
     """
     require("pystoi", "quality", "STOI")
     import pystoi  # Loads slowly, and only this measure needs it.

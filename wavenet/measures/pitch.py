@@ -16,10 +16,6 @@ def f0_within_50_cents(f0_hz: np.ndarray, recorded_f0_hz: np.ndarray) -> float:
 
     It is nan if no frame is voiced in both. One frame an octave off counts as one frame, so that
     this measures how often the pitch is followed, and `f0_error_cents` how far it strays.
-
-    Args:
-      f0_hz: [frames].
-      recorded_f0_hz: [frames].
     """
     cents = _cents_apart(f0_hz, recorded_f0_hz)
     return float(np.mean(np.abs(cents) <= NEAR_CENTS)) if cents.size else math.nan
@@ -30,22 +26,13 @@ def f0_error_cents(f0_hz: np.ndarray, recorded_f0_hz: np.ndarray) -> float:
 
     It is over the frames that are voiced in both; nan if there is none. An octave error counts as
     1,200 cents, so that a few such frames dominate.
-
-    Args:
-      f0_hz: [frames].
-      recorded_f0_hz: [frames].
     """
     cents = _cents_apart(f0_hz, recorded_f0_hz)
     return float(np.sqrt(np.mean(np.square(cents)))) if cents.size else math.nan
 
 
 def voicing_error(f0_hz: np.ndarray, recorded_f0_hz: np.ndarray) -> float:
-    """Return the share of frames, in [0, 1], voiced in one and not in the other; 0 is best.
-
-    Args:
-      f0_hz: [frames].
-      recorded_f0_hz: [frames].
-    """
+    """Return the share of frames, in [0, 1], voiced in one and not in the other; 0 is best."""
     return float(np.mean((f0_hz > 0.0) != (recorded_f0_hz > 0.0)))
 
 

@@ -30,12 +30,6 @@ def measure(
     left out, see `optional_packages.left_out`. F0 is WORLD's DIO with StoneMask on the mel's hop,
     60 to 600 Hz.
 
-    Args:
-      sound: float32 [samples] in [-1, 1], at least one sample.
-      recorded: likewise.
-      sample_rate_hz: of both, and of the convention.
-      mel: for the log-mel distance, and for the hop of F0.
-
     Raises:
       ValueError: a waveform of another shape or not finite, or a mel of another sample rate.
     """

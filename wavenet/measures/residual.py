@@ -49,7 +49,6 @@ def residual_kurtosis(
 
 
 def _residual(piece: np.ndarray) -> np.ndarray:
-    """Return the prediction residual of all but the first `ORDER` samples."""
     hann = scipy.signal.get_window("hann", WINDOW_SAMPLES)
     windowed = piece[ORDER:] * hann
     lags = np.array([windowed[k:] @ windowed[: WINDOW_SAMPLES - k] for k in range(ORDER + 1)])

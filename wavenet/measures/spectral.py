@@ -18,10 +18,7 @@ LOUDEST = 2.0  # norms of the recording, beyond which a sound is measured agains
 def log_mel_distance_db(sound: np.ndarray, recorded: np.ndarray, mel: MelConvention) -> float:
     """Return the root mean square difference of log-mel spectrograms, in dB; 0 is best.
 
-    Args:
-      sound: float [samples]; the longer of both is cut.
-      recorded: float [samples].
-      mel: bands quieter than its floor count as the floor.
+    Bands quieter than the convention's floor count as the floor.
     """
     sound, recorded = paired(sound, recorded)
     difference = mel_spectrogram(sound, mel) - mel_spectrogram(recorded, mel)
@@ -44,22 +41,13 @@ def multi_resolution_stft_distance(sound: np.ndarray, recorded: np.ndarray) -> f
     FFTs of 1,024, 2,048 and 512 samples, hops of 120, 240 and 50, Hann windows of 600, 1,200 and
     240. These are 24 kHz numbers; they are the same sample counts at every rate, so figures of
     different rates are not comparable. Magnitudes are at least 1e-3.5; zeros lie beyond both ends.
-
-    Args:
-      sound: float [samples] in [-1, 1]; the longer of both is cut.
-      recorded: float [samples] in [-1, 1].
     """
     sound, recorded = paired(sound, recorded)
     return float(np.mean([_stft_distance(sound, recorded, *sizes) for sizes in RESOLUTIONS]))
 
 
 def level_difference_db(sound: np.ndarray, recorded: np.ndarray) -> float:
-    """Return the RMS level of the sound minus that of the recording, in dB; 0 is best.
-
-    Args:
-      sound: float [samples]; the longer of both is cut. Digital silence is -120 dB.
-      recorded: float [samples].
-    """
+    """Return the RMS level of the sound minus that of the recording, in dB; 0 is best."""
     sound, recorded = paired(sound, recorded)
     return audio.rms_db(sound) - audio.rms_db(recorded)
 

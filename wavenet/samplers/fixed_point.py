@@ -9,52 +9,124 @@ The stop is exact. Every pass settles the samples up to and including the first 
 window then begins behind them, in each row of a batch for itself.
 """
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
-from wavenet.samplers.block_pass import BlockPass, PassState, window
+from wavenet.samplers.xla import ChunkSampler
 from wavenet.sound_network import Network
 
 WINDOW_SAMPLES = 64
 
 
-class FixedPointSampler:
-    """Generates with a network's current weights; compiled once for each chunk shape.
+class PassState(NamedTuple):
+    """All that a block depends on besides its own inputs and condition; it ends with a bunch."""
+
+    inputs: tf.Tensor
+    """The newest `network.inputs`, [batch, history]."""
+    condition: tf.Tensor
+    """The condition of these, [batch, history, channels]; no channel where there is none."""
+    pasts: list[tf.Tensor]
+    """The last inputs of every layer, [batch, its `past_steps`, residual_channels]."""
+
+
+class BlockPass:
+    """One pass over a block, with a network's current weights.
+
+    Args:
+      network: without a context stack, whose condition comes from whole blocks of sound.
+    """
+
+    def __init__(self, network: Network):
+        config = network.config
+        if config.context_layers:
+            raise ValueError("`network` must have no context stack for passes over blocks.")
+        self.network, self.bunch = network, config.bunch_samples
+        past = config.history_samples + config.prediction_order
+        self.history = -(-past // self.bunch) * self.bunch
+
+    def initial_state(self, batch: int) -> PassState:
+        """Return the state before the first sample: silence."""
+        config, network = self.network.config, self.network
+        inputs = tf.zeros([batch, self.history], network.front_dtype)
+        if config.reads_levels:
+            inputs = tf.fill([batch, self.history], config.levels)
+        dtype = network.front_dtype if config.conditioner_units else network.dtype
+        condition = tf.zeros([batch, self.history, config.gate_inputs], dtype)
+        pasts = [
+            tf.zeros([batch, layer.past_steps, config.residual_channels], network.dtype)
+            for layer in network.stack.layers
+        ]
+        return PassState(inputs, condition, pasts)
+
+    def __call__(self, state: PassState, levels, condition):
+        """Return the parameters of a block [batch, time, parameters], and the input of `after`.
+
+        Levels int32 [batch, time] are whole bunches; the condition is [batch, time, channels], or
+        None.
+        """
+        inputs = tf.cast(self.network.inputs(levels), state.inputs.dtype)
+        inputs = tf.concat([state.inputs, inputs], 1)
+        if condition is None:
+            condition = tf.zeros([*levels.shape, 0], state.condition.dtype)
+        condition = tf.concat([state.condition, condition], 1)
+        parameters, hiddens = self.network.resumed(
+            inputs, condition if condition.shape[-1] else None, state.pasts, self.history
+        )
+        pasts = [tf.concat(both, 1) for both in zip(state.pasts, hiddens, strict=True)]
+        return parameters, PassState(inputs, condition, pasts)
+
+    def after(self, read: PassState, levels, samples) -> PassState:
+        """Return the state after so many samples, int32 [batch] and whole bunches, of a block.
+
+        `read` is from the pass over it; only the last of these samples, or of their bunch, may
+        differ from the pass.
+        """
+        inputs = tf.cast(self.network.inputs(levels), read.inputs.dtype)
+        inputs = tf.concat([read.inputs[:, : self.history], inputs], 1)
+        steps, layers = samples // self.bunch, self.network.stack.layers
+        pasts = [
+            window(past, steps, layer.past_steps)
+            for past, layer in zip(read.pasts, layers, strict=True)
+        ]
+        inputs, condition = (
+            window(each, samples, self.history) for each in (inputs, read.condition)
+        )
+        return PassState(inputs, condition, pasts)
+
+
+def window(values, first, length: int):
+    """Of each row [batch, time, ...] the `length` entries from `first` [batch] on."""
+    return tf.gather(values, first[:, None] + tf.range(length), batch_dims=1)
+
+
+class FixedPointSampler(ChunkSampler):
+    """The sampler by passes over a window, whose number it finds.
 
     Args:
       network: without a context stack.
       window_samples: that a pass computes; rounded up to whole bunches.
     """
 
-    found = "passes"  # in addition to levels and state, what `generate_chunk` returns
+    found = "passes"
 
     def __init__(self, network: Network, window_samples: int = WINDOW_SAMPLES):
-        self.network, self._pass = network, BlockPass(network)
+        super().__init__(network)
+        self._pass = BlockPass(network)
         bunch = self._pass.bunch
         self.window_samples = -(-window_samples // bunch) * bunch
-        self._chunk = tf.function(self.chunk, jit_compile=True, autograph=False)
-        self._prime = tf.function(self._primed, autograph=False, reduce_retracing=True)
 
     def initial_state(self, batch: int) -> PassState:
-        """Return the state before the first sample: silence."""
+        """See `ChunkSampler`."""
         return self._pass.initial_state(batch)
 
-    def generate_chunk(self, state: PassState, condition, noise, temperature: float = 1.0):
-        """Return the next levels int32 [batch, time], the passes they took, and the next state.
-
-        Arguments as for `XlaSampler.generate_chunk`; for a vocoder the noise is of whole bunches.
-        """
-        return self._chunk(state, condition, noise, tf.constant(temperature, tf.float32))
-
-    def prime(self, state: PassState, condition, levels) -> PassState:
-        """Return the state after the given levels, int32 [batch, time]: one pass, whole bunches."""
-        return self._prime(state, condition, levels)
-
-    def _primed(self, state, condition, levels):
+    def primed(self, state, condition, levels):
+        """See `ChunkSampler`."""
         read = self._pass(state, levels, condition)[1]
         return self._pass.after(read, levels, tf.fill(tf.shape(levels)[:1], tf.shape(levels)[1]))
 
     def chunk(self, state: PassState, condition, noise, temperature):
-        """Return the result of `generate_chunk`, a pure function of tensors and the weights."""
+        """See `ChunkSampler`."""
         (batch, time), length = noise.shape[:2], self.window_samples
         middle, bunch = self.network.config.levels // 2, self._pass.bunch
         beyond = [[0, 0], [0, length], [0, 0]]

@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from wavenet.network import WaveNet
-from wavenet.samplers import naive
 from wavenet.samplers.fixed_point import FixedPointSampler
 from wavenet.samplers.numba.sampler import is_known, sampler_for
 from wavenet.samplers.vocoder import VocoderSampler
@@ -23,6 +22,28 @@ from wavenet.vocoder import VocoderWaveNet
 
 Backend = Literal["auto", "numba", "xla", "fixed-point", "naive"]
 CHUNK_SAMPLES = 1024
+
+
+class NaiveSampler:
+    """The definition: a full pass over the receptive field for every sample."""
+
+    def __init__(self, network: Network, window_samples: int):
+        self.network = network
+        self.window_samples = window_samples
+        self._parameters = tf.function(self._last, autograph=False)
+
+    def parameters(self, levels: np.ndarray, condition, position: int):
+        """Return the parameters of sample `position` given those before, [batch, parameters]."""
+        # The window begins at the start of the sound or one receptive field back, so that the
+        # zeros a convolution pads with are those the sound itself would have.
+        first = max(0, position + 1 - self.window_samples)
+        first -= first % self.network.config.block_samples
+        window = slice(first, first + self.window_samples + self.network.config.block_samples - 1)
+        part = None if condition is None else condition[:, window]
+        return self._parameters(tf.constant(levels[:, window]), part, tf.constant(position - first))
+
+    def _last(self, levels, condition, index):
+        return self.network(self.network.inputs(levels), condition)[:, index]
 
 
 def generate(network: Network, request: Request, backend: Backend = "auto") -> np.ndarray:
@@ -87,7 +108,7 @@ def _chunks(
     for done in range(0, request.num_samples, length):
         first = start + done
         noise = network.likelihood.noise(request.seed, request.rows, first, length)
-        part = None if condition is None else _padded(condition[:, first : first + length], length)
+        part = None if condition is None else padded(condition[:, first : first + length], length)
         levels, found, state = sampler.generate_chunk(state, part, noise, request.temperature)
         if count is not None and sampler.found == "passes":
             count.add(int(found), length)
@@ -101,14 +122,34 @@ def _naive(network: Network, request: Request) -> np.ndarray:
         levels[:, :start] = request.prime
     noise = network.likelihood.noise(request.seed, request.rows, start, request.num_samples)
     condition = condition_of(network, request)
-    return naive.generate(network, levels, start, noise, condition, request.temperature)[0][
-        :, start:
-    ]
+    return redrawn(network, levels, start, noise, condition, request.temperature)[0][:, start:]
 
 
-def _padded(condition, length: int):
-    """Return the last chunk at full length, so that nothing is compiled for its size."""
-    return tf.pad(condition, [[0, 0], [0, length - condition.shape[1]], [0, 0]])
+def redrawn(
+    network: Network,
+    levels: np.ndarray,
+    start: int,
+    noise,
+    condition,
+    temperature: float = 1.0,
+):
+    """Return levels int32 [batch, time] with all from `start` on drawn, and their parameters."""
+    time, config = levels.shape[1], network.config
+    # The sample itself, which the network shifts out, stands behind its receptive field.
+    window_samples = time if config.context_layers else min(time, config.receptive_field + 1)
+    sampler = NaiveSampler(network, window_samples)
+    levels, drawn = levels.copy(), []
+    for t in range(start, time):
+        parameters = sampler.parameters(levels, condition, t)
+        levels[:, t] = network.likelihood.sample(parameters, noise[:, t - start], temperature)
+        drawn.append(parameters)
+    return levels, tf.stack(drawn, 1)
+
+
+def padded(values, length: int):
+    """Return [batch, time, ...] at full length, so that nothing is compiled for a rest."""
+    others = [[0, 0]] * (len(values.shape) - 2)
+    return tf.pad(values, [[0, 0], [0, length - values.shape[1]], *others])
 
 
 def _chunk_length(network: Network, request: Request, wanted: int) -> int:

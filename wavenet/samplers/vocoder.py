@@ -1,16 +1,97 @@
 """Cached generation of a vocoder as one XLA program per chunk: a step of the layers per bunch.
 
 The layers' queues are those of `xla.Rings`, one entry per bunch. The past samples and residuals
-that layers and head read directly are in buffers as long as history and bunch together.
+that layers and head read directly are in buffers as long as history and bunch together: wave,
+residuals and samples over their level, float [rows, batch] each; rows before `end` are the past,
+the newest row last.
 """
 
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from wavenet.samplers.bunch_step import BunchStep, written_at
-from wavenet.samplers.xla import Rings
-from wavenet.vocoder import VocoderWaveNet
+from wavenet.conditioner import Condition
+from wavenet.samplers.xla import ChunkSampler, LayerStep, Rings
+from wavenet.vocoder import AHEAD, VocoderWaveNet
+
+
+class BunchStep(LayerStep):
+    """The computation of samples given those before them, over the condition `made` of a chunk."""
+
+    network: VocoderWaveNet
+
+    def __init__(self, network: VocoderWaveNet, rings: Rings, made: Condition):
+        super().__init__(network, rings)
+        self.made = made
+        self.front_width = network.config.front_width
+        self.head_width = network.config.head_width
+        self.gain, self.shrink = tf.exp(-made.log_gain), tf.exp(-made.log_level)
+
+    def of_bunch(self, number, time, end, buffers, queues, gates):
+        """Return what the layers give to the head [batch, B * units], and the queues after it.
+
+        The bunch is the one of this number since the start, whose first sample is at `time`; the
+        past in the buffers ends at `end`. Queues and gates are as for `LayerStep.skips`.
+        """
+        _, residual, scaled = buffers
+        hidden = self.network.front(
+            last(residual, end, self.front_width),
+            last(scaled, end, self.front_width),
+            self._pitch_taps(residual, time, end),
+        )
+        skips, queues = self.skips(number, hidden, queues, gates)
+        return self.network.from_layers(skips), queues
+
+    def parameters(self, time, end, buffers, given):
+        """Return the parameters of one sample [batch, parameters], and its prediction [batch].
+
+        `end` is the row of the buffers after the newest, `given` the layers' input to the head,
+        [batch, units].
+        """
+        network = self.network
+        wave, residual, scaled = buffers
+        recent = network.from_recent(
+            last(residual, end, self.head_width),
+            last(scaled, end, self.head_width),
+            self._pitch_taps(residual, time, end),
+        )
+        predicted = self._predicted(wave, time, end)
+        raw = network.outputs(given + recent)
+        return network.in_wave_units(raw, predicted, self.made.log_gain[:, time]), predicted
+
+    def entries(self, time, value, predicted):
+        """Return the rows [batch] that a sample of this value adds to the buffers."""
+        return value, (value - predicted) * self.gain[:, time], value * self.shrink[:, time]
+
+    def _predicted(self, wave, time, end):
+        order = self.network.config.prediction_order
+        if not order:
+            return tf.zeros_like(wave[0])
+        past = last(wave, end, order)
+        return tf.reduce_sum(past[:, ::-1] * self.made.coefficients[:, time], -1)
+
+    def _pitch_taps(self, residual, time, end):
+        taps = self.network.config.pitch_taps
+        if not taps:
+            return None
+        period = self.network.whole_period(self.made.period[:, time])
+        first = end - period + AHEAD + 1 - taps
+        rows = first[:, None] + tf.range(taps)
+        columns = tf.broadcast_to(tf.range(tf.shape(rows)[0])[:, None], tf.shape(rows))
+        return tf.gather_nd(residual, tf.stack([rows, columns], -1))
+
+
+def last(values, end, width: int):
+    """Return the `width` values before a row, oldest first, [batch, width]."""
+    return tf.transpose(tf.slice(values, [end - width, 0], [width, -1]))
+
+
+def written_at(buffers, row, entries):
+    """Return the buffers with an entry [batch] in this row of each."""
+    return tuple(
+        tf.tensor_scatter_nd_update(x, [[row]], entry[None])
+        for x, entry in zip(buffers, entries, strict=True)
+    )
 
 
 class VocoderState(NamedTuple):
@@ -28,48 +109,23 @@ class VocoderState(NamedTuple):
     """Past inputs of all layers, [slots, batch, residual_channels]."""
 
 
-class VocoderSampler:
-    """Generates with a network's current weights; compiled once for each chunk shape."""
-
-    found = "parameters"  # in addition to levels and state, what `generate_chunk` returns
+class VocoderSampler(ChunkSampler):
+    """The cached sampler of a vocoder."""
 
     def __init__(self, network: VocoderWaveNet):
-        self.network = network
+        super().__init__(network)
         self.rings = Rings(network.config)
         self.history = max(network.config.history_samples, network.config.prediction_order, 1)
-        self._chunk = tf.function(self.chunk, jit_compile=True, autograph=False)
-        self._prime = tf.function(self._primed, autograph=False, reduce_retracing=True)
 
     def initial_state(self, batch: int) -> VocoderState:
-        """Return the state before the first sample: silence, and empty queues."""
+        """See `ChunkSampler`."""
         config, network = self.network.config, self.network
         past = tf.zeros([self.history, batch], network.front_dtype)
         queues = tf.zeros([self.rings.slots, batch, config.residual_channels], network.dtype)
         return VocoderState(tf.constant(0), past, past, past, queues)
 
-    def generate_chunk(self, state: VocoderState, condition, noise, temperature: float = 1.0):
-        """Return the next levels, int32 [batch, time], their parameters, and the next state.
-
-        Args:
-          state: from `initial_state`, `prime` or the previous chunk.
-          condition: [batch, time, channels] of these samples.
-          noise: float32 [batch, time, noise_channels] of these samples, whole bunches.
-          temperature: 1 samples the model, less is closer to its mode.
-        """
-        return self._chunk(state, condition, noise, tf.constant(temperature, tf.float32))
-
-    def prime(self, state: VocoderState, condition, levels) -> VocoderState:
-        """Return the state after the given levels, int32 [batch, time], from one parallel pass.
-
-        `state` must be an initial state; time must be a multiple of the bunch.
-        """
-        return self._prime(state, condition, levels)
-
     def chunk(self, state: VocoderState, condition, noise, temperature):
-        """Return the result of `generate_chunk`, a pure function of tensors and the weights.
-
-        The temperature is float32 [], or [batch], one for each.
-        """
+        """See `ChunkSampler`."""
         network, bunch = self.network, self.network.config.bunch_samples
         rows, time = noise.shape[0], noise.shape[1]
         if time % bunch:
@@ -112,7 +168,8 @@ class VocoderSampler:
         after = VocoderState(state.position + time, wave, residual, scaled, queues)
         return tf.transpose(levels.stack()), tf.transpose(parameters.stack(), [1, 0, 2]), after
 
-    def _primed(self, state, condition, levels):
+    def primed(self, state, condition, levels):
+        """See `ChunkSampler`."""
         network = self.network
         inputs = tf.cast(network.inputs(levels), network.front_dtype)
         made = network.split(tf.cast(condition, network.front_dtype))

@@ -6,7 +6,8 @@ are in one ring buffer, so that a step gathers every past tap at once and scatte
 skips of all layers are one matrix product: XLA on a CPU pays per operation, not per FLOP.
 """
 
-from typing import NamedTuple
+import abc
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -30,19 +31,65 @@ class SamplerState(NamedTuple):
     """All past blocks of sound that the context stack reads, [batch, blocks, block_samples]."""
 
 
-class XlaSampler:
-    """Generates with a network's current weights; compiled once for each chunk shape."""
+class ChunkSampler(abc.ABC):
+    """Generates with a network's current weights; compiled once for each chunk shape.
 
-    found = "parameters"  # in addition to levels and state, what `generate_chunk` returns
+    Attributes:
+      found: what `generate_chunk` returns in addition to levels and state.
+    """
+
+    found = "parameters"
+
+    def __init__(self, network: Any):
+        self.network = network
+        self._chunk = tf.function(self.chunk, jit_compile=True, autograph=False)
+        self._prime = tf.function(self.primed, autograph=False, reduce_retracing=True)
+
+    @abc.abstractmethod
+    def initial_state(self, batch: int) -> Any:
+        """Return the state before the first sample: silence, and empty queues."""
+
+    def generate_chunk(self, state: Any, condition, noise, temperature: float = 1.0):
+        """Return the next levels, int32 [batch, time], what was `found`, and the next state.
+
+        Args:
+          state: from `initial_state`, `prime` or the previous chunk.
+          condition: [batch, time, channels] of these samples, or None.
+          noise: float32 [batch, time, noise_channels] of these samples. With a context stack the
+            time must be `context_block_samples`, for a vocoder whole bunches.
+          temperature: 1 samples the model, less is closer to its mode.
+        """
+        return self._chunk(state, condition, noise, tf.constant(temperature, tf.float32))
+
+    def prime(self, state: Any, condition, levels) -> Any:
+        """Return the state after the given levels, int32 [batch, time], from one parallel pass.
+
+        `state` must be an initial state, except for passes to a fixed point; the time must be whole
+        context blocks or bunches.
+        """
+        return self._prime(state, condition, levels)
+
+    @abc.abstractmethod
+    def chunk(self, state: Any, condition, noise, temperature):
+        """Return the result of `generate_chunk`, a pure function of tensors and the weights.
+
+        The temperature is float32 [], or [batch], one for each.
+        """
+
+    @abc.abstractmethod
+    def primed(self, state: Any, condition, levels) -> Any:
+        """Return the result of `prime`."""
+
+
+class XlaSampler(ChunkSampler):
+    """The cached sampler of a `WaveNet`."""
 
     def __init__(self, network: WaveNet):
-        self.network = network
+        super().__init__(network)
         self.rings = Rings(network.config)
-        self._chunk = tf.function(self.chunk, jit_compile=True, autograph=False)
-        self._prime = tf.function(self._primed, autograph=False, reduce_retracing=True)
 
     def initial_state(self, batch: int) -> SamplerState:
-        """Return the state before the first sample: silence, and empty queues."""
+        """See `ChunkSampler`."""
         config = self.network.config
         past = tf.zeros([batch, config.front_width])
         if config.reads_levels:
@@ -51,31 +98,8 @@ class XlaSampler:
         blocks = tf.zeros([batch, config.context_blocks, config.context_block_samples])
         return SamplerState(tf.constant(0), past, queues, blocks)
 
-    def generate_chunk(self, state: SamplerState, condition, noise, temperature: float = 1.0):
-        """Return the next levels, int32 [batch, time], their parameters, and the next state.
-
-        Args:
-          state: from `initial_state`, `prime` or the previous chunk.
-          condition: [batch, time, channels] of these samples, or None.
-          noise: float32 [batch, time, noise_channels] of these samples. With a context stack the
-            time must be `context_block_samples`.
-          temperature: 1 samples the model, less is closer to its mode.
-        """
-        return self._chunk(state, condition, noise, tf.constant(temperature, tf.float32))
-
-    def prime(self, state: SamplerState, condition, levels) -> SamplerState:
-        """Return the state after the given levels, int32 [batch, time], from one parallel pass.
-
-        `state` must be an initial state; with a context stack the time must be a multiple of
-        `context_block_samples`.
-        """
-        return self._prime(state, condition, levels)
-
     def chunk(self, state: SamplerState, condition, noise, temperature):
-        """Return the result of `generate_chunk`, a pure function of tensors and the weights.
-
-        The temperature is float32 [], or [batch], one for each.
-        """
+        """See `ChunkSampler`."""
         step = Step(self.network, self.rings)
         rows, time = noise.shape[0], noise.shape[1]
         batch = tf.shape(noise)[0] if rows is None else rows
@@ -110,7 +134,8 @@ class XlaSampler:
         )
         return levels, tf.transpose(parameters.stack(), [1, 0, 2]), after
 
-    def _primed(self, state, condition, levels):
+    def primed(self, state, condition, levels):
+        """See `ChunkSampler`."""
         config, inputs = self.network.config, self.network.inputs(levels)
         hiddens = self.network.resumed(inputs, condition)[1]
         past = levels[:, -1:]
@@ -213,11 +238,7 @@ class LayerStep:
     def skips(self, position, hidden, queues, gates):
         """Return the scaled sum of skips [batch, skip] of a step, and the queues after it.
 
-        Args:
-          position: of the step.
-          hidden: the first layer's input, [batch, residual].
-          queues: past inputs of all layers.
-          gates: of the step, from `gate_offsets`.
+        `hidden` is the first layer's input, [batch, residual]; the gates are those of the step.
         """
         taps = tf.gather(queues, self.rings.reads(position))
         hiddens, units = [], []

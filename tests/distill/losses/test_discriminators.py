@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from runs import NEVER, TINY, assert_same, looped, newest, recordings
+from runs import NEVER, TINY, assert_same, looped, newest, recordings, unevaluated
 
-from distill import evaluation_callback, training
+from distill import training
 from distill.config import DiscriminatorConfig, StudentConfig
 from distill.losses.discriminators import Discriminators
 from distill.presets import ClipConfig, DistillConfig, LossConfig
@@ -16,7 +16,6 @@ from replicator.runs.metrics import read_metrics
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.state import TrainState
 from replicator.training.step import compile_step
-from wavenet import evaluation_callback as wavenet_watching
 from wavenet import training as wavenet_training
 
 SMALL = DiscriminatorConfig(spectra=(64, 128), periods=(3,), channels=4)
@@ -103,17 +102,16 @@ def config() -> DistillConfig:
 
 
 @pytest.fixture
-def distil(tmp_path, monkeypatch):
+def distil(tmp_path):
     """Distils into a folder, with nothing evaluated."""
-    for watching in (wavenet_watching, evaluation_callback):
-        monkeypatch.setattr(watching.EvaluationCallback, "__init__", lambda *_: None)
-        monkeypatch.setattr(watching.EvaluationCallback, "__call__", lambda *_: 1.0)
     data, run = recordings(tmp_path / "speech"), tmp_path / "teacher"
-    wavenet_training.train("tiny", looped(TINY, num_steps=2), data, run, lambda line: None)
+    with unevaluated():
+        wavenet_training.train("tiny", looped(TINY, num_steps=2), data, run, lambda line: None)
 
     def distil(name: str, config: DistillConfig):
         teacher = load_teacher(run)
-        training.distill("tiny", config, teacher, run, data, tmp_path / name, lambda line: None)
+        with unevaluated():
+            training.distill("tiny", config, teacher, run, data, tmp_path / name, lambda line: None)
         return tmp_path / name
 
     return distil

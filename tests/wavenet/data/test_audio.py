@@ -1,4 +1,4 @@
-"""Sound files and levels."""
+"""Sound files and levels, channels that cancel each other, files that hold less than they say."""
 
 import os
 import struct
@@ -8,7 +8,7 @@ import pytest
 import soundfile
 
 from replicator.runs.atomic_files import replacing
-from wavenet.data import audio
+from wavenet.data import audio, scan
 
 RATE_HZ = 16000
 
@@ -56,12 +56,6 @@ def test_a_waveform_beyond_full_scale_is_clipped_not_wrapped(tmp_path):
     np.testing.assert_array_equal(
         soundfile.read(tmp_path / "a.wav", dtype="int16")[0], [-32768, 0, 32767]
     )
-
-
-def test_channels_are_averaged(tmp_path):
-    left, right = tone(300), tone(500)
-    soundfile.write(tmp_path / "a.wav", np.stack([left, right], 1), RATE_HZ, subtype="FLOAT")
-    np.testing.assert_allclose(audio.read(tmp_path / "a.wav"), (left + right) / 2, atol=4e-5)
 
 
 def test_a_stereo_file_at_96_khz_becomes_the_same_tone_at_24_khz(tmp_path):
@@ -142,15 +136,6 @@ def test_a_file_name_that_is_no_text_is_read_and_can_be_shown(tmp_path):
     assert len(audio.read(path)) == 8000
 
 
-def test_a_wav_header_that_promises_too_much_gives_what_is_there(tmp_path):
-    path = tmp_path / "a.wav"
-    audio.write(path, tone(440), RATE_HZ)
-    data = bytearray(path.read_bytes())
-    data[40:44] = struct.pack("<I", 0x7FFFFFF0)
-    path.write_bytes(data)
-    assert len(audio.read(path)) == 8000
-
-
 @pytest.mark.parametrize(
     ("name", "why"), [("a.xyz", "must end in .wav or .flac"), ("no/a.wav", "cannot be written")]
 )
@@ -225,8 +210,86 @@ def test_a_file_of_infinities_is_refused_without_a_warning(tmp_path, values):
 def test_a_rate_that_no_recording_has_is_refused_before_it_is_resampled(tmp_path, rate_hz):
     path = tmp_path / "a.wav"
     soundfile.write(path, tone(440), RATE_HZ)
-    header = bytearray(path.read_bytes())
-    header[24:28] = struct.pack("<I", rate_hz)
-    path.write_bytes(header)
+    with_header(path, 24, rate_hz)
     with pytest.raises(audio.AudioError, match=rf"says it has {rate_hz:,} samples a second"):
         audio.read(path, RATE_HZ)
+
+
+def voice(seed=0, samples=8000):
+    return np.random.default_rng(seed).normal(0, 0.1, samples)
+
+
+def stereo(path, *channels):
+    soundfile.write(path, np.stack(channels, 1), RATE_HZ, subtype="FLOAT")
+    return audio.read_sound(path)
+
+
+def test_of_channels_in_antiphase_the_louder_is_taken_and_it_is_said(tmp_path):
+    sound = stereo(tmp_path / "a.wav", voice(), -1.05 * voice())
+    assert sound.notes() == ["its 2 channels cancel each other, the loudest is taken"]
+    np.testing.assert_allclose(sound.waveform, -1.05 * voice(), atol=4e-5)
+
+
+@pytest.mark.parametrize(
+    "other", [voice(), voice(1), np.zeros(8000), -0.3 * voice()], ids=["same", "new", "none", "few"]
+)
+def test_channels_that_do_not_cancel_are_averaged_without_a_word(tmp_path, other):
+    sound = stereo(tmp_path / "a.wav", voice(), other)
+    assert sound.notes() == []
+    np.testing.assert_allclose(sound.waveform, (voice() + other) / 2, atol=4e-5)
+
+
+def test_one_channel_of_eight_is_enough(tmp_path):
+    assert not stereo(tmp_path / "a.wav", voice(), *[np.zeros(8000)] * 7).cancelled
+
+
+def with_header(path, place, number):
+    """Writes a number of four bytes into the header of a WAV file."""
+    data = bytearray(path.read_bytes())
+    data[place : place + 4] = struct.pack("<I", number)
+    path.write_bytes(data)
+
+
+def test_a_header_that_promises_more_than_there_is_is_noted(tmp_path):
+    path = tmp_path / "a.wav"
+    audio.write(path, voice(), RATE_HZ)
+    with_header(path, 40, 2 * 24_000)
+    sound = audio.read_sound(path)
+    assert len(sound.waveform) == 8000
+    assert sound.notes() == ["is cut off: its header promises 1.50 s, it has 0.50 s"]
+
+
+def test_a_stream_whose_end_was_not_known_is_whole(tmp_path):
+    path = tmp_path / "a.wav"
+    audio.write(path, voice(), RATE_HZ)
+    for size in (0xFFFFFFFF, 0x7FFFFFFF):
+        with_header(path, 40, size)
+        assert audio.read_sound(path).notes() == []
+
+
+def test_another_rate_is_noted(tmp_path):
+    path = tmp_path / "a.wav"
+    audio.write(path, voice(), 22_050)
+    sound = audio.read_sound(path)
+    assert sound.notes(16_000) == ["is resampled from 22,050 Hz to 16,000 Hz"]
+    assert sound.notes(22_050) == sound.notes() == []
+
+
+def test_a_folders_report_notes_all_of_it(tmp_path):
+    for seed, name in enumerate(("a.wav", "b.wav", "cut.wav")):
+        audio.write(tmp_path / name, voice(seed), RATE_HZ)
+    with_header(tmp_path / "cut.wav", 40, 2 * 24_000)
+    audio.write(tmp_path / "fine.wav", voice(7), 22_050)
+    stereo(tmp_path / "anti.wav", voice(9), -voice(9))
+    for name in ("x.m4a", "y.m4a", "z.aac", "p.heic", "NOTES.md", "LICENSE"):
+        (tmp_path / name).write_bytes(b"no sound that is read")
+    report = scan(tmp_path, RATE_HZ)
+    assert not report.left_out
+    said = "\n".join(report.lines())
+    for note in (
+        "cut off, with less sound than the header promises: 1: cut.wav",
+        "channels cancel each other, so only the loudest is used: 1: anti.wav",
+        "resampled from 22,050 Hz to 16,000 Hz: 1: fine.wav",
+        "skipped, of an unknown kind: 2 .m4a, 1 .heic, 1 .aac",
+    ):
+        assert note in said

@@ -1,4 +1,4 @@
-"""The compiled sampler against the network it came from, and against its own laws."""
+"""The compiled samplers against the networks they came from, and against their own laws."""
 
 import dataclasses
 import itertools
@@ -6,12 +6,15 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from vocoders import KINDS, SOME_SLOW, frames_of, levels_of, vocoder_of
 
 from likelihoods import LogisticMixture
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
-from wavenet.samplers import NumbaSampler, Request, generation
+from wavenet.samplers import NumbaSampler, NumbaVocoderSampler, Request, generation
+from wavenet.samplers.numba.bunches import ROOM
 from wavenet.samplers.numba.kernels import entry
+from wavenet.samplers.numba.sampler import sampler_for
 from wavenet.samplers.numba.state import Pace
 
 # Channel counts below, between and above whole vectors; taps of blocks 1, 2, 4 and 8.
@@ -54,39 +57,85 @@ NETWORKS = {
         skip_channels=16,
     ),
 }
-SAMPLES = 45
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
-def network(request):
-    """A network whose every variable is drawn, so that no bias is left at zero."""
-    model = WaveNet(NETWORKS[request.param], seed=1)
+BUNCHES = "prediction, pitch, bunches of 4"
+SPEAKING = [*NETWORKS, BUNCHES, "prediction, pitch"]
+ROWS = 11
+
+
+def network_of(kind):
+    """A network of a kind whose every variable is drawn, so that no bias is left at zero."""
+    if kind in KINDS:
+        return vocoder_of(kind)
+    model = WaveNet(NETWORKS[kind], seed=1)
     rng = np.random.default_rng(2)
     for variable in model.trainable_variables:
         variable.assign_add(rng.normal(0.0, 0.1, variable.shape))
     return model
 
 
-def condition_of(network, batch):
+@pytest.fixture(scope="module", params=NETWORKS)
+def wavenet(request):
+    return network_of(request.param)
+
+
+@pytest.fixture(scope="module", params=SOME_SLOW)
+def vocoder(request):
+    return network_of(request.param)
+
+
+@pytest.fixture(scope="module", params=[*NETWORKS, *SOME_SLOW])
+def network(request):
+    return network_of(request.param)
+
+
+@pytest.fixture(scope="module", params=SPEAKING)
+def speaking(request):
+    """A network of one of few kinds: of the vocoders those with pitch."""
+    return network_of(request.param)
+
+
+def is_vocoder(network):
+    return network.config.conditioner_units > 0
+
+
+def samples_of(network):
+    """Samples of a sound that reach beyond every queue; of a vocoder whole bunches."""
+    return 200 if is_vocoder(network) else 45
+
+
+def condition_of(network, batch, samples=None):
+    samples = samples or samples_of(network)
+    if is_vocoder(network):
+        # Made for all rows at once: TensorFlow's rounding differs from batch to batch.
+        frames = frames_of(network, ROWS, samples)
+        return network.condition(frames, num_samples=samples)[:batch].numpy()
     channels = network.config.gate_inputs
     if not channels:
         return None
-    return np.random.default_rng(3).normal(size=[batch, SAMPLES, channels]).astype(np.float32)
+    return np.random.default_rng(3).normal(size=[batch, samples, channels]).astype(np.float32)
 
 
-def noise_of(network, batch, samples=SAMPLES):
-    return network.likelihood.noise(7, tf.range(batch), 0, samples).numpy()
+def part_of(condition, part):
+    return None if condition is None else condition[:, part]
+
+
+def noise_of(network, batch, samples=None):
+    return network.likelihood.noise(7, tf.range(batch), 0, samples or samples_of(network)).numpy()
 
 
 def generate(network, batch, cuts=(), threads=1, temperature=1.0):
     """Levels and parameters, [batch, time, ...], made in the chunks between `cuts`."""
-    sampler = NumbaSampler(network, threads)
+    sampler = sampler_for(network, threads)
     state = sampler.initial_state(batch)
     noise, condition = noise_of(network, batch), condition_of(network, batch)
     chunks = []
-    for start, stop in itertools.pairwise([0, *cuts, SAMPLES]):
-        part = None if condition is None else condition[:, start:stop]
-        *made, state = sampler.generate_chunk(state, part, noise[:, start:stop], temperature)
+    for start, stop in itertools.pairwise([0, *cuts, samples_of(network)]):
+        part = slice(start, stop)
+        *made, state = sampler.generate_chunk(
+            state, part_of(condition, part), noise[:, part], temperature
+        )
         chunks.append(made)
     levels, parameters = zip(*chunks, strict=True)
     return np.concatenate(levels, 1), np.concatenate(parameters, 1)
@@ -94,9 +143,16 @@ def generate(network, batch, cuts=(), threads=1, temperature=1.0):
 
 def conditionals(network, levels):
     """The sampler's parameters [batch, time, parameters] along given levels."""
-    sampler = NumbaSampler(network, threads=1)
-    state = sampler.initial_state(len(levels))
-    return sampler.conditionals(state, condition_of(network, len(levels)), levels)[0]
+    sampler = sampler_for(network, threads=1)
+    condition = condition_of(network, *levels.shape)
+    return sampler.conditionals(sampler.initial_state(len(levels)), condition, levels)[0]
+
+
+def any_levels(network, batch, samples=None):
+    samples = samples or samples_of(network)
+    if is_vocoder(network):
+        return levels_of(network, batch, samples)
+    return np.random.default_rng(5).integers(0, network.config.levels, [batch, samples], np.int32)
 
 
 def written_out(network, levels, condition):
@@ -155,30 +211,34 @@ def in_scaled_units(network, raw, levels):
     return raw
 
 
-def random_levels(network, batch):
-    return np.random.default_rng(5).integers(0, network.config.levels, [batch, SAMPLES], np.int32)
-
-
-def test_conditionals_are_the_written_out_network(network):
-    levels = random_levels(network, 2)
-    condition = condition_of(network, 2)
-    got = conditionals(network, levels)
+def test_conditionals_are_the_written_out_network(wavenet):
+    levels, condition = any_levels(wavenet, 2), condition_of(wavenet, 2)
+    got = conditionals(wavenet, levels)
     for row in range(2):
-        raw = written_out(network, levels[row], None if condition is None else condition[row])
-        np.testing.assert_allclose(got[row], in_scaled_units(network, raw, levels[row]), atol=1e-5)
+        raw = written_out(wavenet, levels[row], None if condition is None else condition[row])
+        np.testing.assert_allclose(got[row], in_scaled_units(wavenet, raw, levels[row]), atol=1e-5)
+
+
+def assert_conditionals_are_those_of_tensorflow(network, levels):
+    expected = network(network.inputs(levels), condition_of(network, *levels.shape))
+    loose = dict(rtol=1e-4, atol=1e-5) if is_vocoder(network) else dict(atol=2e-5)
+    np.testing.assert_allclose(conditionals(network, levels), expected, **loose)
 
 
 def test_conditionals_are_those_of_tensorflow(network):
-    levels = random_levels(network, 3)
-    condition = condition_of(network, 3)
-    expected = network(network.inputs(levels), condition)
-    np.testing.assert_allclose(conditionals(network, levels), expected, atol=2e-5)
+    assert_conditionals_are_those_of_tensorflow(network, any_levels(network, 3))
+
+
+@pytest.mark.parametrize("kind", SPEAKING[-2:])
+def test_conditionals_are_those_of_tensorflow_beyond_the_end_of_the_history(kind):
+    network = vocoder_of(kind)
+    assert_conditionals_are_those_of_tensorflow(network, levels_of(network, 2, 2 * ROOM + 100))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-def test_draws_are_those_of_the_likelihood(network, temperature):
-    levels, parameters = generate(network, 8, temperature=temperature)
-    expected = network.likelihood.sample(parameters, noise_of(network, 8), temperature).numpy()
+def test_draws_are_those_of_the_likelihood(speaking, temperature):
+    levels, parameters = generate(speaking, 8, temperature=temperature)
+    expected = speaking.likelihood.sample(parameters, noise_of(speaking, 8), temperature).numpy()
     # Rounding may put a draw on either side of the border between two levels.
     assert np.abs(levels - expected).max() <= 1
     assert np.mean(levels == expected) > 0.98
@@ -190,28 +250,31 @@ def test_generated_parameters_are_those_of_the_levels_they_led_to(network):
 
 
 @pytest.mark.parametrize("cuts", [(1, 2, 3), (8, 16), (13, 14, 31)])
-def test_chunks_join_to_the_whole(network, cuts):
-    np.testing.assert_array_equal(generate(network, 2, cuts)[1], generate(network, 2)[1])
+def test_chunks_join_to_the_whole(speaking, cuts):
+    if is_vocoder(speaking):
+        cuts = tuple(4 * cut for cut in cuts)
+    np.testing.assert_array_equal(generate(speaking, 2, cuts)[1], generate(speaking, 2)[1])
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 8])
-def test_a_row_is_the_same_in_any_batch(network, batch):
-    alone = [rows[:batch] for rows in generate(network, 11)]
-    for part, whole in zip(generate(network, batch), alone, strict=True):
+def test_a_row_is_the_same_in_any_batch(speaking, batch):
+    alone = [rows[:batch] for rows in generate(speaking, ROWS)]
+    for part, whole in zip(generate(speaking, batch), alone, strict=True):
         np.testing.assert_array_equal(part, whole)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 8])
 @pytest.mark.parametrize("threads", [2, 4])
-def test_threads_change_no_sample(network, batch, threads):
-    chunks = tuple(range(9, SAMPLES, 5))  # enough for both ways of working
-    many = generate(network, batch, chunks, threads)
-    np.testing.assert_array_equal(many[1], generate(network, batch)[1])
+def test_threads_change_no_sample(speaking, batch, threads):
+    first, every = (12, 20) if is_vocoder(speaking) else (9, 5)
+    chunks = tuple(range(first, samples_of(speaking), every))  # enough for both ways of working
+    many = generate(speaking, batch, chunks, threads)
+    np.testing.assert_array_equal(many[1], generate(speaking, batch)[1])
 
 
-def test_the_noise_of_a_later_sample_changes_no_earlier_one(network):
-    sampler = NumbaSampler(network)
-    noise, condition = noise_of(network, 1), condition_of(network, 1)
+def test_the_noise_of_a_later_sample_changes_no_earlier_one(wavenet):
+    sampler = NumbaSampler(wavenet)
+    noise, condition = noise_of(wavenet, 1), condition_of(wavenet, 1)
     before, *_ = sampler.generate_chunk(sampler.initial_state(1), condition, noise)
     noise[:, 20:] = 1 - noise[:, 20:]
     after, *_ = sampler.generate_chunk(sampler.initial_state(1), condition, noise)
@@ -219,27 +282,67 @@ def test_the_noise_of_a_later_sample_changes_no_earlier_one(network):
     assert (after[:, 20:] != before[:, 20:]).any()
 
 
-def test_a_sound_goes_on_from_its_prime(network):
-    sampler = NumbaSampler(network)
-    levels, parameters = generate(network, 2)
-    condition = condition_of(network, 2)
-    first, rest = (None, None) if condition is None else (condition[:, :30], condition[:, 30:])
-    state = sampler.prime(sampler.initial_state(2), first, tf.constant(levels[:, :30]))
-    got = sampler.generate_chunk(state, rest, noise_of(network, 2)[:, 30:])
-    np.testing.assert_array_equal(got[0], levels[:, 30:])
-    np.testing.assert_array_equal(got[1], parameters[:, 30:])
-
-
-def test_a_state_serves_once_and_its_copy_once_more(network):
-    sampler = NumbaSampler(network)
-    noise, condition = noise_of(network, 2), condition_of(network, 2)
+def test_a_sound_goes_on_from_its_prime(speaking):
+    sampler, start = sampler_for(speaking), 80 if is_vocoder(speaking) else 30
+    levels, parameters = generate(speaking, 2)
+    condition, noise = condition_of(speaking, 2), noise_of(speaking, 2)
+    first, later = slice(0, start), slice(start, None)
     state = sampler.initial_state(2)
-    twin = state.copy()
-    first, *_ = sampler.generate_chunk(state, condition, noise)
+    state = sampler.prime(state, part_of(condition, first), tf.constant(levels[:, first]))
+    got = sampler.generate_chunk(state, part_of(condition, later), noise[:, later])
+    np.testing.assert_array_equal(got[0], levels[:, later])
+    np.testing.assert_array_equal(got[1], parameters[:, later])
+
+
+def test_a_state_serves_once_and_its_copy_once_more(speaking):
+    sampler, start = sampler_for(speaking), 80 if is_vocoder(speaking) else 30
+    noise, condition = noise_of(speaking, 2), condition_of(speaking, 2)
+    first, later = slice(0, start), slice(start, None)
+    state = sampler.initial_state(2)
+    *_, state = sampler.generate_chunk(state, part_of(condition, first), noise[:, first])
+    twin, rest = state.copy(), (part_of(condition, later), noise[:, later])
+    once, *_ = sampler.generate_chunk(state, *rest)
     with pytest.raises(ValueError, match="used up"):
-        sampler.generate_chunk(state, condition, noise)
-    second, *_ = sampler.generate_chunk(twin, condition, noise)
-    np.testing.assert_array_equal(first, second)
+        sampler.generate_chunk(state, *rest)
+    again, *_ = sampler.generate_chunk(twin, *rest)
+    np.testing.assert_array_equal(again, once)
+
+
+def test_levels_are_those_of_the_definition_in_float64_until_a_draw_lies_on_a_border(vocoder):
+    """Beyond a level that rounding has decided the two sounds are different ones."""
+    exact, samples = vocoder_of(_kind_of(vocoder), compute_dtype="float64"), 64
+    frames = frames_of(vocoder, 2, samples).numpy()
+    request = Request(samples, seed=3, rows=(0, 1), frames=frames, temperature=0.8)
+    expected, levels = (
+        generation.generate(*given)
+        for given in ((exact, request, "naive"), (vocoder, request, "numba"))
+    )
+    noise = vocoder.likelihood.noise(3, [0, 1], 0, samples)
+    parameters = exact(exact.inputs(expected), exact.condition(frames, num_samples=samples))
+    for row in range(2):
+        differ = np.flatnonzero(levels[row] != expected[row])
+        if len(differ):
+            first = differ[0]
+            assert _to_border(exact, parameters[row, first], noise[row, first], 0.8) < 1e-2
+    assert np.mean(levels[:, :20] == expected[:, :20]) > 0.9
+
+
+@pytest.mark.parametrize("kind", SPEAKING[-2:])
+def test_the_stream_of_chunks_is_the_whole(kind):
+    network = vocoder_of(kind)
+    request = Request(200, 3, (0, 1), frames_of(network, 2, 200).numpy())
+    whole = generation.generate(network, request, "numba")
+    for chunk_samples in (64, 66, 100):
+        parts = list(generation.stream(network, request, "numba", chunk_samples))
+        assert len(parts) > 1
+        np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
+
+
+def test_half_a_bunch_is_refused():
+    network = vocoder_of("bunches of 4")
+    sampler, noise = NumbaVocoderSampler(network), noise_of(network, 1, 42)
+    with pytest.raises(ValueError, match="whole bunches of 4, got 42 samples"):
+        sampler.generate_chunk(sampler.initial_state(1), condition_of(network, 1, 42), noise)
 
 
 def test_the_slower_way_of_working_is_left_and_tried_again():
@@ -270,23 +373,31 @@ def test_a_context_stack_is_followed_block_by_block():
         sampler.conditionals(state, None, levels[:, :5])
 
 
-def test_not_a_number_is_generated_as_silence_not_as_a_crash():
-    network = WaveNet(NETWORKS["mixture"])
+@pytest.mark.parametrize("kind", ["mixture", BUNCHES])
+def test_not_a_number_is_generated_as_silence_not_as_a_crash(kind):
+    network = network_of(kind)
     network.head2_bias.assign(network.head2_bias * np.nan)
     assert set(generate(network, 1)[0].ravel()) == {0}
 
 
-@pytest.mark.parametrize("shape", [(1, SAMPLES, 2), (2, SAMPLES, 1), (2, SAMPLES)])
+@pytest.mark.parametrize("shape", [(1, 45, 2), (2, 45, 1), (2, 45)])
 def test_noise_of_another_shape_is_refused(shape):
     sampler = NumbaSampler(WaveNet(NETWORKS["mixture"]))
     with pytest.raises(ValueError, match=r"`noise` must be \[2, time, 2\], got"):
         sampler.generate_chunk(sampler.initial_state(2), None, np.zeros(shape))
 
 
-def test_a_missing_condition_is_refused():
-    network = WaveNet(NETWORKS["gaussian"])
-    sampler = NumbaSampler(network)
-    with pytest.raises(ValueError, match=r"`condition` must be \[1, 45, 22\], got \[1, 45, 0\]"):
+@pytest.mark.parametrize(
+    ("kind", "shapes"),
+    [
+        ("gaussian", r"\[1, 45, 22\], got \[1, 45, 0\]"),
+        ("prediction", r"\[1, 200, 17\], got \[0\]"),
+    ],
+)
+def test_a_missing_condition_is_refused(kind, shapes):
+    network = network_of(kind)
+    sampler = sampler_for(network)
+    with pytest.raises(ValueError, match="`condition` must be " + shapes):
         sampler.generate_chunk(sampler.initial_state(1), None, noise_of(network, 1))
 
 
@@ -351,3 +462,19 @@ def test_temperature_zero_takes_the_larger_of_near_equal_logits():
     sampler = NumbaSampler(network)
     levels = sampler.generate_chunk(sampler.initial_state(1), None, noise, 0.0)[0]
     np.testing.assert_array_equal(levels, np.full([1, 40], 20))
+
+
+def _kind_of(network):
+    return next(kind for kind in KINDS if vocoder_of(kind).config == network.config)
+
+
+def _to_border(network, parameters, noise, temperature):
+    """How far a draw lies from another level: in bins, or in probability of the component."""
+    logits, means, log_scales = (part.numpy() for part in network.likelihood.split(parameters))
+    weights = np.exp((logits - logits.max()) / temperature)
+    chances = np.cumsum(weights / weights.sum())
+    uniform, standard = float(noise[0]), float(noise[1])
+    component = int(np.searchsorted(chances, uniform, "right"))
+    value = means[component] + temperature * np.exp(log_scales[component]) * standard
+    position = (value + 1.0) * 0.5 * (network.likelihood.levels - 1)
+    return min(abs(position % 1.0 - 0.5), np.abs(chances[:-1] - uniform).min())

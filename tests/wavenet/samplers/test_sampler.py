@@ -1,15 +1,18 @@
 """All samplers are one sampler: naive, compiled, in chunks, primed, alone or in a batch."""
 
+import dataclasses
 import functools
 
 import networks
 import numpy as np
 import pytest
 import tensorflow as tf
+import vocoders
 from marks import some_slow
 from networks import SOME_SLOW, condition_of, levels_of
 
-from wavenet.samplers import Request, generate, naive, stream
+from wavenet.samplers import Request, generate, stream
+from wavenet.samplers.generation import redrawn
 from wavenet.samplers.xla import Rings, XlaSampler
 
 BATCH, SAMPLES = 2, 48
@@ -18,18 +21,23 @@ TOLERANCE = 1e-4
 # run in another order; from there on two sounds differ by a little. float64 leaves no such room.
 NEAR = 8
 CHUNKED = some_slow(["mixture", "gaussian, frames", "mixture, context"], ("mixture",))
+BUNCHES, ONE_BY_ONE = "prediction, pitch, bunches of 4", "prediction, pitch"
+VOCODERS = some_slow([BUNCHES, ONE_BY_ONE], (ONE_BY_ONE,))
 
 
 @functools.cache
 def network_of(kind, **fields):
     """A network of a kind, which keeps the samplers that were compiled for it."""
-    return networks.network_of(kind, **fields)
+    make = vocoders.vocoder_of if kind in vocoders.KINDS else networks.network_of
+    return make(kind, **fields)
 
 
 def frames_of(network, samples, batch=BATCH):
     config = network.config
     if not config.feature_channels:
         return None
+    if config.conditioner_units:
+        return vocoders.frames_of(network, batch, samples).numpy()
     shape = (batch, -(-samples // config.hop_samples), config.feature_channels)
     return np.random.default_rng(5).normal(size=shape).astype(np.float32)
 
@@ -61,6 +69,14 @@ def test_cached_sampler_equals_naive(kind, compute_dtype):
     assert_same_sound(network, reference, generate(network, request_of(network), "xla"))
 
 
+@pytest.mark.parametrize("kind", vocoders.SOME_SLOW)
+def test_cached_sampler_of_a_vocoder_equals_naive(kind):
+    network = network_of(kind, compute_dtype="float64")
+    request = request_of(network, 120, temperature=0.6 if "pitch" in kind else 1.0)
+    one, other = (generate(network, request, backend) for backend in ("xla", "naive"))
+    np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("kind", SOME_SLOW)
 def test_conditionals_while_sampling_equal_teacher_forced_ones(kind):
     network = network_of(kind)
@@ -90,7 +106,7 @@ def test_primed_state_equals_the_state_after_drawing_the_same(kind):
     after = None if condition is None else condition[:, start:]
     noise = network.likelihood.noise(3, [0, 1], start, SAMPLES - start)
     _, parameters, _ = sampler.generate_chunk(state, after, noise)
-    again, expected = naive.generate(network, levels, start, noise, condition)
+    again, expected = redrawn(network, levels, start, noise, condition)
     np.testing.assert_allclose(parameters, expected, atol=TOLERANCE)
     assert (again[:, :start] == levels[:, :start]).all()
 
@@ -113,9 +129,31 @@ def test_chunks_equal_the_whole(kind):
     assert_same_sound(network, whole, np.concatenate(parts, 1))
 
 
-@pytest.mark.parametrize("kind", ["softmax, speakers", "gaussian, frames"])
+@functools.cache
+def drawn_by_definition(kind):
+    """A vocoder, a request, and the levels that the slow sampler draws, made once."""
+    network = network_of(kind, compute_dtype="float64")
+    return network, request_of(network, 120), generate(network, request_of(network, 120), "naive")
+
+
+@pytest.mark.parametrize(
+    ("kind", "chunk_samples"),
+    [
+        (BUNCHES, 66),
+        pytest.param(BUNCHES, 100, marks=pytest.mark.slow),
+        pytest.param(ONE_BY_ONE, 64, marks=pytest.mark.slow),
+    ],
+)
+def test_chunks_of_a_vocoder_equal_the_whole(kind, chunk_samples):
+    network, request, whole = drawn_by_definition(kind)
+    parts = list(stream(network, request, "xla", chunk_samples))
+    np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
+
+
+@pytest.mark.parametrize("kind", ["softmax, speakers", "gaussian, frames", *VOCODERS])
 def test_a_row_is_the_same_alone_and_in_a_batch(kind):
-    network = network_of(kind)
+    exact = dict(compute_dtype="float64") if kind in vocoders.KINDS else {}
+    network = network_of(kind, **exact)
     both = generate(network, request_of(network), "xla")
     alone = generate(network, request_of(network, rows=(1,)), "xla")
     assert_same_sound(network, both[1:], alone)
@@ -138,6 +176,22 @@ def test_a_prime_is_continued_not_repeated():
     assert reference.shape == (BATCH, 20)
     for backend in ("xla", "numba"):
         assert_same_sound(network, reference, generate(network, request, backend))
+
+
+@pytest.mark.parametrize("kind", VOCODERS)
+def test_a_prime_of_a_vocoder_is_continued(kind):
+    network = network_of(kind, compute_dtype="float64")
+    request = request_of(network, 120, prime=vocoders.levels_of(network, 2, 80))
+    request = dataclasses.replace(request, num_samples=40)
+    one, other = (generate(network, request, backend) for backend in ("xla", "naive"))
+    np.testing.assert_array_equal(one, other)
+
+
+def test_a_prime_of_half_a_bunch_is_refused():
+    network = network_of("bunches of 4")
+    request = request_of(network, 40, prime=vocoders.levels_of(network, 2, 82))
+    with pytest.raises(ValueError, match="`prime` must be a multiple of 4"):
+        generate(network, request)
 
 
 def test_rings_hold_each_past_input_where_it_is_read():

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wavenet.samplers.numba.bunch_weights import pack_vocoder
 from wavenet.samplers.numba.draw import draw, value_of
 from wavenet.samplers.numba.kernels import (
     aligned,
@@ -21,8 +20,8 @@ from wavenet.samplers.numba.kernels import (
     rectify,
 )
 from wavenet.samplers.numba.layers import begin, input_slot, run_layers
-from wavenet.samplers.numba.program import Buffers, Program
-from wavenet.samplers.numba.weights import PackedWeights
+from wavenet.samplers.numba.state import Buffers, Program
+from wavenet.samplers.numba.weights import PackedWeights, pack_vocoder
 from wavenet.vocoder import AHEAD
 
 ROOM = 1024  # samples before a row is full; a multiple of every bunch
@@ -133,7 +132,6 @@ def head(plan, index):
 
 @compiled
 def _predicted(plan, past, described, place):
-    """Return the linear prediction of one row's sample at `place`."""
     total = np.float32(0.0)
     for k in range(plan.prediction_order):
         total += described[COEFFICIENTS + k] * past[place - 1 - k]

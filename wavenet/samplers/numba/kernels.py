@@ -182,7 +182,6 @@ def _expm1(builder, x):
 
 
 def _each_vector(builder, count):
-    """Loops over the byte offsets of `count` vectors."""
     return cgutils.for_range_slice(
         builder, integer(0), builder.mul(count, integer(VECTOR_BYTES)), integer(VECTOR_BYTES), _INT
     )

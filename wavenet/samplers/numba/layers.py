@@ -181,7 +181,6 @@ def lead(plan, dilations, rings, layer, time):
 
 @compiled
 def _condition_at(plan, chunk, step):
-    """Return the address of one step of the chunk's condition."""
     return chunk.condition + 4 * step * plan.rows * plan.condition_inputs
 
 

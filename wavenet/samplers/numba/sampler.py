@@ -16,8 +16,7 @@ from likelihoods import Categorical, Gaussian, LogisticMixture
 from replicator.runs.field_rules import require
 from wavenet.network import WaveNet
 from wavenet.samplers.numba import bunches, samples
-from wavenet.samplers.numba.program import Program
-from wavenet.samplers.numba.state import Conditions, GenerationState, Pace, first_state
+from wavenet.samplers.numba.state import Conditions, GenerationState, Pace, Program, first_state
 from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
 
@@ -50,12 +49,7 @@ class CompiledSampler(abc.ABC):
     def generate_chunk(self, state: GenerationState, condition, noise, temperature: float = 1.0):
         """Return the next levels, int32 [batch, time], their parameters, and the next state.
 
-        Args:
-          state: from `initial_state`, `prime` or the previous chunk; it is consumed.
-          condition: [batch, time, channels] of these samples, or None.
-          noise: float32 [batch, time, noise_channels] of these samples. With a context stack the
-            time must be `context_block_samples`, for a vocoder a multiple of `bunch_samples`.
-          temperature: 1 samples the model, less is closer to its mode.
+        Arguments are as for `ChunkSampler.generate_chunk`; the state is consumed.
 
         Raises:
           ValueError: a shape that does not fit the network or the state, or a consumed state.
@@ -115,12 +109,7 @@ class CompiledSampler(abc.ABC):
 
 
 class NumbaSampler(CompiledSampler):
-    """Generates with the weights that the network has when the sampler is made.
-
-    Args:
-      network: the network.
-      threads: processor cores to use; by default all that this process may run on.
-    """
+    """Generates with the weights that the network has when the sampler is made."""
 
     def __init__(self, network: WaveNet, threads: int | None = None):
         check_known(network)
@@ -160,10 +149,6 @@ class NumbaVocoderSampler(CompiledSampler):
     """Generates with the weights that a vocoder has when the sampler is made.
 
     The condition must be the same for all samples of a bunch, as that of `network.condition` is.
-
-    Args:
-      network: the vocoder.
-      threads: processor cores to use; by default all that this process may run on.
     """
 
     def __init__(self, network: VocoderWaveNet, threads: int | None = None):
@@ -210,10 +195,6 @@ def check_known(network: Network) -> None:
 
 def sampler_for(network: Network, threads: int | None = None) -> NumbaSampler | NumbaVocoderSampler:
     """Return the compiled sampler of a network's present weights.
-
-    Args:
-      network: one that `is_known`.
-      threads: processor cores to use; by default all that this process may run on.
 
     Raises:
       ValueError: no loop is written for it.

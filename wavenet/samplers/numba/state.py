@@ -1,15 +1,60 @@
-"""The state of generation on a CPU: groups of rows, each with its queues, and the threads' pace."""
+"""The state of generation on a CPU: programs, rows with their queues, the threads' pace."""
 
 import dataclasses
 import itertools
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from wavenet.samplers.numba.layers import Chunk, run_aside
-from wavenet.samplers.numba.program import Program
+from wavenet.samplers.numba.kernels import aligned
+from wavenet.samplers.numba.layers import BLOCK, Chunk, run_aside
+from wavenet.samplers.numba.weights import PackedWeights
+
+Buffers = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A network's weights with the compiled loop that reads them."""
+
+    weights: PackedWeights
+    lead: Callable[..., None]
+    """The loop over a chunk's steps, `run_lead(plan, arrays, chunk, alone)`."""
+    own_buffers: Callable[[np.void], Buffers]
+    """Memory of the parts before and after the layers, by plan."""
+    arrays: Callable[[PackedWeights, Buffers], Any]
+    """The arrays that the loop does not read or write by address, from all buffers."""
+
+    @property
+    def bunch(self) -> int:
+        """Samples that a step of the layers stands for."""
+        return int(self.weights.plan["bunch"])
+
+    def buffers(self, plan) -> Buffers:
+        """Return the memory of a group of rows, empty."""
+        return _layer_buffers(self.weights, plan) | self.own_buffers(plan)
+
+
+def _layer_buffers(weights: PackedWeights, plan) -> Buffers:
+    rows, layers, gate = int(plan["rows"]), int(plan["layers"]), int(plan["gate_bytes"]) // 4
+    residual, skip = int(plan["residual_bytes"]) // 4, int(plan["skip_bytes"]) // 4
+    output = int(plan["output_bytes"]) // 4
+    shapes = {
+        "rings": [weights.ring_steps, rows, residual],
+        "sums": [layers, BLOCK, rows, 2 * gate],
+        "conditions": [layers if plan["condition_inputs"] else 0, BLOCK, rows, 2 * gate],
+        "units": [layers, rows, gate],
+        "skips": [rows, skip],
+        "outputs": [rows, output],
+        "chances": [output],
+    }
+    buffers = {name: aligned(shape) for name, shape in shapes.items()}
+    # Two cache lines each, as processors fetch them in pairs.
+    return buffers | {name: aligned([16], np.int64) for name in ("lead_done", "aside_done")}
+
 
 # Rows that pay for a thread's own reading of all the weights.
 _ROWS_OF_A_THREAD = 4
@@ -179,5 +224,4 @@ def _workers(groups: int) -> ThreadPoolExecutor:
 
 
 def _by_time(condition: np.ndarray, group: Group) -> np.ndarray:
-    """Return the group's condition, float32 [time, rows, channels]."""
     return np.ascontiguousarray(condition[group.rows].transpose(1, 0, 2), np.float32)

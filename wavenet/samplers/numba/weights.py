@@ -229,3 +229,55 @@ def wide(array) -> np.ndarray:
 def wide_halves(array) -> np.ndarray:
     """Return the array [..., 2 gate] with each half of the last axis widened."""
     return np.concatenate([wide(half) for half in np.split(np.asarray(array), 2, -1)], -1)
+
+
+BUNCH_PLAN = plan_type(
+    (
+        *("history_samples", "prediction_order", "pitch_taps", "head_width", "input_bytes"),
+        *("unit_inputs", "unit_vectors", "unit_bytes"),
+        *("given", "given_bias", "recent"),  # weights
+        *("inputs", "gates", "head_units"),  # buffers
+    )
+)
+"""The plan of a vocoder."""
+
+
+def pack_vocoder(network) -> PackedWeights:
+    """Return a copy of the present weights of a `VocoderWaveNet`."""
+    parts = {
+        "front": pack_matrix(np.asarray(network.front_kernel)),
+        "front_bias": wide(network.front_bias),
+    }
+    parts |= layer_parts(network) | _bunch_head_parts(network)
+    return packed(network, BUNCH_PLAN, layer_sizes(network) | _bunch_sizes(network), parts)
+
+
+def _bunch_sizes(network) -> dict[str, int]:
+    config = network.config
+    widest = 2 * max(config.front_width, config.head_width) + config.pitch_taps
+    sizes = {
+        "condition_inputs": network.gate_channels,
+        "history_samples": max(config.history_samples, config.prediction_order, 1),
+        "prediction_order": config.prediction_order,
+        "pitch_taps": config.pitch_taps,
+        "head_width": config.head_width,
+        "input_bytes": 4 * widest,
+        "unit_inputs": config.head_channels,
+    }
+    return sizes | in_vectors({"unit": config.head_channels})
+
+
+def _bunch_head_parts(network) -> dict[str, np.ndarray]:
+    config = network.config
+    shape = [config.skip_channels, config.bunch_samples, 2 * config.head_channels]
+    given = wide_halves(np.reshape(network.head_kernel, shape))
+    return {
+        "skip_bias": wide(network.skip_bias),
+        "given": pack_matrix(given.reshape([config.skip_channels, -1])),
+        "given_bias": wide_halves(network.head_bias),
+        "recent": pack_matrix(wide_halves(network.recent_kernel)),
+        "head1": pack_matrix(np.asarray(network.head1_kernel)),
+        "head1_bias": wide(network.head1_bias),
+        "head2": pack_matrix(np.asarray(network.head2_kernel)),
+        "head2_bias": wide(network.head2_bias),
+    }
