@@ -15,12 +15,7 @@ from replicator import Replicator
 
 
 class ImageDensity(tf.Module):
-    """The density of images given their conditions.
-
-    Args:
-      config: a training configuration, resolved.
-      initial: initial weights; None: drawn from the configuration's seed.
-    """
+    """The density of images given their conditions; the configuration is resolved."""
 
     def __init__(self, config: AnyTrainConfig, initial: Initial | None = None, name="density"):
         super().__init__(name=name)
@@ -50,10 +45,8 @@ class ImageDensity(tf.Module):
     def nats(self, batch: dict, mode: Mode = EXACT, seeds=None) -> dict:
         """Return the nats of every part, float32 [batch] each; they sum to the log-probability.
 
-        Args:
-          batch: "levels" int32 [batch, height, width, channels], and the condition's arrays.
-          mode: precision and dropout.
-          seeds: see `Multiscale.nats`.
+        The batch has "levels" int32 [batch, height, width, channels] and the condition's arrays;
+        for `seeds` see `Multiscale.nats`.
         """
         levels, condition = batch["levels"], self.conditioner(batch)
         if self.multiscale is not None:
@@ -68,14 +61,7 @@ class ImageDensity(tf.Module):
     def conditionals(
         self, levels, condition: Condition, mode: Mode = EXACT, seeds=None
     ) -> dict[str, Conditionals]:
-        """Return the distribution of every pixel, part by part; a PixelCNN has one part.
-
-        Args:
-          levels: int32 [batch, height, width, channels].
-          condition: from the conditioner.
-          mode: as for `nats`.
-          seeds: as for `nats`.
-        """
+        """Return the distribution of every pixel, part by part; a PixelCNN has one. See `nats`."""
         if self.multiscale is not None:
             return self.multiscale.conditionals(levels, condition, mode, seeds)
         if self.pixelcnn is None:
@@ -86,9 +72,7 @@ class ImageDensity(tf.Module):
     def loss(self, batch: dict):
         """Return the nats per dimension of a training batch, and metrics with `bits_per_dim`.
 
-        Args:
-          batch: of a dataset; or a replica's share of one, with the output of
-            `ImageLoss.global_inputs`.
+        A replica's share of a batch comes with the output of `ImageLoss.global_inputs`.
         """
         nats = tf.add_n(list(self.nats(batch, self.training_mode(batch), batch["seed"]).values()))
         value = -tf.reduce_mean(nats) / self.num_dims

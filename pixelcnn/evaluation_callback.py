@@ -65,11 +65,7 @@ class EvaluationCallback:
         return total
 
     def _bits(self, nats_of) -> dict[str, float]:
-        """Return the bits per dimension of each part.
-
-        Args:
-          nats_of: returns float32 [batch] per part of a batch.
-        """
+        """Return the bits per dimension of each part, from the nats of each in a batch."""
         totals: dict[str, float] = {}
         count = 0
         for batch in self.dataset.dev():

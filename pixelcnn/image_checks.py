@@ -6,14 +6,10 @@ Sides = int | None
 
 
 def check_images(name: str, images: np.ndarray, shape: tuple[Sides, ...], levels: int) -> None:
-    """Raise ValueError unless an array holds levels of images of a shape.
+    """Raise ValueError unless an array holds levels, from 0 on, of images of a shape.
 
-    Args:
-      name: of the argument.
-      images: to check.
-      shape: of the array; None stands for any number that is at least 1.
-      levels: number of levels; valid levels are whole numbers from 0 to one less. Floats are
-        refused even if whole, since images scaled to [0, 1] look like them.
+    None in the shape stands for any number that is at least 1. Floats are refused even if whole,
+    since images scaled to [0, 1] look like them.
     """
     images = np.asarray(images)
     fits = images.ndim == len(shape) and all(

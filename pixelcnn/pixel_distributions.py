@@ -55,11 +55,7 @@ class MixturePixels:
         return units @ output.kernel.numpy().astype(np.float64)
 
     def next_channel(self, before: np.ndarray | None) -> Mixture:
-        """Return the next channel's distribution.
-
-        Args:
-          before: levels [pixels] of the previous channel; None for the first.
-        """
+        """Return the next channel's distribution given the levels [pixels] of the last."""
         likelihood, half = self.likelihood, 0.5 * (self.likelihood.levels - 1)
         channel, count = len(self._before), likelihood.channels
         weights, weight_off = self.parameters[:, 0], self.off[:, 0]
@@ -105,11 +101,7 @@ class SoftmaxPixels:
         return np.maximum(inside, 0.0) @ output.kernels[channel].numpy().astype(np.float64)
 
     def next_channel(self, before: np.ndarray | None) -> Categorical:
-        """Return the next channel's distribution.
-
-        Args:
-          before: levels [pixels] of the previous channel; None for the first.
-        """
+        """Return the next channel's distribution; see `MixturePixels`."""
         if before is not None:
             self._before.append(before)
         output, channel = self.output, len(self._before)

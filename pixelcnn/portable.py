@@ -87,15 +87,7 @@ def export_run(
 def write_training(
     folder: Path, state: TrainState, loss_fn: LossFn, dataset: ImageDataset, **options: Any
 ) -> None:
-    """Write a training step and the images of its batches.
-
-    Args:
-      folder: without checkpoints.
-      state: as for `export_training`.
-      loss_fn: as for `export_training`.
-      dataset: with the configuration `resolved`.
-      options: as for `export_training`.
-    """
+    """Write a training step, see `export_training`, and the images of its batches."""
     arrays, settings = dataset.drawn
     settings = {**settings, "file": IMAGES}
     write_npz(Path(folder) / IMAGES, arrays)

@@ -12,15 +12,7 @@ from replicator.runs.errors import UserError
 def check_request(
     density: ImageDensity, size: int, temperature: Any, given: Any, start: Any
 ) -> None:
-    """Raise UserError for a request that the density cannot fulfil.
-
-    Args:
-      density: a PixelCNN or a multiscale model.
-      size: side in pixels, see `ImageModel.generate`.
-      temperature: one number, or one for each scale.
-      given: pixels to keep, or None.
-      start: an image to enlarge, or None.
-    """
+    """Raise UserError for a request that the density cannot fulfil; see `ImageModel.generate`."""
     if density.multiscale is None:
         _check_pixelcnn(density, size, temperature, start)
         return

@@ -21,11 +21,8 @@ from replicator.runs.progress import Progress
 def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Classifier | None:
     """Return the classifier of a model's classes; None without training images of those.
 
-    Args:
-      model: a model of classes.
-      name: of a shipped model, whose classifier is shipped too, or anything else.
-      sources: possible locations of training images, see `read_corpus`; the first that has some is
-        taken.
+    A shipped model's is shipped too; else it is that of the first of the sources, see
+    `read_corpus`, that has training images.
     """
     file = shipped.classifier(name)
     if file is not None:

@@ -65,12 +65,7 @@ class ImageDataset:
     ) -> "ImageDataset":
         """Return the dev split alone, with the classes and statistics of a trained model.
 
-        Args:
-          data: as for `read_dev`.
-          config: of the model, resolved.
-          classes: of the model.
-          statistics: of the model, for video.
-          everything: take the images of all splits as dev; of a video dev is a file of its own.
+        `everything` takes the images of all splits as dev; of a video dev is a file of its own.
         """
         if config.conditioning.kind == "video":
             return cls._of_video(config, read_episodes(data, config.data.rules, statistics))
@@ -193,11 +188,9 @@ class ImageDataset:
     def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> tf.data.Dataset:
         """Return all of dev, once.
 
-        Args:
-          batch_size: images per batch.
-          shuffled: 0, or the number, from 1 to `shuffles`, of a permutation that gives every image
-            the condition of another one (a caption, a class, a map; of a frame the action and the
-            state, not the frames before it).
+        With `shuffled`, the number, from 1 to `shuffles`, of a permutation, every image has the
+        condition of another one: a caption, a class, a map; of a frame the action and the state,
+        not the frames before it.
         """
         rows_of, count = self._dev_rows(shuffled)
 
@@ -244,11 +237,9 @@ def _with_others(dev: ImageSet) -> ImageSet:
 
 
 def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
-    """Return another image for each, half way round the circle of images sorted by condition.
+    """Return another image for each, half way round the circle of images sorted by class.
 
-    Args:
-      keys: a class per image. The other image has another class wherever no class has more than
-        half of all images.
+    It has another class wherever no class has more than half of all images.
     """
     ranked = np.argsort(np.asarray(keys), kind="stable")
     order = np.empty(len(ranked), np.int64)

@@ -198,10 +198,7 @@ def _filled(values: Sequence[str | None]) -> tuple[str, ...] | None:
 def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> RawCorpus:
     """Read the usable images of a folder, searched to any depth; hidden files are skipped.
 
-    Args:
-      folder: of images.
-      rules: size, channels and depth of the result.
-      workers: threads; None is one per core, at most 4. The result does not depend on it.
+    The result does not depend on `workers`, the threads: None is one per core, at most 4.
 
     Raises:
       DataError: see `find_entries`; or no image is usable.

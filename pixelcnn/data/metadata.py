@@ -90,10 +90,8 @@ def read_tables(folder: Path) -> list[Row]:
 def match(rows: Sequence[Row], names: set[str]) -> dict[str, Row]:
     """Return the row of each image by the image's name, in the order of the rows.
 
-    Args:
-      rows: as returned by `read_tables`.
-      names: of files, relative to the folder, with forward slashes. A row of `train.tsv` may omit
-        the folder `train/` of its file, one of `dev.tsv` likewise.
+    Names are relative to the folder, with forward slashes. A row of `train.tsv` may omit the folder
+    `train/` of its file, one of `dev.tsv` likewise.
 
     Raises:
       DataError: a row without its file, or two rows for one file.

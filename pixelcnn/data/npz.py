@@ -30,11 +30,7 @@ KEYS = ("images", "labels", "classes", "names", "captions", "maps")
 
 
 def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
-    """Read the given arrays of an npz file as far as it has them; pickled objects are never loaded.
-
-    Args:
-      path: of the file.
-      keys: of the arrays; None: all that it has.
+    """Read the given arrays, or all, of an npz file as far as it has them; never a pickled object.
 
     Raises:
       DataError: no such file, not an npz file, or an unreadable array.

@@ -34,8 +34,7 @@ class Conditionals(NamedTuple):
     def summed(self, each):
         """Return the weighted sum over the pixels of each image, times the share, float32 [images].
 
-        Args:
-          each: float32 [rows, height, width].
+        The values to sum are float32 [rows, height, width].
         """
         if self.weights is not None:
             each = self.weights * each

@@ -53,9 +53,8 @@ class MapEncoder(tf.Module):
     def __call__(self, labels):
         """Return the map, float32 [batch, height, width, map_channels].
 
-        Args:
-          labels: integers [batch, height, width], where -1 is no label; or numbers [batch, height,
-            width, classes], instead of one-hot labels.
+        The labels are integers [batch, height, width], where -1 is no label; or numbers [batch,
+        height, width, classes], instead of one-hot labels.
         """
         labels = tf.convert_to_tensor(labels)
         if labels.dtype.is_integer:
@@ -162,11 +161,7 @@ class VideoEncoder(tf.Module):
 
 
 class Conditioner(tf.Module):
-    """An encoder of a batch's conditions for the layers of a network.
-
-    Args:
-      size: side of the images, and of the map of a caption.
-    """
+    """An encoder of a batch's conditions for a network; `size` is the side of a caption's map."""
 
     def __init__(
         self, config: ConditioningConfig, initial: Initial, size: int = 0, name="conditioner"

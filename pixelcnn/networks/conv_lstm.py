@@ -31,8 +31,7 @@ class ConvLSTM(tf.Module):
     def __call__(self, frames):
         """Return the hidden state after the last frame, [batch, height, width, channels].
 
-        Args:
-          frames: [batch, time, height, width, inputs]; all but the batch are known sizes.
+        The frames are [batch, time, height, width, inputs]; all but the batch are known sizes.
         """
         time, *size = frames.shape[1:]
         flat = tf.reshape(frames, [-1, *size])

@@ -60,32 +60,17 @@ class MixtureOutput(tf.Module):
         return self.likelihood.log_prob(self.parameters(hidden), levels)
 
     def level_probabilities(self, hidden: Hidden, before: list):
-        """Return probabilities float32 [..., levels] of the next channel.
-
-        Args:
-          hidden: of each pixel.
-          before: the channels before it, int32 [...] each.
-        """
+        """Return float32 [..., levels] of the next channel given those before, int32 [...]."""
         return self.likelihood.level_probabilities(self.parameters(hidden), before)
 
     def level_log_probs(self, hidden: Hidden, before: list, temperature=1.0):
-        """Return their logarithms, float32 [..., levels], nats, exact in both tails.
-
-        Args:
-          hidden: as for `level_probabilities`.
-          before: as for `level_probabilities`.
-          temperature: of the distribution, as `sample` takes it.
-        """
+        """Return their logarithms, nats, at a temperature, exact in both tails."""
         return self.likelihood.level_log_probs(self.parameters(hidden), before, temperature)
 
     def sample(self, hidden: Hidden, words, temperature=1.0, guidance=None):
-        """Return pixels, int32 [..., channels], from uint32 [..., noise_words].
+        """Return pixels, int32 [..., channels], from words uint32 [..., noise_words].
 
-        Args:
-          hidden: of each pixel.
-          words: uint32 [..., noise_words].
-          temperature: 1 for the distribution itself, 0 for its mode.
-          guidance: the weight of `sample_guided`; None: the hidden states are of separate images.
+        `guidance` is the weight of `sample_guided`; None: the hidden states are of separate images.
         """
         if guidance is not None:
             return sample_guided(self, hidden, words, temperature, guidance)
@@ -146,33 +131,18 @@ class SoftmaxOutput(tf.Module):
         return total
 
     def level_probabilities(self, hidden: Hidden, before: list):
-        """Return probabilities float32 [..., levels] of the next channel.
-
-        Args:
-          hidden: of each pixel.
-          before: the channels before it, int32 [...] each.
-        """
+        """Return float32 [..., levels] of the next channel given those before, int32 [...]."""
         return tf.nn.softmax(self._logits(hidden, len(before), before))
 
     def level_log_probs(self, hidden: Hidden, before: list, temperature=1.0):
-        """Return their logarithms, float32 [..., levels], nats, exact in both tails.
-
-        Args:
-          hidden: as for `level_probabilities`.
-          before: as for `level_probabilities`.
-          temperature: of the distribution, as `sample` takes it.
-        """
+        """Return their logarithms, nats, at a temperature, exact in both tails."""
         cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
         return tf.nn.log_softmax(self._logits(hidden, len(before), before) / cold)
 
     def sample(self, hidden: Hidden, words, temperature=1.0, guidance=None):
-        """Return pixels, int32 [..., channels], from uint32 [..., noise_words].
+        """Return pixels, int32 [..., channels], from words uint32 [..., noise_words].
 
-        Args:
-          hidden: of each pixel.
-          words: uint32 [..., noise_words].
-          temperature: 1 for the distribution itself, 0 for its mode.
-          guidance: the weight of `sample_guided`; None: the hidden states are of separate images.
+        `guidance` is the weight of `sample_guided`; None: the hidden states are of separate images.
         """
         if guidance is not None:
             return sample_guided(self, hidden, words, temperature, guidance)
@@ -201,14 +171,9 @@ OUTPUTS: dict[str, type[Output]] = {of.kind: of for of in (MixtureOutput, Softma
 def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):
     """Return pixels of the distribution of `guided_nats`, int32 [2 batch, ..., channels].
 
-    Each is returned twice, for both halves of the batch.
-
-    Args:
-      output: reads the hidden state.
-      hidden: [2 batch, ...], under the conditions and then under the null condition.
-      words: uint32 [2 batch, ..., noise words], the same twice.
-      temperature: see `guided_nats`; 0 takes the most probable level.
-      weight: at least 0.
+    Each is returned twice, for both halves of the batch. The hidden states [2 batch, ...] are under
+    the conditions and then under the null condition; the words uint32 [2 batch, ..., noise words]
+    are the same twice. The temperature 0 takes the most probable level.
     """
     sides = both_sides(hidden)
     drawn: list[tf.Tensor] = []
@@ -222,11 +187,7 @@ def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):
 def guided_log_prob(output: Output, hidden: Hidden, levels, weight):
     """Return the guided log-probability of pixels int32 [batch, ..., channels], float32, nats.
 
-    Args:
-      output: as for `sample_guided`.
-      hidden: as for `sample_guided`.
-      levels: int32 [batch, ..., channels].
-      weight: as for `sample_guided`.
+    The hidden states and the weight are as for `sample_guided`.
     """
     sides, channels = both_sides(hidden), tf.unstack(levels, axis=-1)
     total = 0.0
