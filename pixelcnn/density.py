@@ -8,6 +8,7 @@ from likelihoods.initial import Initial
 from pixelcnn.config import AnyTrainConfig
 from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.conditioning import Condition, Conditioner
+from pixelcnn.networks.config import part_names
 from pixelcnn.networks.mode import EXACT, BatchSlice, Mode
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
@@ -41,6 +42,12 @@ class ImageDensity(tf.Module):
     def num_dims(self) -> int:
         """Dimensions of an image: pixels times channels."""
         return self.config.data.size**2 * self.config.data.channels
+
+    @property
+    def whole(self) -> bool:
+        """Whether it can sample, for which a multiscale model needs all its parts."""
+        model = self.multiscale
+        return model is None or len(model.parts) == len(part_names(model.sizes))
 
     def nats(self, batch: dict, mode: Mode = EXACT, seeds=None) -> dict:
         """Return the nats of every part, float32 [batch] each; they sum to the log-probability.

@@ -30,7 +30,7 @@ def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Clas
     for source in sources:
         with contextlib.suppress(DataError):
             if not is_dev_file(source):
-                corpus = read_corpus(source, model.config.data.rules)
+                corpus = read_corpus(source, model.config.data)
                 if corpus.classes == model.classes:
                     train = corpus.splits["train"]
                     shown = rescaled(train.images, model.bits, EIGHT)

@@ -51,8 +51,8 @@ class ImageDataset:
           DataError: the source lacks what the configuration's condition needs.
         """
         if config.conditioning.kind == "video":
-            return cls._of_video(config, read_episodes(data, config.data.rules))
-        return cls._of(config, read_corpus(data, config.data.rules), data)
+            return cls._of_video(config, read_episodes(data, config.data))
+        return cls._of(config, read_corpus(data, config.data), data)
 
     @classmethod
     def for_evaluation(
@@ -68,11 +68,11 @@ class ImageDataset:
         `everything` takes the images of all splits as dev; of a video dev is a file of its own.
         """
         if config.conditioning.kind == "video":
-            return cls._of_video(config, read_episodes(data, config.data.rules, statistics))
+            return cls._of_video(config, read_episodes(data, config.data, statistics))
         kind = config.conditioning.kind
         wanted = classes if kind in ("class", "text") else ()
         options = {"everything": everything, "others_allowed": kind == "text"}
-        return cls._of(config, read_dev(data, config.data.rules, wanted, **options), data)
+        return cls._of(config, read_dev(data, config.data, wanted, **options), data)
 
     @classmethod
     def _of(cls, config: Any, corpus: Corpus, data: Path | str) -> "ImageDataset":

@@ -22,7 +22,7 @@ from pixelcnn.evaluation import evaluate
 from pixelcnn.networks.config import part_names, sizes_between
 from pixelcnn.presets import PRESETS
 from pixelcnn.sampling.grids import grid, labelled
-from pixelcnn.training import config_from, kind_of
+from pixelcnn.training import config_from
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import to_json
@@ -463,7 +463,7 @@ def test_a_wrong_preset_names_the_near_one(mistake, word, near):
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_a_configuration_that_comes_back_from_json(name):
     config = PRESETS[name].config
-    stored = json.loads(json.dumps({"kind": kind_of(config), **to_json(config)}))
+    stored = json.loads(json.dumps({"kind": config.kind, **to_json(config)}))
     assert config_from(stored) == config
     assert name.startswith(stored["kind"])
     if isinstance(config, MultiscaleTrainConfig):

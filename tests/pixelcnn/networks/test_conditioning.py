@@ -9,14 +9,15 @@ from likelihoods.initial import Initial
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS, NUM_CODES, encode_caption
 from pixelcnn.networks.caption_encoder import AveragedGRU, word_rows
 from pixelcnn.networks.conditioning import (
+    FORGET_BIAS,
     NONE,
     VIDEO_VECTOR_CHANNELS,
     CaptionMap,
     Conditioner,
+    ConvLSTM,
     check_label,
 )
 from pixelcnn.networks.config import ConditioningConfig
-from pixelcnn.networks.conv_lstm import FORGET_BIAS, ConvLSTM
 from pixelcnn.networks.groups import subsampled
 from replicator.runs.errors import UserError
 
