@@ -1,5 +1,6 @@
 """Tiny image models of every kind, their weights far enough from the start to matter."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -46,6 +47,23 @@ def pixelcnn_of(output=None, vector=0, map_=0, amount=0.4, **config):
         PixelCNNConfig(**config), output or output_of(), QuickInitial(0), vector, map_
     )
     return perturbed(network, amount)
+
+
+# Networks that samplers are tested with.
+KINDS = {
+    "grey mixture, conditioned": dict(output=("logistic", 1, 256), vector=3, map_=2),
+    "colour mixture": dict(output=("logistic", 3, 256), layers=1),
+    "grey mixture, dilated": dict(output=("logistic", 1, 256), layers=3, dilations=(2, 1)),
+    "grey softmax, without coordinates": dict(output=("softmax", 1, 16), coordinates=False),
+    "colour softmax, conditioned": dict(output=("softmax", 3, 16), vector=2, map_=1),
+}
+
+
+@functools.cache
+def network_of(kind):
+    """A network of a kind."""
+    fields = dict(KINDS[kind])
+    return pixelcnn_of(output_of(*fields.pop("output")), **fields)
 
 
 def factor_config(kind="A", **config):

@@ -226,6 +226,7 @@ def test_a_place_is_drawn_alone_as_in_any_batch(name):
         )
     later = distribution.noise(5, [4, 2], 2, 1)
     np.testing.assert_array_equal(later[:, 0], tf.gather(noise, [4, 2]))
+    np.testing.assert_array_equal(distribution.noise(5, [4], 0, 3)[:, 2], noise[4:5])
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name != "by sample"])

@@ -155,13 +155,6 @@ def test_another_configuration_in_the_same_place_is_refused_in_one_line():
     assert (run / "config.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("inside", ["", "runs/a"])
-def test_a_run_inside_its_data_is_refused(inside):
-    with pytest.raises(UserError, match="must be outside the data folder"):
-        trained(config_of("pixelcnn"), images(), images() / inside)
-    assert len(list(images().iterdir())) == 2
-
-
 @pytest.mark.parametrize(
     ("kind", "lacking"),
     [("pixelcnn", "no classes (a "), ("text", "no captions (a "), ("map", "no maps (")],
