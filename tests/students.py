@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+from networks import moved
 
 from distill.config import StudentConfig
 from distill.losses.objective import Objective
@@ -9,7 +10,6 @@ from distill.losses.unit_classifier import UnitClassifier, UnitConfig
 from distill.presets import LossConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
-from likelihoods import noise
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.network import WaveNet
@@ -49,12 +49,8 @@ KINDS["residual, bunches"] = {**KINDS["residual"], "bunch_samples": 4, "front_wi
 
 def student_of(kind: str, **options) -> ParallelWaveNet:
     """A student of a kind, every variable of it moved off its initial value."""
-    student = ParallelWaveNet(StudentConfig(**(SMALL | KINDS[kind] | options)), mel=MEL)
-    for i, variable in enumerate(student.trainable_variables):
-        size = int(np.prod(variable.shape))
-        draws = noise.normal(noise.fold_in(99, i), [0], 0, size)[0, :, 0]
-        variable.assign_add(0.05 * tf.reshape(draws, variable.shape))
-    return student
+    config = StudentConfig(**(SMALL | KINDS[kind] | options))
+    return moved(ParallelWaveNet(config, mel=MEL), 0.05)
 
 
 def clips(student):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from vocoders import SOME_SLOW, frames_of, levels_of, vocoder_of
+from networks import levels_of
+from vocoders import SOME_SLOW, frames_of, vocoder_of
 
 SAMPLES = 240
 

@@ -6,7 +6,8 @@ import functools
 import numpy as np
 import pytest
 import vocoders
-from vocoders import SOME_SLOW, frames_of, levels_of
+from networks import levels_of
+from vocoders import SOME_SLOW, frames_of
 
 from wavenet.samplers.generation import Request, generate, stream
 
