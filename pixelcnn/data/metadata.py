@@ -44,19 +44,15 @@ def _row(path: Path, values: Mapping[str, str | None]) -> Row:
     for column, value in {"class": row.class_name, "caption": row.caption}.items():
         if value == "":
             raise DataError(f"{_place(row)}: its {column} is empty.")
-    _check_caption(row)
+    try:
+        encode_caption(row.caption or "")
+    except UserError as error:
+        raise DataError(f"{_place(row)}: {error}") from error
     return row
 
 
 def _place(row: Row) -> str:
     return shown(f"{row.file} in {row.table}")
-
-
-def _check_caption(row: Row) -> None:
-    try:
-        encode_caption(row.caption or "")
-    except UserError as error:
-        raise DataError(f"{_place(row)}: {error}") from error
 
 
 def _rows(path: Path) -> list[Row]:
