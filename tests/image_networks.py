@@ -61,7 +61,6 @@ KINDS = {
 
 @functools.cache
 def network_of(kind):
-    """A network of a kind."""
     fields = dict(KINDS[kind])
     return pixelcnn_of(output_of(*fields.pop("output")), **fields)
 
@@ -73,7 +72,6 @@ def factor_config(kind="A", **config):
 
 
 def factor_of(group, kind="A", output=None, map_=PLACE, amount=0.4, **config):
-    """A factor on its own."""
     config = factor_config(kind, **config)
     return perturbed(Factor(group, config, output or output_of(), QuickInitial(0), 0, map_), amount)
 

@@ -41,7 +41,6 @@ SOME_SLOW = some_slow(KINDS, ("mixture", "mixture, context", "mixture, one-hot s
 
 
 def network_of(kind: str, seed: int = 0, compute_dtype: str = "float32") -> WaveNet:
-    """A network of a kind, every variable of it moved off its initial value."""
     config = WaveNetConfig(**(SMALL | KINDS[kind]), compute_dtype=compute_dtype)
     return moved(WaveNet(config, seed))
 

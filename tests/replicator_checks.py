@@ -28,7 +28,6 @@ def forever():
 
 
 def copies(variable):
-    """Returns every replica's copy."""
     return [v.numpy() for v in getattr(variable, "values", [variable])]
 
 
@@ -195,7 +194,6 @@ def endless(*batches):
 
 
 def rows_seen(replicator, iterator, calls, width):
-    """Returns [calls, replicas, rows of a replica]."""
     with replicator.scope():
         slot = tf.Variable(tf.zeros([width], tf.int64), trainable=False)
     call, seen = replicator.compile(lambda batch: slot.assign(batch) * 0), []

@@ -48,7 +48,6 @@ KINDS["residual, bunches"] = {**KINDS["residual"], "bunch_samples": 4, "front_wi
 
 
 def student_of(kind: str, **options) -> ParallelWaveNet:
-    """A student of a kind, every variable of it moved off its initial value."""
     config = StudentConfig(**(SMALL | KINDS[kind] | options))
     return moved(ParallelWaveNet(config, mel=MEL), 0.05)
 
@@ -72,7 +71,6 @@ def clips(student):
 
 
 def objective_of(kind: str, likelihood: str, config: LossConfig) -> Objective:
-    """The objective of a student of a kind under a small teacher of its frames."""
     student = student_of(kind)
     teacher = WaveNetConfig(
         likelihood=likelihood,

@@ -22,7 +22,6 @@ NOT_NETWORKS = {"Batches", "Optimizer", "Replicator", "Strategy", "SpeechModelLi
 
 
 def trees(floors=FLOORS):
-    """Yields `(place, tree)` of every module of these folders."""
     for floor in floors:
         for path in sorted((ROOT / floor).rglob("*.py")):
             yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))

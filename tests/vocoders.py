@@ -50,7 +50,6 @@ SOME_SLOW = some_slow(
 
 
 def vocoder_of(kind: str, seed: int = 0, **changes) -> VocoderWaveNet:
-    """A network of a kind, every variable of it moved off its initial value."""
     return vocoder_with(WaveNetConfig(**(SMALL | KINDS[kind] | changes)), MEL, seed)
 
 

@@ -119,7 +119,6 @@ def parameters_of(distribution, seed=0):
 
 
 def drawn(distribution, count=DRAWS, temperature=1.0):
-    """Symbols [count] of the same parameters."""
     noise = distribution.noise(7, [0], 0, count)[0]
     parameters = np.tile(parameters_of(distribution), (count, 1))
     return distribution.sample(parameters, noise, temperature).numpy()

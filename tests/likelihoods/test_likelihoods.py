@@ -23,7 +23,6 @@ MEANS = [0.0, 0.625, -1.0, -0.125, 1.5]
 
 
 def single(likelihood, mean, log_scale):
-    """Parameters [2 or 3] of one density."""
     zero_logit = [0.0] if type(likelihood) in MIXTURES else []
     return np.array([*zero_logit, mean, log_scale], np.float32)
 

@@ -27,7 +27,6 @@ NUMBERS = 64  # in a toy
 
 
 def whole_dev(kind, shuffled=0):
-    """All of dev as one batch of arrays."""
     return {k: v.numpy() for k, v in next(iter(dev_of(kind).dev(1000, shuffled))).items()}
 
 

@@ -152,7 +152,6 @@ def test_training_may_cross_to_four_devices_and_back(tmp_path, monkeypatch):
 
 
 def density_of(kind):
-    """A density of a kind whose weights are far from where they start."""
     return perturbed(ImageDensity(dataset_of(kind).config))
 
 

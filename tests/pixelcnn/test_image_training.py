@@ -26,7 +26,6 @@ from replicator.training.state import TrainState
 
 
 def figures_of(run, name):
-    """The values of a figure in a run's metrics, by step."""
     return {line["step"]: line[name] for line in read_metrics(run) if name in line}
 
 
@@ -358,6 +357,5 @@ def test_a_step_moves_a_part_alone_as_it_moves_it_in_the_whole():
 
 
 def named_weights(density):
-    """The variables of a density by the names that checkpoints give them."""
     state = TrainState(density, image_runs.ADAM, 10)
     return dict(zip(state.names, state.weights, strict=True))

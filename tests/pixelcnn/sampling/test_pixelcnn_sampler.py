@@ -25,7 +25,6 @@ PIXELS = HEIGHT * WIDTH
 
 
 def condition_for(kind, height=HEIGHT, width=WIDTH, rows=(0, 1, 2)):
-    """Some rows of a condition for `BATCH` images."""
     channels = (KINDS[kind].get("vector", 0), KINDS[kind].get("map_", 0))
     condition = condition_of(BATCH, height, width, *channels)
     return Condition(*(None if x is None else tf.gather(x, rows) for x in condition))
