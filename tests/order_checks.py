@@ -34,6 +34,11 @@ def another_dtype(replicator):
     return replicator.all_sum(tf.zeros([], kinds[index_of(replicator)]))
 
 
+def called_where(replicator, is_here):
+    if is_here:
+        replicator.all_sum(1.0)
+
+
 def missing_gradient(replicator):
     x = tf.constant(1.0)
     with tf.GradientTape() as tape:
@@ -53,14 +58,16 @@ REFUSED = {
     "shape": lambda replicator: replicator.all_sum(tf.zeros([2 + index_of(replicator)])),
     "dtype": another_dtype,
     "source": lambda replicator: replicator.broadcast(1.0, source=index_of(replicator)),
-    "missing_call": lambda replicator: index_of(replicator) != 3 and replicator.all_sum(1.0),
-    "extra_call": lambda replicator: index_of(replicator) == 3 and replicator.all_sum(1.0),
+    "missing_call": lambda replicator: called_where(replicator, index_of(replicator) != 3),
+    "extra_call": lambda replicator: called_where(replicator, index_of(replicator) == 3),
     "gradient": missing_gradient,
     "cond": within_cond,
     "while": lambda replicator: tf.while_loop(
         lambda k, x: k < 3, lambda k, x: (k + 1, replicator.all_sum(x)), [0, 1.0]
     ),
-    "function": lambda replicator: tf.function(replicator.all_sum, autograph=False)(1.0),
+    "function": lambda replicator: tf.function(lambda x: replicator.all_sum(x), autograph=False)(
+        1.0
+    ),
 }
 
 

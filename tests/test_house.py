@@ -7,17 +7,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = (
-    "likelihoods",
-    "replicator",
-    "autoregressive",
-    "compression",
-    "wavenet",
-    "pixelcnn",
-    "distill",
-    "speech",
-    "serving",
-    "onepass",
-    "benchmarks",
+    *("likelihoods", "replicator", "autoregressive", "compression", "wavenet", "pixelcnn"),
+    *("distill", "speech", "serving", "onepass", "benchmarks"),
 )
 MODULE_LINES = 400
 FUNCTION_LINES = 60
