@@ -203,12 +203,12 @@ class ImageDataset:
 
     def _dev_rows(self, shuffled: int) -> tuple[Callable[[np.ndarray], Arrays], int]:
         """Return a function from indices to the examples of `dev`, and their number."""
-        dev = self.source.splits["dev"]
         if isinstance(self.source, Video):
-            context = self.config.conditioning.context_frames
-            count = len(dev.frames) * (dev.frames.shape[1] - context)
-            acting = others(dev, context, shuffled - 1) if shuffled else np.arange(count)
-            return lambda chosen: moments(dev.stored, chosen, acting[chosen], context), count
+            clips, context = self.source.splits["dev"], self.config.conditioning.context_frames
+            count = len(clips.frames) * (clips.frames.shape[1] - context)
+            acting = others(clips, context, shuffled - 1) if shuffled else np.arange(count)
+            return lambda chosen: moments(clips.stored, chosen, acting[chosen], context), count
+        dev = self.source.splits["dev"]
         if shuffled and dev.captions is not None and self.config.conditioning.kind == "text":
             dev = _with_other_captions(dev, shuffled / (self.shuffles + 1))
         elif shuffled:
