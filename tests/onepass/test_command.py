@@ -424,12 +424,6 @@ def test_ctrl_c_before_training_is_one_line_and_130(data, tmp_path, capsys, monk
     assert capsys.readouterr().err.splitlines()[-1] == "onepass: interrupted."
 
 
-def test_a_traceback_can_be_asked_for(monkeypatch):
-    monkeypatch.setenv("ONEPASS_TRACEBACK", "1")
-    with pytest.raises(onepass.arguments.UsageError, match="there is no verb"):
-        onepass.main(["x"])
-
-
 # Trained models
 
 

@@ -70,15 +70,6 @@ def test_sample_writes_what_the_model_draws_for_all_classes_in_turn(tmp_path, ca
     assert line.startswith(f"{tmp_path / 'out'}: 4 images of 8x8 pixels in ")
 
 
-def test_one_image_of_one_class_can_be_asked_for(tmp_path):
-    assert sampled("pixelcnn", tmp_path, "--num 1 --label eel") == (
-        0,
-        ["grid.png", "sample_0_0_eel.png"],
-    )
-    expected = model("pixelcnn").generate("eel")[0]
-    np.testing.assert_array_equal(levels_of(tmp_path / "sample_0_0_eel.png"), expected)
-
-
 def test_a_smaller_grid_leaves_nothing_of_a_larger_one_of_its_seed(tmp_path, capsys):
     assert sampled("pixelcnn", tmp_path, "--num 4")[0] == 0
     for name in ("sample_1_3_cat.png", "sample_0_3.txt", "mine_0_3.png"):
