@@ -6,11 +6,11 @@ import tensorflow as tf
 
 from likelihoods.initial import Initial
 from pixelcnn.config import AnyTrainConfig
-from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.mode import EXACT, BatchSlice, Mode
 from pixelcnn.networks.multiscale import Multiscale
+from pixelcnn.networks.outputs import Conditionals
 from pixelcnn.networks.pixelcnn import PixelCNN
 from replicator import Replicator
 
