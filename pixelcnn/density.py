@@ -105,10 +105,9 @@ class ImageLoss:
         return self.density.loss(batch)
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
-        """Return the inputs of dropout that depend on the whole batch.
+        """Return the inputs of dropout that depend on the whole batch, see `GlobalBatchLoss`.
 
-        Returns:
-          "seeds" int32 [replicas, rows, 2] of the whole batch and "share" int32 [], the index of
-          the rows that the replica's batch holds; see `GlobalBatchLoss`.
+        "seeds" are those of the whole batch, int32 [replicas, rows, 2], and "share", int32 [], is
+        the index of the rows that the replica's batch holds.
         """
         return {"seeds": replicator.all_gather(batch["seed"]), "share": replicator.replica_id}

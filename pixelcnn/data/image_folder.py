@@ -32,12 +32,7 @@ OTHER_DEV_NAMES = ("val", "valid", "validation", "test")
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An image file to read.
-
-    Attributes:
-      name: relative to the folder.
-      split: "train", "dev" or "".
-    """
+    """An image file: its name relative to the folder, and its split, "train", "dev" or ""."""
 
     name: str
     split: str

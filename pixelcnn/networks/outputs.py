@@ -22,12 +22,7 @@ START_REACH = 0.25  # how far from the prediction the components start, of the h
 
 
 class Hidden(NamedTuple):
-    """The hidden state of a network at each pixel, which determines the pixel's distribution.
-
-    Attributes:
-      units: [..., units].
-      prediction: float32 [..., channels], a linear prediction of its value.
-    """
+    """The hidden state of pixels: units [..., units], a linear prediction [..., channels]."""
 
     units: tf.Tensor
     prediction: tf.Tensor
