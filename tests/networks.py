@@ -41,16 +41,13 @@ SOME_SLOW = some_slow(KINDS, ("mixture", "mixture, context", "mixture, one-hot s
 
 
 def network_of(kind: str, seed: int = 0, compute_dtype: str = "float32") -> WaveNet:
+    """A network of a kind, every variable of it moved off its initial value."""
     config = WaveNetConfig(**(SMALL | KINDS[kind]), compute_dtype=compute_dtype)
-    return moved(WaveNet(config, seed))
-
-
-def moved(network, amount: float = 0.1):
-    """The network, every variable of it moved off its initial value."""
+    network = WaveNet(config, seed)
     for i, variable in enumerate(network.trainable_variables):
         size = int(np.prod(variable.shape))
         draws = noise.normal(noise.fold_in(99, i), [0], 0, size)[0, :, 0]
-        variable.assign_add(amount * tf.reshape(draws, variable.shape))
+        variable.assign_add(0.1 * tf.reshape(draws, variable.shape))
     return network
 
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import tensorflow as tf
-from networks import moved
 
 from distill.config import StudentConfig
 from distill.losses.objective import Objective
@@ -10,6 +9,7 @@ from distill.losses.unit_classifier import UnitClassifier, UnitConfig
 from distill.presets import LossConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
+from likelihoods import noise
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.network import WaveNet
@@ -48,8 +48,13 @@ KINDS["residual, bunches"] = {**KINDS["residual"], "bunch_samples": 4, "front_wi
 
 
 def student_of(kind: str, **options) -> ParallelWaveNet:
-    config = StudentConfig(**(SMALL | KINDS[kind] | options))
-    return moved(ParallelWaveNet(config, mel=MEL), 0.05)
+    """A student of a kind, every variable of it moved off its initial value."""
+    student = ParallelWaveNet(StudentConfig(**(SMALL | KINDS[kind] | options)), mel=MEL)
+    for i, variable in enumerate(student.trainable_variables):
+        size = int(np.prod(variable.shape))
+        draws = noise.normal(noise.fold_in(99, i), [0], 0, size)[0, :, 0]
+        variable.assign_add(0.05 * tf.reshape(draws, variable.shape))
+    return student
 
 
 def clips(student):
@@ -71,6 +76,7 @@ def clips(student):
 
 
 def objective_of(kind: str, likelihood: str, config: LossConfig) -> Objective:
+    """The objective of a student of a kind under a small teacher of its frames."""
     student = student_of(kind)
     teacher = WaveNetConfig(
         likelihood=likelihood,

@@ -1,8 +1,8 @@
 """Small vocoder networks of every kind, with weights far enough from zero to matter."""
 
+import numpy as np
 import tensorflow as tf
 from marks import some_slow
-from networks import moved
 
 from likelihoods import noise
 from wavenet.config import WaveNetConfig
@@ -50,12 +50,24 @@ SOME_SLOW = some_slow(
 
 
 def vocoder_of(kind: str, seed: int = 0, **changes) -> VocoderWaveNet:
+    """A network of a kind, every variable of it moved off its initial value."""
     return vocoder_with(WaveNetConfig(**(SMALL | KINDS[kind] | changes)), MEL, seed)
 
 
 def vocoder_with(config: WaveNetConfig, mel: MelConvention, seed: int = 0) -> VocoderWaveNet:
     """A network of this configuration, every variable of it moved off its initial value."""
-    return moved(VocoderWaveNet(config, mel, seed))
+    network = VocoderWaveNet(config, mel, seed)
+    for i, variable in enumerate(network.trainable_variables):
+        size = int(np.prod(variable.shape))
+        draws = noise.normal(noise.fold_in(99, i), [0], 0, size)[0, :, 0]
+        variable.assign_add(0.1 * tf.reshape(draws, variable.shape))
+    return network
+
+
+def levels_of(network: VocoderWaveNet, batch: int, samples: int, seed: int = 1) -> np.ndarray:
+    """Levels of a wandering waveform, int32 [batch, samples]."""
+    steps = noise.normal(seed, list(range(batch)), 0, samples)[..., 0].numpy()
+    return network.codec.encode(tf.constant(0.3 * np.sin(np.cumsum(0.2 * steps, 1)))).numpy()
 
 
 def frames_of(network: VocoderWaveNet, batch: int, samples: int, seed: int = 2):

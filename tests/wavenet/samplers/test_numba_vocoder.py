@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import levels_of
-from vocoders import KINDS, SOME_SLOW, frames_of, vocoder_of
+from vocoders import KINDS, SOME_SLOW, frames_of, levels_of, vocoder_of
 
 from wavenet.samplers import NumbaVocoderSampler, Request, generate, stream
 from wavenet.samplers.numba.bunches import ROOM

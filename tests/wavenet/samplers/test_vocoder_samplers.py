@@ -6,8 +6,7 @@ import functools
 import numpy as np
 import pytest
 import vocoders
-from networks import levels_of
-from vocoders import SOME_SLOW, frames_of
+from vocoders import SOME_SLOW, frames_of, levels_of
 
 from wavenet.samplers.generation import Request, generate, stream
 
