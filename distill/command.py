@@ -70,7 +70,7 @@ class EvaluateArguments(wavenet_command.EvaluateArguments):
     """A student's teacher; None: the one that it was distilled from."""
     teacher_temperatures: tuple[float, ...] = ()
     """Temperatures besides 1 at which a student's teacher resynthesises the recordings too."""
-    beside: tuple[Path, ...] = ()
+    peers: Annotated[tuple[Path, ...], tyro.conf.arg(name="beside")] = ()
     """Run directories or model folders of other students to compare, each named by its folder: for
     example a student without one term of its loss."""
     speculative_samples: int = 0
@@ -94,7 +94,7 @@ def run_evaluate(arguments: list[str], parse) -> int:
     model: Any = load(given.model)
     if model.kind == KIND:
         figures, words = _evaluated(given, model)
-    elif given.beside or given.teacher_temperatures:
+    elif given.peers or given.teacher_temperatures:
         raise UserError(
             f"`--beside` and `--teacher-temperatures` are for students, not {given.model}."
         )
@@ -114,7 +114,7 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
     data = given.data or training_data(given.model)
     corpus = dev_corpus(teacher, data, given.speaker)
     first = (given.copy_synthesis, given.seed, given.split, given.temperatures)
-    others = {path.absolute().name: load(path) for path in given.beside}
+    others = {path.absolute().name: load(path) for path in given.peers}
     rest = (given.teacher_temperatures, others, given.speculative_samples)
     figures = wavenet_command.reported(
         given, model, data, lambda page: evaluate(model, teacher, corpus, *first, page, *rest)

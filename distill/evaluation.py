@@ -49,13 +49,13 @@ def evaluate(
     temperatures: Sequence[float] = (),
     on_sounds: SoundsCallback | None = None,
     teacher_temperatures: Sequence[float] = (),
-    beside: Mapping[str, SpeechModel | StudentModel] = MappingProxyType({}),
+    peers: Mapping[str, SpeechModel | StudentModel] = MappingProxyType({}),
     speculative_samples: int = 0,
 ) -> dict:
     """Return the metrics of a student on dev recordings, as `evaluate --json` prints them.
 
     Model and teacher are at the corpus's rate, features and level. `copies` dev recordings (their
-    first three seconds; None: all) are resynthesised by every system; the models in `beside` are
+    first three seconds; None: all) are resynthesised by every system; the models in `peers` are
     further ones, by name. Temperatures are further ones besides 1 and the student's own.
 
     Returns:
@@ -67,10 +67,10 @@ def evaluate(
       what it was measured on: {part, recordings, seconds}, and not_measured {extra: names}.
 
     Raises:
-      UserError: no dev recording is of a speaker that the model knows, or a model of `beside` has
+      UserError: no dev recording is of a speaker that the model knows, or a model of `peers` has
       another rate or other frames.
     """
-    _check_beside(model, beside)
+    _check_peers(model, peers)
     features = teacher.config.data.features
     known, rate_hz = model.known_speakers, model.sample_rate_hz
     items = dev_recordings(teacher.network, corpus, features, known, part)[:copies]
@@ -79,8 +79,8 @@ def evaluate(
     temperatures = extra_temperatures(model, temperatures)
     compared |= at_temperatures(model, seed, temperatures, "student")
     compared |= at_temperatures(teacher, seed, teacher_temperatures, "teacher")
-    compared |= _others(beside, compared, seed, temperatures)
-    exact = ("student", "teacher", "untrained", *beside)
+    compared |= _others(peers, compared, seed, temperatures)
+    exact = ("student", "teacher", "untrained", *peers)
     figures = compare(compared, items, convention, on_sounds)
     for name, each in figures.items():
         each["density"] = name in exact or name.rsplit("_at_", 1)[0] in exact
@@ -97,24 +97,24 @@ def evaluate(
 
 
 def _others(
-    beside: Mapping[str, SpeechModel | StudentModel],
+    peers: Mapping[str, SpeechModel | StudentModel],
     known: Collection[str],
     seed: int,
     temperatures: Sequence[float],
 ) -> dict[str, System]:
     """Return the systems of the other models, by names that are not `known`."""
-    if taken := sorted(set(beside) & set(known)):
+    if taken := sorted(set(peers) & set(known)):
         raise UserError(f"`--beside`: a folder may not be called {taken[0]}, as another system is.")
     others: dict[str, System] = {}
-    for name, model in beside.items():
+    for name, model in peers.items():
         others[name] = model_system(model, seed)
         others |= at_temperatures(model, seed, temperatures, name)
     return others
 
 
-def _check_beside(model: StudentModel, beside: Mapping[str, SpeechModel | StudentModel]) -> None:
+def _check_peers(model: StudentModel, peers: Mapping[str, SpeechModel | StudentModel]) -> None:
     read = ("sample_rate_hz", "hop_samples", "features")
-    for name, other in beside.items():
+    for name, other in peers.items():
         if any(other.spec[each] != model.spec[each] for each in read):
             raise UserError(f"`--beside`: {name} has another rate or other frames.")
 

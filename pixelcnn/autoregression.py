@@ -63,10 +63,6 @@ class PixelDistribution:
     """The distribution of a pixel that an output layer reads from a hidden state.
 
     See `likelihoods.distribution.Distribution`. Its noise consists of the random words themselves.
-
-    Args:
-      output: the layer, with its weights.
-      config: of the output layer.
     """
 
     def __init__(self, output: Output, config: Any):

@@ -119,7 +119,7 @@ def run_evaluate(arguments: list[str], parse) -> int:
     from pixelcnn.model import load
 
     model = load(given.model)
-    data = given.data or training_data(given.model, model)
+    data = given.data or training_data(given.model)
     dataset = ImageDataset.for_evaluation(
         data, model.config, model.classes, model.statistics, given.everything
     )
@@ -142,7 +142,7 @@ def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> 
 
     sources = [given.data] if given.data else []
     with contextlib.suppress(UserError):
-        sources.insert(0, training_data(given.model, model))
+        sources.insert(0, training_data(given.model))
     classifier = classifier_for(model, str(given.model), sources)
     if classifier is None:
         print("samples are not evaluated: --data has no training images", file=sys.stderr)
@@ -159,7 +159,7 @@ def run_sample(arguments: list[str], parse) -> int:
     return sample(given)
 
 
-def training_data(path: Path, model: "ImageModel") -> str:
+def training_data(path: Path) -> str:
     """Return the location of a run's images; the shipped dev images for a shipped model."""
     if str(path) in shipped.FOLDERS and not path.exists():
         return str(shipped.dev_images(str(path)))

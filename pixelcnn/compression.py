@@ -53,12 +53,9 @@ class ImageCodec:
         self._stepped: dict[tuple[str, int], SteppedPixelCNN] = {}
 
     def encode(self, levels: np.ndarray, batch: dict, tolerance: float) -> bytes:
-        """Return the stream of images.
+        """Return the stream of images int32 [batch, size, size, channels] and their conditions.
 
-        Args:
-          levels: int32 [batch, size, size, channels].
-          batch: their conditions, for the conditioner.
-          tolerance: relative, of the network's outputs on another processor.
+        `tolerance` is relative, of the network's outputs on another processor.
         """
         encoder = Encoder(self._layout(levels.shape))
         parts = self._conditionals({"levels": tf.constant(levels), **batch})
@@ -132,16 +129,9 @@ class ImageCodec:
     def _scan(
         self, decoder, name: str, network: PixelCNN, condition, batch: int, size: int, more=None
     ) -> np.ndarray:
-        """Return images [batch, size, size, channels], decoded pixel by pixel.
+        """Return images [batch, size, size, channels] of a part, decoded pixel by pixel.
 
-        Args:
-          decoder: of the stream.
-          name: of the part.
-          network: the PixelCNN of the part.
-          condition: of the images.
-          batch: number of images.
-          size: side of the images, in pixels.
-          more: added to the prediction.
+        `more` is added to the linear prediction.
         """
         if (name, size) not in self._stepped:
             self._stepped[name, size] = SteppedPixelCNN(network, size, MODE)

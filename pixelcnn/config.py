@@ -21,38 +21,21 @@ SamplerName = Literal["cached", "fixed-point", "naive"]
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
+class DataConfig(ImageRules):
     """The images, and their batches."""
 
-    size: int = 32
-    """Side of an image, in pixels; others are cropped to a centred square and reduced."""
-    channels: Literal[1, 3] = 3
-    """1: grey, 3: red, green and blue."""
-    reduce: Literal["area", "subsample"] = "area"
-    """Reduction of larger images: average areas, or take every k-th pixel."""
     flip: bool = False
     """Mirror images left to right at random."""
     shift: int = 0
     """Move images by up to this many pixels, up, down and sideways; edges are repeated."""
     batch_size: int = 16
     """Images per batch."""
-    dev_share: float = 0.05
-    """Share of the images kept for dev where the folder has no split."""
-    bits: int = 8
-    """Bits per level, 8 to 16. With 8, deeper images are scaled; with more, grey images of 16-bit
-    files (PNG, TIFF, npy, npz) are kept unchanged. `onepass train` detects it unless this or
-    `output.levels` is given."""
 
     def __post_init__(self):
         """Raise ValueError, naming the field, for a number out of range."""
-        self.rules  # noqa: B018 - checks the others
+        super().__post_init__()
         at_least(self, 1, "batch_size")
         at_least(self, 0, "shift")
-
-    @property
-    def rules(self) -> ImageRules:
-        """Size, channels, depth and split of the images."""
-        return ImageRules(self.size, self.channels, self.reduce, self.dev_share, self.bits)
 
 
 @dataclasses.dataclass(frozen=True)

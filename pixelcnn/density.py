@@ -6,21 +6,17 @@ import tensorflow as tf
 
 from likelihoods.initial import Initial
 from pixelcnn.config import AnyTrainConfig
-from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.conditioning import Condition, Conditioner
+from pixelcnn.networks.config import part_names
 from pixelcnn.networks.mode import EXACT, BatchSlice, Mode
 from pixelcnn.networks.multiscale import Multiscale
+from pixelcnn.networks.outputs import Conditionals
 from pixelcnn.networks.pixelcnn import PixelCNN
 from replicator import Replicator
 
 
 class ImageDensity(tf.Module):
-    """The density of images given their conditions.
-
-    Args:
-      config: a training configuration, resolved.
-      initial: initial weights; None: drawn from the configuration's seed.
-    """
+    """The density of images given their conditions; the configuration is resolved."""
 
     def __init__(self, config: AnyTrainConfig, initial: Initial | None = None, name="density"):
         super().__init__(name=name)
@@ -47,13 +43,17 @@ class ImageDensity(tf.Module):
         """Dimensions of an image: pixels times channels."""
         return self.config.data.size**2 * self.config.data.channels
 
+    @property
+    def whole(self) -> bool:
+        """Whether it can sample, for which a multiscale model needs all its parts."""
+        model = self.multiscale
+        return model is None or len(model.parts) == len(part_names(model.sizes))
+
     def nats(self, batch: dict, mode: Mode = EXACT, seeds=None) -> dict:
         """Return the nats of every part, float32 [batch] each; they sum to the log-probability.
 
-        Args:
-          batch: "levels" int32 [batch, height, width, channels], and the condition's arrays.
-          mode: precision and dropout.
-          seeds: see `Multiscale.nats`.
+        The batch has "levels" int32 [batch, height, width, channels] and the condition's arrays;
+        for `seeds` see `Multiscale.nats`.
         """
         levels, condition = batch["levels"], self.conditioner(batch)
         if self.multiscale is not None:
@@ -68,14 +68,7 @@ class ImageDensity(tf.Module):
     def conditionals(
         self, levels, condition: Condition, mode: Mode = EXACT, seeds=None
     ) -> dict[str, Conditionals]:
-        """Return the distribution of every pixel, part by part; a PixelCNN has one part.
-
-        Args:
-          levels: int32 [batch, height, width, channels].
-          condition: from the conditioner.
-          mode: as for `nats`.
-          seeds: as for `nats`.
-        """
+        """Return the distribution of every pixel, part by part; a PixelCNN has one. See `nats`."""
         if self.multiscale is not None:
             return self.multiscale.conditionals(levels, condition, mode, seeds)
         if self.pixelcnn is None:
@@ -86,9 +79,7 @@ class ImageDensity(tf.Module):
     def loss(self, batch: dict):
         """Return the nats per dimension of a training batch, and metrics with `bits_per_dim`.
 
-        Args:
-          batch: of a dataset; or a replica's share of one, with the output of
-            `ImageLoss.global_inputs`.
+        A replica's share of a batch comes with the output of `ImageLoss.global_inputs`.
         """
         nats = tf.add_n(list(self.nats(batch, self.training_mode(batch), batch["seed"]).values()))
         value = -tf.reduce_mean(nats) / self.num_dims
@@ -114,10 +105,9 @@ class ImageLoss:
         return self.density.loss(batch)
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
-        """Return the inputs of dropout that depend on the whole batch.
+        """Return the inputs of dropout that depend on the whole batch, see `GlobalBatchLoss`.
 
-        Returns:
-          "seeds" int32 [replicas, rows, 2] of the whole batch and "share" int32 [], the index of
-          the rows that the replica's batch holds; see `GlobalBatchLoss`.
+        "seeds" are those of the whole batch, int32 [replicas, rows, 2], and "share", int32 [], is
+        the index of the rows that the replica's batch holds.
         """
         return {"seeds": replicator.all_gather(batch["seed"]), "share": replicator.replica_id}

@@ -23,11 +23,6 @@ Parts = dict[str, np.ndarray]
 def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
     """Return the metrics of a model on the dev images, as `evaluate --json` prints them.
 
-    Args:
-      model: whole or in part.
-      dataset: read with the model's configuration.
-      seed: of the image that is timed.
-
     Returns:
       A dict with bits_per_dim, seconds_per_picture (batch 1, without compilation; None for a model
       in part), measures {name: `Measure`}, codec {name: bits per dimension of the same images in
@@ -94,13 +89,8 @@ def _bits_for_the_class(nats, dataset: ImageDataset, classes: int, bits) -> np.n
         log2 p(x | c) - log2 (1/C sum_k p(x | k))
 
     This is at most log2(classes). The cost of another class (`gained_by_the_condition`) grows
-    without bound when a model is too sure of its classes; this falls below 0.
-
-    Args:
-      nats: returns the nats of a batch, part by part.
-      dataset: the images and their classes.
-      classes: number of classes.
-      bits: of every image under its own class, [images].
+    without bound when a model is too sure of its classes; this falls below 0. `bits` are those of
+    every image under its own class.
     """
     doing = "evaluating with every class"
     each = []

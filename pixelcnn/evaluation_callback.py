@@ -11,7 +11,6 @@ import tensorflow as tf
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.depth import EIGHT, rescaled
 from pixelcnn.density import ImageDensity
-from pixelcnn.networks.config import part_names
 from pixelcnn.sampling.generation import ImageSampler, Request
 from pixelcnn.sampling.grids import grid, write_png
 from replicator.runs.metrics import MetricsLog
@@ -65,11 +64,7 @@ class EvaluationCallback:
         return total
 
     def _bits(self, nats_of) -> dict[str, float]:
-        """Return the bits per dimension of each part.
-
-        Args:
-          nats_of: returns float32 [batch] per part of a batch.
-        """
+        """Return the bits per dimension of each part, from the nats of each in a batch."""
         totals: dict[str, float] = {}
         count = 0
         for batch in self.dataset.dev():
@@ -83,9 +78,7 @@ class EvaluationCallback:
 
     def _can_sample(self) -> bool:
         """Return whether the model is whole and its images small."""
-        model = self.density.multiscale
-        whole = model is None or len(model.parts) == len(part_names(model.sizes))
-        return whole and self.density.config.data.size <= LARGEST_SHOWN
+        return self.density.whole and self.density.config.data.size <= LARGEST_SHOWN
 
     def _images(self) -> list[np.ndarray]:
         """Return one image for each of the first conditions of dev."""

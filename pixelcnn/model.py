@@ -5,7 +5,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import tensorflow as tf
@@ -16,13 +16,11 @@ from pixelcnn.config import KINDS, AnyTrainConfig, SamplerName
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import ImageDensity
-from pixelcnn.image_checks import check_images
 from pixelcnn.networks.conditioning import check_label
-from pixelcnn.networks.config import part_names
 from pixelcnn.networks.multiscale import Multiscale
-from pixelcnn.request_checks import check_request
+from pixelcnn.request_checks import check_images, check_request
 from pixelcnn.sampling.generation import ImageSampler, Request
-from pixelcnn.training import config_from, kind_of
+from pixelcnn.training import config_from
 from replicator.runs.atomic_files import Arrays
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import assign_weights, stored_model
@@ -71,7 +69,7 @@ class ImageModel:
         return self.config.data.size
 
     @property
-    def channels(self) -> int:
+    def channels(self) -> Literal[1, 3]:
         """1 for grey, 3 for red, green and blue."""
         return self.config.data.channels
 
@@ -91,8 +89,7 @@ class ImageModel:
     @property
     def whole(self) -> bool:
         """Whether it can sample, for which a multiscale model needs all its parts."""
-        model = self.density.multiscale
-        return model is None or len(model.parts) == len(part_names(model.sizes))
+        return self.density.whole
 
     @property
     def multiscale(self) -> Multiscale | None:
@@ -100,51 +97,15 @@ class ImageModel:
         return self.density.multiscale
 
     def generate(
-        self,
-        condition: ConditionValue | Sequence[ConditionValue] = None,
-        *,
-        seed: int = 0,
-        num: int = 1,
-        size: int | None = None,
-        temperature: float | Sequence[float] = 1.0,
-        given: tuple[np.ndarray, int] | None = None,
-        start: np.ndarray | None = None,
-        sampler: SamplerName = "cached",
-        guidance: float = 0.0,
-        batch: int = 1,
+        self, condition: ConditionValue | Sequence[ConditionValue] = None, **options: Any
     ) -> np.ndarray:
         """Return images, uint8 [num, size, size, channels]; uint16 beyond 8 bits.
 
         Args:
-          condition: a class (number or name), a caption or a map int [size, size], as the model was
-            trained on; a list has one per image; None for a model without.
-          seed: image n of a seed does not depend on `num`.
-          num: see `seed`.
-          size: side; None: as trained. A multiscale model draws all sizes from its base up.
-          temperature: 1 samples the model; a multiscale model also takes one per scale, base first.
-          given: an image [size, size, channels] and how many of its pixels, in raster order, to
-            keep (PixelCNN).
-          start: a small image [side, side, channels] to enlarge (multiscale).
-          sampler: "cached"; "fixed-point", the same images in fewer, more expensive passes;
-            "naive", a whole pass per pixel (PixelCNN).
-          guidance: how far every pixel's distribution is moved away from the unconditional one
-            (`outputs.sample_guided`); beyond 0 it is no longer the model's own.
-          batch: images per fixed-point pass; a finished one makes way for the next. Beyond 1 all
-            images are returned at once, at the end.
+          condition: as for `progressions`.
+          **options: the keyword arguments of `progressions`.
         """
-        drawn = self.progressions(
-            condition,
-            seed=seed,
-            num=num,
-            size=size,
-            temperature=temperature,
-            given=given,
-            start=start,
-            sampler=sampler,
-            guidance=guidance,
-            batch=batch,
-        )
-        return np.stack([scales[-1] for scales in drawn])
+        return np.stack([scales[-1] for scales in self.progressions(condition, **options)])
 
     def progressions(
         self,
@@ -160,9 +121,26 @@ class ImageModel:
         guidance: float = 0.0,
         batch: int = 1,
     ) -> Iterator[list[np.ndarray]]:
-        """Yield all scales of each image as it is sampled, smallest first; see `generate`.
+        """Yield all scales of each image as it is sampled, smallest first.
 
         An impossible request is refused at once, before the first image is asked for.
+
+        Args:
+          condition: a class (number or name), a caption or a map int [size, size], as the model was
+            trained on; a list has one per image; None for a model without.
+          seed: image n of a seed does not depend on `num`.
+          num: number of images.
+          size: side; None: as trained. A multiscale model draws all sizes from its base up.
+          temperature: 1 samples the model; a multiscale model also takes one per scale, base first.
+          given: an image [size, size, channels] and how many of its pixels, in raster order, to
+            keep (PixelCNN).
+          start: a small image [side, side, channels] to enlarge (multiscale).
+          sampler: "cached"; "fixed-point", the same images in fewer, more expensive passes;
+            "naive", a whole pass per pixel (PixelCNN).
+          guidance: how far every pixel's distribution is moved away from the unconditional one
+            (`outputs.sample_guided`); beyond 0 it is no longer the model's own.
+          batch: images per fixed-point pass; a finished one makes way for the next. Beyond 1 all
+            images are returned at once, at the end.
         """
         conditions: list[Any] = [condition] * num
         if isinstance(condition, list | tuple):
@@ -353,7 +331,7 @@ def spec_of(stored: dict, path: Path) -> dict[str, Any]:
     """Return the entries of model.json that describe the model, not its provenance."""
     config = _config(stored, path)
     return {
-        "kind": kind_of(config),
+        "kind": config.kind,
         "preset": stored["preset"],
         "size": config.data.size,
         "channels": config.data.channels,

@@ -28,11 +28,8 @@ def tolerance_of(outputs: np.ndarray, tolerance: float) -> np.ndarray:
 class MixturePixels:
     """The mixtures of some pixels, whose channels must be asked for in turn.
 
-    Args:
-      output: the last layer.
-      hidden: float [pixels, units] and [pixels, channels].
-      tolerance: relative, of the last layer's outputs.
-      mapped: whether the prediction reads a map that a network made.
+    The hidden states are [pixels, ...]; the tolerance is relative, of the last layer's outputs;
+    `mapped` is whether the prediction reads a map that a network made.
     """
 
     def __init__(
@@ -55,11 +52,7 @@ class MixturePixels:
         return units @ output.kernel.numpy().astype(np.float64)
 
     def next_channel(self, before: np.ndarray | None) -> Mixture:
-        """Return the next channel's distribution.
-
-        Args:
-          before: levels [pixels] of the previous channel; None for the first.
-        """
+        """Return the next channel's distribution given the levels [pixels] of the last."""
         likelihood, half = self.likelihood, 0.5 * (self.likelihood.levels - 1)
         channel, count = len(self._before), likelihood.channels
         weights, weight_off = self.parameters[:, 0], self.off[:, 0]
@@ -105,11 +98,7 @@ class SoftmaxPixels:
         return np.maximum(inside, 0.0) @ output.kernels[channel].numpy().astype(np.float64)
 
     def next_channel(self, before: np.ndarray | None) -> Categorical:
-        """Return the next channel's distribution.
-
-        Args:
-          before: levels [pixels] of the previous channel; None for the first.
-        """
+        """Return the next channel's distribution; see `MixturePixels`."""
         if before is not None:
             self._before.append(before)
         output, channel = self.output, len(self._before)

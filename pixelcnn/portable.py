@@ -6,14 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from pixelcnn.config import AnyTrainConfig, SamplerName
 from pixelcnn.data import batch_sampling
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.data.dataset import NEEDED, ImageDataset
-from pixelcnn.data.video import Video
+from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.sampling.generation import SAMPLERS, sample_multiscale, sample_pixelcnn
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
@@ -29,7 +27,7 @@ from replicator.portable.export import (
     restore,
     specs_of,
 )
-from replicator.runs.atomic_files import Arrays, write_npz
+from replicator.runs.atomic_files import write_npz
 from replicator.runs.stored_config import defaults
 from replicator.training.state import LossFn, TrainState
 
@@ -89,47 +87,14 @@ def export_run(
 def write_training(
     folder: Path, state: TrainState, loss_fn: LossFn, dataset: ImageDataset, **options: Any
 ) -> None:
-    """Write a training step and the images of its batches.
-
-    Args:
-      folder: without checkpoints.
-      state: as for `export_training`.
-      loss_fn: as for `export_training`.
-      dataset: with the configuration `resolved`.
-      options: as for `export_training`.
-    """
-    arrays, settings = carried(dataset.source, dataset.config)
+    """Write a training step, see `export_training`, and the images of its batches."""
+    arrays, settings = dataset.drawn
+    settings = {**settings, "file": IMAGES}
     write_npz(Path(folder) / IMAGES, arrays)
     specs = specs_of(batch_sampling.open_batches(Path(folder), settings)(0))
     export_training(
         folder, state, loss_fn, specs, batch_module=batch_sampling, batches=settings, **options
     )
-
-
-def carried(source: Any, config: AnyTrainConfig) -> tuple[Arrays, dict[str, Any]]:
-    """Return the arrays that `batch_sampling.open_batches` draws batches from, and its settings.
-
-    Args:
-      source: the `Corpus` or the `Video` of a dataset.
-      config: resolved.
-    """
-    drawn = {"file": IMAGES, "batch_size": config.data.batch_size, "seed": config.seed}
-    if isinstance(source, Video):
-        conditioning = config.conditioning
-        noted = {"context": conditioning.context_frames, "jitter": conditioning.jitter}
-        return source.splits["train"].stored, {"kind": "video", **drawn, **noted}
-    members = source.splits["train"]
-    arrays = {"levels": members.images}
-    needed = NEEDED.get(config.conditioning.kind)
-    if needed == "label":
-        arrays["label"] = members.labels
-    elif needed == "caption":
-        arrays["caption"] = np.stack([encode_caption(c) for c in members.captions]).astype(np.uint8)
-    elif needed == "map":
-        arrays["map"] = members.maps
-    shown = {"flip": config.data.flip, "shift": config.data.shift}
-    dropout = config.conditioning.dropout
-    return arrays, {"kind": "images", **drawn, **shown, "dropout": dropout}
 
 
 def export_sampler(

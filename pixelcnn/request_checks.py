@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.multiscale import Multiscale
@@ -12,15 +14,7 @@ from replicator.runs.errors import UserError
 def check_request(
     density: ImageDensity, size: int, temperature: Any, given: Any, start: Any
 ) -> None:
-    """Raise UserError for a request that the density cannot fulfil.
-
-    Args:
-      density: a PixelCNN or a multiscale model.
-      size: side in pixels, see `ImageModel.generate`.
-      temperature: one number, or one for each scale.
-      given: pixels to keep, or None.
-      start: an image to enlarge, or None.
-    """
+    """Raise UserError for a request that the density cannot fulfil; see `ImageModel.generate`."""
     if density.multiscale is None:
         _check_pixelcnn(density, size, temperature, start)
         return
@@ -59,3 +53,25 @@ def _check_pixelcnn(density: ImageDensity, size: int, temperature: Any, start: A
     trained = density.config.data.size
     if density.conditioner.map_channels and size != trained:
         raise UserError(f"The condition is a map of {trained} pixels a side, not {size}.")
+
+
+def check_images(name: str, images: np.ndarray, shape: tuple[int | None, ...], levels: int) -> None:
+    """Raise ValueError unless an array holds levels, from 0 on, of images of a shape.
+
+    None in the shape stands for any number that is at least 1. Floats are refused even if whole,
+    since images scaled to [0, 1] look like them.
+    """
+    images = np.asarray(images)
+    fits = images.ndim == len(shape) and all(
+        found == wanted or (wanted is None and found >= 1)
+        for found, wanted in zip(images.shape, shape, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if side is None else str(side) for side in shape)
+        raise ValueError(f"`{name}` must have the shape [{wanted}], got {list(images.shape)}.")
+    if images.dtype.kind not in "iu":
+        rule = f"whole numbers from 0 to {levels - 1:,} (uint8 or another integer type)"
+        raise ValueError(f"`{name}` must be {rule}, got {images.dtype}.")
+    low, high = int(images.min()), int(images.max())
+    if low < 0 or high >= levels:
+        raise ValueError(f"`{name}` must be in 0 to {levels - 1:,}, got {low:,} to {high:,}.")

@@ -202,7 +202,7 @@ def _videos(given: SampleArguments, model: ImageModel) -> int:
     """Write an animation and a strip of the predicted frames of each dev clip."""
     if given.video is None:
         raise UserError("A video model needs `--video`, a folder of episodes to continue.")
-    video = read_episodes(given.video, model.config.data.rules, model.statistics)
+    video = read_episodes(given.video, model.config.data, model.statistics)
     num = min(given.num, len(video.splits["dev"].frames))
     stems = [f"video_{given.seed}_{row}" for row in range(num)]
     paths = [given.out / f"{stem}.{kind}" for stem in stems for kind in ("gif", "png")]

@@ -21,11 +21,8 @@ from replicator.runs.progress import Progress
 def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Classifier | None:
     """Return the classifier of a model's classes; None without training images of those.
 
-    Args:
-      model: a model of classes.
-      name: of a shipped model, whose classifier is shipped too, or anything else.
-      sources: possible locations of training images, see `read_corpus`; the first that has some is
-        taken.
+    A shipped model's is shipped too; else it is that of the first of the sources, see
+    `read_corpus`, that has training images.
     """
     file = shipped.classifier(name)
     if file is not None:
@@ -33,7 +30,7 @@ def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Clas
     for source in sources:
         with contextlib.suppress(DataError):
             if not is_dev_file(source):
-                corpus = read_corpus(source, model.config.data.rules)
+                corpus = read_corpus(source, model.config.data)
                 if corpus.classes == model.classes:
                     train = corpus.splits["train"]
                     shown = rescaled(train.images, model.bits, EIGHT)

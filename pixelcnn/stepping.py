@@ -20,12 +20,7 @@ Read = Callable[[Hidden], np.ndarray]
 
 
 class SteppedPixelCNN:
-    """Steps through images of one width, with the weights that the network has when called.
-
-    Args:
-      width: in pixels.
-      mode: the precision of the linear prediction.
-    """
+    """Steps through images of one width, with the network's weights at the call."""
 
     def __init__(self, network: PixelCNN, width: int, mode: Mode):
         self.network, self.width, self.mode = network, width, mode
@@ -37,12 +32,8 @@ class SteppedPixelCNN:
     ) -> np.ndarray:
         """Return images int32 [batch, height, width, channels], each pixel as `read` returns it.
 
-        Args:
-          condition: vector [batch, channels], map [batch or 1, height, width, channels].
-          batch: number of images.
-          height: of the images, in pixels.
-          read: returns the levels int32 [batch, channels] of a pixel from its hidden state.
-          prediction: [batch, height, width, channels], added to the network's own.
+        The condition's map is [batch or 1, height, width, channels]; the prediction [batch, height,
+        width, channels] is added to the network's own.
         """
         network, channels = self.network, self.network.output_config.channels
         images = np.zeros([batch, height, self.width, channels], np.int32)

@@ -18,11 +18,6 @@ from replicator.training.training_run import TrainingRun
 CHANGEABLE = ("loop", "data_folder", "dev_digest")
 
 
-def kind_of(config: AnyTrainConfig) -> str:
-    """Return the kind of model that a configuration describes."""
-    return next(kind for kind, of in KINDS.items() if isinstance(config, of))
-
-
 def train(
     preset: str,
     config: AnyTrainConfig,
@@ -69,7 +64,7 @@ def run_config(
     """Return the content of a run's config.json."""
     folder = str(data) if str(data).startswith("tfds:") else str(Path(data).absolute())
     return {
-        "kind": kind_of(config),
+        "kind": config.kind,
         "preset": preset,
         **to_json(config),
         "class_names": list(dataset.classes),

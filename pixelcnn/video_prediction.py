@@ -64,14 +64,7 @@ def predict(
 def _following(
     model: ImageModel, frames: np.ndarray, steps: Steps, draw: tuple[int, int, Temperature]
 ) -> Iterator[np.ndarray]:
-    """Yield the frames after the given ones.
-
-    Args:
-      model: a model of video.
-      frames: the given frames.
-      steps: normalised actions and states.
-      draw: the seed, the row of frame 0, the temperature.
-    """
+    """Yield the next frames; `draw` is the seed, the row of frame 0, the temperature."""
     (moves, places), (seed, first_row, temperature) = steps, draw
     context = model.config.conditioning.context_frames
     past = [np.asarray(frame) for frame in frames]

@@ -26,7 +26,6 @@ ADAM = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, clip_norm=5.0)
 
 
 def data(steps: int) -> tf.data.Dataset:
-    """Batches of a line."""
     batches = [line_batch(i) for i in range(steps)]
     return tf.data.Dataset.from_tensor_slices(
         {name: np.stack([b[name] for b in batches]) for name in batches[0]}
@@ -44,7 +43,6 @@ def alone(steps: int) -> dict[str, np.ndarray]:
 
 
 def main(steps: int, pause_seconds: float, output: str) -> None:
-    """Makes all updates."""
     replicator = strategies.parameter_server()
     with replicator.scope():
         line = Line()

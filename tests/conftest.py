@@ -16,22 +16,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # Files that take longest, begun first: processes that share the files then end at the same time.
 LONGEST = (
-    "test_training",
-    "test_export_audio",
-    "test_image_command",
-    "test_export_images",
-    "test_multiscale",
-    "test_shipped_student",
-    "test_sandbox",
-    "test_multiscale_sampler",
-    "test_fixed_point_sampler",
-    "test_sample_command",
-    "test_numba_vocoder",
-    "test_shares",
-    "test_distill",
-    "test_sampler",
-    "test_vocoder_samplers",
-    "test_command",
+    *("test_training", "test_export_audio", "test_image_command", "test_export_images"),
+    *("test_multiscale", "test_shipped_student", "test_sandbox", "test_multiscale_sampler"),
+    *("test_fixed_point_sampler", "test_sample_command", "test_numba_vocoder", "test_shares"),
+    *("test_distill", "test_sampler", "test_vocoder_samplers", "test_command"),
 )
 PROGRESS = re.compile(r"[\w ']+: (\d+/\d+ \w+, |\d+ s so far)|step \d+: dev ")
 

@@ -20,7 +20,6 @@ class Located:
     kind: str
 
     def log_density(self, values):
-        """Nats per unit."""
         z = (values - self.location) * tf.exp(-self.log_scale)
         if self.kind == "normal":
             return -0.5 * tf.square(z) - 0.5 * math.log(2 * math.pi) - self.log_scale

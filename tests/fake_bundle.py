@@ -72,7 +72,6 @@ class Control:
 
     @property
     def rows(self):
-        """The number of rows of each call."""
         return [call[1] for call in self.calls]
 
 
@@ -114,8 +113,6 @@ IMAGE_SIGNATURES = {"serving_default": IMAGE, "compiled": IMAGE} | {
 
 
 class Fake:
-    """What both kinds share."""
-
     kind = ""
 
     def __init__(self, name="fake", version=1, control=None, path=None, signatures=None, **serving):
@@ -138,7 +135,6 @@ class Fake:
         return check(self.signatures[signature], inputs)
 
     def warm(self):
-        """Counts, and fails as its control says."""
         self.control.warm_open.wait(30)
         if self.control.warm_fails:
             raise RuntimeError("secret detail of the warming")
@@ -183,7 +179,6 @@ class FakeSound(Fake):
         return (np.repeat(frames.mean(axis=1), HOP) * 0.1 + noise).clip(-1, 1).astype(np.float32)
 
     def generate(self, condition=None, *, num=1, num_samples=None, **rest):
-        """float32 [num, samples]."""
         return np.stack(self._rows(condition, num, num_samples, **rest))
 
     def _rows(self, condition, num, num_samples, seed=0, row=0, speaker=None, temperature=None):
@@ -252,7 +247,6 @@ class FakeImages(Fake):
             yield [np.full([side, side, 3], value) for side in SIDES]
 
     def generate(self, condition=None, *, seed=0, num=1, **rest):
-        """uint8 [num, side, side, 3]."""
         return np.stack([scales[-1] for scales in self.progressions(condition, seed=seed, num=num)])
 
 
@@ -289,7 +283,6 @@ class FakeModelStore:
     loads: list = dataclasses.field(default_factory=list)
 
     def add(self, name="voice", version=1, kind=FakeSound, **control):
-        """Writes NAME/VERSION and returns its control."""
         folder = self.root / name / str(version)
         folder.mkdir(parents=True)
         self.kinds[name] = kind

@@ -39,7 +39,6 @@ def score(model):
 
 
 def made(strategy):
-    """A replicator, and a model of a network in its scope."""
     replicator = strategies.from_environment(strategy)
     with replicator.scope():
         network = Line()

@@ -28,12 +28,10 @@ class Line(tf.Module):
 
 
 def untrained():
-    """The model before its first step."""
     return Autoregressive(Line(), Gaussian(levels=256))
 
 
 def trained(steps=6, batches=WAVES, **options):
-    """The kernel and the outcome after so many steps."""
     model = untrained()
     outcome = fit(model, batches, steps=steps, **{"optimizer": ADAM, "batch_size": 4, **options})
     return model.network.kernel.numpy(), outcome

@@ -27,7 +27,6 @@ def store(root):
 
 
 def registry_of(store, settings):
-    """A registry, not started, and its metrics."""
     metrics = Metrics()
     return ModelRegistry(store.root, settings, store.load, metrics), metrics
 
@@ -63,14 +62,12 @@ class Running:
         await self.server.start()
 
     def do(self, coroutine, seconds=10):
-        """Runs a coroutine on the server's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
 
     def channel(self, **options):
         return grpc.insecure_channel(self.address, [(f"grpc.{k}", n) for k, n in options.items()])
 
     def counted(self, status):
-        """How many calls ended so, by the metrics."""
         return sum(
             sample.value
             for family in self.metrics.registry.collect()
@@ -102,11 +99,9 @@ def refused(status, words=""):
 
 
 def is_discreet(words):
-    """Whether the words of an error tell nothing of the server's insides."""
     return not any(hint in words for hint in ("Traceback", 'File "', ".py", "secret", ROOT))
 
 
 def frames(rows=1, length=5):
-    """float32 [rows, length, CHANNELS] of small numbers."""
     values = np.arange(rows * length * CHANNELS, dtype=np.float32)
     return values.reshape(rows, length, CHANNELS) / values.size

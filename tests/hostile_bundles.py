@@ -149,7 +149,6 @@ class Hostile(FakeSound):
 
 
 def load(path, backend="auto"):
-    """The bundle of a folder whose model.json says what it `does`."""
     does = json.loads((Path(path) / "model.json").read_text())["does"]
     bundle = Hostile(Path(path), does)
     bundle._do("load")
@@ -173,5 +172,4 @@ class Program(FakeSound):
 
 
 def load_program(path, backend="auto"):
-    """The Program of a folder, unread."""
     return Program(Path(path))

@@ -70,11 +70,9 @@ class Running:
         await self._server.start(self._listener)
 
     def do(self, coroutine, seconds=10):
-        """Runs a coroutine on the server's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
 
     def connection(self):
-        """A bare socket to the server."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=10)
 
     async def _stop(self):
@@ -105,8 +103,6 @@ async def asking(store, **settings):
 
 
 def ask(store, method, path, *, settings=None, **request):
-    """One answer of the application."""
-
     async def once():
         async with asking(store, **(settings or {})) as client:
             return await client.request(method, path, **request)

@@ -47,14 +47,12 @@ def model(kind: str):
 
 @functools.cache
 def bundle_folder(kind: str) -> Path:
-    """The bundle NAME/1 of `model_folder(kind)`, exported by the command."""
     path = image_runs.folder() / "models" / kind / "1"
     assert onepass.main(["export", str(model_folder(kind)), "--out", str(path)]) == 0
     return path
 
 
 def copied(kind: str, folder: Path, version: str = "1") -> Path:
-    """A copy of `bundle_folder(kind)` in a folder, to be changed."""
     return Path(shutil.copytree(bundle_folder(kind), folder / kind / version))
 
 
@@ -66,7 +64,6 @@ def without_lowered(kind: str, folder: Path) -> Path:
 
 
 def resigned(path: Path) -> Path:
-    """The bundle with a manifest of what it holds now."""
     write_manifest(path)
     return path
 

@@ -21,7 +21,6 @@ ARCHITECTURES = {
 
 
 def model_of(architecture: str, seed: int = 0) -> ImageModel:
-    """A model of 8x8 pixels."""
     kind, classes, fields = ARCHITECTURES[architecture]
     config = config_of(kind)
     channels = fields.get("channels", 1)
@@ -45,7 +44,6 @@ def images_for(model: ImageModel, count: int, seed: int = 3) -> np.ndarray:
 
 
 def conditions_for(model: ImageModel, count: int) -> list:
-    """A condition of the model's kind for every image."""
     kind = model.config.conditioning.kind
     if kind == "map":
         return [np.full([model.size, model.size], i % 2) for i in range(count)]

@@ -1,5 +1,6 @@
 """Tiny image models of every kind, their weights far enough from the start to matter."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -48,6 +49,22 @@ def pixelcnn_of(output=None, vector=0, map_=0, amount=0.4, **config):
     return perturbed(network, amount)
 
 
+# Networks that samplers are tested with.
+KINDS = {
+    "grey mixture, conditioned": dict(output=("logistic", 1, 256), vector=3, map_=2),
+    "colour mixture": dict(output=("logistic", 3, 256), layers=1),
+    "grey mixture, dilated": dict(output=("logistic", 1, 256), layers=3, dilations=(2, 1)),
+    "grey softmax, without coordinates": dict(output=("softmax", 1, 16), coordinates=False),
+    "colour softmax, conditioned": dict(output=("softmax", 3, 16), vector=2, map_=1),
+}
+
+
+@functools.cache
+def network_of(kind):
+    fields = dict(KINDS[kind])
+    return pixelcnn_of(output_of(*fields.pop("output")), **fields)
+
+
 def factor_config(kind="A", **config):
     small = dict(blocks=2, units=UNITS, output_units=OUTPUT_UNITS)
     shallow = dict(patch=2, shallow_layers=1, shallow_units=4)
@@ -55,7 +72,6 @@ def factor_config(kind="A", **config):
 
 
 def factor_of(group, kind="A", output=None, map_=PLACE, amount=0.4, **config):
-    """A factor on its own."""
     config = factor_config(kind, **config)
     return perturbed(Factor(group, config, output or output_of(), QuickInitial(0), 0, map_), amount)
 

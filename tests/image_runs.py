@@ -90,7 +90,6 @@ def images() -> Path:
 
 @functools.cache
 def videos() -> Path:
-    """A folder with episodes."""
     path = folder() / "episodes"
     path.mkdir()
     np.savez(path / "push_train.npz", **episodes(4, 1))
@@ -126,7 +125,6 @@ def config_of(kind: str, **loop):
 
 
 def data_of(kind: str) -> Path:
-    """What the runs of a kind are trained on."""
     return videos() if kind == "video" else images()
 
 
@@ -151,7 +149,6 @@ def trained(config, data: Path, workdir: Path):
 
 
 def opened(path: Path) -> ImageModel:
-    """The model of a run or folder."""
     with quickly():
         return load(path)
 
@@ -186,12 +183,10 @@ def model(kind: str):
 
 
 def dev_of(kind: str) -> ImageDataset:
-    """The dev images of `model(kind)`."""
     known = model(kind)
     return ImageDataset.for_evaluation(data_of(kind), known.config, known.classes, known.statistics)
 
 
 @functools.cache
 def figures(kind: str) -> dict:
-    """What `evaluate` says of `model(kind)`."""
     return evaluate(model(kind), dev_of(kind))

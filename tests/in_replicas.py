@@ -16,8 +16,6 @@ LOGICAL_CPUS = 4
 
 
 class Checks:
-    """Results of checks, by the rest of their name."""
-
     def __init__(self, results):
         self._results = results
 

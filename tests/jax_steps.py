@@ -114,7 +114,6 @@ def transformer(blocks, heads=4):
 
 
 def transformer_weights(blocks, width, hidden):
-    """Shapes by name."""
     square = dict.fromkeys(("query", "key", "value", "out"), (width, width))
     biases = dict.fromkeys(("query_bias", "out_bias", "norm", "hidden_norm"), (width,))
     block = {**square, **biases, "up": (width, hidden), "up_bias": (hidden,)}
@@ -164,7 +163,6 @@ def vgg_16_weights(side=224, classes=1000):
 
 
 def vgg_16(weights, batch):
-    """Mean square error of its outputs."""
     x = batch["x"]
     for i, width in enumerate(VGG_16):
         if width == "pool":

@@ -57,7 +57,6 @@ def searched(folder, mesh, machine=MACHINE):
 
 
 def named(step, layout):
-    """Cuts of tensors that are cut."""
     cuts = zip(step.arguments, layout.cuts, strict=True)
     return {tensor.name: cut for tensor, cut in cuts if any(cut)}
 

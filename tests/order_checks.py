@@ -22,54 +22,58 @@ def refused(function, size=SIZE):
     return "none", ""
 
 
-def check_order():
-    def function(replicator):
-        replicator.all_sum(tf.zeros([2]))
-        if index_of(replicator) == 2:
-            replicator.all_gather(tf.zeros([3]))
-        return replicator.all_reduce(tf.zeros([3]), "max")
-
-    return refused(function)
+def another_order(replicator):
+    replicator.all_sum(tf.zeros([2]))
+    if index_of(replicator) == 2:
+        replicator.all_gather(tf.zeros([3]))
+    return replicator.all_reduce(tf.zeros([3]), "max")
 
 
-def check_shape():
-    return refused(lambda replicator: replicator.all_sum(tf.zeros([2 + index_of(replicator)])))
-
-
-def check_dtype():
+def another_dtype(replicator):
     kinds = (tf.float32, tf.float64, tf.float32, tf.float32)
-    return refused(lambda replicator: replicator.all_sum(tf.zeros([], kinds[index_of(replicator)])))
+    return replicator.all_sum(tf.zeros([], kinds[index_of(replicator)]))
 
 
-def check_source():
-    return refused(lambda replicator: replicator.broadcast(1.0, source=index_of(replicator)))
+def called_where(replicator, is_here):
+    if is_here:
+        replicator.all_sum(1.0)
 
 
-def check_missing_call():
-    def function(replicator):
-        if index_of(replicator) != 3:
-            replicator.all_sum(1.0)
-
-    return refused(function)
-
-
-def check_extra_call():
-    def function(replicator):
-        if index_of(replicator) == 3:
-            replicator.all_sum(1.0)
-
-    return refused(function)
+def missing_gradient(replicator):
+    x = tf.constant(1.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = replicator.all_sum(x) if index_of(replicator) else replicator.all_sum(x + 0)
+    return None if index_of(replicator) == 1 else tape.gradient(y, x)
 
 
-def check_gradient():
-    def function(replicator):
-        x = tf.constant(1.0)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = replicator.all_sum(x) if index_of(replicator) else replicator.all_sum(x + 0)
-        return None if index_of(replicator) == 1 else tape.gradient(y, x)
+def within_cond(replicator):
+    return tf.cond(
+        replicator.replica_id > 0, lambda: replicator.all_sum(1.0), lambda: tf.constant(1.0)
+    )
 
-    return refused(function)
+
+REFUSED = {
+    "order": another_order,
+    "shape": lambda replicator: replicator.all_sum(tf.zeros([2 + index_of(replicator)])),
+    "dtype": another_dtype,
+    "source": lambda replicator: replicator.broadcast(1.0, source=index_of(replicator)),
+    "missing_call": lambda replicator: called_where(replicator, index_of(replicator) != 3),
+    "extra_call": lambda replicator: called_where(replicator, index_of(replicator) == 3),
+    "gradient": missing_gradient,
+    "cond": within_cond,
+    "while": lambda replicator: tf.while_loop(
+        lambda k, x: k < 3, lambda k, x: (k + 1, replicator.all_sum(x)), [0, 1.0]
+    ),
+    "function": lambda replicator: tf.function(lambda x: replicator.all_sum(x), autograph=False)(
+        1.0
+    ),
+}
+
+
+def check_refused():
+    found = {name: refused(case) for name, case in REFUSED.items()}
+    return found | {"single_in_cond": refused(within_cond, size=1)}
 
 
 def check_unknown_shape():
@@ -79,41 +83,6 @@ def check_unknown_shape():
         return replicator.all_sum(tf.zeros(tf.reshape(size + replicator.replica_id, [1])))
 
     return refused(function)
-
-
-def check_cond():
-    return refused(
-        lambda replicator: tf.cond(
-            replicator.replica_id > 0,
-            lambda: replicator.all_sum(1.0),
-            lambda: tf.constant(1.0),
-        )
-    )
-
-
-def check_while():
-    return refused(
-        lambda replicator: tf.while_loop(
-            lambda k, x: k < 3, lambda k, x: (k + 1, replicator.all_sum(x)), [0, 1.0]
-        )
-    )
-
-
-def check_function():
-    return refused(
-        lambda replicator: tf.function(lambda x: replicator.all_sum(x), autograph=False)(1.0)
-    )
-
-
-def check_single_in_cond():
-    return refused(
-        lambda replicator: tf.cond(
-            replicator.replica_id > 0,
-            lambda: replicator.all_sum(1.0),
-            lambda: tf.constant(1.0),
-        ),
-        size=1,
-    )
 
 
 def check_outside():

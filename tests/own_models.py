@@ -70,17 +70,14 @@ LENGTHS = {"picture": SHAPE, "deep": SHAPE}
 
 @functools.cache
 def model(name):
-    """The model of a name."""
     return MAKERS[name]()
 
 
 def length(name):
-    """What is asked for of a model."""
     return LENGTHS.get(name, LONGEST)
 
 
 def condition(name):
-    """The condition of a model: none, or numbers."""
     if name != "conditioned":
         return ()
     return (np.random.default_rng(3).normal(size=[NUM, LONGEST, 2]).astype(np.float32),)
@@ -88,19 +85,16 @@ def condition(name):
 
 @functools.cache
 def drawn(name):
-    """Samples of a model, drawn here."""
     return model(name).sample(NUM, length(name), SEED, *condition(name))
 
 
 @functools.cache
 def root():
-    """The folder of all bundles."""
     return Path(tempfile.mkdtemp())
 
 
 @functools.cache
 def bundle_folder(name):
-    """The bundle NAME/1 of a model."""
     rate_hz = RATE_HZ if name == "sound" else None
     made, longest = model(name), None if name == "sound" else length(name)
     return onepass.export(made, root() / name / "1", length=longest, sample_rate_hz=rate_hz)
@@ -108,7 +102,6 @@ def bundle_folder(name):
 
 @functools.cache
 def bundle(name):
-    """The bundle, loaded."""
     return serving.load(bundle_folder(name))
 
 
@@ -121,5 +114,4 @@ class Store:
             bundle_folder(name)
 
     def load(self, path, *rest, **named):
-        """The bundle of a folder."""
         return bundle(Path(path).parent.name)

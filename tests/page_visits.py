@@ -10,14 +10,8 @@ from fake_bundle import FakeImages, FakeSound
 BROWSER = "/usr/bin/chromium"
 
 FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
 CHUNK = 1600
 PHONE = {"width": 360, "height": 740}

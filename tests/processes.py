@@ -44,7 +44,6 @@ class Process:
         return self._popen.pid
 
     def signal(self, number):
-        """Sends a signal to the process and all that it has started."""
         os.killpg(self._popen.pid, number)
 
     def is_running(self):
@@ -86,13 +85,11 @@ class Forked:
         self.pid, self._status = int(self._answers.recv(32)), None
 
     def poll(self):
-        """The exit status, None while it runs."""
         if self._status is None and select.select([self._answers], [], [], 0)[0]:
             self.wait()
         return self._status
 
     def wait(self, timeout=None):
-        """The exit status."""
         if self._status is None:
             if not select.select([self._answers], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("a fork", timeout)

@@ -28,7 +28,6 @@ def forever():
 
 
 def copies(variable):
-    """Returns every replica's copy."""
     return [v.numpy() for v in getattr(variable, "values", [variable])]
 
 
@@ -67,36 +66,20 @@ def over_sizes(primitive, gathers=False):
     return {size: with_gradient(size, primitive, like[size]) for size in SIZES}
 
 
-def check_sum():
-    return over_sizes(lambda replicator, x: replicator.all_sum(x))
+PRIMITIVES = {
+    "sum": lambda replicator, x: replicator.all_sum(x),
+    "mean": lambda replicator, x: replicator.all_reduce(x, "mean"),
+    "min": lambda replicator, x: replicator.all_reduce(x, "min"),
+    "max": lambda replicator, x: replicator.all_reduce(x, "max"),
+    "gather": lambda replicator, x: replicator.all_gather(x),
+    "broadcast": lambda replicator, x: replicator.broadcast(x, replicator.num_replicas - 1),
+    "map_gather": lambda replicator, x: replicator.map_gather(tf.square, x),
+    "map_reduce": lambda replicator, x: replicator.map_reduce(tf.square, x, "sum"),
+}
 
 
-def check_mean():
-    return over_sizes(lambda replicator, x: replicator.all_reduce(x, "mean"))
-
-
-def check_min():
-    return over_sizes(lambda replicator, x: replicator.all_reduce(x, "min"))
-
-
-def check_max():
-    return over_sizes(lambda replicator, x: replicator.all_reduce(x, "max"))
-
-
-def check_gather():
-    return over_sizes(lambda replicator, x: replicator.all_gather(x), gathers=True)
-
-
-def check_broadcast():
-    return over_sizes(lambda replicator, x: replicator.broadcast(x, replicator.num_replicas - 1))
-
-
-def check_map_gather():
-    return over_sizes(lambda replicator, x: replicator.map_gather(tf.square, x), gathers=True)
-
-
-def check_map_reduce():
-    return over_sizes(lambda replicator, x: replicator.map_reduce(tf.square, x, "sum"))
+def check_primitives():
+    return {name: over_sizes(each, "gather" in name) for name, each in PRIMITIVES.items()}
 
 
 def samples(dtype):
@@ -211,7 +194,6 @@ def endless(*batches):
 
 
 def rows_seen(replicator, iterator, calls, width):
-    """Returns [calls, replicas, rows of a replica]."""
     with replicator.scope():
         slot = tf.Variable(tf.zeros([width], tf.int64), trainable=False)
     call, seen = replicator.compile(lambda batch: slot.assign(batch) * 0), []

@@ -39,12 +39,10 @@ TINY = TrainConfig(
 
 
 def looped(config: TrainConfig = TINY, **loop) -> TrainConfig:
-    """The configuration with some fields of its loop replaced."""
     return dataclasses.replace(config, loop=dataclasses.replace(config.loop, **loop))
 
 
 def options(config: TrainConfig = TINY) -> list[str]:
-    """The same configuration for `onepass train wavenet-smoke`."""
     words = ["--network.layers", "2", "--network.stacks", "1", "--network.front-width", "4"]
     words += ["--network.linear-prediction", "--network.components", "2"]
     for part in ("residual", "gate", "skip", "condition"):
@@ -85,7 +83,6 @@ def unevaluated(students: bool = True) -> Iterator[None]:
 
 
 def newest(run: Path) -> dict[str, np.ndarray]:
-    """The arrays of the newest checkpoint of a run."""
     return Checkpoints(run / "checkpoints").newest()[0]
 
 

@@ -40,7 +40,6 @@ class Command:
         self.process.kill()
 
     def ended(self, number, seconds=10):
-        """The exit status after a signal."""
         self.process.signal(number)
         return self.process.ended(seconds)
 
@@ -96,5 +95,4 @@ class Command:
 
 
 def is_discreet(words):
-    """Whether the words of an error tell nothing of the server's insides."""
     return not any(hint in words for hint in INSIDES)

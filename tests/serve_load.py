@@ -159,14 +159,12 @@ class GrpcListener(Client):
 
 
 def tensor(array):
-    """The TensorProto of an array."""
     made = message("tensorflow.TensorProto")()
     encode(np.asarray(array), made)
     return made
 
 
 def predict_request(name="voice", **inputs):
-    """A PredictRequest for frames of 0.5."""
     request = message("tensorflow.serving.PredictRequest")()
     request.model_spec.name = name
     inputs = inputs or {"frames": np.full([1, FRAMES, CHANNELS], 0.5, np.float32)}
@@ -178,13 +176,11 @@ def predict_request(name="voice", **inputs):
 
 
 def method(channel, path, kind="unary_unary", answer=None):
-    """A method as a function of a message."""
     read = message(answer).FromString if answer else None
     return getattr(channel, kind)(path, lambda made: made.SerializeToString(), read)
 
 
 def predict(channel, request, timeout=20, **options):
-    """The PredictResponse."""
     asked = method(channel, GRPC_PREDICT, answer="tensorflow.serving.PredictResponse")
     return asked(request, timeout=timeout, **options)
 
@@ -231,12 +227,10 @@ def at_work(clients):
 
 
 def totals(clients):
-    """How many requests of all ended in which way."""
     return sum((client.ended for client in clients), collections.Counter())
 
 
 def until(condition, seconds=10):
-    """Returns once it is so."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it never came to be"

@@ -36,7 +36,6 @@ def check_optimizers(replicator, folder):
 
 
 def check_run(replicator, folder):
-    """The updates that `run` makes."""
     with replicator.scope():
         count = tf.Variable(0)
     made = []

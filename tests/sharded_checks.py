@@ -248,7 +248,6 @@ def stepped(layouts, rows):
 
 
 def check_refusals():
-    """Type and words of what is refused."""
     return {
         "devices": refused(lambda: strategies.sharded({"batch": 4, "model": 2}, {})),
         "size": refused(lambda: strategies.sharded({"batch": 0}, {})),

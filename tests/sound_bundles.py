@@ -64,7 +64,6 @@ TEACHERS = {
 
 @functools.cache
 def folder() -> Path:
-    """A folder for all of them, gone at the end."""
     path = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
@@ -97,7 +96,6 @@ def model_folder(kind: str) -> Path:
 
 
 def teacher_of(kind: str):
-    """A WaveNet of a kind of TEACHERS."""
     networks.KINDS[kind] = TEACHERS[kind]
     if "conditioner_units" not in TEACHERS[kind]:
         return networks.network_of(kind)
@@ -107,7 +105,6 @@ def teacher_of(kind: str):
 
 @functools.cache
 def model(kind: str):
-    """The live model of `model_folder(kind)`."""
     return sounds.load(model_folder(kind))
 
 
@@ -122,5 +119,4 @@ def bundle_folder(kind: str, *options: str) -> Path:
 
 @functools.cache
 def bundle(kind: str, backend: str = "tensorflow", *options: str):
-    """The bundle, loaded."""
     return serving.load(bundle_folder(kind, *options), backend)

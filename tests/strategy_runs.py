@@ -115,7 +115,6 @@ def make_sounds(folder: Path) -> None:
 
 
 def make_images(folder: Path) -> None:
-    """Fills FOLDER/images."""
     draws = np.random.default_rng(0)
     (folder / "images").mkdir()
     for split, count in {"train": 24, "dev": 8}.items():

@@ -36,7 +36,6 @@ def lint(root):
 
 
 def modules(root):
-    """Yields `(floor, path)` of every Python file of the floors."""
     for floor in HEIGHT:
         for path in sorted((root / floor).rglob("*.py")):
             yield floor, path

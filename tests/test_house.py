@@ -7,17 +7,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = (
-    "likelihoods",
-    "replicator",
-    "autoregressive",
-    "compression",
-    "wavenet",
-    "pixelcnn",
-    "distill",
-    "speech",
-    "serving",
-    "onepass",
-    "benchmarks",
+    *("likelihoods", "replicator", "autoregressive", "compression", "wavenet", "pixelcnn"),
+    *("distill", "speech", "serving", "onepass", "benchmarks"),
 )
 MODULE_LINES = 400
 FUNCTION_LINES = 60
@@ -40,7 +31,6 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def library():
-    """Yields `(place, text)` of every module of the library."""
     for place in PLACES:
         path = ROOT / place
         for module in [path] if path.is_file() else sorted(path.rglob("*.py")):
@@ -61,13 +51,11 @@ def long_functions(text):
 
 
 def docstring_lines(node):
-    """Returns the lines of a function's docstring."""
     first = node.body[0]
     return first.end_lineno - first.lineno + 1 if ast.get_docstring(node) is not None else 0
 
 
 def asserts(text):
-    """Returns the line of every `assert`."""
     nodes = ast.walk(ast.parse(text))
     return [f"assert in line {node.lineno}" for node in nodes if isinstance(node, ast.Assert)]
 

@@ -22,7 +22,6 @@ NOT_NETWORKS = {"Batches", "Optimizer", "Replicator", "Strategy"}
 
 
 def trees(floors=FLOORS):
-    """Yields `(place, tree)` of every module of these folders."""
     for floor in floors:
         for path in sorted((ROOT / floor).rglob("*.py")):
             yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
@@ -83,34 +82,17 @@ def test_nothing_asks_which_network_likelihood_or_model_it_has():
 
 def test_the_registries_are_needed():
     names = watched()
-    assert {
-        place for place, tree in trees() if place in REGISTRIES and lines_asking(tree, names)
-    } == (REGISTRIES)
+    assert {place for place, tree in trees() if lines_asking(tree, names)} >= REGISTRIES
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "WaveNet",
-            "VocoderWaveNet",
-            "PixelCNN",
-            "Multiscale",
-            "ParallelWaveNet",
-            "MixtureOutput",
-        ),
-        *("LogisticMixture", "Categorical", "Gaussian", "GaussianMixture", "PixelMixture"),
-        *(
-            "Continuous",
-            "LocationScale",
-            "SpeechModel",
-            "StudentModel",
-            "ImageModel",
-            "AudioBundle",
-        ),
-        *("Autoregressive", "PixelCNNTrainConfig", "MultiscaleTrainConfig", "Factor"),
-    ],
-)
+WATCHED = """
+WaveNet VocoderWaveNet PixelCNN Multiscale ParallelWaveNet MixtureOutput LogisticMixture Categorical
+Gaussian GaussianMixture PixelMixture Continuous LocationScale SpeechModel StudentModel ImageModel
+AudioBundle Autoregressive PixelCNNTrainConfig MultiscaleTrainConfig Factor
+"""
+
+
+@pytest.mark.parametrize("name", WATCHED.split())
 def test_a_class_is_watched(name):
     tree = ast.parse(f"if isinstance(x.network, {name}): pass\nissubclass(y, (int, a.{name}))")
     assert len(lines_asking(tree, watched())) == 2

@@ -13,7 +13,6 @@ class Line(tf.Module):
         self.offset = tf.Variable(0.25)
 
     def loss(self, batch):
-        """The mean squared error."""
         predicted = tf.linalg.matvec(batch["x"], self.slope) + self.offset
         value = tf.reduce_mean(tf.square(predicted - batch["y"]))
         return value, {"root": tf.sqrt(value)}

@@ -67,7 +67,7 @@ def run_distill(preset: str, arguments: list[str], parse) -> int:
         given.config,
         teacher,
         given.teacher,
-        given.data or training_data(given.teacher, teacher),
+        given.data or training_data(given.teacher),
     )
     if given.workdir.resolve() == given.teacher.resolve():
         raise UserError(f"The student needs a --workdir of its own, {given.workdir} is not.")

@@ -111,17 +111,13 @@ def image_batch(
     dropout: float = 0.0,
     shift: int = 0,
 ) -> Arrays:
-    """Return batch `step`: int32 rows of the stored arrays, and a new "seed" int32 [batch, 2].
+    """Return rows of batch `step`: int32 rows of the stored arrays, and "seed" int32 [batch, 2].
 
-    Args:
-      stored: "levels" [images, height, width, channels] and the conditions of each image.
-      seed: of the sequence.
-      step: number of the batch.
-      batch_size: of the sequence.
-      flip: mirror images, and their "map", with probability one half.
-      rows: rows of the batch to make.
-      dropout: probability that a "label" or "caption" is replaced by `DROPPED`.
-      shift: largest random shift of an image and its "map", in pixels; see `shifted`.
+    Every image comes once per epoch, with another seed in every step. `flip` mirrors images, and
+    their "map", with probability one half; `shift` moves both by up to so many pixels, see
+    `shifted`; `dropout` is the probability that a "label" or "caption" becomes `DROPPED`.
+
+    `stored` has "levels" [images, height, width, channels] and the conditions of each image.
     """
     chosen = sampled_examples(seed, step, batch_size, len(stored["levels"]))[rows]
     seeds, flips, *places, drops = example_words(seed, step, batch_size, LANES)[:, rows]
@@ -141,14 +137,16 @@ def moments(
 ) -> Arrays:
     """Return the examples `chosen` of a video with the actions and states of the examples `acting`.
 
-    Example number e is step e % n + context of clip e // n, where n = steps - context.
+    Example number e is step t = e % n + context of clip e // n, where n = steps - context.
 
-    Args:
-      stored: "frames" uint8 [clips, steps, height, width, channels], "actions" and "states" float32
-        [clips, steps, numbers].
-      chosen: int64 [batch].
-      acting: int64 [batch].
-      context: frames before the example's that belong to it.
+    Of `stored`, "frames" are uint8 [clips, steps, height, width, channels], "actions" and "states"
+    float32 [clips, steps, numbers]; `chosen` and `acting` are int64 [batch]; `context` frames
+    before an example's belong to it.
+
+    Returns:
+      "levels" int32 [batch, height, width, channels], frame t; "past" int32 [batch, context,
+      height, width, channels], "action" and "state" float32 [batch, context, numbers], those of
+      steps t - context to t - 1.
     """
     choices = stored["frames"].shape[1] - context
     clips, steps = chosen // choices, chosen % choices + context
@@ -173,16 +171,9 @@ def video_batch(
     jitter: float,
     rows: slice = ALL_ROWS,
 ) -> Arrays:
-    """Return batch `step`: `moments`, noise of size `jitter` in actions and states, "seed".
+    """Return rows of batch `step`: `moments` of frames, each once per epoch, and their "seed".
 
-    Args:
-      stored: as for `moments`.
-      seed: of the sequence.
-      step: number of the batch.
-      batch_size: of the sequence.
-      context: as for `moments`.
-      jitter: standard deviation of the noise.
-      rows: rows of the batch to make.
+    Actions and states get normal noise of standard deviation `jitter`.
     """
     clips, steps = stored["frames"].shape[:2]
     chosen = sampled_examples(seed, step, batch_size, clips * (steps - context))[rows]
@@ -193,23 +184,26 @@ def video_batch(
     return {**batch, "seed": example_seeds(example_words(seed, step, batch_size, 1)[0, rows])}
 
 
-def open_batches(folder: Path, settings: Mapping) -> Callable[..., Arrays]:
-    """Return a function from a step, `shard_index` and `num_shards` to a batch of an npz file.
+def batches_of(stored: Mapping[str, np.ndarray], settings: Mapping) -> Callable[..., Arrays]:
+    """Return a function from a step, `shard_index` and `num_shards` to a batch of stored arrays.
 
     Args:
-      folder: the folder of the file.
-      settings: "kind", "images" or "video"; "file", its name; and the keyword arguments and seed of
-        `image_batch` or `video_batch`.
+      stored: as for `image_batch` or `video_batch`.
+      settings: "kind", "images" or "video", and the other arguments of its function.
     """
     rest = dict(settings)
     kinds: dict[str, Callable[..., Arrays]] = {"images": image_batch, "video": video_batch}
-    make = kinds[rest.pop("kind")]
-    with np.load(Path(folder) / rest.pop("file"), allow_pickle=False) as file:
-        stored = dict(file)
-    seed = rest.pop("seed")
+    make, seed = kinds[rest.pop("kind")], rest.pop("seed")
 
     def batch(step: int, shard_index: int = 0, num_shards: int = 1) -> Arrays:
         rows = shard_rows(rest["batch_size"], shard_index, num_shards)
         return make(stored, seed, step, rows=rows, **rest)
 
     return batch
+
+
+def open_batches(folder: Path, settings: Mapping) -> Callable[..., Arrays]:
+    """Return `batches_of` the npz file whose name is the setting "file"."""
+    rest = dict(settings)
+    with np.load(Path(folder) / rest.pop("file"), allow_pickle=False) as file:
+        return batches_of(dict(file), rest)

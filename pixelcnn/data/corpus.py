@@ -1,12 +1,15 @@
 """Images of one size with their labels and captions, split into train and dev."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
+from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.depth import EIGHT
 from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.image_folder import read_folder
@@ -39,6 +42,19 @@ class ImageSet:
     maps: np.ndarray | None
     names: tuple[str, ...]
 
+    @functools.cached_property
+    def stored(self) -> dict[str, np.ndarray]:
+        """The arrays that `batch_sampling.image_batch` reads."""
+        arrays = {"levels": self.images}
+        if self.labels is not None:
+            arrays["label"] = self.labels
+        if self.captions is not None:
+            codes = [encode_caption(caption).astype(np.uint8) for caption in self.captions]
+            arrays["caption"] = np.stack(codes)
+        if self.maps is not None:
+            arrays["map"] = self.maps
+        return arrays
+
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
@@ -54,6 +70,7 @@ class Corpus:
     classes: tuple[str, ...]
     notes: tuple[str, ...]
     found: int
+    statistics: ClassVar[None] = None  # see `Video`
 
 
 def _read_source(source: Path | str, rules: ImageRules) -> RawCorpus:

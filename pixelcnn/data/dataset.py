@@ -1,18 +1,28 @@
 """Batches of the images, or frames, that a run is trained and evaluated on."""
 
 import dataclasses
+import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from pixelcnn.data.batch_sampling import (
+    Arrays,
+    batches_of,
+    example_seeds,
+    example_words,
+    moments,
+    shard_rows,
+)
 from pixelcnn.data.corpus import Corpus, ImageSet, read_corpus, read_dev
 from pixelcnn.data.image_file import DataError
-from pixelcnn.data.pipeline import batches, whole
-from pixelcnn.data.video import Statistics, Video, read_episodes, video_batches, whole_video
+from pixelcnn.data.video import Statistics, Video, others, read_episodes
+from replicator.runs.errors import UserError
+from replicator.training.batches import as_dataset
 
 EVALUATION_BATCH = 16
 VIDEO_SHUFFLES = 8  # a video has few moments: the luck of a single shuffle would show
@@ -41,8 +51,8 @@ class ImageDataset:
           DataError: the source lacks what the configuration's condition needs.
         """
         if config.conditioning.kind == "video":
-            return cls(config, read_episodes(data, config.data.rules))
-        return cls._of(config, read_corpus(data, config.data.rules), data)
+            return cls._of_video(config, read_episodes(data, config.data))
+        return cls._of(config, read_corpus(data, config.data), data)
 
     @classmethod
     def for_evaluation(
@@ -55,28 +65,31 @@ class ImageDataset:
     ) -> "ImageDataset":
         """Return the dev split alone, with the classes and statistics of a trained model.
 
-        Args:
-          data: as for `read_dev`.
-          config: of the model, resolved.
-          classes: of the model.
-          statistics: of the model, for video.
-          everything: take the images of all splits as dev; of a video dev is a file of its own.
+        `everything` takes the images of all splits as dev; of a video dev is a file of its own.
         """
         if config.conditioning.kind == "video":
-            return cls(config, read_episodes(data, config.data.rules, statistics))
+            return cls._of_video(config, read_episodes(data, config.data, statistics))
         kind = config.conditioning.kind
         wanted = classes if kind in ("class", "text") else ()
         options = {"everything": everything, "others_allowed": kind == "text"}
-        return cls._of(config, read_dev(data, config.data.rules, wanted, **options), data)
+        return cls._of(config, read_dev(data, config.data, wanted, **options), data)
 
     @classmethod
     def _of(cls, config: Any, corpus: Corpus, data: Path | str) -> "ImageDataset":
         kind = config.conditioning.kind
-        if kind in NEEDED and NEEDED[kind] not in next(iter(whole(corpus, "dev", 1))):
+        if kind in NEEDED and NEEDED[kind] not in corpus.splits["dev"].stored:
             raise DataError(
                 f"{data} has no {SOURCE[kind]}, which `conditioning.kind` {kind} needs."
             )
         return cls(config, corpus)
+
+    @classmethod
+    def _of_video(cls, config: Any, video: Video) -> "ImageDataset":
+        steps = min(members.frames.shape[1] for members in video.splits.values())
+        context = config.conditioning.context_frames
+        if context >= steps:
+            raise UserError(f"`context_frames` must be in [1, {steps}), got {context}.")
+        return cls(config, video)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -86,7 +99,7 @@ class ImageDataset:
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes."""
-        return self.source.classes if isinstance(self.source, Corpus) else ()
+        return self.source.classes
 
     @property
     def captions(self) -> tuple[str, ...]:
@@ -108,12 +121,12 @@ class ImageDataset:
     @property
     def found(self) -> int | None:
         """Number of images in the source, including other splits; None for a video."""
-        return self.source.found if isinstance(self.source, Corpus) else None
+        return self.source.found
 
     @property
     def statistics(self) -> Statistics | None:
         """The statistics that normalise actions and states; None for images."""
-        return self.source.statistics if isinstance(self.source, Video) else None
+        return self.source.statistics
 
     @property
     def resolved(self) -> Any:
@@ -136,40 +149,32 @@ class ImageDataset:
             )
         return dataclasses.replace(self.config, conditioning=conditioning)
 
+    @functools.cached_property
+    def drawn(self) -> tuple[Arrays, dict[str, Any]]:
+        """The arguments of `batch_sampling.batches_of`, of a resolved configuration."""
+        data, conditioning = self.config.data, self.config.conditioning
+        settings = {"batch_size": data.batch_size, "seed": self.config.seed}
+        stored = self.source.splits["train"].stored
+        if isinstance(self.source, Video):
+            settings |= {"context": conditioning.context_frames, "jitter": conditioning.jitter}
+            return stored, {"kind": "video", **settings}
+        kept = {"levels", NEEDED.get(conditioning.kind)}
+        settings |= {"flip": data.flip, "shift": data.shift, "dropout": conditioning.dropout}
+        arrays = {name: array for name, array in stored.items() if name in kept}
+        return arrays, {"kind": "images", **settings}
+
     def training(
         self, start_step: int, shard_index: int = 0, num_shards: int = 1
     ) -> tf.data.Dataset:
         """Return endless batches from a step on, a function of the seed and the step alone.
 
-        Args:
-          start_step: number of the first batch.
-          shard_index: the equal part of their rows to return.
-          num_shards: the equal part of their rows to return.
+        With shards, a batch has one of so many equal parts of its rows.
         """
-        data, seed = self.config.data, self.config.seed
-        shard = {"shard_index": shard_index, "num_shards": num_shards}
-        if isinstance(self.source, Video):
-            return video_batches(
-                self.source,
-                "train",
-                batch_size=data.batch_size,
-                seed=seed,
-                start_step=start_step,
-                context=self.config.conditioning.context_frames,
-                jitter=self.config.conditioning.jitter,
-                **shard,
-            )
-        return batches(
-            self.source,
-            "train",
-            batch_size=data.batch_size,
-            seed=seed,
-            start_step=start_step,
-            flip=data.flip,
-            shift=data.shift,
-            dropout=self.config.conditioning.dropout,
-            **shard,
+        rows = shard_rows(self.config.data.batch_size, shard_index, num_shards)
+        make = functools.partial(
+            batches_of(*self.drawn), shard_index=shard_index, num_shards=num_shards
         )
+        return as_dataset(make, start_step, rows=rows.stop - rows.start)
 
     @property
     def shuffles(self) -> int:
@@ -183,30 +188,33 @@ class ImageDataset:
     def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> tf.data.Dataset:
         """Return all of dev, once.
 
-        Args:
-          batch_size: images per batch.
-          shuffled: 0, or the number, from 1 to `shuffles`, of a permutation that gives every image
-            the condition of another one (a caption, a class, a map; of a frame the action and the
-            state, not the frames before it).
+        With `shuffled`, the number, from 1 to `shuffles`, of a permutation, every image has the
+        condition of another one: a caption, a class, a map; of a frame the action and the state,
+        not the frames before it.
         """
+        rows_of, count = self._dev_rows(shuffled)
+
+        def make(step: int) -> Arrays:
+            chosen = np.arange(step * batch_size, min((step + 1) * batch_size, count))
+            seeds = example_words(0, step, batch_size, 1)[0, : len(chosen)]
+            return {**rows_of(chosen), "seed": example_seeds(seeds)}
+
+        return as_dataset(make, 0, -(-count // batch_size))
+
+    def _dev_rows(self, shuffled: int) -> tuple[Callable[[np.ndarray], Arrays], int]:
+        """Return a function from indices to the examples of `dev`, and their number."""
         if isinstance(self.source, Video):
-            return whole_video(
-                self.source,
-                "dev",
-                batch_size,
-                context=self.config.conditioning.context_frames,
-                shuffle_actions=shuffled > 0,
-                seed=max(shuffled - 1, 0),
-            )
-        if not shuffled:
-            return whole(self.source, "dev", batch_size)
+            clips, context = self.source.splits["dev"], self.config.conditioning.context_frames
+            count = len(clips.frames) * (clips.frames.shape[1] - context)
+            acting = others(clips, context, shuffled - 1) if shuffled else np.arange(count)
+            return lambda chosen: moments(clips.stored, chosen, acting[chosen], context), count
         dev = self.source.splits["dev"]
-        if dev.captions is not None and self.config.conditioning.kind == "text":
-            others = _with_other_captions(dev, shuffled / (self.shuffles + 1))
-        else:
-            others = _with_others(dev)
-        splits = {**self.source.splits, "dev": others}
-        return whole(dataclasses.replace(self.source, splits=splits), "dev", batch_size)
+        if shuffled and dev.captions is not None and self.config.conditioning.kind == "text":
+            dev = _with_other_captions(dev, shuffled / (self.shuffles + 1))
+        elif shuffled:
+            dev = _with_others(dev)
+        arrays = dev.stored.items()
+        return lambda chosen: {k: v[chosen].astype(np.int32) for k, v in arrays}, len(dev.images)
 
 
 def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
@@ -229,11 +237,9 @@ def _with_others(dev: ImageSet) -> ImageSet:
 
 
 def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
-    """Return another image for each, half way round the circle of images sorted by condition.
+    """Return another image for each, half way round the circle of images sorted by class.
 
-    Args:
-      keys: a class per image. The other image has another class wherever no class has more than
-        half of all images.
+    It has another class wherever no class has more than half of all images.
     """
     ranked = np.argsort(np.asarray(keys), kind="stable")
     order = np.empty(len(ranked), np.int64)

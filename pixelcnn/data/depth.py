@@ -19,13 +19,7 @@ def dtype_of(bits: int) -> type[np.unsignedinteger]:
 
 
 def rescaled(levels: np.ndarray, from_bits: int, bits: int) -> np.ndarray:
-    """Return levels at another depth, the brightest mapped to the brightest, halves rounded up.
-
-    Args:
-      levels: whole numbers below 2**from_bits.
-      from_bits: depths.
-      bits: depths.
-    """
+    """Return whole numbers at another depth, the brightest as the brightest, halves rounded up."""
     if from_bits == bits:
         return levels.astype(dtype_of(bits))
     most, highest = 2**from_bits - 1, 2**bits - 1

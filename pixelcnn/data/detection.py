@@ -20,12 +20,7 @@ LOOKED_AT = 200  # images, evenly from all by name
 
 
 class Stored(NamedTuple):
-    """The storage of images.
-
-    Attributes:
-      channels: 1, or 3 as soon as one image has colours.
-      bits: of grey images, see `DEPTHS`.
-    """
+    """The channels of images, 3 as soon as one has colours, and the bits of grey ones."""
 
     channels: int
     bits: int
@@ -34,8 +29,7 @@ class Stored(NamedTuple):
 def stored_as(source: str | Path) -> Stored | None:
     """Return how a source stores its images; None if that is unknown or the source is not on disk.
 
-    Args:
-      source: as for `read_corpus`. Of a folder, `LOOKED_AT` images are read.
+    Of a folder, `LOOKED_AT` images are read.
     """
     path = Path(source)
     if str(source).startswith("tfds:") or not path.exists():
@@ -83,11 +77,7 @@ def detected(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str]:
     A value of `--data.channels` or `--output.channels` holds for the other one. Otherwise the
     values are those of the run, if one is resumed, else those of the images: a preset for colour
     becomes one for grey where no image has colours, and grey images keep their bits under a mixture
-    of logistics.
-
-    Args:
-      config: of the preset.
-      arguments: of `onepass train PRESET`.
+    of logistics. `config` is that of the preset.
     """
     said = _said(arguments)
     if "data" not in said or config.conditioning.kind == "video":

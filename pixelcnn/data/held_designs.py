@@ -36,12 +36,6 @@ def held_pairs(
 
     Of a share of the subjects with several designs, chosen by hashes, one design each is held out,
     and so are the designs of `wanted` images. At least one design of every subject stays.
-
-    Args:
-      subjects: one per image.
-      designs: one per image.
-      share: of the subjects with several designs, in [0, 1].
-      wanted: one per image.
     """
     known: dict[str, set[str]] = defaultdict(set)
     held: dict[str, set[str]] = defaultdict(set)
@@ -61,11 +55,7 @@ def held_pairs(
 def write_held(source: Path, target: Path, share: float, captions: Sequence[str]) -> int:
     """Write TARGET, see the module, and return the number of images held out.
 
-    Args:
-      source: see the module.
-      target: see the module.
-      share: of the subjects.
-      captions: of images whose design is held out in any case.
+    The designs of images with one of the captions are held out in any case.
 
     Raises:
       DataError: files that are no npz files or lack `names`, `styles` or `captions` of one length,

@@ -181,10 +181,7 @@ def _reduced(
 def at_depth(image: DecodedImage, stored_bits: int, bits: int) -> DecodedImage:
     """Return an image with levels of a depth, and a remark if that scaled them.
 
-    Args:
-      image: as stored.
-      stored_bits: depth of images that are stored in 16 bits; 8-bit files have 8.
-      bits: wanted.
+    `stored_bits` is the depth of images that are stored in 16 bits; 8-bit files have 8.
 
     Raises:
       ImageError: of kind "too bright", where `bits` are too few and scaling is ruled out.

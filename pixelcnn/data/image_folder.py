@@ -2,9 +2,10 @@
 
 import collections
 import dataclasses
+import functools
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,23 +33,12 @@ OTHER_DEV_NAMES = ("val", "valid", "validation", "test")
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An image file to read.
-
-    Attributes:
-      name: relative to the folder.
-      split: "train", "dev" or "".
-    """
+    """An image file: its name relative to the folder, and its split, "train", "dev" or ""."""
 
     name: str
     split: str
     class_name: str | None
     caption: str | None
-
-
-def _check_any(folder: Path, images: Sequence[str], names: Sequence[str]) -> None:
-    if images:
-        return
-    raise DataError(f"{shown(folder)}: no image file (found {endings(names)}).")
 
 
 def _has_split_folders(folder: Path) -> bool:
@@ -73,21 +63,11 @@ def _entry(name: str, row: Row | None, split_folders: bool, outer_folders: int) 
     return Entry(name, split, class_name, row.caption if row else None)
 
 
-def _one_split_each(folder: Path, entries: Sequence[Entry]) -> None:
-    """Raise DataError unless either every entry has a split or none does."""
-    silent = [entry for entry in entries if not entry.split]
-    if silent and len(silent) < len(entries):
-        raise DataError(
-            f"{shown(folder)}: {shown(silent[0].name)} is in no split, although other images are."
-        )
-
-
-def _complete_captions(folder: Path, entries: Sequence[Entry]) -> None:
-    bare = [entry for entry in entries if entry.caption is None]
+def _all_or_none(folder: Path, entries: Sequence[Entry], field: str, lack: str) -> None:
+    """Raise DataError unless either every entry has a value in a field or none does."""
+    bare = [entry for entry in entries if not getattr(entry, field)]
     if bare and len(bare) < len(entries):
-        raise DataError(
-            f"{shown(folder)}: {shown(bare[0].name)} has no caption, although other images have."
-        )
+        raise DataError(f"{shown(folder)}: {shown(bare[0].name)} {lack}.")
 
 
 def _complete_classes(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
@@ -106,7 +86,8 @@ def _listed(
     rows = read_tables(folder)
     matched: dict[str, Row | None] = dict(match(rows, set(names)))
     images = [name for name in names if Path(name).suffix.lower() in suffixes()]
-    _check_any(folder, [*matched, *images], names)
+    if not matched and not images:
+        raise DataError(f"{shown(folder)}: no image file (found {endings(names)}).")
     unlisted = [shown(name) for name in images if rows and name not in matched]
     notes = [f"left out, in no table: {some(unlisted)}"] if unlisted else []
     if not rows:
@@ -135,20 +116,24 @@ def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
     rows, more = _listed(folder, names, split_folders)
     outer_folders = 1 if split_folders or all(name.startswith("train/") for name in rows) else 0
     entries = [_entry(n, rows[n], split_folders, outer_folders) for n in sorted(rows)]
-    _one_split_each(folder, entries)
-    _complete_captions(folder, entries)
+    _all_or_none(folder, entries, "split", "is in no split, although other images are")
+    _all_or_none(folder, entries, "caption", "has no caption, although other images have")
     entries, on_classes = _complete_classes(entries)
     return entries, [*notes, *more, *on_classes]
+
+
+def _tried(make: Callable[[], DecodedImage]) -> DecodedImage | ImageError:
+    try:
+        return make()
+    except ImageError as error:
+        return error
 
 
 def _read_all(
     paths: Sequence[Path], rules: ImageRules, workers: int | None
 ) -> list[DecodedImage | ImageError]:
     def read(path: Path) -> DecodedImage | ImageError:
-        try:
-            return read_stored(path, rules)
-        except ImageError as error:
-            return error
+        return _tried(functools.partial(read_stored, path, rules))
 
     formats()  # loads pillow's plugins before the threads would race to
     with warnings.catch_warnings():
@@ -165,15 +150,13 @@ def _at_depth(
     """Return the images at one depth; the brightest 16-bit image decides how many bits all have."""
     highest = max((i.highest for i in results if isinstance(i, DecodedImage) and i.deep), default=0)
 
-    def scaled(result: DecodedImage | ImageError) -> DecodedImage | ImageError:
-        try:
-            if isinstance(result, DecodedImage):
-                return at_depth(result, depth_of(highest), bits)
-        except ImageError as error:
-            return error
-        return result
-
-    return [scaled(result) for result in results]
+    depth = depth_of(highest)
+    return [
+        _tried(functools.partial(at_depth, result, depth, bits))
+        if isinstance(result, DecodedImage)
+        else result
+        for result in results
+    ]
 
 
 def _remark_notes(read: Mapping[Entry, DecodedImage]) -> list[str]:
@@ -198,10 +181,7 @@ def _filled(values: Sequence[str | None]) -> tuple[str, ...] | None:
 def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> RawCorpus:
     """Read the usable images of a folder, searched to any depth; hidden files are skipped.
 
-    Args:
-      folder: of images.
-      rules: size, channels and depth of the result.
-      workers: threads; None is one per core, at most 4. The result does not depend on it.
+    The result does not depend on `workers`, the threads: None is one per core, at most 4.
 
     Raises:
       DataError: see `find_entries`; or no image is usable.

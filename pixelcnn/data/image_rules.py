@@ -3,37 +3,33 @@
 import dataclasses
 from typing import Literal, get_args
 
-from replicator.runs.errors import UserError
+from replicator.runs.field_rules import at_least, require
 
 Reduce = Literal["area", "subsample"]
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageRules:
-    """Size, channels and depth of images, and their split where the source has none.
+    """Size, channels and depth of images, and their split where the source has none."""
 
-    Attributes:
-      size: height and width, in pixels.
-      channels: 1 (grey) or 3 (R, G, B).
-      reduce: "area" (averages of the stored levels) or "subsample" (every k-th pixel).
-      dev_share: share of the images in dev, in [0, 1), chosen by a hash of the name.
-      bits: per level; 8 scales deeper images down, more than 8 scales only 8-bit images.
-    """
-
-    size: int
-    channels: int
+    size: int = 32
+    """Side of an image, in pixels; others are cropped to a centred square and reduced."""
+    channels: Literal[1, 3] = 3
+    """1: grey, 3: red, green and blue."""
     reduce: Reduce = "area"
+    """Reduction of larger images: average areas, or take every k-th pixel."""
     dev_share: float = 0.05
+    """Share of the images kept for dev where the folder has no split, by a hash of the name."""
     bits: int = 8
+    """Bits per level, 8 to 16. With 8, deeper images are scaled; with more, grey images of 16-bit
+    files (PNG, TIFF, npy, npz) are kept unchanged. `onepass train` detects it unless this or
+    `output.levels` is given."""
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise UserError(f"`size` must be at least 1, got {self.size}.")
-        if self.channels not in (1, 3):
-            raise UserError(f"`channels` must be 1 or 3, got {self.channels}.")
-        if self.reduce not in get_args(Reduce):
-            raise UserError(f'`reduce` must be "area" or "subsample", got "{self.reduce}".')
-        if not 0.0 <= self.dev_share < 1.0:
-            raise UserError(f"`dev_share` must be in [0, 1), got {self.dev_share}.")
-        if not 8 <= self.bits <= 16:
-            raise UserError(f"`bits` must be in 8 to 16, got {self.bits}.")
+        """Raise ValueError, naming the field, for a number out of range."""
+        at_least(self, 1, "size")
+        require(self.channels in (1, 3), "channels", "1 or 3", self.channels)
+        kinds = get_args(Reduce)
+        require(self.reduce in kinds, "reduce", " or ".join(kinds), self.reduce)
+        require(0.0 <= self.dev_share < 1.0, "dev_share", "in [0, 1)", self.dev_share)
+        require(8 <= self.bits <= 16, "bits", "in 8 to 16", self.bits)

@@ -17,13 +17,7 @@ TABLES = ("pictures.tsv", "train.tsv", "dev.tsv")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The row of one image in a table.
-
-    Attributes:
-      file: normalised by `posixpath.normpath`.
-      class_name, caption: None where the table has no such column.
-      split: "train", "dev" or "".
-    """
+    """The row of one image, its path normalised; None for a column that the table lacks."""
 
     table: str
     file: str
@@ -44,19 +38,15 @@ def _row(path: Path, values: Mapping[str, str | None]) -> Row:
     for column, value in {"class": row.class_name, "caption": row.caption}.items():
         if value == "":
             raise DataError(f"{_place(row)}: its {column} is empty.")
-    _check_caption(row)
+    try:
+        encode_caption(row.caption or "")
+    except UserError as error:
+        raise DataError(f"{_place(row)}: {error}") from error
     return row
 
 
 def _place(row: Row) -> str:
     return shown(f"{row.file} in {row.table}")
-
-
-def _check_caption(row: Row) -> None:
-    try:
-        encode_caption(row.caption or "")
-    except UserError as error:
-        raise DataError(f"{_place(row)}: {error}") from error
 
 
 def _rows(path: Path) -> list[Row]:
@@ -90,10 +80,8 @@ def read_tables(folder: Path) -> list[Row]:
 def match(rows: Sequence[Row], names: set[str]) -> dict[str, Row]:
     """Return the row of each image by the image's name, in the order of the rows.
 
-    Args:
-      rows: as returned by `read_tables`.
-      names: of files, relative to the folder, with forward slashes. A row of `train.tsv` may omit
-        the folder `train/` of its file, one of `dev.tsv` likewise.
+    Names are relative to the folder, with forward slashes. A row of `train.tsv` may omit the folder
+    `train/` of its file, one of `dev.tsv` likewise.
 
     Raises:
       DataError: a row without its file, or two rows for one file.

@@ -4,7 +4,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -27,14 +27,11 @@ DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.erro
 MOST_CLASSES = 100_000
 Texts = tuple[str, ...] | None
 KEYS = ("images", "labels", "classes", "names", "captions", "maps")
+TEXTS = ("classes", "names", "captions")
 
 
 def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
-    """Read the given arrays of an npz file as far as it has them; pickled objects are never loaded.
-
-    Args:
-      path: of the file.
-      keys: of the arrays; None: all that it has.
+    """Read the given arrays, or all, of an npz file as far as it has them; never a pickled object.
 
     Raises:
       DataError: no such file, not an npz file, or an unreadable array.
@@ -105,17 +102,6 @@ def check_shape(path: Path, key: str, array: np.ndarray, shape: tuple[int | None
         )
 
 
-def _check_kind(path: Path, key: str, array: np.ndarray, kinds: str, wanted: str) -> None:
-    if array.dtype.kind not in kinds:
-        raise DataError(f"{shown(path)}: `{key}` must be {wanted}, got {array.dtype}.")
-
-
-def _check_range(path: Path, key: str, array: np.ndarray, limit: int) -> None:
-    low, high = array.min(), array.max()
-    if low < 0 or high >= limit:
-        raise DataError(f"{shown(path)}: `{key}` must be in [0, {limit}), got {low} to {high}.")
-
-
 def _images(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the images, uint8 or uint16 [n, height, width, 1 or 3]."""
     if "images" not in arrays:
@@ -134,58 +120,42 @@ def _images(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return images
 
 
-def _texts(path: Path, arrays: Mapping[str, np.ndarray], key: str, count: int | None) -> Texts:
-    """Return the strings of a list in the file, or None where it has none."""
-    if key not in arrays:
-        return None
-    _check_kind(path, key, arrays[key], "US", "text")
-    check_shape(path, key, arrays[key], (count,))
-    values = arrays[key]
-    decoded = np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
-    return tuple(str(value) for value in decoded)
+def _checked(path: Path, arrays: Mapping[str, np.ndarray], images: np.ndarray) -> dict[str, Any]:
+    """Return the file's other arrays as far as it has them, numbers unchanged, text as tuples."""
+    shapes: dict[str, tuple[int | None, ...]] = {"classes": (None,), "maps": images.shape[:3]}
+    found: dict[str, Any] = {}
+    for key in (key for key in KEYS[1:] if key in arrays):
+        array, is_text = arrays[key], key in TEXTS
+        kinds, wanted = ("US", "text") if is_text else ("iu", "whole numbers")
+        if array.dtype.kind not in kinds:
+            raise DataError(f"{shown(path)}: `{key}` must be {wanted}, got {array.dtype}.")
+        check_shape(path, key, array, shapes.get(key, images.shape[:1]))
+        if array.dtype.kind == "S":
+            array = np.char.decode(array, "utf-8", "replace")
+        found[key] = tuple(map(str, array)) if is_text else array
+    _check_captions(path, found.get("captions", ()))
+    classes = found.get("classes", ())
+    if len(set(classes)) < len(classes):
+        raise DataError(f"{shown(path)}: `classes` has a name twice.")
+    for key, limit in {"labels": len(classes) or MOST_CLASSES, "maps": MOST_CLASSES}.items():
+        low, high = (found[key].min(), found[key].max()) if key in found else (0, 0)
+        if low < 0 or high >= limit:
+            raise DataError(f"{shown(path)}: `{key}` must be in [0, {limit}), got {low} to {high}.")
+    return found
 
 
-def _captions(path: Path, arrays: Mapping[str, np.ndarray], count: int) -> Texts:
-    captions = _texts(path, arrays, "captions", count)
-    for index, caption in enumerate(captions or ()):
+def _check_captions(path: Path, captions: tuple[str, ...]) -> None:
+    for index, caption in enumerate(captions):
         try:
             encode_caption(caption)
         except UserError as error:
             raise DataError(f"{shown(path)}: `captions` at {index}: {error}") from error
         if not caption.strip():
             raise DataError(f"{shown(path)}: `captions` is empty at {index}.")
-    return captions
 
 
-def _classes(path: Path, arrays: Mapping[str, np.ndarray]) -> Texts:
-    classes = _texts(path, arrays, "classes", None)
-    if classes is not None and len(set(classes)) < len(classes):
-        raise DataError(f"{shown(path)}: `classes` has a name twice.")
-    return classes or None
-
-
-def _labels(
-    path: Path, arrays: Mapping[str, np.ndarray], count: int, num_classes: int | None
-) -> list[int] | None:
-    if "labels" not in arrays:
-        return None
-    labels = arrays["labels"]
-    _check_kind(path, "labels", labels, "iu", "whole numbers")
-    check_shape(path, "labels", labels, (count,))
-    _check_range(path, "labels", labels, num_classes or MOST_CLASSES)
-    return [int(label) for label in labels]
-
-
-def _maps(
-    path: Path, arrays: Mapping[str, np.ndarray], shape: tuple[int, ...], size: int
-) -> np.ndarray | None:
-    if "maps" not in arrays:
-        return None
-    maps = arrays["maps"]
-    _check_kind(path, "maps", maps, "iu", "whole numbers")
-    check_shape(path, "maps", maps, shape)
-    _check_range(path, "maps", maps, MOST_CLASSES)
-    left, top, right, bottom = centred_square(shape[2], shape[1])
+def _reduced_maps(maps: np.ndarray, size: int) -> np.ndarray:
+    left, top, right, bottom = centred_square(maps.shape[2], maps.shape[1])
     squares = maps[:, top:bottom, left:right].astype(np.int32)
     return np.stack([subsampled(square, size) for square in squares])
 
@@ -200,12 +170,6 @@ def _fitted(path: Path, images: np.ndarray, rules: ImageRules) -> np.ndarray:
     if height == width == rules.size:
         return with_channels(images, rules.channels)
     return np.stack([fitted(i, rules.size, rules.channels, rules.reduce) for i in images])
-
-
-def _named(labels: list[int] | None, classes: Texts) -> Texts:
-    if labels is None or classes is None:
-        return None
-    return tuple(classes[label] for label in labels)
 
 
 def read_npz_file(path: Path, rules: ImageRules, stored_bits: int | None = None) -> RawCorpus:
@@ -225,21 +189,19 @@ def read_npz_file(path: Path, rules: ImageRules, stored_bits: int | None = None)
     arrays = read_arrays(path, KEYS)
     images = _images(path, arrays)
     count = len(images)
-    classes = _classes(path, arrays)
-    labels = _labels(path, arrays, count, len(classes) if classes else None)
-    captions = _captions(path, arrays, count)
+    found = _checked(path, arrays, images)
+    labels, maps, classes = (found.get(key) for key in ("labels", "maps", "classes"))
     reduced, notes = _at_depth(path, _fitted(path, images, rules), images, rules.bits, stored_bits)
-    if labels is not None and classes is None:
-        classes = tuple(str(label) for label in range(max(labels) + 1))
-    names = _texts(path, arrays, "names", count)
+    if labels is not None and not classes:
+        classes = tuple(map(str, range(int(labels.max()) + 1)))
     return RawCorpus(
         images=reduced,
-        names=names or tuple(f"{path.stem}[{i}]" for i in range(count)),
+        names=found.get("names") or tuple(f"{path.stem}[{i}]" for i in range(count)),
         splits=None,
-        class_names=_named(labels, classes),
-        classes=classes,
-        captions=captions,
-        maps=_maps(path, arrays, images.shape[:3], rules.size),
+        class_names=None if labels is None else tuple(classes[label] for label in labels),
+        classes=classes or None,
+        captions=found.get("captions"),
+        maps=None if maps is None else _reduced_maps(maps, rules.size),
         stored_sizes=((images.shape[2], images.shape[1]),) * 2,
         notes=notes,
     )

@@ -30,10 +30,6 @@ def area_averaged(levels: np.ndarray, size: int) -> np.ndarray:
     """Return the exact mean of the stored levels over each cell's area, [size, size, channels].
 
     A pixel across a border counts in each cell by its area there; halves are rounded up.
-
-    Args:
-      levels: uint8 or uint16 [side, side, channels], as the result.
-      size: of the result, at most side.
     """
     side = len(levels)
     summed = _summed_rows(_summed_rows(levels, size).swapaxes(0, 1), size).swapaxes(0, 1)
@@ -68,11 +64,8 @@ def with_channels(levels: np.ndarray, channels: int) -> np.ndarray:
 def fitted(levels: np.ndarray, size: int, channels: int, reduce: Reduce) -> np.ndarray:
     """Return the largest centred square, reduced, [size, size, channels].
 
-    Args:
-      levels: uint8 or uint16 [height, width, 1 or 3], as the result; neither side below size.
-      size: of the result.
-      channels: of the result.
-      reduce: "area" or "subsample"; a square of `size` is not reduced.
+    `levels` are uint8 or uint16 [height, width, 1 or 3], neither side below `size`; a square of
+    that size is not reduced.
     """
     left, top, right, bottom = centred_square(levels.shape[1], levels.shape[0])
     square = levels[top:bottom, left:right]

@@ -1,29 +1,18 @@
-"""Episodes of a robot or a game, frames with actions and states, and batches of next frames."""
+"""Episodes of a robot or a game: frames with actions and states."""
 
 import dataclasses
-import functools
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
-import tensorflow as tf
 
-from pixelcnn.data.batch_sampling import (
-    Arrays,
-    cyclic_shuffle,
-    example_seeds,
-    example_words,
-    moments,
-    shard_rows,
-    video_batch,
-)
+from pixelcnn.data.batch_sampling import Arrays, cyclic_shuffle
 from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.metadata import SPLITS
 from pixelcnn.data.npz import check_shape, pair, read_arrays
-from pixelcnn.data.pipeline import check_batches
 from pixelcnn.data.reduction import fitted
 from replicator.runs.errors import UserError
 from replicator.runs.folders import counted, shown
-from replicator.training.batches import as_dataset
 
 KEYS = ("frames", "actions", "states")
 LEAST_STD = 1e-6  # a channel that hardly moves is centred and otherwise left alone
@@ -85,6 +74,8 @@ class Video:
     splits: dict[str, Episodes]
     statistics: Statistics
     notes: tuple[str, ...]
+    classes: ClassVar[tuple[str, ...]] = ()
+    found: ClassVar[None] = None  # dev is a file of its own
 
 
 def _checked(path: Path) -> Arrays:
@@ -192,65 +183,7 @@ def read_episodes(
     return Video(splits, statistics, tuple(_note(*item) for item in splits.items()))
 
 
-def _members(video: Video, split: str, context: int) -> Episodes:
-    if split not in video.splits:
-        raise UserError(f"`split` must be {' or '.join(video.splits)}, got {split}.")
-    steps = video.splits[split].frames.shape[1]
-    if not 1 <= context < steps:
-        raise UserError(f"`context` must be in [1, {steps}), got {context}.")
-    return video.splits[split]
-
-
-def _count(episodes: Episodes, context: int) -> int:
-    return len(episodes.frames) * (episodes.frames.shape[1] - context)
-
-
-def video_batches(
-    video: Video,
-    split: str,
-    *,
-    batch_size: int,
-    seed: int,
-    start_step: int = 0,
-    context: int = 2,
-    jitter: float = 0.0,
-    shard_index: int = 0,
-    num_shards: int = 1,
-) -> tf.data.Dataset:
-    """Return an endless dataset of batches, in which every frame with a past comes once per epoch.
-
-    Batch n depends only on the video, the arguments and n, as in `data.batches`.
-
-    Args:
-      video: what to draw from.
-      split: what to draw from.
-      batch_size: examples per batch.
-      seed: any int.
-      start_step: the first batch's number.
-      context: frames before the drawn one, less than the steps of an episode.
-      jitter: standard deviation of noise in the actions and states.
-      shard_index: the equal part of each batch's rows to return.
-      num_shards: see `shard_index`.
-
-    Yields:
-      "levels" int32 [batch, height, width, channels], frame t; "past" int32 [batch, context,
-      height, width, channels], "action" float32 [batch, context, A] and "state" float32 [batch,
-      context, S], those of steps t - context to t - 1; "seed" int32 [batch, 2].
-    """
-    check_batches(batch_size)
-    make = functools.partial(
-        video_batch,
-        _members(video, split, context).stored,
-        seed,
-        batch_size=batch_size,
-        context=context,
-        jitter=jitter,
-        rows=shard_rows(batch_size, shard_index, num_shards),
-    )
-    return as_dataset(make, start_step, rows=batch_size // num_shards)
-
-
-def _others(episodes: Episodes, context: int, seed: int) -> np.ndarray:
+def others(episodes: Episodes, context: int, seed: int) -> np.ndarray:
     """Return, for each example, one of another episode or step and the same view.
 
     Views of one moment share its action, so whole moments (episode, step) are exchanged.
@@ -258,43 +191,7 @@ def _others(episodes: Episodes, context: int, seed: int) -> np.ndarray:
     choices, views = episodes.frames.shape[1] - context, episodes.views
     num_episodes = len(episodes.frames) // views
     if num_episodes * choices < 2:
-        raise UserError("`shuffle_actions` needs two moments or more, got 1.")
+        raise UserError("Actions are exchanged between two moments or more, got 1.")
     shuffled = cyclic_shuffle(seed, num_episodes * choices).reshape(num_episodes, 1, choices)
     view = np.arange(views)[:, None]
     return ((shuffled // choices * views + view) * choices + shuffled % choices).reshape(-1)
-
-
-def whole_video(
-    video: Video,
-    split: str,
-    batch_size: int,
-    *,
-    context: int = 2,
-    shuffle_actions: bool = False,
-    seed: int = 0,
-) -> tf.data.Dataset:
-    """Return a dataset of every frame with a past once, in order; the last batch may be smaller.
-
-    Args:
-      video: as in `video_batches`.
-      split: as in `video_batches`.
-      batch_size: as in `video_batches`.
-      context: as in `video_batches`.
-      shuffle_actions: give every example the action and the state of another moment.
-      seed: of that shuffle.
-
-    Yields:
-      The keys of `video_batches`.
-    """
-    check_batches(batch_size)
-    episodes = _members(video, split, context)
-    count = _count(episodes, context)
-    acting = _others(episodes, context, seed) if shuffle_actions else np.arange(count)
-
-    def make(step: int) -> Arrays:
-        chosen = np.arange(step * batch_size, min((step + 1) * batch_size, count))
-        seeds = example_words(0, step, batch_size, 1)[0, : len(chosen)]
-        batch = moments(episodes.stored, chosen, acting[chosen], context)
-        return {**batch, "seed": example_seeds(seeds)}
-
-    return as_dataset(make, 0, -(-count // batch_size))

@@ -41,11 +41,7 @@ class Seen(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Classifier:
-    """A trained classifier.
-
-    Attributes:
-      reference: the features [n, FEATURES] of real training images.
-    """
+    """A trained classifier, and the features [n, FEATURES] of real training images."""
 
     network: Any
     reference: np.ndarray
@@ -79,14 +75,7 @@ def opened_classifier(path: Path, known: str | None = None) -> Classifier | None
 
 
 def train_classifier(train: ImageSet, classes: int, path: Path, seed: int = 0) -> Classifier:
-    """Train a classifier and write its file at `path`.
-
-    Args:
-      train: training images and labels.
-      classes: number of classes.
-      path: of the file to write.
-      seed: of its weights, dropout and augmentation.
-    """
+    """Train a classifier, its weights and augmentation drawn from a seed, and write its file."""
     side, channels = train.images.shape[2:]
     network = make_network(side, channels, classes, seed)
     steps = num_steps(len(train.images))

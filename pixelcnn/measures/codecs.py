@@ -39,12 +39,9 @@ def png_bits_per_dim(image: np.ndarray) -> float:
 
 
 def webp_bits_per_dim(image: np.ndarray) -> float:
-    """Return bits per dimension of an image in lossless WebP at its best.
+    """Return bits per dimension of uint8 [height, width, 1 or 3] in lossless WebP at its best.
 
     A grey image is stored as one of three equal channels, which WebP stores cheaply.
-
-    Args:
-      image: uint8 [height, width, 1 or 3].
     """
     colour = np.repeat(image, 3, -1) if image.shape[-1] == 1 else image
     return _bits(colour, "WEBP", quality=100, method=6) / image.size

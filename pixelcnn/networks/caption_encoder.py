@@ -75,9 +75,8 @@ class AveragedGRU(tf.Module):
     def __call__(self, steps, mask):
         """Return the mean state [batch, channels]; zero where the mask is empty.
 
-        Args:
-          steps: [batch, time, inputs]; the time is a known size.
-          mask: float32 [batch, time, 1], ones and zeros.
+        The steps are [batch, time, inputs], their time a known size; the mask float32 [batch, time,
+        1].
         """
         driven = tf.transpose(tf.matmul(steps, self.input_kernel) + self.bias, [1, 0, 2])
         mask = tf.transpose(mask, [1, 0, 2])
@@ -114,11 +113,7 @@ class CaptionEncoder(tf.Module):
         self.gru = AveragedGRU(channels, channels, initial)
 
     def __call__(self, codes):
-        """Return the vectors, float32 [batch, channels]; zero for a caption that is all padding.
-
-        Args:
-          codes: int32 [batch, time] from `captions.encode_caption`.
-        """
+        """Return float32 [batch, channels] of codes int32 [batch, time]; zero for padding alone."""
         return self.gru(*self.characters(codes))
 
 
@@ -136,11 +131,7 @@ class WordEncoder(tf.Module):
         self.table = initial.kernel([1, ROWS, channels], "table", gain)
 
     def __call__(self, codes):
-        """Return the vectors, float32 [batch, channels]; zero for a caption without words.
-
-        Args:
-          codes: int32 [batch, time] from `captions.encode_caption`.
-        """
+        """Return float32 [batch, channels] of codes int32 [batch, time]; zero without words."""
         rows, ends = word_rows(codes)
         found = tf.reduce_sum(tf.gather(self.table[0], rows), 2)
         total = tf.reduce_sum(found * ends[..., tf.newaxis], 1)

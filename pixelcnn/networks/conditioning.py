@@ -16,7 +16,6 @@ from likelihoods.initial import Initial
 from likelihoods.levels import value_of
 from pixelcnn.networks.caption_encoder import CaptionEncoder, WordEncoder
 from pixelcnn.networks.config import ConditioningConfig
-from pixelcnn.networks.conv_lstm import ConvLSTM
 from pixelcnn.networks.layers import Convolution
 from replicator.runs.errors import UserError
 from replicator.runs.field_rules import require
@@ -24,6 +23,7 @@ from replicator.runs.field_rules import require
 VIDEO_VECTOR_CHANNELS = 64
 VIDEO_REDUCTION = 4  # pixels along a side of the ConvLSTM's cells
 CAPTION_PLACES = 8  # along a side of a caption's map
+FORGET_BIAS = 1.0  # a new cell keeps what it holds (Jozefowicz et al. 2015)
 RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
 
 
@@ -53,9 +53,8 @@ class MapEncoder(tf.Module):
     def __call__(self, labels):
         """Return the map, float32 [batch, height, width, map_channels].
 
-        Args:
-          labels: integers [batch, height, width], where -1 is no label; or numbers [batch, height,
-            width, classes], instead of one-hot labels.
+        The labels are integers [batch, height, width], where -1 is no label; or numbers [batch,
+        height, width, classes], instead of one-hot labels.
         """
         labels = tf.convert_to_tensor(labels)
         if labels.dtype.is_integer:
@@ -84,6 +83,49 @@ class CaptionMap(tf.Module):
         """Return float32 [batch, size, size, text_map_channels] of [batch, text_channels]."""
         each = tf.reshape(tf.matmul(vector, self.kernel), self.shape)
         return tf.gather(tf.gather(each, self.places, axis=1), self.places, axis=2)
+
+
+class ConvLSTM(tf.Module):
+    """An LSTM whose products are convolutions, without peepholes.
+
+    Shi et al. 2015, "Convolutional LSTM Network" (arXiv 1506.04214), equation 3:
+
+        i, f, g, o = W_x * X_t + W_h * H_(t-1) + b
+        C_t = sigmoid(f) . C_(t-1) + sigmoid(i) . tanh(g)
+        H_t = sigmoid(o) . tanh(C_t)
+
+    Both states are zero before the first step.
+    """
+
+    def __init__(
+        self, inputs: int, channels: int, initial: Initial, width: int = 3, name="conv_lstm"
+    ):
+        super().__init__(name=name)
+        self.inputs, self.channels = inputs, channels
+        # Rows of W_x, then of W_h: one variable, so that a single step reaches it too.
+        self.kernel = initial.kernel([width, width, inputs + channels, 4 * channels], "kernel")
+        self.bias = initial.zeros([4 * channels], "bias")
+
+    def __call__(self, frames):
+        """Return the hidden state after the last frame, [batch, height, width, channels].
+
+        The frames are [batch, time, height, width, inputs]; all but the batch are known sizes.
+        """
+        time, *size = frames.shape[1:]
+        flat = tf.reshape(frames, [-1, *size])
+        driven = tf.nn.conv2d(flat, self.kernel[:, :, : self.inputs], 1, "SAME") + self.bias
+        driven = tf.reshape(driven, [-1, time, *size[:2], 4 * self.channels])
+        recurrent = self.kernel[:, :, self.inputs :]
+        hidden, cell = self._step(driven[:, 0], 0.0)
+        for t in range(1, time):
+            gates = driven[:, t] + tf.nn.conv2d(hidden, recurrent, 1, "SAME")
+            hidden, cell = self._step(gates, cell)
+        return hidden
+
+    def _step(self, gates, cell):
+        i, f, g, o = tf.split(gates, 4, -1)
+        cell = tf.sigmoid(f + FORGET_BIAS) * cell + tf.sigmoid(i) * tf.tanh(g)
+        return tf.sigmoid(o) * tf.tanh(cell), cell
 
 
 class VideoEncoder(tf.Module):
@@ -115,14 +157,12 @@ class VideoEncoder(tf.Module):
     def __call__(self, past, steps: list[tf.Tensor]) -> Condition:
         """Return the map [batch, height, width, map + image channels] and the vector [batch, 64].
 
-        Args:
-          past: int32 levels [batch, context_frames, height, width, picture_channels].
-          steps: the actions and the states, float32 [batch, context_frames, numbers] each; without
-            any, there is no vector.
+        The levels of the past are int32 [batch, context_frames, height, width, picture_channels];
+        the actions and the states are float32 [batch, context_frames, numbers] each; without any,
+        there is no vector.
 
         Raises:
-          ValueError: another number of frames or channels, or a height or width that is no multiple
-            of 4.
+          ValueError: another number of frames or channels, or a side that is no multiple of 4.
         """
         self._check(past)
         frames = value_of(past, self.config.levels)
@@ -162,11 +202,7 @@ class VideoEncoder(tf.Module):
 
 
 class Conditioner(tf.Module):
-    """An encoder of a batch's conditions for the layers of a network.
-
-    Args:
-      size: side of the images, and of the map of a caption.
-    """
+    """An encoder of a batch's conditions for a network; `size` is the side of a caption's map."""
 
     def __init__(
         self, config: ConditioningConfig, initial: Initial, size: int = 0, name="conditioner"

@@ -15,12 +15,7 @@ TILE = 2  # pixels a side: crops begin at even rows and columns, see `groups`
 
 
 def first_tiles(size: int, crop: int) -> np.ndarray:
-    """Return the first tile of each equally likely crop along an axis, int32 [crops].
-
-    Args:
-      size: sides in pixels, multiples of two.
-      crop: sides in pixels, multiples of two.
-    """
+    """Return the first tile of each equally likely crop along an axis, int32 [crops]."""
     tiles, length = size // TILE, crop // TILE
     return np.clip(np.arange(1 - length, tiles), 0, tiles - length).astype(np.int32)
 

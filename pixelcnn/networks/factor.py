@@ -19,13 +19,12 @@ import tensorflow as tf
 
 from likelihoods.initial import Initial
 from likelihoods.levels import value_of
-from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import FactorConfig, OutputConfig
 from pixelcnn.networks.groups import STRIDES, cut, merged
 from pixelcnn.networks.layers import cast_like, convolved, matmul
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import Hidden, make_output
+from pixelcnn.networks.outputs import Conditionals, Hidden, make_output
 from pixelcnn.networks.pixelcnn import ConditionTerm, PixelCNN, gated, passing
 from replicator.training.rematerialisation import recomputed
 
@@ -62,13 +61,9 @@ class Block(tf.Module):
 
 
 class Factor(tf.Module):
-    """The density of one group given the groups before it, int32 [batch, height, width, channels].
+    """The density of group 2, 3 or 4, int32 [batch, height, width, channels], given those before.
 
-    Args:
-      group: 2, 3 or 4.
-      config: the architecture.
-      output: the distribution of a pixel.
-      vector_channels, map_channels: of the condition; a map holds at least the coordinates.
+    The condition's map holds at least the coordinates.
     """
 
     def __init__(
@@ -122,11 +117,8 @@ class Factor(tf.Module):
     def __call__(self, groups: list, condition: Condition, mode: Mode = EXACT) -> Hidden:
         """Return the ResNet's hidden state at each pixel of a group, [batch, height, width, ...].
 
-        Args:
-          groups: levels of the groups before it, int32 [batch, height, width, channels] each.
-          condition: vector, and a map at the size of the whole image, [batch or 1, 2 height, 2
-            width, map_channels].
-          mode: precision and dropout.
+        The groups before it are levels int32 [batch, height, width, channels] each; the condition's
+        map has the size of the whole image, [batch or 1, 2 height, 2 width, map_channels].
         """
         image = self._merged(groups)
         rows, columns = self.strides
@@ -145,14 +137,7 @@ class Factor(tf.Module):
         return Hidden(x, prediction + matmul(mode.for_prediction(own), self.map_prediction))
 
     def log_prob(self, levels, groups: list, condition: Condition, mode: Mode = EXACT):
-        """Return the log-probability of a whole group, float32 [batch], nats.
-
-        Args:
-          levels: of the group, int32 [batch, height, width, channels].
-          groups: as for a call.
-          condition: as for a call.
-          mode: as for a call.
-        """
+        """Return the log-probability of a group, float32 [batch], nats; see a call."""
         return self.conditionals(levels, groups, condition, mode).nats()
 
     def conditionals(

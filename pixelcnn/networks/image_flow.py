@@ -48,12 +48,7 @@ class AffineOutput(tf.Module):
         self.bias = tf.Variable(start, name="bias")
 
     def __call__(self, hidden, noise) -> FlowOutput:
-        """Return the values of noise float32 [..., channels], with their scales.
-
-        Args:
-          hidden: of each pixel, given the noise of those before it.
-          noise: float32 [..., channels].
-        """
+        """Return values float32 [..., channels] of such noise, with their scales; see `inverse`."""
         location, log_scale, coefficients = self._read(hidden)
         moved = tf.unstack(location, axis=-1)
         for i, (channel, by) in enumerate(self.pairs):
@@ -85,11 +80,7 @@ class AffineOutput(tf.Module):
 class ImageFlow(tf.Module):
     """Flows, one after another, over images [batch, height, width, channels] of any size.
 
-    Args:
-      config: of each flow's stacks, except the number of layers.
-      layers: of each flow.
-      output: levels, channels and the smallest log-scale.
-      others: as for a `PixelCNN`.
+    `layers` are those of each flow, instead of the configuration's.
     """
 
     def __init__(
@@ -143,10 +134,7 @@ class ImageFlow(tf.Module):
     def sample(self, words, condition: Condition, temperature=1.0):
         """Return images, int32 [batch, height, width, channels], in one pass.
 
-        Args:
-          words: uint32 [batch, height, width, at least noise_words].
-          condition: as for a call.
-          temperature: of the noise.
+        The words are uint32 [batch, height, width, at least noise_words].
         """
         noise = counter_noise.logistic_from_bits(words[..., : self.noise_words])
         flowed = self(temperature * noise, condition)
@@ -177,13 +165,8 @@ class ImageFlow(tf.Module):
 
             log P(levels) >= E_u[log p(value + u width)] + numbers log width
 
-        Theis et al. 2016, arXiv 1511.01844, section 3.1.
-
-        Args:
-          levels: int32 [batch, height, width, channels].
-          condition: as for a call.
-          mode: as for a call.
-          seeds: int32 [batch, 2], of u, uniform in (-1/2, 1/2); None: the same u in every image.
+        Theis et al. 2016, arXiv 1511.01844, section 3.1. The seeds, int32 [batch, 2], are those of
+        u, uniform in (-1/2, 1/2); None: the same u in every image.
         """
         shape = levels.shape[1:]
         width = 2.0 / (self.output_config.levels - 1)

@@ -8,11 +8,8 @@ from likelihoods.initial import Initial
 def convolved(x, kernel, strides=1, dilations=(1, 1)):
     """Return the convolution without padding of x [batch, height, width, channels], in x's dtype.
 
-    Args:
-      x: [batch, height, width, channels].
-      kernel: [rows, columns, inputs, outputs].
-      strides: of the output, in both directions.
-      dilations: rows and columns of x between neighbouring taps of the kernel.
+    The kernel is [rows, columns, inputs, outputs]; dilations are the rows and columns of x between
+    neighbouring taps of it.
     """
     if dilations == (1, 1):
         return tf.nn.conv2d(x, cast_like(kernel, x), strides, "VALID")

@@ -6,12 +6,7 @@ import tensorflow as tf
 
 
 class BatchSlice(NamedTuple):
-    """The slice of a batch that a replica holds: `number` of `shares` equal ones.
-
-    Attributes:
-      number: int32 [], from 0.
-      shares: a Python int.
-    """
+    """The slice of a batch that a replica holds: `number`, int32 [], of `shares` equal ones."""
 
     number: tf.Tensor
     shares: int
@@ -40,11 +35,7 @@ class Mode(NamedTuple):
         """Return the units after dropout: a share `rate` of them zero, the rest scaled up.
 
         The mask need not be the same in every compiler, so TensorFlow's own generator draws it.
-
-        Args:
-          units: [...].
-          rate: in [0, 1).
-          place: a number of this layer in the network, so that no two masks are equal.
+        `place` is a number of this layer in the network, so that no two masks are equal.
         """
         if self.seed is None or not rate:
             return units

@@ -13,6 +13,7 @@ from likelihoods import PixelMixture, noise
 from likelihoods.categorical import COLDEST, sample_categorical
 from likelihoods.initial import Initial
 from pixelcnn.networks.config import OutputConfig
+from pixelcnn.networks.groups import cut
 from pixelcnn.networks.layers import matmul
 
 NULL_FLOOR = 1e-5  # the least probability that guidance lets a level have without condition
@@ -21,12 +22,7 @@ START_REACH = 0.25  # how far from the prediction the components start, of the h
 
 
 class Hidden(NamedTuple):
-    """The hidden state of a network at each pixel, which determines the pixel's distribution.
-
-    Attributes:
-      units: [..., units].
-      prediction: float32 [..., channels], a linear prediction of its value.
-    """
+    """The hidden state of pixels: units [..., units], a linear prediction [..., channels]."""
 
     units: tf.Tensor
     prediction: tf.Tensor
@@ -60,32 +56,17 @@ class MixtureOutput(tf.Module):
         return self.likelihood.log_prob(self.parameters(hidden), levels)
 
     def level_probabilities(self, hidden: Hidden, before: list):
-        """Return probabilities float32 [..., levels] of the next channel.
-
-        Args:
-          hidden: of each pixel.
-          before: the channels before it, int32 [...] each.
-        """
+        """Return float32 [..., levels] of the next channel given those before, int32 [...]."""
         return self.likelihood.level_probabilities(self.parameters(hidden), before)
 
     def level_log_probs(self, hidden: Hidden, before: list, temperature=1.0):
-        """Return their logarithms, float32 [..., levels], nats, exact in both tails.
-
-        Args:
-          hidden: as for `level_probabilities`.
-          before: as for `level_probabilities`.
-          temperature: of the distribution, as `sample` takes it.
-        """
+        """Return their logarithms, nats, at a temperature, exact in both tails."""
         return self.likelihood.level_log_probs(self.parameters(hidden), before, temperature)
 
     def sample(self, hidden: Hidden, words, temperature=1.0, guidance=None):
-        """Return pixels, int32 [..., channels], from uint32 [..., noise_words].
+        """Return pixels, int32 [..., channels], from words uint32 [..., noise_words].
 
-        Args:
-          hidden: of each pixel.
-          words: uint32 [..., noise_words].
-          temperature: 1 for the distribution itself, 0 for its mode.
-          guidance: the weight of `sample_guided`; None: the hidden states are of separate images.
+        `guidance` is the weight of `sample_guided`; None: the hidden states are of separate images.
         """
         if guidance is not None:
             return sample_guided(self, hidden, words, temperature, guidance)
@@ -146,33 +127,18 @@ class SoftmaxOutput(tf.Module):
         return total
 
     def level_probabilities(self, hidden: Hidden, before: list):
-        """Return probabilities float32 [..., levels] of the next channel.
-
-        Args:
-          hidden: of each pixel.
-          before: the channels before it, int32 [...] each.
-        """
+        """Return float32 [..., levels] of the next channel given those before, int32 [...]."""
         return tf.nn.softmax(self._logits(hidden, len(before), before))
 
     def level_log_probs(self, hidden: Hidden, before: list, temperature=1.0):
-        """Return their logarithms, float32 [..., levels], nats, exact in both tails.
-
-        Args:
-          hidden: as for `level_probabilities`.
-          before: as for `level_probabilities`.
-          temperature: of the distribution, as `sample` takes it.
-        """
+        """Return their logarithms, nats, at a temperature, exact in both tails."""
         cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
         return tf.nn.log_softmax(self._logits(hidden, len(before), before) / cold)
 
     def sample(self, hidden: Hidden, words, temperature=1.0, guidance=None):
-        """Return pixels, int32 [..., channels], from uint32 [..., noise_words].
+        """Return pixels, int32 [..., channels], from words uint32 [..., noise_words].
 
-        Args:
-          hidden: of each pixel.
-          words: uint32 [..., noise_words].
-          temperature: 1 for the distribution itself, 0 for its mode.
-          guidance: the weight of `sample_guided`; None: the hidden states are of separate images.
+        `guidance` is the weight of `sample_guided`; None: the hidden states are of separate images.
         """
         if guidance is not None:
             return sample_guided(self, hidden, words, temperature, guidance)
@@ -198,17 +164,54 @@ Output = MixtureOutput | SoftmaxOutput
 OUTPUTS: dict[str, type[Output]] = {of.kind: of for of in (MixtureOutput, SoftmaxOutput)}
 
 
+class Conditionals(NamedTuple):
+    """The distribution of every pixel given the pixels before it.
+
+    Attributes:
+      output: reads the hidden states.
+      hidden, levels: of the pixels, levels int32 [rows, height, width, channels]; a row is an
+        image, or a patch of one.
+      images: int32 [], the number of images that the rows belong to; None: one per row.
+      share: ratio of the number of pixels in the whole to these, which are evenly spaced in it.
+      weights: float32 [rows, height, width], the weight of each pixel of a crop; None: all equal.
+    """
+
+    output: Output
+    hidden: Hidden
+    levels: tf.Tensor
+    images: tf.Tensor | None = None
+    share: float = 1.0
+    weights: tf.Tensor | None = None
+
+    def nats(self):
+        """Return the log-probability of these pixels, float32 [images], see `summed`."""
+        return self.summed(self.output.log_prob(self.hidden, self.levels))
+
+    def summed(self, each):
+        """Return the weighted sum over the pixels of each image, times the share, float32 [images].
+
+        The values to sum are float32 [rows, height, width].
+        """
+        if self.weights is not None:
+            each = self.weights * each
+        rows = tf.reduce_sum(each, [1, 2])
+        if self.images is not None:
+            rows = tf.reduce_sum(tf.reshape(rows, [self.images, -1]), 1)
+        return self.share * rows
+
+    def weighted(self, weights) -> "Conditionals":
+        """Return a copy with weights [images, height, width], cut like the images."""
+        if self.images is not None:
+            weights = cut(weights[..., tf.newaxis], self.levels.shape[1])[..., 0]
+        return self._replace(weights=weights)
+
+
 def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):
     """Return pixels of the distribution of `guided_nats`, int32 [2 batch, ..., channels].
 
-    Each is returned twice, for both halves of the batch.
-
-    Args:
-      output: reads the hidden state.
-      hidden: [2 batch, ...], under the conditions and then under the null condition.
-      words: uint32 [2 batch, ..., noise words], the same twice.
-      temperature: see `guided_nats`; 0 takes the most probable level.
-      weight: at least 0.
+    Each is returned twice, for both halves of the batch. The hidden states [2 batch, ...] are under
+    the conditions and then under the null condition; the words uint32 [2 batch, ..., noise words]
+    are the same twice. The temperature 0 takes the most probable level.
     """
     sides = both_sides(hidden)
     drawn: list[tf.Tensor] = []
@@ -222,11 +225,7 @@ def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):
 def guided_log_prob(output: Output, hidden: Hidden, levels, weight):
     """Return the guided log-probability of pixels int32 [batch, ..., channels], float32, nats.
 
-    Args:
-      output: as for `sample_guided`.
-      hidden: as for `sample_guided`.
-      levels: int32 [batch, ..., channels].
-      weight: as for `sample_guided`.
+    The hidden states and the weight are as for `sample_guided`.
     """
     sides, channels = both_sides(hidden), tf.unstack(levels, axis=-1)
     total = 0.0

@@ -21,12 +21,11 @@ import tensorflow as tf
 
 from likelihoods.initial import Initial
 from likelihoods.levels import value_of
-from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.layers import cast_like, convolved, matmul
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import Hidden, make_output
+from pixelcnn.networks.outputs import Conditionals, Hidden, make_output
 from replicator.training.rematerialisation import recomputed
 
 FRONT_ROWS, FRONT_REACH = 3, 3  # rows above that v starts from, columns to each side
@@ -57,11 +56,7 @@ class ConditionTerm(tf.Module):
 
 
 class GatedLayer(tf.Module):
-    """One layer of both stacks.
-
-    Args:
-      dilation: rows and columns between the taps of its convolutions.
-    """
+    """One layer of both stacks; the taps of its convolutions are `dilation` pixels apart."""
 
     def __init__(
         self,
@@ -95,10 +90,8 @@ class GatedLayer(tf.Module):
     def vertical(self, v, term, rows_apart: int):
         """Return a_v [batch, height - rows_apart, width, 2 units] of v [batch, height, width, ...].
 
-        Args:
-          v: [batch, height, width, units].
-          term: of the condition, `V c`.
-          rows_apart: distance between a row of v and the other row that it is combined with.
+        A row of v is combined with the one `rows_apart` above; `term` is that of the condition, `V
+        c`.
         """
         padded = tf.pad(v, [[0, 0], [0, 0], [self.dilation] * 2, [0, 0]])
         apart = (rows_apart, self.dilation)
@@ -133,7 +126,6 @@ class PixelCNN(tf.Module):
       config: the architecture.
       output: the distribution of a pixel.
       vector_channels, map_channels: of the condition; 0: none.
-      initial: initial weights.
       start: weight of the pixel above, and of the one to the left, in the untrained prediction.
       make: makes the layer that reads the hidden state, see `make_output`.
     """
@@ -189,10 +181,8 @@ class PixelCNN(tf.Module):
     def __call__(self, levels, condition: Condition, mode: Mode = EXACT) -> Hidden:
         """Return the hidden state of each pixel given those before, [batch, height, width, ...].
 
-        Args:
-          levels: int32 [batch, height, width, channels].
-          condition: vector [batch, vector_channels], map [batch, height, width, map_channels].
-          mode: precision and dropout.
+        The levels are int32 [batch, height, width, channels]; the condition is a vector [batch,
+        vector_channels] and a map [batch, height, width, map_channels].
         """
         return self.hidden(levels, self.placed(condition, levels), mode)
 
@@ -236,11 +226,7 @@ class PixelCNN(tf.Module):
         return self.output.noise_words
 
     def inputs(self, levels):
-        """Return the image in [-1, 1] with a channel of ones, which tells padding from grey.
-
-        Args:
-          levels: int32, or values float32 [batch, height, width, channels].
-        """
+        """Return levels or float values in [-1, 1], with ones that tell padding from grey."""
         is_values = tf.as_dtype(levels.dtype).is_floating
         values = levels if is_values else value_of(levels, self.output_config.levels)
         return tf.concat([values, tf.ones_like(values[..., :1])], -1)
@@ -276,9 +262,7 @@ class PixelCNN(tf.Module):
 def passing(shape, pixels):
     """Return a linear prediction [rows, columns, channels + 1, channels] of known pixels.
 
-    Args:
-      shape: rows, columns and channels of the prediction.
-      pixels: (row, column, weight) of each; a channel is predicted from the same channel.
+    Each is (row, column, weight); a channel is predicted from the same channel.
     """
     kernel = np.zeros(shape, np.float32)
     for row, column, weight in pixels:

@@ -81,12 +81,8 @@ class ScanRow(NamedTuple):
 def _row(scan: Scan, y, inputs, above):
     """Return the values of row y [batch, width, channels] and the queues of the vertical stack.
 
-    Args:
-      scan: the inputs of every row.
-      y: index of the row.
-      inputs: of the rows above, padded.
-      above: the v that each layer read in the rows above, as far up as it sees, [batch, dilation,
-        width, units] each.
+    `above` has the v that each layer read in the rows above, as far up as it sees, [batch,
+    dilation, width, units] each; `inputs` are those of the rows above, padded.
     """
     network, (batch, width) = scan.network, (tf.shape(inputs)[0], scan.width)
     row, queues = vertical_row(scan, y, inputs, above)
@@ -130,14 +126,8 @@ def next_pixel(
 ) -> tuple[Hidden, list[tf.Tensor]]:
     """Return the hidden state of the pixel in column x, and the queues of the horizontal stack.
 
-    Args:
-      network: the PixelCNN.
-      row: its vertical stack.
-      x: index of the column.
-      left: inputs of the pixels to its left.
-      columns: the h that each layer read in the columns before, as far back as it sees, [batch,
-        dilation, units] each.
-      mode: the precision of the prediction.
+    `left` has the inputs of the pixels to its left; `columns` the h that each layer read in the
+    columns before, as far back as it sees, [batch, dilation, units] each.
     """
     front = network.left(left[:, tf.newaxis], mode)
     h = row.h[:, x] + front.units[:, 0, 0]

@@ -18,7 +18,7 @@ def checkout(tmp_path):
     files = {
         "setup.py": SETUP,
         "a/__init__.py": "x = 1\ny = 2\n",
-        "a/note.txt": "what stands beside it\nBeside, and besides\n",
+        "a/note.txt": 'what stands beside it\nBeside, and besides\n`--beside` and "beside"\n',
         "serving/a.py": "z = 1\n",
         "tests/test_a.py": "t = 1\n" * 5,
         "untracked.py": "u = 1\n" * 9,
@@ -36,7 +36,7 @@ def test_lines_are_counted_by_folder_and_only_of_tracked_files(checkout, monkeyp
     found = {name: value for name, value, _ in house.counts(checkout)}
     assert found["lines of Python outside tests and benchmarks"] == 2 + 2 + 1
     assert found["lines of tests"] == 5 and found["lines of serving"] == 1
-    assert found["lines with the word beside"] == 2
+    assert found['lines with the word "beside"'] == 2
 
 
 def test_the_wheel_has_packages_and_their_data(checkout):

@@ -130,7 +130,6 @@ def parameters_of(distribution, seed=0):
 
 
 def drawn(distribution, count=DRAWS, temperature=1.0):
-    """Symbols [count] of the same parameters."""
     noise = distribution.noise(7, [0], 0, count)[0]
     parameters = np.tile(parameters_of(distribution), (count, 1))
     return distribution.sample(parameters, noise, temperature).numpy()
@@ -237,6 +236,7 @@ def test_a_place_is_drawn_alone_as_in_any_batch(name):
         )
     later = distribution.noise(5, [4, 2], 2, 1)
     np.testing.assert_array_equal(later[:, 0], tf.gather(noise, [4, 2]))
+    np.testing.assert_array_equal(distribution.noise(5, [4], 0, 3)[:, 2], noise[4:5])
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name != "by sample"])

@@ -23,7 +23,6 @@ MEANS = [0.0, 0.625, -1.0, -0.125, 1.5]
 
 
 def single(likelihood, mean, log_scale):
-    """Parameters [2 or 3] of one density."""
     zero_logit = [0.0] if type(likelihood) in MIXTURES else []
     return np.array([*zero_logit, mean, log_scale], np.float32)
 
@@ -91,17 +90,6 @@ def test_probabilities_sum_to_one_at_every_scale_and_mean(kind, levels):
         parameters = np.stack([single(likelihood, mean, scale) for scale in scales])
         total = np.exp(log_probs(likelihood, parameters)).sum(-1)
         np.testing.assert_allclose(total, 1.0, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("kind", "levels"),
-    [(kind, levels) for kind in (LogisticMixture, Categorical) for levels in (2, 256, 2048)]
-    + [(LogisticMixture, 65536)],
-)
-def test_probabilities_of_mixed_outputs_sum_to_one(kind, levels):
-    likelihood = kind(levels)
-    total = np.exp(log_probs(likelihood, example(likelihood))).sum()
-    assert total == pytest.approx(1.0, abs=1e-4)
 
 
 @pytest.mark.parametrize("levels", [2, 256, 65536])
@@ -298,14 +286,6 @@ def test_log_prob_and_sample_compile_to_portable_operations(kind):
         assert "ROOT" in program
         assert "custom-call" not in program
         assert " erf(" not in program
-
-
-@pytest.mark.parametrize("kind", EVERY)
-def test_noise_of_a_chunk_is_a_chunk_of_the_noise(kind):
-    likelihood = kind(256)
-    whole = likelihood.noise(21, [4, 9], 0, 50)
-    assert whole.shape[-1] == likelihood.noise_channels
-    np.testing.assert_array_equal(likelihood.noise(21, [9], tf.constant(30), 20)[0], whole[1, 30:])
 
 
 @pytest.mark.parametrize("kind", CONTINUOUS)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from scipy import special
 
-from likelihoods import LogisticMixture, PixelMixture
+from likelihoods import PixelMixture
 
 COLOURS = np.array(list(itertools.product(range(4), repeat=3)), np.int32)
 SMALL = PixelMixture(levels=4, channels=3, components=3)
@@ -73,16 +73,6 @@ def test_probabilities_of_all_greys_sum_to_one():
 def test_log_prob_follows_the_formula(seed):
     parameters = example(seed=seed)
     np.testing.assert_allclose(np.exp(log_probs(parameters)), reference(parameters), rtol=2e-5)
-
-
-def test_one_channel_is_the_plain_mixture():
-    grey = PixelMixture(levels=16, channels=1, components=5)
-    plain = LogisticMixture(16, 5, grey.min_log_scale)
-    levels = np.arange(16, dtype=np.int32)
-    parameters = np.broadcast_to(example(grey), [16, grey.num_parameters])
-    np.testing.assert_allclose(
-        grey.log_prob(parameters, levels[:, None]), plain.log_prob(parameters, levels), rtol=1e-6
-    )
 
 
 def test_a_channel_owes_nothing_to_the_parameters_of_those_after_it():

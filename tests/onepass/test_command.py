@@ -28,6 +28,7 @@ from pixelcnn import command as image_command
 from pixelcnn import config as image_config
 from pixelcnn import sample_arguments as image_samples
 from pixelcnn.networks.config import FactorConfig
+from pixelcnn.presets import PRESETS as IMAGE_PRESETS
 from replicator.runs.errors import UserError
 from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import command, evaluation_callback, sample_command, training
@@ -94,14 +95,12 @@ def test_a_missing_word_is_asked_for(mistake):
     ("words", "line"),
     [
         (["trian"], "there is no verb `trian`; did you mean `train`?"),
-        (
-            ["train", "wavnet-smoke"],
-            "there is no preset `wavnet-smoke`; did you mean `wavenet-smoke`?",
-        ),
+        (["train", "wavnet-smoke"], "there is no preset `{}`; did you mean `wavenet-smoke`?"),
+        (["train", "pixelcn-smoke"], "there is no preset `{}`; did you mean `pixelcnn-smoke`?"),
     ],
 )
 def test_a_wrong_word_names_the_near_one(mistake, words, line):
-    assert mistake(*words) == line
+    assert mistake(*words) == line.format(words[-1])
 
 
 def test_a_word_that_is_near_none_names_them_all(mistake):
@@ -190,11 +189,8 @@ def test_help_says_the_default_of_every_option(capsys, words):
         *(EvaluateArguments, QuickstartArguments),
         *(image_command.PixelCNNArguments, image_command.MultiscaleArguments),
         *(image_command.EvaluateArguments, image_samples.SampleArguments, card.ExportArguments),
-        *(
-            image_config.DataConfig,
-            image_config.PixelCNNTrainConfig,
-            image_config.MultiscaleTrainConfig,
-        ),
+        *(image_config.ImageRules, image_config.DataConfig, image_config.PixelCNNTrainConfig),
+        image_config.MultiscaleTrainConfig,
         *(image_config.OutputConfig, image_config.ConditioningConfig, image_config.PixelCNNConfig),
         *(image_config.MultiscaleConfig, FactorConfig),
     ],
@@ -220,7 +216,7 @@ def test_every_option_is_explained(kind):
 def test_help_lists_the_presets(capsys, verb):
     onepass.main([verb, "--help"])
     out, _ = capsys.readouterr()
-    presets = PRESETS if verb == "train" else distill.presets.PRESETS
+    presets = [*PRESETS, *IMAGE_PRESETS] if verb == "train" else distill.presets.PRESETS
     assert all(f"\n  {name} " in out for name in presets)
     assert max(len(line) for line in out.splitlines()) <= 100
 
@@ -426,12 +422,6 @@ def test_ctrl_c_before_training_is_one_line_and_130(data, tmp_path, capsys, monk
     monkeypatch.setattr(training, "scan", interrupted)
     assert onepass.main(arguments(data, tmp_path / "run")) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "onepass: interrupted."
-
-
-def test_a_traceback_can_be_asked_for(monkeypatch):
-    monkeypatch.setenv("ONEPASS_TRACEBACK", "1")
-    with pytest.raises(onepass.arguments.UsageError, match="there is no verb"):
-        onepass.main(["x"])
 
 
 # Trained models

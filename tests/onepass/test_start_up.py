@@ -74,8 +74,3 @@ def test_the_watched_packages_are_those_that_a_run_imports():
     command = [sys.executable, "-c", code]
     modules = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert {"tensorflow", "matplotlib", "scipy", "numpy", "PIL", "numba"} <= set(modules)
-
-
-def test_the_version_is_that_of_the_package(capsys):
-    assert onepass.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"onepass {onepass.__version__}\n"

@@ -27,7 +27,6 @@ def density_of(likelihood, channels):
 
 
 def drawn_by(density, sampler):
-    """The images of two classes, one after the other."""
     draw = ImageSampler(density)
     requests = [
         Request((row,), SEED, SIZE, {"label": LABELS[row : row + 1]}, sampler=sampler)

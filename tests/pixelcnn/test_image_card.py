@@ -20,7 +20,6 @@ from replicator.runs.metrics import training_seconds
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """A folder written by `onepass export`."""
     folder = tmp_path_factory.mktemp("exported") / "model"
     words = ["--data-licence", "CC0 of a zoo.", "--note", "On a cold day."]
     words += ["--out", str(folder), "--machine", "an abacus", "--bare"]

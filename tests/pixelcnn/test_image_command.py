@@ -5,7 +5,6 @@ import dataclasses
 import json
 import re
 import shutil
-import sys
 
 import image_runs
 import numpy as np
@@ -22,7 +21,7 @@ from pixelcnn.evaluation import evaluate
 from pixelcnn.networks.config import part_names, sizes_between
 from pixelcnn.presets import PRESETS
 from pixelcnn.sampling.grids import grid, labelled
-from pixelcnn.training import config_from, kind_of
+from pixelcnn.training import config_from
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import to_json
@@ -69,15 +68,6 @@ def test_sample_writes_what_the_model_draws_for_all_classes_in_turn(tmp_path, ca
     np.testing.assert_array_equal(levels_of(tmp_path / "out" / "grid.png"), grid(list(expected)))
     line = capsys.readouterr().out
     assert line.startswith(f"{tmp_path / 'out'}: 4 images of 8x8 pixels in ")
-
-
-def test_one_image_of_one_class_can_be_asked_for(tmp_path):
-    assert sampled("pixelcnn", tmp_path, "--num 1 --label eel") == (
-        0,
-        ["grid.png", "sample_0_0_eel.png"],
-    )
-    expected = model("pixelcnn").generate("eel")[0]
-    np.testing.assert_array_equal(levels_of(tmp_path / "sample_0_0_eel.png"), expected)
 
 
 def test_a_smaller_grid_leaves_nothing_of_a_larger_one_of_its_seed(tmp_path, capsys):
@@ -226,22 +216,10 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
     [
         ("pixelcnn", "--num 0", "`--num` must be at least 1, got 0."),
         ("pixelcnn", "--label fox", "There is no class `fox`; there are cat, dog, eel."),
-        ("pixelcnn", "--label 3", "There is no class 3; there are 0 to 2."),
-        ("pixelcnn", "--size 0", "The size must be at least 1 pixel, got 0."),
         ("pixelcnn", "--guidance -1", "The guidance must be 0 or more and finite, got -1."),
         ("map", "--map MAP --guidance 1", "The model has no null condition to be guided by."),
         ("pixelcnn", "--temperature -1", "`--temperature` must be 0 or more and finite, got -1."),
         ("pixelcnn", "--temperature inf", "`--temperature` must be 0 or more and finite, got inf."),
-        (
-            "pixelcnn",
-            "--temperature 1 0.5",
-            "A PixelCNN has one scale and takes one temperature.",
-        ),
-        (
-            "pixelcnn",
-            "--start SMALL",
-            "A PixelCNN cannot enlarge an image; a multiscale model can.",
-        ),
         ("pixelcnn", "--prime NO", "NO: broken: not a file."),
         ("pixelcnn", "--prime TEXT", "TEXT: broken: not an image that pillow knows."),
         ("pixelcnn", "--prime SMALL", "SMALL: too small: 4x4, wanted 8x8."),
@@ -262,27 +240,9 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
             "`--video` is for a model of another kind; this one has class.",
         ),
         ("multiscale", "--size 12", "The model draws 4, 8 pixels a side, not 12."),
-        (
-            "multiscale",
-            "--temperature 1 1 1",
-            "`temperature` must be one number or 2, got 3.",
-        ),
-        (
-            "multiscale",
-            "--prime LARGE",
-            "Only a PixelCNN can continue from the first pixels of an image.",
-        ),
-        (
-            "multiscale",
-            "--start LARGE",
-            "The image to start from must be square with a side of 4 pixels, got 8x8.",
-        ),
         ("multiscale", "--start NO", "NO: no such file."),
         ("multiscale", "--start TEXT", "TEXT is no image that can be read."),
-        ("text", "", "The model needs a condition: a caption."),
-        ("text", "--caption LONG", "A caption may have 200 characters, got 10,000."),
         ("text", "--label cat", "`--label` is for a model of another kind; this one has text."),
-        ("map", "", "The model needs a condition: a map of labels."),
         ("map", "--map NO", "NO: no such file."),
     ],
 )
@@ -291,7 +251,7 @@ def test_what_cannot_be_drawn_is_one_line_and_no_folder(mistake, tmp_path, kind,
         Image.fromarray(np.zeros([side, side], np.uint8)).save(tmp_path / name, "PNG")
     (tmp_path / "TEXT").write_text("words")
     places = {name: str(tmp_path / name) for name in ("SMALL", "LARGE", "MAP", "TEXT", "NO")}
-    words = [(places | {"LONG": "x" * 10_000}).get(word, word) for word in words.split()]
+    words = [places.get(word, word) for word in words.split()]
     found = mistake("sample", run(kind), "--out", tmp_path / "out", *words)
     assert found.replace(f"{tmp_path}/", "") == line
     assert not (tmp_path / "out").exists()
@@ -436,25 +396,10 @@ def test_help_of_a_verb_says_how_to_get_that_of_its_models(capsys, verb):
     assert out.startswith(f"usage: onepass {verb}") and known[verb] in out
 
 
-def test_help_lists_the_presets_of_images(capsys):
-    assert onepass.main(["train", "--help"]) == 0
-    out = capsys.readouterr().out
-    assert all(f"\n  {name} " in out for name in ["wavenet-smoke", *PRESETS])
-    assert max(map(len, out.splitlines())) <= 100
-
-
 def test_a_preset_counts_the_passes_of_the_base_too():
     preset = PRESETS["multiscale-photos-512"]
     sizes = sizes_between(preset.config.network.base_size, preset.config.data.size)
     assert f" in {sizes[0] ** 2 + 3 * (len(sizes) - 1)} passes (64 of the" in preset.about
-
-
-@pytest.mark.parametrize(
-    ("word", "near"),
-    [("pixelcn-smoke", "pixelcnn-smoke"), ("multiscale-cpu-46", "multiscale-cpu-64")],
-)
-def test_a_wrong_preset_names_the_near_one(mistake, word, near):
-    assert mistake("train", word) == f"there is no preset `{word}`; did you mean `{near}`?"
 
 
 # Presets
@@ -463,7 +408,7 @@ def test_a_wrong_preset_names_the_near_one(mistake, word, near):
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_a_configuration_that_comes_back_from_json(name):
     config = PRESETS[name].config
-    stored = json.loads(json.dumps({"kind": kind_of(config), **to_json(config)}))
+    stored = json.loads(json.dumps({"kind": config.kind, **to_json(config)}))
     assert config_from(stored) == config
     assert name.startswith(stored["kind"])
     if isinstance(config, MultiscaleTrainConfig):
@@ -487,33 +432,6 @@ def test_every_preset_goes_through_the_command_line(name, monkeypatch, mistake):
     (preset, config, _) = seen.pop()
     assert (preset, config.seed, config.optimizer.beta1) == (name, 5, 0.5)
     assert config.output.components == 3
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ("--data.size 12", "`size` must be 4 times a power of two, got 12; 8 and 16 are near"),
-        ("--parts 4 8.5", "`parts` must be of 4, 8.2, 8.3, 8.4, got 8.5"),
-        ("--output.levels 16", "`output.levels` must be 256, by `data.bits`, got 16"),
-        (
-            "--data.channels 3 --output.channels 1",
-            "`output.channels` must be `data.channels`, 3, got 1",
-        ),
-    ],
-)
-def test_options_that_do_not_fit_together_are_one_line(mistake, tmp_path, words, line):
-    run_ = tmp_path / "run"
-    places = ["--data", images(), "--workdir", run_]
-    found = mistake("train", "multiscale-smoke", *places, *words.split())
-    assert line in found and not run_.exists()
-
-
-def test_a_named_data_set_without_its_library_is_one_line(mistake, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    words = ["--data", "tfds:mnist", "--workdir", tmp_path / "run"]
-    line = mistake("train", "pixelcnn-smoke", *words)
-    assert line == "A `tfds:` name needs TensorFlow Datasets: pip install onepass[tfds]"
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,6 @@ def refused(call, *arguments, **options):
 
 
 def off(outputs, relative, draws):
-    """Numbers each moved by up to a relative amount, most of them by all of it."""
     return outputs * (1.0 + relative * np.clip(draws.normal(size=outputs.shape), -1.0, 1.0))
 
 

@@ -27,7 +27,6 @@ NUMBERS = 64  # in a toy
 
 
 def whole_dev(kind, shuffled=0):
-    """All of dev as one batch of arrays."""
     return {k: v.numpy() for k, v in next(iter(dev_of(kind).dev(1000, shuffled))).items()}
 
 
@@ -323,12 +322,6 @@ def test_what_is_asked_for_is_what_is_drawn():
     assert right > left + 5  # and eels 80 levels brighter on the right
 
 
-def test_without_chance_the_seed_does_not_matter():
-    known = model("pixelcnn")
-    still = known.generate(0, seed=1, temperature=0)
-    np.testing.assert_array_equal(known.generate(0, seed=2, temperature=0.0), still)
-
-
 def test_a_multiscale_model_enlarges_the_very_image_that_it_is_given():
     small = np.random.default_rng(0).integers(0, 256, [4, 4, 1]).astype(np.uint8)
     (scales,) = model("multiscale").progressions(0, seed=1, start=small)
@@ -339,11 +332,6 @@ def test_a_multiscale_model_enlarges_the_very_image_that_it_is_given():
     new = np.ones([8, 8], bool)
     new[::2, ::2] = False
     assert np.mean(other[new] != scales[1][new]) > 0.5
-
-
-def test_each_scale_of_an_image_is_the_sub_sample_of_the_next():
-    (scales,) = model("multiscale").progressions("dog", seed=3)
-    np.testing.assert_array_equal(scales[1][::2, ::2], scales[0])
 
 
 def test_a_temperature_can_be_said_for_each_scale():
@@ -371,81 +359,43 @@ def test_a_caption_is_drawn_and_so_is_a_map():
     assert not np.array_equal(first, other)
 
 
-SQUARE = np.zeros([4, 4, 1], np.uint8)
+def grey(*shape):
+    return np.zeros([*shape, 1], np.uint8)
+
+
+SMALLER = "The image to start from must be square with a side of 4 pixels, got "
+HEAT = "`temperature` must be "
+# Of models of classes, class 0 is asked for where nothing is said of the condition.
 REFUSALS = [
     ("pixelcnn", dict(condition=3), "There is no class 3; there are 0 to 2."),
     ("pixelcnn", dict(condition=-1), "There is no class -1; there are 0 to 2."),
     ("pixelcnn", dict(condition="fox"), "There is no class `fox`; there are cat, dog, eel."),
     ("pixelcnn", dict(condition=None), "The model needs a condition: a class."),
     ("pixelcnn", dict(condition=[0, 1]), "`condition` must be one or 1, got 2."),
-    ("pixelcnn", dict(condition=0, size=0), "The size must be at least 1 pixel, got 0."),
-    (
-        "pixelcnn",
-        dict(condition=0, start=SQUARE),
-        "A PixelCNN cannot enlarge an image; a multiscale model can.",
-    ),
-    (
-        "pixelcnn",
-        dict(condition=0, temperature=[1.0, 0.5]),
-        "A PixelCNN has one scale and takes one temperature.",
-    ),
-    (
-        "pixelcnn",
-        dict(condition=0, temperature=-1),
-        "`temperature` must be 0 or more and finite, got -1.0.",
-    ),
-    ("multiscale", dict(condition=0, size=6), "The model draws 4, 8 pixels a side, not 6."),
-    ("multiscale", dict(condition=0, size=16), "The model draws 4, 8 pixels a side, not 16."),
-    (
-        "multiscale",
-        dict(condition=0, given=(SQUARE, 4)),
-        "Only a PixelCNN can continue from the first pixels of an image.",
-    ),
-    (
-        "multiscale",
-        dict(condition=0, start=np.zeros([5, 5, 1], np.uint8)),
-        "The image to start from must be square with a side of 4 pixels, got 5x5.",
-    ),
-    (
-        "multiscale",
-        dict(condition=0, start=np.zeros([4, 8, 1], np.uint8)),
-        "The image to start from must be square with a side of 4 pixels, got 8x4.",
-    ),
-    (
-        "multiscale",
-        dict(condition=0, start=np.zeros([8, 8, 1], np.uint8)),
-        "The image to start from must be square with a side of 4 pixels, got 8x8.",
-    ),
-    (
-        "multiscale",
-        dict(condition=0, temperature=(1.0,) * 3),
-        "`temperature` must be one number or 2, got 3.",
-    ),
-    (
-        "multiscale",
-        dict(condition=0, temperature=(1.0, math.nan)),
-        "`temperature` must be 0 or more and finite, got ",
-    ),
+    ("pixelcnn", dict(size=0), "The size must be at least 1 pixel, got 0."),
+    ("pixelcnn", dict(start=grey(4, 4)), "A PixelCNN cannot enlarge an image"),
+    ("pixelcnn", dict(temperature=[1.0, 0.5]), "A PixelCNN has one scale and takes one"),
+    ("pixelcnn", dict(temperature=-1), HEAT + "0 or more and finite, got -1.0."),
+    ("multiscale", dict(size=6), "The model draws 4, 8 pixels a side, not 6."),
+    ("multiscale", dict(size=16), "The model draws 4, 8 pixels a side, not 16."),
+    ("multiscale", dict(given=(grey(4, 4), 4)), "Only a PixelCNN can continue from the"),
+    ("multiscale", dict(start=grey(5, 5)), SMALLER + "5x5."),
+    ("multiscale", dict(start=grey(4, 8)), SMALLER + "8x4."),
+    ("multiscale", dict(start=grey(8, 8)), SMALLER + "8x8."),
+    ("multiscale", dict(temperature=(1.0,) * 3), HEAT + "one number or 2, got 3."),
+    ("multiscale", dict(temperature=(1.0, math.nan)), HEAT + "0 or more and finite, got "),
     ("text", dict(condition=None), "The model needs a condition: a caption."),
     ("text", dict(condition="x" * 10_000), "A caption may have 200 characters, got 10,000."),
     ("map", dict(condition="cat"), "The model needs a map of labels."),
-    (
-        "map",
-        dict(condition=np.zeros([8, 8], int), size=6),
-        "The condition is a map of 8 pixels a side, not 6.",
-    ),
-    (
-        "video",
-        dict(condition=None),
-        "The model needs a condition: the frames before, an action and a state.",
-    ),
+    ("map", dict(condition=grey(8, 8)[..., 0], size=6), "The condition is a map of 8 pixels"),
+    ("video", dict(condition=None), "The model needs a condition: the frames before, an action"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "value", "line"), REFUSALS)
 def test_what_cannot_be_drawn_is_refused_before_anything_is(kind, value, line):
     # `progressions` itself refuses: its caller has made no folder yet.
-    assert refused(model(kind).progressions, **value).startswith(line)
+    assert refused(model(kind).progressions, **{"condition": 0, **value}).startswith(line)
 
 
 def test_a_condition_for_a_model_that_has_none_is_refused():

@@ -16,7 +16,6 @@ STEPS, CONTEXT = 4, 2
 
 @pytest.fixture
 def clip():
-    """Frames, actions and states of a clip of dev."""
     arrays = image_runs.episodes(2, 2)
     return arrays["frames"][0, 0], arrays["actions"][0], arrays["states"][0]
 
@@ -113,7 +112,6 @@ def test_what_does_not_fit_the_model_is_refused_before_a_frame_is_drawn(clip):
 
 @pytest.fixture
 def sample(monkeypatch):
-    """The words of `onepass sample` of the video model."""
     monkeypatch.setattr(sample_command, "load", lambda path: model("video"))
     return ["sample", str(image_runs.run("video")), "--video", str(image_runs.videos())]
 

@@ -58,7 +58,7 @@ EXPECTED = {
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("primitive", EXPECTED)
 def test_a_primitive_and_its_gradient_are_those_of_numpy(checks, primitive, size):
-    found = checks(primitive)[size]
+    found = checks("primitives")[primitive][size]
     values, gradients = EXPECTED[primitive](found["x"], found["weights"])
     assert len(found["rows"]) == size
     for replica, (value, gradient) in enumerate(found["rows"]):

@@ -171,77 +171,41 @@ def test_the_result_does_not_depend_on_the_threads(tmp_path):
     assert one.names == many.names and one.notes == many.notes
 
 
-def folder_of_one(folder):
-    fill(folder, ["a.png"])
+NOT_KNOWN = "(not an image that pillow knows)"
+SOURCES = {
+    "no such file or folder.": {},
+    "no image file (found 2 .txt, 1 .py).": {"a.txt": b"words", "b.txt": b"", "c.py": b"words"},
+    f"no usable image (left out, broken: 2: a.png {NOT_KNOWN}, b.png {NOT_KNOWN}; skipped, of an "
+    "unknown kind: 1 .txt).": {"a.txt": b"words", "a.png": b"words", "b.png": b"words"},
+    "no image for dev, of 1 in all; train and dev need at least one each.": {"a.png": 8},
+    "no image for dev, of 1 in all (left out, too small: 1: dev/b.png (5x5, wanted 8x8)); train "
+    "and dev need at least one each.": {"train/a.png": 8, "dev/b.png": 5},
+    "class dog has images for dev but none for train.": {
+        **{"train/cat/a.png": 8, "dev/cat/b.png": 8, "dev/dog/c.png": 8}
+    },
+    "has train/ and val/ but no dev/; call the folder of held-out images dev/.": {
+        **{"train/a.png": 8, "val/b.png": 8}
+    },
+}
 
 
-def folder_of_texts(folder):
-    folder.mkdir()
-    for name in ("a.txt", "b.txt", "c.py"):
-        (folder / name).write_text("words")
+@pytest.mark.parametrize("message", SOURCES)
+def test_a_folder_without_usable_images_is_refused_in_one_line(tmp_path, message):
+    source = tmp_path / "source"
+    for name, made in SOURCES[message].items():
+        if isinstance(made, int):
+            fill(source, [name], size=(made, made))
+        else:
+            source.mkdir(exist_ok=True)
+            (source / name).write_bytes(made)
+    assert mistake(source) == f"SOURCE: {message}"
 
 
-def folder_of_broken(folder):
-    folder_of_texts(folder)
-    for name in ("a.png", "b.png"):
-        (folder / name).write_text("words")
-
-
-def folder_with_a_class_of_dev(folder):
-    fill(folder, ["train/cat/a.png", "dev/cat/b.png", "dev/dog/c.png"])
-
-
-def folder_with_val(folder):
-    fill(folder, ["train/a.png", "val/b.png"])
-
-
-def file_of_one_array(path):
-    with open(path, "wb") as file:
+def test_an_empty_folder_and_a_file_of_no_arrays_are_refused_in_one_line(tmp_path):
+    assert mistake(tmp_path) == "SOURCE: no image file (found no file at all)."
+    for content in (b"PK?", b""):
+        (tmp_path / "source").write_bytes(content)
+        assert mistake(tmp_path / "source") == "SOURCE: is not an npz file."
+    with open(tmp_path / "source", "wb") as file:
         np.save(file, [1])
-
-
-def folder_without_dev(folder):
-    fill(folder, ["train/a.png", "dev/b.png"], size=(5, 5))
-    fill(folder, ["train/a.png"])
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda folder: None, "SOURCE: no such file or folder."),
-        (lambda folder: folder.mkdir(), "SOURCE: no image file (found no file at all)."),
-        (folder_of_texts, "SOURCE: no image file (found 2 .txt, 1 .py)."),
-        (
-            folder_of_broken,
-            "SOURCE: no usable image (left out, broken: 2: a.png (not an image that pillow "
-            "knows), b.png (not an image that pillow knows); skipped, of an unknown kind: "
-            "2 .txt, 1 .py).",
-        ),
-        (
-            folder_of_one,
-            "SOURCE: no image for dev, of 1 in all; train and dev need at least one each.",
-        ),
-        (
-            folder_without_dev,
-            "SOURCE: no image for dev, of 1 in all (left out, too small: 1: dev/b.png (5x5, "
-            "wanted 8x8)); train and dev need at least one each.",
-        ),
-        (
-            folder_with_a_class_of_dev,
-            "SOURCE: class dog has images for dev but none for train.",
-        ),
-        (
-            folder_with_val,
-            "SOURCE: has train/ and val/ but no dev/; call the folder of held-out images dev/.",
-        ),
-        (lambda folder: folder.write_text("PK?"), "SOURCE: is not an npz file."),
-        (lambda folder: folder.write_bytes(b""), "SOURCE: is not an npz file."),
-        (
-            file_of_one_array,
-            "SOURCE: is a single array, not an npz file.",
-        ),
-    ],
-)
-def test_a_source_without_usable_images_is_refused_in_one_line(tmp_path, make, message):
-    make(tmp_path / "source")
-    assert mistake(tmp_path / "source") == message
+    assert mistake(tmp_path / "source") == "SOURCE: is a single array, not an npz file."

@@ -284,7 +284,7 @@ def test_only_what_pillow_decodes_by_itself_counts_as_an_image():
     [
         ("size", 0, "`size` must be at least 1, got 0."),
         ("channels", 2, "`channels` must be 1 or 3, got 2."),
-        ("reduce", "best", '`reduce` must be "area" or "subsample", got "best".'),
+        ("reduce", "best", "`reduce` must be area or subsample, got best."),
         ("dev_share", 1.0, "`dev_share` must be in [0, 1), got 1.0."),
     ],
 )

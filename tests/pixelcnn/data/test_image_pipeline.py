@@ -1,11 +1,14 @@
 """Batches of images, and captions as codes."""
 
+import types
+
 import numpy as np
 import pytest
 
-from pixelcnn.data import pipeline
+from pixelcnn.data.batch_sampling import batches_of
 from pixelcnn.data.captions import CODES, NUM_CODES, encode_caption
 from pixelcnn.data.corpus import ImageRules, read_corpus
+from pixelcnn.data.dataset import ImageDataset
 from replicator.runs.errors import UserError
 
 
@@ -43,8 +46,11 @@ def corpus(tmp_path_factory):
     return read_corpus(path, ImageRules(8, 1))
 
 
-def taken(dataset, count):
-    return [{k: v.numpy() for k, v in batch.items()} for batch in dataset.take(count)]
+def drawn(corpus, count, start=0, shard=(0, 1), **settings):
+    """Batches of all that train has."""
+    settings = {"kind": "images", "flip": False, **settings}
+    batch = batches_of(corpus.splits["train"].stored, settings)
+    return [batch(step, *shard) for step in range(start, start + count)]
 
 
 def assert_same(first, second):
@@ -53,19 +59,19 @@ def assert_same(first, second):
         np.testing.assert_array_equal(first[name], second[name])
 
 
-OPTIONS = {"batch_size": 3, "seed": 5, "flip": True, "crop": 5}
+OPTIONS = {"batch_size": 3, "seed": 5, "flip": True, "shift": 1}
 
 
 def test_batches_begun_at_a_step_go_on_as_if_begun_at_the_first(corpus):
-    whole = taken(pipeline.batches(corpus, "train", **OPTIONS), 9)
+    whole = drawn(corpus, 9, **OPTIONS)
     for step in (1, 4, 7):
-        later = taken(pipeline.batches(corpus, "train", start_step=step, **OPTIONS), 2)
+        later = drawn(corpus, 2, start=step, **OPTIONS)
         assert_same(later[0], whole[step])
         assert_same(later[1], whole[step + 1])
 
 
 def test_every_image_comes_once_an_epoch_with_all_that_is_its_own(corpus):
-    batches = taken(pipeline.batches(corpus, "train", batch_size=3, seed=1), 14)
+    batches = drawn(corpus, 14, batch_size=3, seed=1)
     labels = np.concatenate([batch["label"] for batch in batches]).reshape(6, 7)
     assert all(sorted(epoch) == list(range(7)) for epoch in labels.tolist())
     assert len({tuple(epoch) for epoch in labels.tolist()}) > 1
@@ -78,9 +84,9 @@ def test_every_image_comes_once_an_epoch_with_all_that_is_its_own(corpus):
 
 
 def test_a_share_of_conditions_is_dropped_and_nothing_else_changes(corpus):
-    options = {"batch_size": 50, **{name: OPTIONS[name] for name in ("seed", "flip", "crop")}}
-    whole = taken(pipeline.batches(corpus, "train", **options), 8)
-    some = taken(pipeline.batches(corpus, "train", dropout=0.25, **options), 8)
+    options = {"batch_size": 50, **{name: OPTIONS[name] for name in ("seed", "flip", "shift")}}
+    whole = drawn(corpus, 8, **options)
+    some = drawn(corpus, 8, dropout=0.25, **options)
     dropped = np.concatenate([batch["label"] == -1 for batch in some])
     assert 0.17 < dropped.mean() < 0.33
     for before, after in zip(whole, some, strict=True):
@@ -93,19 +99,19 @@ def test_a_share_of_conditions_is_dropped_and_nothing_else_changes(corpus):
 
 
 def test_a_batch_may_be_larger_than_the_corpus(corpus):
-    (batch,) = taken(pipeline.batches(corpus, "train", batch_size=21, seed=1), 1)
+    (batch,) = drawn(corpus, 1, batch_size=21, seed=1)
     assert np.bincount(batch["label"]).tolist() == [3] * 7
 
 
 def test_another_seed_gives_other_batches_and_no_two_examples_share_their_seed(corpus):
-    one, two = (taken(pipeline.batches(corpus, "train", batch_size=3, seed=s), 40) for s in (1, 2))
+    one, two = (drawn(corpus, 40, batch_size=3, seed=s) for s in (1, 2))
     assert any(np.any(a["label"] != b["label"]) for a, b in zip(one, two, strict=True))
     seeds = {tuple(seed) for batch in one + two for seed in batch["seed"].tolist()}
     assert len(seeds) == 240
 
 
 def test_half_of_the_images_are_mirrored_with_their_maps(corpus):
-    batches = taken(pipeline.batches(corpus, "train", batch_size=50, seed=3, flip=True), 4)
+    batches = drawn(corpus, 4, batch_size=50, seed=3, flip=True)
     levels = np.concatenate([batch["levels"] for batch in batches])
     mirrored = levels[:, 7, 0, 0] == 70
     assert 70 < np.sum(mirrored) < 130
@@ -114,16 +120,8 @@ def test_half_of_the_images_are_mirrored_with_their_maps(corpus):
     np.testing.assert_array_equal(maps, levels[..., 0])
 
 
-def test_crops_come_from_every_place(corpus):
-    batches = taken(pipeline.batches(corpus, "train", batch_size=50, seed=3, crop=6), 4)
-    levels = np.concatenate([batch["levels"] for batch in batches])
-    assert levels.shape == (200, 6, 6, 1)
-    assert set(levels[:, 5, 0, 0].tolist()) == {0, 10, 20}
-    assert np.all(np.diff(levels[..., 0], axis=2) == 10)
-
-
 def test_images_are_moved_to_every_place_with_their_maps_and_their_edges_go_on(corpus):
-    batches = taken(pipeline.batches(corpus, "train", batch_size=50, seed=3, shift=2), 4)
+    batches = drawn(corpus, 4, batch_size=50, seed=3, shift=2)
     levels = np.concatenate([batch["levels"] for batch in batches])
     assert levels.shape == (200, 8, 8, 1)
     columns = levels[:, 0, :, 0] - levels[:, 0, :, 0].min(1, keepdims=True)
@@ -134,39 +132,22 @@ def test_images_are_moved_to_every_place_with_their_maps_and_their_edges_go_on(c
     np.testing.assert_array_equal(maps, levels[..., 0])
 
 
-def test_whole_gives_every_image_once_in_order(corpus):
-    batches = [{k: v.numpy() for k, v in b.items()} for b in pipeline.whole(corpus, "train", 3)]
-    assert [len(batch["label"]) for batch in batches] == [3, 3, 1]
+def test_dev_gives_every_image_once_in_order(corpus):
+    config = types.SimpleNamespace(conditioning=types.SimpleNamespace(kind="class"))
+    dataset = ImageDataset(config, corpus).dev(2)
+    batches = [{k: v.numpy() for k, v in batch.items()} for batch in dataset]
+    assert [len(batch["label"]) for batch in batches] == [2, 1]
     levels = np.concatenate([batch["levels"] for batch in batches])
-    np.testing.assert_array_equal(levels, corpus.splits["train"].images)
-    assert batches[0].keys() == taken(pipeline.batches(corpus, "dev", **OPTIONS), 1)[0].keys()
+    np.testing.assert_array_equal(levels, corpus.splits["dev"].images)
+    assert batches[0].keys() == drawn(corpus, 1, **OPTIONS)[0].keys()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0."),
-        ({"start_step": -1}, "`start_step` must be at least 0, got -1."),
-        ({"crop": 9}, "`crop` must be in [1, 8], got 9."),
-        ({"crop": 6, "shift": 2}, "`shift` must be 0 with a crop, got 2."),
-        ({"split": "test"}, "`split` must be train or dev, got test."),
-    ],
-)
-def test_impossible_batches_are_refused(corpus, options, message):
-    with pytest.raises(ValueError) as caught:
-        pipeline.batches(corpus, **{"split": "train", "batch_size": 2, "seed": 0, **options})
-    assert str(caught.value) == message
-
-
-@pytest.mark.parametrize(("parts", "moved"), [(2, {"crop": 5}), (3, {"shift": 1})])
-def test_parts_of_a_batch_are_the_rows_of_the_whole(corpus, parts, moved):
-    options = {"batch_size": 6, "seed": 3, "start_step": 2, "flip": True, **moved}
-    (whole,) = taken(pipeline.batches(corpus, "train", **options), 1)
-    shards = [
-        taken(pipeline.batches(corpus, "train", **options, shard_index=i, num_shards=parts), 1)[0]
-        for i in range(parts)
-    ]
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts_of_a_batch_are_the_rows_of_the_whole(corpus, parts):
+    options = {"batch_size": 6, "seed": 3, "start": 2, "flip": True, "shift": 1}
+    (whole,) = drawn(corpus, 1, **options)
+    shards = [drawn(corpus, 1, **options, shard=(i, parts))[0] for i in range(parts)]
     for name, rows in whole.items():
         np.testing.assert_array_equal(np.concatenate([shard[name] for shard in shards]), rows)
     with pytest.raises(ValueError, match="`batch_size` must be a multiple of `num_shards` 4"):
-        pipeline.batches(corpus, "train", **options, num_shards=4)
+        drawn(corpus, 1, **options, shard=(0, 4))

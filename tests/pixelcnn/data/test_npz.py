@@ -59,73 +59,48 @@ class Trap:
 IMAGES = noise(4, 8, 8)
 
 
+AXES = "`images` must be [n, height, width], with 1 or 3 channels after them if any, got "
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"pictures": IMAGES}, "SOURCE: has no array `images`."),
-        ({"images": IMAGES / 255}, "SOURCE: `images` must be uint8 or uint16, got float64."),
+        ({"images": IMAGES / 255}, "`images` must be uint8 or uint16, got float64."),
+        ({"images": IMAGES[0]}, AXES + "[8, 8]."),
+        ({"images": noise(4, 3, 8, 8)}, AXES + "[4, 3, 8, 8]."),
+        ({"images": IMAGES[:0]}, "`images` holds no image."),
+        ({"images": IMAGES[:, 1:]}, "its images are 8x7, smaller than 8x8."),
+        ({"labels": np.arange(5)}, "`labels` must have the shape [4], got [5]."),
+        ({"labels": np.eye(4, dtype=int)}, "`labels` must have the shape [4], got [4, 4]."),
+        ({"labels": np.zeros(4)}, "`labels` must be whole numbers, got float64."),
         (
-            {"images": IMAGES[0]},
-            "SOURCE: `images` must be [n, height, width], with 1 or 3 channels after them if any, "
-            "got [8, 8].",
+            {"labels": np.arange(4), "classes": ["a", "b"]},
+            "`labels` must be in [0, 2), got 0 to 3.",
         ),
+        ({"labels": [0, 1, 2, 2**40]}, "`labels` must be in [0, 100000), got 0 to 1099511627776."),
+        ({"classes": ["a", "a"]}, "`classes` has a name twice."),
+        ({"names": ["a"]}, "`names` must have the shape [4], got [1]."),
         (
-            {"images": noise(4, 3, 8, 8)},
-            "SOURCE: `images` must be [n, height, width], with 1 or 3 channels after them if any, "
-            "got [4, 3, 8, 8].",
+            {"captions": ["a", "b", "x" * 300, "d"]},
+            "`captions` at 2: A caption may have 200 characters, got 300.",
         ),
-        ({"images": IMAGES[:0]}, "SOURCE: `images` holds no image."),
-        ({"images": IMAGES[:, 1:]}, "SOURCE: its images are 8x7, smaller than 8x8."),
-        (
-            {"images": IMAGES, "labels": np.arange(5)},
-            "SOURCE: `labels` must have the shape [4], got [5].",
-        ),
-        (
-            {"images": IMAGES, "labels": np.eye(4, dtype=int)},
-            "SOURCE: `labels` must have the shape [4], got [4, 4].",
-        ),
-        (
-            {"images": IMAGES, "labels": np.zeros(4)},
-            "SOURCE: `labels` must be whole numbers, got float64.",
-        ),
-        (
-            {"images": IMAGES, "labels": np.array([0, 1, 2, 3]), "classes": np.array(["a", "b"])},
-            "SOURCE: `labels` must be in [0, 2), got 0 to 3.",
-        ),
-        (
-            {"images": IMAGES, "labels": np.array([0, 1, 2, 2**40])},
-            "SOURCE: `labels` must be in [0, 100000), got 0 to 1099511627776.",
-        ),
-        (
-            {"images": IMAGES, "labels": np.arange(2).repeat(2), "classes": np.array(["a", "a"])},
-            "SOURCE: `classes` has a name twice.",
-        ),
-        (
-            {"images": IMAGES, "names": np.array(["a"])},
-            "SOURCE: `names` must have the shape [4], got [1].",
-        ),
-        (
-            {"images": IMAGES, "captions": np.array(["a", "b", "x" * 300, "d"])},
-            "SOURCE: `captions` at 2: A caption may have 200 characters, got 300.",
-        ),
-        (
-            {"images": IMAGES, "captions": np.array(["a", "b", "c", ""])},
-            "SOURCE: `captions` is empty at 3.",
-        ),
-        (
-            {"images": IMAGES, "maps": noise(4, 8, 7)},
-            "SOURCE: `maps` must have the shape [4, 8, 8], got [4, 8, 7].",
-        ),
+        ({"captions": ["a", "b", "c", ""]}, "`captions` is empty at 3."),
+        ({"maps": noise(4, 8, 7)}, "`maps` must have the shape [4, 8, 8], got [4, 8, 7]."),
+        ({"maps": np.full([4, 8, 8], -1)}, "`maps` must be in [0, 100000), got -1 to -1."),
         (
             {"images": np.array([Trap()])},
-            "SOURCE: `images` cannot be read (Object arrays cannot be loaded when "
-            "allow_pickle=False).",
+            "`images` cannot be read (Object arrays cannot be loaded when allow_pickle=False).",
         ),
     ],
 )
 def test_a_wrong_npz_file_is_named_in_one_line(tmp_path, arrays, message):
-    np.savez(tmp_path / "a.npz", **arrays)
-    assert mistake(tmp_path / "a.npz", GREY) == message
+    np.savez(tmp_path / "a.npz", **{"images": IMAGES, **arrays})
+    assert mistake(tmp_path / "a.npz", GREY) == f"SOURCE: {message}"
+
+
+def test_a_file_without_images_is_named_in_one_line(tmp_path):
+    np.savez(tmp_path / "a.npz", pictures=IMAGES)
+    assert mistake(tmp_path / "a.npz", GREY) == "SOURCE: has no array `images`."
 
 
 def test_every_cut_of_an_npz_file_is_refused_in_one_line(tmp_path):

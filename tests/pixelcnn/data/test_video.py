@@ -1,10 +1,15 @@
 """Episodes as examples of a next frame, with the actions that are theirs or another's."""
 
+import dataclasses
+import types
+
 import numpy as np
 import pytest
 
+from pixelcnn.data.batch_sampling import batches_of
 from pixelcnn.data.corpus import DataError, ImageRules
-from pixelcnn.data.video import read_episodes, video_batches, whole_video
+from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.data.video import read_episodes
 
 EPISODES, VIEWS, STEPS = 4, 3, 6
 
@@ -34,6 +39,20 @@ def video(folder):
     return read_episodes(folder)
 
 
+def dataset_of(video, context=2, split="train"):
+    """The data set whose dev is a split of the video."""
+    config = types.SimpleNamespace(conditioning=types.SimpleNamespace(context_frames=context))
+    return ImageDataset(config, dataclasses.replace(video, splits={"dev": video.splits[split]}))
+
+
+def drawn(video, count, start=0, shard=(0, 1), **settings):
+    """Batches of train, one after another."""
+    settings = {"kind": "video", "context": 2, "jitter": 0.0, **settings}
+    batch = batches_of(video.splits["train"].stored, settings)
+    batches = [batch(step, *shard) for step in range(start, start + count)]
+    return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+
+
 def joined(dataset):
     batches = [{k: v.numpy() for k, v in batch.items()} for batch in dataset]
     return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
@@ -60,7 +79,7 @@ def test_a_channel_that_never_moves_is_zero(video):
 
 
 def test_every_frame_with_a_past_comes_with_the_past_and_actions_of_its_own(video):
-    batch = joined(whole_video(video, "dev", 5, context=2))
+    batch = joined(dataset_of(video, split="dev").dev(5))
     assert len(batch["levels"]) == 2 * VIEWS * (STEPS - 2)
     episode, view, step = batch["levels"][:, 0, 0].T
     places = set(zip(episode.tolist(), view.tolist(), step.tolist(), strict=True))
@@ -77,8 +96,8 @@ def test_every_frame_with_a_past_comes_with_the_past_and_actions_of_its_own(vide
 
 @pytest.mark.parametrize("seed", range(5))
 def test_shuffled_actions_are_all_used_and_nobody_keeps_their_own(video, seed):
-    own = joined(whole_video(video, "train", 7))
-    other = joined(whole_video(video, "train", 7, shuffle_actions=True, seed=seed))
+    own = joined(dataset_of(video).dev(7))
+    other = joined(dataset_of(video).dev(7, 1 + seed))
     for name in ("levels", "past", "seed"):
         np.testing.assert_array_equal(own[name], other[name])
     first, second = raw_actions(video, own), raw_actions(video, other)
@@ -89,10 +108,7 @@ def test_shuffled_actions_are_all_used_and_nobody_keeps_their_own(video, seed):
 
 def test_jitter_moves_what_the_arm_did_by_its_standard_deviations_and_nothing_else(video):
     options = {"batch_size": 8, "seed": 3, "context": 2}
-    still, moved = (
-        joined(video_batches(video, "train", jitter=jitter, **options).take(40))
-        for jitter in (0.0, 0.5)
-    )
+    still, moved = (drawn(video, 40, jitter=jitter, **options) for jitter in (0.0, 0.5))
     for name in ("levels", "past", "seed"):
         np.testing.assert_array_equal(still[name], moved[name])
     action, state = (moved[name] - still[name] for name in ("action", "state"))
@@ -103,45 +119,37 @@ def test_jitter_moves_what_the_arm_did_by_its_standard_deviations_and_nothing_el
 
 def test_jitter_of_a_batch_does_not_depend_on_where_training_began(video):
     options = {"batch_size": 5, "seed": 9, "jitter": 0.3}
-    whole = joined(video_batches(video, "train", **options).take(3))
-    last = joined(video_batches(video, "train", start_step=2, **options).take(1))
+    whole = drawn(video, 3, **options)
+    last = drawn(video, 1, start=2, **options)
     for name in ("action", "state"):
         np.testing.assert_array_equal(whole[name][10:], last[name])
 
 
 @pytest.mark.parametrize("parts", [2, 4])
 def test_parts_of_a_batch_are_the_rows_of_the_whole(video, parts):
-    options = {"batch_size": 8, "seed": 3, "start_step": 2, "jitter": 0.1}
-    whole = joined(video_batches(video, "train", **options).take(1))
-    shards = [
-        joined(video_batches(video, "train", **options, shard_index=i, num_shards=parts).take(1))
-        for i in range(parts)
-    ]
+    options = {"batch_size": 8, "seed": 3, "start": 2, "jitter": 0.1}
+    whole = drawn(video, 1, **options)
+    shards = [drawn(video, 1, **options, shard=(i, parts)) for i in range(parts)]
     for name, rows in whole.items():
         np.testing.assert_array_equal(np.concatenate([shard[name] for shard in shards]), rows)
 
 
 def test_another_seed_shuffles_otherwise(video):
-    one, two, again = (
-        joined(whole_video(video, "train", 7, shuffle_actions=True, seed=seed))["action"]
-        for seed in (1, 2, 1)
-    )
+    one, two, again = (joined(dataset_of(video).dev(7, 1 + seed))["action"] for seed in (1, 2, 1))
     assert np.any(one != two)
     np.testing.assert_array_equal(one, again)
 
 
 def test_batches_begun_at_a_step_go_on_as_if_begun_at_the_first(video):
     options = {"batch_size": 5, "seed": 9, "context": 3}
-    whole = list(video_batches(video, "train", **options).take(6))
-    later = list(video_batches(video, "train", start_step=4, **options).take(2))
-    for expected, found in zip(whole[4:], later, strict=True):
-        for name in expected:
-            np.testing.assert_array_equal(expected[name], found[name])
+    whole = drawn(video, 6, **options)
+    for name, later in drawn(video, 2, start=4, **options).items():
+        np.testing.assert_array_equal(whole[name][20:], later)
 
 
 def test_an_epoch_of_batches_holds_every_frame_with_a_past(video):
     count = EPISODES * VIEWS * (STEPS - 2)
-    batch = joined(video_batches(video, "train", batch_size=count // 4, seed=2).take(4))
+    batch = drawn(video, 4, batch_size=count // 4, seed=2)
     found = {tuple(place) for place in batch["levels"][:, 0, 0].tolist()}
     assert len(found) == count
     np.testing.assert_array_equal(
@@ -160,42 +168,40 @@ def test_frames_are_reduced_by_the_rules(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda a: a.pop("states"), "a_train.npz: has no array `states`."),
+        (lambda a: {"states": None}, "has no array `states`."),
         (
-            lambda a: a.update(frames=a["frames"][:, 0]),
-            "a_train.npz: `frames` must have the shape [any, any, any, any, any, 3], "
-            "got [4, 6, 8, 8, 3].",
+            lambda a: {"frames": a["frames"][:, 0]},
+            "`frames` must have the shape [any, any, any, any, any, 3], got [4, 6, 8, 8, 3].",
         ),
+        (lambda a: {"frames": a["frames"] / 255}, "`frames` must be uint8, got float64."),
+        (lambda a: {"frames": a["frames"][:0]}, "`frames` is empty, [0, 3, 6, 8, 8, 3]."),
         (
-            lambda a: a.update(frames=a["frames"] / 255),
-            "a_train.npz: `frames` must be uint8, got float64.",
+            lambda a: {"actions": a["actions"][:, 1:]},
+            "`actions` must have the shape [4, 6, any], got [4, 5, 2].",
         ),
-        (
-            lambda a: a.update(frames=a["frames"][:0], actions=a["actions"][:0]),
-            "a_train.npz: `frames` is empty, [0, 3, 6, 8, 8, 3].",
-        ),
-        (
-            lambda a: a.update(actions=a["actions"][:, 1:]),
-            "a_train.npz: `actions` must have the shape [4, 6, any], got [4, 5, 2].",
-        ),
-        (
-            lambda a: a["states"].fill(np.nan),
-            "a_train.npz: `states` has a value that is not finite.",
-        ),
-        (
-            lambda a: a.update(actions=a["actions"][..., :1]),
-            "a_train.npz and a_dev.npz: `actions` end in [1] and [2].",
-        ),
+        (lambda a: {"states": np.nan * a["states"]}, "`states` has a value that is not finite."),
+        (lambda a: {"states": a["states"].astype(int)}, "`states` must be floats, got int64."),
     ],
 )
 def test_wrong_episodes_are_named_in_one_line(tmp_path, change, message):
-    train = arrays()
-    change(train)
-    np.savez(tmp_path / "a_train.npz", **train)
-    np.savez(tmp_path / "a_dev.npz", **arrays(1))
+    train = arrays() | change(arrays())
+    kept = {name: array for name, array in train.items() if array is not None}
+    assert refusal(tmp_path, kept) == f"a_train.npz: {message}"
+
+
+def test_files_of_other_actions_are_named_in_one_line(tmp_path):
+    train = arrays() | {"actions": arrays()["actions"][..., :1]}
+    message = "a_train.npz and a_dev.npz: `actions` end in [1] and [2]."
+    assert refusal(tmp_path, train) == message
+
+
+def refusal(folder, train):
+    """What is said of a folder of these arrays for train."""
+    np.savez(folder / "a_train.npz", **train)
+    np.savez(folder / "a_dev.npz", **arrays(1))
     with pytest.raises(DataError) as caught:
-        read_episodes(tmp_path)
-    assert str(caught.value).replace(f"{tmp_path}/", "") == message
+        read_episodes(folder)
+    return str(caught.value).replace(f"{folder}/", "")
 
 
 def test_a_folder_without_episodes_is_refused(tmp_path):
@@ -204,7 +210,8 @@ def test_a_folder_without_episodes_is_refused(tmp_path):
             read_episodes(path)
 
 
-@pytest.mark.parametrize("context", [0, STEPS])
-def test_a_context_that_leaves_nothing_to_draw_is_refused(video, context):
-    with pytest.raises(ValueError, match=rf"`context` must be in \[1, 6\), got {context}\."):
-        video_batches(video, "train", batch_size=1, seed=0, context=context)
+def test_a_context_that_leaves_nothing_to_draw_is_refused(folder):
+    conditioning = types.SimpleNamespace(kind="video", context_frames=STEPS)
+    config = types.SimpleNamespace(conditioning=conditioning, data=None)
+    with pytest.raises(ValueError, match=r"`context_frames` must be in \[1, 6\), got 6\."):
+        ImageDataset.read(folder, config)

@@ -9,15 +9,15 @@ from likelihoods.initial import Initial
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS, NUM_CODES, encode_caption
 from pixelcnn.networks.caption_encoder import AveragedGRU, word_rows
 from pixelcnn.networks.conditioning import (
+    FORGET_BIAS,
     NONE,
     VIDEO_VECTOR_CHANNELS,
     CaptionMap,
     Conditioner,
+    ConvLSTM,
     check_label,
 )
 from pixelcnn.networks.config import ConditioningConfig
-from pixelcnn.networks.conv_lstm import FORGET_BIAS, ConvLSTM
-from pixelcnn.networks.groups import subsampled
 from replicator.runs.errors import UserError
 
 BATCH, SIZE = 3, 8
@@ -306,45 +306,6 @@ def test_the_convolutional_lstm_carries_what_moves_sideways():
     np.testing.assert_array_equal(np.abs(seen).max(-1) > 0, np.abs(np.arange(9) - 4) <= 3)
 
 
-def test_a_sub_sampled_map_keeps_the_upper_left_pixel_of_each_block():
-    rows, columns = np.indices([8, 8])
-    places = tf.constant(np.stack([rows, columns], -1)[None], tf.float32)
-    np.testing.assert_array_equal(subsampled(places, 2)[0], [[[0, 0], [0, 4]], [[4, 0], [4, 4]]])
-    np.testing.assert_array_equal(subsampled(places, 8), places)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            dict(kind="words"),
-            "`kind` must be one of none, class, text, map, video, got words.",
-        ),
-        (dict(classes=-1), "`classes` must be 0 or more, got -1."),
-        (dict(action_channels=-2), "`action_channels` must be 0 or more, got -2."),
-        (dict(state_channels=-2), "`state_channels` must be 0 or more, got -2."),
-        (dict(text_map_channels=-1), "`text_map_channels` must be 0 or more, got -1."),
-        (dict(text_unit="line"), "`text_unit` must be character or word, got line."),
-        (dict(text_channels=0), "`text_channels` must be at least 1, got 0."),
-        (dict(map_channels=0), "`map_channels` must be at least 1, got 0."),
-        (dict(context_frames=0), "`context_frames` must be at least 1, got 0."),
-        (dict(picture_channels=2), "`picture_channels` must be 1 or 3, got 2."),
-        (dict(dropout=1.0), "`dropout` must be in [0, 1), got 1.0."),
-        (
-            dict(kind="map", classes=2, dropout=0.1),
-            "`dropout` must be 0 but for kind class or text, got 0.1.",
-        ),
-        (dict(levels=1), "`levels` must be between 2 and 4194304, got 1."),
-        (dict(kind="class"), "`classes` must be at least 1 for kind class, got 0."),
-        (dict(kind="map"), "`classes` must be at least 1 for kind map, got 0."),
-    ],
-)
-def test_an_impossible_configuration_is_named(fields, message):
-    with pytest.raises(ValueError) as error:
-        Conditioner(ConditioningConfig(**fields), Initial(0))
-    assert str(error.value) == message
-
-
 @pytest.mark.parametrize(
     ("kind", "lost"),
     [("text", "caption"), ("map", "map"), ("video", "past"), ("video", "action")],
@@ -355,53 +316,29 @@ def test_what_the_batch_lacks_is_named(kind, lost):
         conditioner_of(kind)(batch)
 
 
-def test_an_empty_batch_is_named():
-    conditioner = Conditioner(ConditioningConfig(kind="class", classes=2), Initial(0))
-    with pytest.raises(ValueError) as error:
-        conditioner({})
-    assert str(error.value) == "`batch` must have `label` for kind class, got nothing."
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "shape", "message"),
     [
         ("video", "past", (3, 2, 6, 8, 3), "The height of `past` must be a multiple of 4, got 6."),
         ("video", "past", (3, 2, 8, 5, 3), "The width of `past` must be a multiple of 4, got 5."),
-        (
-            "video",
-            "past",
-            (3, 4, 8, 8, 3),
-            "`past` must have the shape [any, 2, any, any, 3], got (3, 4, 8, 8, 3).",
-        ),
-        (
-            "video",
-            "action",
-            (3, 2, 7),
-            "`action` must have the shape [any, 2, 2], got (3, 2, 7).",
-        ),
-        (
-            "map",
-            "map",
-            (3, 8, 8, 1),
-            "`map` must have the shape [any, any, any], got (3, 8, 8, 1).",
-        ),
-        ("text", "caption", (201,), "`caption` must have the shape [any, any], got (201,)."),
+        ("video", "past", (3, 4, 8, 8, 3), "[any, 2, any, any, 3], got (3, 4, 8, 8, 3)."),
+        ("video", "action", (3, 2, 7), "[any, 2, 2], got (3, 2, 7)."),
+        ("map", "map", (3, 8, 8, 1), "[any, any, any], got (3, 8, 8, 1)."),
+        ("text", "caption", (201,), "[any, any], got (201,)."),
     ],
 )
 def test_what_has_another_shape_is_named(kind, name, shape, message):
     array = tf.zeros(shape, tf.float32 if name == "action" else tf.int32)
     with pytest.raises(ValueError) as error:
         conditioner_of(kind)(batch_of(kind) | {name: array})
-    assert str(error.value) == message
+    prefix = f"`{name}` must have the shape " if message.startswith("[") else ""
+    assert str(error.value) == prefix + message
 
 
 @pytest.mark.parametrize("label", [-1, 10, 12])
 def test_a_label_that_is_no_class_is_named(label):
+    check_label(0, 10)
+    check_label(9, 10)
     with pytest.raises(UserError) as error:
         check_label(label, 10)
     assert str(error.value) == f"There is no class {label}; there are 0 to 9."
-
-
-@pytest.mark.parametrize("label", [0, 9])
-def test_a_label_that_is_a_class_passes(label):
-    check_label(label, 10)

@@ -192,9 +192,3 @@ def test_a_model_may_be_all_flow():
     assert image.shape == [2, 4, 4, 1]
     nats = model.nats(image_of(2, 4, 4), Condition(tf.one_hot([0, 1], 2)))
     assert nats.keys() == {"4"} and np.isfinite(nats["4"]).all()
-
-
-@pytest.mark.parametrize("layers", [(0,), (2, 0)])
-def test_flows_have_layers(layers):
-    with pytest.raises(ValueError, match=r"^`base_flows` must be at least 1 layer each"):
-        MultiscaleConfig(base_flows=layers)

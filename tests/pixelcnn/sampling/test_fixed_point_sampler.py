@@ -6,7 +6,7 @@ import heapq
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_networks import condition_of, image_of, output_of, pixelcnn_of
+from image_networks import KINDS, condition_of, image_of, network_of, output_of, pixelcnn_of
 from marks import some_slow
 
 from pixelcnn.networks.conditioning import NONE, Condition
@@ -18,22 +18,8 @@ from pixelcnn.sampling.fixed_point_sampler import (
 )
 from pixelcnn.sampling.pixelcnn_sampler import Prefix, image_words, sample
 
-KINDS = {
-    "grey mixture, conditioned": dict(output=("logistic", 1, 256), vector=3, map_=2),
-    "colour mixture": dict(output=("logistic", 3, 256), layers=1),
-    "grey mixture, dilated": dict(output=("logistic", 1, 256), layers=3, dilations=(2, 1)),
-    "grey softmax, without coordinates": dict(output=("softmax", 1, 16), coordinates=False),
-    "colour softmax, conditioned": dict(output=("softmax", 3, 16), vector=2, map_=1),
-}
 HEIGHT, WIDTH, BATCH, MOST = 9, 6, 2, 5
 PIXELS = HEIGHT * WIDTH
-
-
-@functools.cache
-def network_of(kind):
-    """A network of a kind."""
-    fields = dict(KINDS[kind])
-    return pixelcnn_of(output_of(*fields.pop("output")), **fields)
 
 
 @functools.cache

@@ -32,7 +32,6 @@ SIZE, CHANNELS = 8, (3, 2)
 
 
 def outputs_of(model):
-    """The output of every part, base first."""
     factors = model.factors.values()
     return [model.base.output, *((f.output or f.shallow.output) for f in factors)]
 
@@ -46,7 +45,6 @@ def inputs_of(model, size, seed=5, rows=(0, 1, 2), temperature=1.0):
 
 
 def plain_inputs(model, size, rows=(0, 4)):
-    """What images without a condition are drawn from."""
     return SamplingInputs(
         multiscale_words(model, 1, list(rows), size), NONE, temperatures_of(1.0, 4)
     )

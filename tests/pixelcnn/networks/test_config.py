@@ -1,0 +1,63 @@
+"""A configuration of a network that cannot be is refused, by field, rule and value."""
+
+import dataclasses
+
+import pytest
+
+from likelihoods.initial import Initial
+from pixelcnn.networks.conditioning import Conditioner
+from pixelcnn.networks.config import (
+    ConditioningConfig,
+    FactorConfig,
+    MultiscaleConfig,
+    OutputConfig,
+    PixelCNNConfig,
+)
+
+AT_LEAST = {
+    (PixelCNNConfig, 1): "layers units output_units",
+    (FactorConfig, 1): "blocks units output_units shallow_layers shallow_units",
+    (OutputConfig, 1): "components softmax_units",
+    (ConditioningConfig, 1): "text_channels map_channels context_frames",
+    (ConditioningConfig, 0): "classes action_channels state_channels text_map_channels jitter",
+}
+RULES = [
+    (PixelCNNConfig, {"dilations": ()}, "`dilations` must be one or more numbers of at least 1"),
+    (PixelCNNConfig, {"dilations": (1, 0)}, "of at least 1, got (1, 0)."),
+    (PixelCNNConfig, {"dropout": 1.0}, "`dropout` must be in [0, 1), got 1.0."),
+    (OutputConfig, {"channels": 2}, "`channels` must be 1 or 3, got 2."),
+    (OutputConfig, {"levels": 65537}, "`levels` must be between 2 and 65536, got 65537."),
+    (OutputConfig, {"likelihood": "softmax", "levels": 257}, "between 2 and 256, got 257."),
+    (FactorConfig, {"patch": 3}, "`patch` must be 2, 4 or 8, got 3."),
+    (FactorConfig, {"dropout": -0.1}, "`dropout` must be in [0, 1), got -0.1."),
+    (MultiscaleConfig, {"base_size": 3}, "`base_size` must be 2, 4, 8, 16 or 32, got 3."),
+    (MultiscaleConfig, {"crop": 8}, "power of two, at least twice `base_size`, got 8."),
+    (MultiscaleConfig, {"crop": 24}, "power of two, at least twice `base_size`, got 24."),
+    (MultiscaleConfig, {"base_flows": (2, 0)}, "`base_flows` must be at least 1 layer each"),
+    (ConditioningConfig, {"kind": "words"}, "one of none, class, text, map, video, got words."),
+    (ConditioningConfig, {"text_unit": "line"}, "must be character or word, got line."),
+    (ConditioningConfig, {"picture_channels": 2}, "`picture_channels` must be 1 or 3, got 2."),
+    (ConditioningConfig, {"dropout": 1.0}, "`dropout` must be in [0, 1), got 1.0."),
+    (ConditioningConfig, {"kind": "map", "dropout": 0.1}, "0 but for kind class or text, got 0.1."),
+    (ConditioningConfig, {"levels": 1}, "`levels` must be between 2 and 4194304, got 1."),
+]
+for (config, least), fields in AT_LEAST.items():
+    said = f"at least {least}" if least else "0 or more"
+    RULES += [
+        (config, {name: least - 1}, f"`{name}` must be {said}, got {least - 1}.")
+        for name in fields.split()
+    ]
+
+
+@pytest.mark.parametrize(("kind", "fields", "rule"), RULES)
+def test_an_impossible_configuration_is_refused(kind, fields, rule):
+    for make in (lambda: kind(**fields), lambda: dataclasses.replace(kind(), **fields)):
+        with pytest.raises(ValueError) as caught:
+            make()
+        assert rule in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["class", "map"])
+def test_classes_are_counted_before_they_are_encoded(kind):
+    with pytest.raises(ValueError, match=f"^`classes` must be at least 1 for kind {kind}, got 0"):
+        Conditioner(ConditioningConfig(kind), Initial(0))
