@@ -1,6 +1,5 @@
 """Errors over HTTP: worded as each protocol words them, and never with anything of the insides."""
 
-import asyncio
 import contextlib
 import http.client
 import json
@@ -166,7 +165,7 @@ def test_a_log_line_has_the_id_and_not_the_body(models, caplog):
     assert "nobody" not in caplog.text and SECRET not in str(lines[0].__dict__)
 
 
-def test_a_web_socket_is_refused(models):
+async def test_a_web_socket_is_refused(models):
     sent = []
 
     async def note(message):
@@ -174,7 +173,7 @@ def test_a_web_socket_is_refused(models):
 
     settings = settings_of()
     app = make_app(ModelRegistry(models.root, settings, models.load), settings, Metrics())
-    asyncio.run(app({"type": "websocket", "path": "/", "headers": []}, None, note))
+    await app({"type": "websocket", "path": "/", "headers": []}, None, note)
     assert [message["type"] for message in sent] == ["websocket.close"]
 
 

@@ -85,17 +85,13 @@ def test_an_id_that_is_no_short_word_is_replaced(given):
     assert re.fullmatch("[0-9a-f]{16}", first) and first != second
 
 
-def test_a_failure_in_the_model_is_in_the_log_with_the_id_of_its_request(configure_log):
+async def test_a_failure_in_the_model_is_in_the_log_with_the_id_of_its_request(configure_log):
     written = configure_log("json")
     bundle = FakeSound()
     bundle.control.fails_on = 0
-
-    async def run():
-        logs.begin_request("the-bad-one")
-        with pytest.raises(Exception, match="see the server's log"):
-            await ServedModel(bundle, Settings()).predict(FRAMES)
-
-    asyncio.run(run())
+    logs.begin_request("the-bad-one")
+    with pytest.raises(Exception, match="see the server's log"):
+        await ServedModel(bundle, Settings()).predict(FRAMES)
     lines = [json.loads(line) for line in written.getvalue().splitlines()]
     assert [line["request"] for line in lines] == ["the-bad-one"]
     assert "secret detail" in lines[0]["exception"]
@@ -113,21 +109,17 @@ def value(metrics, name, **labels):
     return metrics.registry.get_sample_value(name, labels)
 
 
-def test_what_a_model_does_is_counted():
+async def test_what_a_model_does_is_counted():
     bundle, metrics = FakeSound("voice"), Metrics()
-
-    async def run():
-        served = ServedModel(bundle, Settings(), metrics)
-        await served.predict(FRAMES)
-        stream = served.stream(np.zeros([200, 3], np.float32))
-        await anext(stream)
-        assert value(metrics, "onepass_streams", model="voice") == 1
-        await stream.aclose()
-        async with asyncio.timeout(5):
-            while served.is_busy:
-                await asyncio.sleep(0.001)
-
-    asyncio.run(run())
+    served = ServedModel(bundle, Settings(), metrics)
+    await served.predict(FRAMES)
+    stream = served.stream(np.zeros([200, 3], np.float32))
+    await anext(stream)
+    assert value(metrics, "onepass_streams", model="voice") == 1
+    await stream.aclose()
+    async with asyncio.timeout(5):
+        while served.is_busy:
+            await asyncio.sleep(0.001)
     assert bundle.control.rows == [4, 1]
     assert value(metrics, "onepass_batch_rows_sum", model="voice") == 5
     assert value(metrics, "onepass_call_seconds_count", model="voice") == 2
@@ -136,26 +128,23 @@ def test_what_a_model_does_is_counted():
         assert value(metrics, gauge, model="voice") == 0
 
 
-def test_a_version_that_is_no_longer_served_is_no_longer_shown(tmp_path):
+async def test_a_version_that_is_no_longer_served_is_no_longer_shown(tmp_path):
     store, metrics = FakeModelStore(tmp_path), Metrics()
     store.add(version=1)
 
     def shown():
         return re.findall(rb'onepass_model_version{model="voice"} (.*)', metrics.render()[0])
 
-    async def run():
-        async with running(store, metrics) as registry:
-            assert shown() == [b"1.0"]
-            store.add(version=2)
+    async with running(store, metrics) as registry:
+        assert shown() == [b"1.0"]
+        store.add(version=2)
+        await registry.rescan()
+        assert shown() == [b"2.0"]
+        store.add("other")  # a folder without any model could be a disk that is not there
+        shutil.rmtree(tmp_path / "voice")
+        for _ in range(MISSED_SCANS):
             await registry.rescan()
-            assert shown() == [b"2.0"]
-            store.add("other")  # a folder without any model could be a disk that is not there
-            shutil.rmtree(tmp_path / "voice")
-            for _ in range(MISSED_SCANS):
-                await registry.rescan()
-            assert shown() == []
-
-    asyncio.run(run())
+        assert shown() == []
 
 
 def test_names_that_clients_invent_become_no_labels():
@@ -207,15 +196,11 @@ def spans():
     traces.configure()
 
 
-def test_a_prediction_is_a_span_in_the_trace_of_its_client(spans):
+async def test_a_prediction_is_a_span_in_the_trace_of_its_client(spans):
     trace_id = "0af7651916cd43dd8448eb211c80319c"
-
-    async def run():
-        headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
-        with traces.span("request", headers):
-            await ServedModel(FakeSound("voice"), Settings()).predict(FRAMES)
-
-    asyncio.run(run())
+    headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
+    with traces.span("request", headers):
+        await ServedModel(FakeSound("voice"), Settings()).predict(FRAMES)
     predict, request = spans.get_finished_spans()
     assert (predict.name, request.name) == ("predict", "request")
     assert predict.parent.span_id == request.context.span_id
@@ -223,12 +208,9 @@ def test_a_prediction_is_a_span_in_the_trace_of_its_client(spans):
     assert predict.attributes["model"] == "voice"
 
 
-def test_a_failed_span_says_that_and_nothing_of_why(spans):
-    async def run():
-        with pytest.raises(InvalidInput):
-            await ServedModel(FakeSound(), Settings()).predict({"secret": [1]})
-
-    asyncio.run(run())
+async def test_a_failed_span_says_that_and_nothing_of_why(spans):
+    with pytest.raises(InvalidInput):
+        await ServedModel(FakeSound(), Settings()).predict({"secret": [1]})
     (span,) = spans.get_finished_spans()
     assert not span.status.is_ok and span.events == ()
     assert "secret" not in str(span.to_json())

@@ -368,7 +368,7 @@ def test_packages_that_no_bundle_needs_are_not_there(load):
     assert "tensorflow" in mapped and "jaxlib" not in mapped
 
 
-def test_the_registry_starts_a_model_again_and_others_go_on(fork_server, load, tmp_path):
+async def test_the_registry_starts_a_model_again_and_others_go_on(fork_server, load, tmp_path):
     load(name="bad", call=("crash", ""))
     load(name="good")
     for name in ("bad", "good"):
@@ -381,29 +381,24 @@ def test_the_registry_starts_a_model_again_and_others_go_on(fork_server, load, t
         asked = {"frames": FRAMES, "num_frames": np.array([3]), "seed": np.array([seed])}
         return (await registry.get(name).predict(asked))["sound"].shape
 
-    async def run():
-        registry = ModelRegistry(tmp_path, Settings(poll_seconds=0.05), loaded)
-        await registry.start()
-        await registry.initial_load_done()
-        pids = set()
-        for _ in range(2):
-            bad = registry.get("bad")
-            pids.add(bad.bundle.pid)
-            with pytest.raises(ModelEnded):
-                await ask(registry, "bad", 13)
-            assert await ask(registry, "good") == (1, 3 * HOP)
-            async with asyncio.timeout(60):
-                while registry.versions("bad")[0].state != "AVAILABLE" or (
-                    registry.get("bad") is bad
-                ):
-                    await asyncio.sleep(0.01)
-            assert await ask(registry, "bad") == (1, 3 * HOP)
-        assert len(pids) == 2
-        version_set = registry._version_sets["bad"]
-        assert version_set.mended[1][1].delay_seconds == 0.1  # twice that of the first time
-        await registry.stop(1.0)
-
-    asyncio.run(run())
+    registry = ModelRegistry(tmp_path, Settings(poll_seconds=0.05), loaded)
+    await registry.start()
+    await registry.initial_load_done()
+    pids = set()
+    for _ in range(2):
+        bad = registry.get("bad")
+        pids.add(bad.bundle.pid)
+        with pytest.raises(ModelEnded):
+            await ask(registry, "bad", 13)
+        assert await ask(registry, "good") == (1, 3 * HOP)
+        async with asyncio.timeout(60):
+            while registry.versions("bad")[0].state != "AVAILABLE" or (registry.get("bad") is bad):
+                await asyncio.sleep(0.01)
+        assert await ask(registry, "bad") == (1, 3 * HOP)
+    assert len(pids) == 2
+    version_set = registry._version_sets["bad"]
+    assert version_set.mended[1][1].delay_seconds == 0.1  # twice that of the first time
+    await registry.stop(1.0)
 
 
 # What goes between the two

@@ -246,42 +246,38 @@ async def serving(store, app=echo, **settings):
         await server.stop()
 
 
-def test_the_ready_line_leaves_out_what_is_not(store):
+async def test_the_ready_line_leaves_out_what_is_not(store):
     store.add()
     store.add("broken", load_fails=True)
-
-    async def run():
-        async with serving(store) as (server, _):
-            await server.registry.initial_load_done()
-            return ready_line(server)
-
-    assert re.fullmatch(r"serving voice at http://127\.0\.0\.1:\d+", asyncio.run(run()))
+    async with serving(store) as (server, _):
+        await server.registry.initial_load_done()
+        found = ready_line(server)
+    assert re.fullmatch(r"serving voice at http://127\.0\.0\.1:\d+", found)
 
 
-def test_a_request_under_way_is_answered_and_its_connection_closed_when_the_server_leaves(store):
-    async def run():
-        under_way, finish = asyncio.Event(), asyncio.Event()
+async def test_a_request_under_way_is_answered_and_its_connection_closed_when_the_server_leaves(
+    store,
+):
+    under_way, finish = asyncio.Event(), asyncio.Event()
 
-        async def slow(scope, receive, send):
-            under_way.set()
-            await finish.wait()
-            await echo(scope, receive, send)
+    async def slow(scope, receive, send):
+        under_way.set()
+        await finish.wait()
+        await echo(scope, receive, send)
 
-        async with serving(store, slow) as (server, connect):
-            reader, writer = await connect()
-            writer.write(GET)
-            await under_way.wait()
-            stopping = asyncio.create_task(server.stop())
-            await until(lambda: not server._http.servers[0].is_serving())
-            with pytest.raises(OSError):
-                await connect()
-            finish.set()
-            answer = await reader.read()  # to the end
-            assert await stopping is True
-            writer.close()
-            return answer
-
-    answer = asyncio.run(run())
+    async with serving(store, slow) as (server, connect):
+        reader, writer = await connect()
+        writer.write(GET)
+        await under_way.wait()
+        stopping = asyncio.create_task(server.stop())
+        await until(lambda: not server._http.servers[0].is_serving())
+        with pytest.raises(OSError):
+            await connect()
+        finish.set()
+        answer = await reader.read()  # to the end
+        assert await stopping is True
+        writer.close()
+        answer = answer
     assert answer.startswith(b"HTTP/1.1 200")
 
 
@@ -296,41 +292,34 @@ def test_a_request_under_way_is_answered_and_its_connection_closed_when_the_serv
     ],
     ids=["field", "path", "fields", "trailers"],
 )
-def test_a_head_without_end_is_refused(store, head):
-    async def run():
-        async with serving(store) as (_, connect):
-            reader, writer = await connect()
-            writer.write(head)
-            async with asyncio.timeout(5):
-                with contextlib.suppress(ConnectionResetError):
-                    answer = await reader.read(12)
-                    assert answer == b"HTTP/1.1 400"
-                    await reader.read()  # closed
-            writer.close()
-
-    asyncio.run(run())
+async def test_a_head_without_end_is_refused(store, head):
+    async with serving(store) as (_, connect):
+        reader, writer = await connect()
+        writer.write(head)
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionResetError):
+                answer = await reader.read(12)
+                assert answer == b"HTTP/1.1 400"
+                await reader.read()  # closed
+        writer.close()
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 200])
-def test_a_long_body_is_no_head(store, pieces):
+async def test_a_long_body_is_no_head(store, pieces):
     body = b"y" * 600_000
     head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 600000\r\n\r\n"
-
-    async def run():
-        async with serving(store) as (_, connect):
-            reader, writer = await connect()
-            size = len(body) // pieces
-            for _ in range(2):  # the second on the same connection
-                writer.write(head)
-                for start in range(0, len(body), size):
-                    writer.write(body[start : start + size])
-                    await writer.drain()
-                async with asyncio.timeout(5):
-                    answer = await reader.readuntil(b"\r\n0\r\n\r\n")
-                assert answer.startswith(b"HTTP/1.1 200")
-            writer.close()
-
-    asyncio.run(run())
+    async with serving(store) as (_, connect):
+        reader, writer = await connect()
+        size = len(body) // pieces
+        for _ in range(2):  # the second on the same connection
+            writer.write(head)
+            for start in range(0, len(body), size):
+                writer.write(body[start : start + size])
+                await writer.drain()
+            async with asyncio.timeout(5):
+                answer = await reader.readuntil(b"\r\n0\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200")
+        writer.close()
 
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -344,20 +333,18 @@ async def large(scope, receive, send):
     await send({"type": "http.response.body", "body": bytes(LARGE_BYTES)})
 
 
-def test_a_long_answer_that_is_being_taken_is_whole_when_the_server_leaves(store):
-    async def run():
-        async with serving(store, large) as (server, connect):
-            reader, writer = await connect()
-            writer.write(GET)
-            await reader.readuntil(b"\r\n\r\n")
-            stopping = asyncio.create_task(server.stop())
-            await asyncio.sleep(2.0)  # a reader slower than the server's last steps
-            body = await reader.readexactly(LARGE_BYTES)
-            assert await stopping is True
-            writer.close()
-            return body
-
-    assert asyncio.run(run()) == bytes(LARGE_BYTES)
+async def test_a_long_answer_that_is_being_taken_is_whole_when_the_server_leaves(store):
+    async with serving(store, large) as (server, connect):
+        reader, writer = await connect()
+        writer.write(GET)
+        await reader.readuntil(b"\r\n\r\n")
+        stopping = asyncio.create_task(server.stop())
+        await asyncio.sleep(2.0)  # a reader slower than the server's last steps
+        body = await reader.readexactly(LARGE_BYTES)
+        assert await stopping is True
+        writer.close()
+        found = body
+    assert found == bytes(LARGE_BYTES)
 
 
 async def until(condition):
@@ -366,36 +353,30 @@ async def until(condition):
             await asyncio.sleep(0.001)
 
 
-def test_what_does_not_end_in_time_is_cut_off_and_reported(store):
+async def test_what_does_not_end_in_time_is_cut_off_and_reported(store):
     async def never(scope, receive, send):
         await asyncio.Event().wait()
 
-    async def run():
-        async with serving(store, never, drain_seconds=0.1) as (server, connect):
-            reader, writer = await connect()
-            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            await asyncio.sleep(0.05)
-            assert await server.stop() is False
-            async with asyncio.timeout(5):
-                await reader.read()
-            writer.close()
-
-    asyncio.run(run())
+    async with serving(store, never, drain_seconds=0.1) as (server, connect):
+        reader, writer = await connect()
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asyncio.sleep(0.05)
+        assert await server.stop() is False
+        async with asyncio.timeout(5):
+            await reader.read()
+        writer.close()
 
 
-def test_stopping_cuts_no_stream_short(store):
+async def test_stopping_cuts_no_stream_short(store):
     control = store.add(chunk_seconds=0.01)
-
-    async def run():
-        async with serving(store) as (server, _):
-            await server.registry.initial_load_done()
-            frames = np.zeros([100, 3], np.float32)
-            stream = server.registry.get("voice").stream(frames)
-            chunks = [await anext(stream)]
-            stopping = asyncio.create_task(server.stop())
-            chunks += [chunk async for chunk in stream]
-            assert await stopping is True
-            return sum(map(len, chunks))
-
-    assert asyncio.run(run()) == 100 * HOP
+    async with serving(store) as (server, _):
+        await server.registry.initial_load_done()
+        frames = np.zeros([100, 3], np.float32)
+        stream = server.registry.get("voice").stream(frames)
+        chunks = [await anext(stream)]
+        stopping = asyncio.create_task(server.stop())
+        chunks += [chunk async for chunk in stream]
+        assert await stopping is True
+        found = sum(map(len, chunks))
+    assert found == 100 * HOP
     assert control.closed == 0
