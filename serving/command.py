@@ -36,10 +36,7 @@ class ServeArguments(Settings):
 def run_serve(arguments: list[str], parse, import_tensorflow: Callable[[], None]) -> int:
     """Run `onepass serve ARGUMENTS`; return the exit status.
 
-    Args:
-      arguments: words after the command's name.
-      parse: parses them into a dataclass.
-      import_tensorflow: called where models run in this process.
+    `import_tensorflow` is called where models run in this process.
     """
     given = parse(ServeArguments, arguments, "onepass serve")
     _check_options(given)

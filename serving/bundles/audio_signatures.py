@@ -75,11 +75,8 @@ def streaming_functions(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the functions by signature, and `serving` of model.json.
 
-    Args:
-      streaming: what makes sound, or any sequence.
-      lengths: in frames, that rows are padded to, the longest the longest sound.
-      allowed_batches: see `export_functions`.
-      temperature: where none is given.
+    Rows are padded to `lengths`, in frames, of which the last is the longest sound. The temperature
+    is the default; for `allowed_batches` see `export_functions`.
     """
     batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
     signatures = _signatures(streaming, lengths[-1], temperature)
@@ -112,13 +109,7 @@ def default_buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:
 def _signatures(
     streaming: StreamingModel, longest: int, temperature: float
 ) -> dict[str, Signature]:
-    """Return all signatures.
-
-    Args:
-      streaming: the model.
-      longest: sound, in frames.
-      temperature: the default.
-    """
+    """Return all signatures; the longest sound is in frames, the temperature the default."""
     made = TensorInfo(FLOAT32, (None, None))
     sound = {streaming.output: made, "num_samples": _numbers(low=None)}
     noise = {

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from replicator.runs.errors import UserError
-from serving.bundles.bundle import Backend, Bundle
-from serving.bundles.program import Program
+from serving.bundles.bundle import Backend, Bundle, Program
 from serving.bundles.signature import COMPILED, PLAIN, Arrays, checked, example, scale_name
 from serving.errors import InvalidInput
 
@@ -144,9 +143,6 @@ class ImageBundle(Bundle):
         """Return the signature that draws an image, and its checked inputs, a batch of one.
 
         Arguments as for `generate`.
-
-        Raises:
-          InvalidInput: the model cannot draw this.
         """
         if not 0 <= seed < 2**64:
             raise InvalidInput(f"`seed` must be between 0 and 2^64 - 1, got {seed}.")

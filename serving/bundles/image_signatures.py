@@ -45,19 +45,11 @@ Parts = tuple[dict[str, Signature], dict[str, Any], Callable[[str, Any], Row]]
 def export_functions(
     model: ImageModel, *, allowed_batches: Sequence[int] = (), buckets: Sequence[int] = ()
 ) -> tuple[tf.Module, dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return what is saved.
+    """Return the variables, the functions by signature, the lowered ones, and "serving".
 
-    Args:
-      model: an image model.
-      allowed_batches: batch sizes of the server; empty: 1 to 8.
-      buckets: must be empty.
-
-    Returns:
-      The variables, the functions by signature, the same with programs as StableHLO (empty where
-      there are none), and "serving" of model.json.
-
-    Raises:
-      UserError: the model cannot draw, or buckets are given.
+    The third are the same functions with programs as StableHLO, if there are any; the fourth is of
+    model.json. Batch sizes of the server are 1 to 8 if none are given; UserError is raised for a
+    model that cannot draw, and for buckets.
     """
     if buckets:
         raise UserError("`--buckets` is for audio models; images have one size.")

@@ -1,12 +1,17 @@
-"""The SHA-256 of each file of a bundle, which detects changes since its export."""
+"""The SHA-256 of each file of a bundle, which detects changes since its export.
+
+Only plain files are read, up to a size: a link can lead anywhere, and a pipe blocks its reader;
+both may replace a file between a check and its opening, so that the opened file is checked.
+"""
 
 import hashlib
+import io
 import json
 import os
+import stat
 from pathlib import Path
 
 from replicator.runs.errors import UserError
-from serving.bundles.plain_files import open_plain, read_plain
 
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 FORMAT = 1
@@ -25,11 +30,8 @@ def write_manifest(folder: Path) -> None:
 def verify(folder: Path, manifest_digest: str = "") -> None:
     """Raise UserError, which names the file, unless all files match the manifest.
 
-    No file may be missing or unlisted, and none may be a link, which could lead anywhere.
-
-    Args:
-      folder: folder of the bundle.
-      manifest_digest: SHA-256 that the manifest must have; "": any.
+    No file may be missing or unlisted, and none may be a link, which could lead anywhere. The
+    manifest must have the digest, if there is one.
     """
     listed = _read(folder, manifest_digest)
     found = files_of(folder)
@@ -51,8 +53,7 @@ def verify(folder: Path, manifest_digest: str = "") -> None:
 def files_of(folder: Path) -> list[str]:
     """Return the names, relative and sorted, of all files but the manifest and its signature.
 
-    Raises:
-      UserError: there is a link, or there are more than MOST_FILES files.
+    A link, or more than MOST_FILES files, raise UserError.
     """
     names: list[str] = []
     for parent, inside, files in os.walk(folder):
@@ -91,3 +92,23 @@ def _read(folder: Path, digest: str) -> dict[str, str]:
     if not isinstance(digests, dict):
         raise UserError(f"{path} must hold the key `sha256`.")
     return digests
+
+
+def open_plain(path: Path) -> io.BufferedReader:
+    """Open a file for reading; raise UserError unless it is plain, OSError if it is missing."""
+    if path.is_symlink():
+        raise UserError(f"{path} must be a plain file, not a link.")
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UserError(f"{path} must be a plain file.")
+    return open(descriptor, "rb")
+
+
+def read_plain(path: Path, most_bytes: int) -> bytes:
+    """Read a plain file; raise UserError if it is longer than `most_bytes`; see `open_plain`."""
+    with open_plain(path) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise UserError(f"{path} must have at most {most_bytes:,} bytes.")
+    return content

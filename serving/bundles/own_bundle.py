@@ -8,9 +8,8 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from serving.bundles.audio_bundle import CHUNK, AudioBundle
-from serving.bundles.bundle import Backend, Bundle
+from serving.bundles.bundle import Backend, Bundle, Program
 from serving.bundles.image_bundle import ImageBundle
-from serving.bundles.program import Program
 from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Arrays, example
 from serving.errors import InvalidInput
 
@@ -27,10 +26,6 @@ class _HasLogProb(Bundle):
         Args:
           elements: [batch, time] or [batch, height, width, channels].
           condition: float32 [batch, time, channels], where the model has one.
-
-        Raises:
-          InvalidInput: an input is of another shape or type, or out of range.
-          UserError: a student, which has none.
         """
         if LOG_PROB not in self.signatures:
             raise UserError(f"{self.name} has no log-probabilities: it is a {self.spec['kind']}.")
@@ -153,11 +148,7 @@ class ByteImageBundle(ImageBundle, _HasLogProb):
 def own_bundle(
     path: Path, spec: dict[str, Any], program: Program, backend: Backend = "auto"
 ) -> SequenceBundle | ArrayBundle | ByteImageBundle:
-    """Return the bundle of a user's model.
-
-    Raises:
-      UserError: model.json does not describe one.
-    """
+    """Return the bundle of a user's model; raise UserError if model.json does not describe one."""
     _check(path, spec)
     if spec["makes"] == IMAGE:
         return ByteImageBundle(path, spec, program, backend)

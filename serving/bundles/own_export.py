@@ -19,16 +19,22 @@ from serving.bundles.manifest import write_manifest
 from serving.bundles.own_bundle import ARRAY, ELEMENTS, IMAGE, SOUND
 from serving.bundles.own_signatures import (
     Exported,
+    StreamingAutoregressive,
+    StreamingFlows,
     element_type,
     elements_of,
     of_sequences,
     of_shape,
     with_log_prob,
 )
-from serving.bundles.own_streaming import StreamingAutoregressive, StreamingFlows
 from serving.bundles.signing import private_key, sign
-from serving.bundles.warmup import write_warmup
-from serving.bundles.writing import atomic_folder, check_new, check_version, write_program
+from serving.bundles.writing import (
+    atomic_folder,
+    check_new,
+    check_version,
+    write_program,
+    write_warmup,
+)
 
 LENGTHS = (256, 1024, 4096, 16_384, 65_536)  # that sequences with a condition are padded to
 Length = int | Sequence[int] | None

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from replicator.runs.errors import UserError
-from serving.bundles.manifest import MANIFEST, MOST_MANIFEST_BYTES, SIGNATURE
-from serving.bundles.plain_files import read_plain
+from serving.bundles.manifest import MANIFEST, MOST_MANIFEST_BYTES, SIGNATURE, read_plain
 
 MOST_KEY_BYTES = 2**12
 SIGNATURE_BYTES = 64
@@ -47,8 +46,7 @@ def sign(folder: Path, name: str, version: int, key: Any) -> None:
 def signed_manifest(folder: Path, keys: Sequence[Any]) -> str:
     """Return the SHA-256 of the signed manifest of NAME/VERSION; "" if it is not signed.
 
-    Raises:
-      UserError: the signature is by none of the keys, or for something else.
+    A signature by none of the keys, or for something else, raises UserError.
     """
     folder = Path(folder)
     try:

@@ -346,14 +346,9 @@ STREAMING: dict[type, Callable[..., StreamingModel]] = {
 
 
 def streaming_model(network: Any, pieces: tuple[int, int] | None = None) -> StreamingModel:
-    """Return the voice of a network.
+    """Return the voice of a network of a type in `STREAMING`; ValueError for any other.
 
-    Args:
-      network: of a type in `STREAMING`.
-      pieces: samples that are compiled as one, about; None: those of its kind.
-
-    Raises:
-      ValueError: the network is of another type.
+    The pieces are the samples that are compiled as one, about; None: those of its kind.
     """
     if type(network) not in STREAMING:
         known = ", ".join(kind.__name__ for kind in STREAMING)

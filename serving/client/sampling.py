@@ -126,10 +126,6 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     """Run `onepass sample URL ...`; return the exit status.
 
     The model's kind decides on the options. Ctrl-C keeps the samples received so far.
-
-    Args:
-      arguments: words after the command's name.
-      parse: parses them into a dataclass.
     """
     logging.getLogger("stamina").setLevel(logging.ERROR)  # only the final error is reported
     address, name = server_and_name(next(filter(is_url, arguments)))

@@ -101,13 +101,6 @@ class Batcher:
     turns: one whose rows do not all fit into a call moves to the end of the queue. A call takes at
     most CALL_SECONDS, so that other requests run between the calls of a large one, and slower rows
     have a thread of their own.
-
-    Args:
-      call: (signature, inputs) -> outputs; called in a thread.
-      padding: padding of the model's inputs.
-      limits: limits of the model.
-      metrics: metrics of the model.
-      name: name of the threads.
     """
 
     def __init__(
@@ -327,9 +320,8 @@ class Batcher:
     def _retry_row(self, row: _Row, failed: dict[int, ServingError]) -> Arrays | ServingError:
         """Return the outputs of a row of a failed batch, called alone.
 
-        Args:
-          row: the row to call.
-          failed: errors by the `id` of requests with a failed row, whose other rows are not called.
+        `failed` has the errors by the `id` of requests with a failed row; their other rows are not
+        called.
         """
         if row.request.answer.done():
             return Cancelled("The request was cancelled.")

@@ -22,14 +22,7 @@ class CallTimes:
         )
 
     def note(self, kind: Hashable, signature: str, cost: float, seconds_per_row: float) -> None:
-        """Record a call.
-
-        Args:
-          kind: kind of the call.
-          signature: signature of the call.
-          cost: cost of one of its rows.
-          seconds_per_row: duration divided by the number of rows.
-        """
+        """Record the seconds per row of a call, and the cost of one of its rows."""
         self._seconds.setdefault(kind, (signature, cost, collections.deque(maxlen=REMEMBERED)))
         self._seconds.move_to_end(kind)
         self._seconds[kind][2].append(seconds_per_row)

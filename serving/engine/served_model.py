@@ -12,7 +12,7 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from serving.bundles.audio_bundle import WHOLE
-from serving.bundles.frame_convention import check_rows
+from serving.bundles.frames import check_rows
 from serving.bundles.protocols import Servable, SpeechServable
 from serving.bundles.signature import PLAIN, Signature
 from serving.engine.batching import LARGE_BYTES, Batcher, Limits
@@ -34,14 +34,7 @@ LOG = logging.getLogger(__name__)
 
 
 class ServedModel:
-    """One version of a model, with its queue, threads and streams.
-
-    Args:
-      bundle: loaded and warm.
-      settings: limits of the model.
-      metrics: metrics of the server; None: new ones.
-      name: name that it is served under; None: the bundle's.
-    """
+    """One version of a model, loaded and warm, with its queue, threads and streams."""
 
     def __init__(
         self,
@@ -144,17 +137,9 @@ class ServedModel:
     ) -> AsyncGenerator[np.ndarray, None]:
         """Yield one sound in chunks float32 [samples], as they are generated.
 
-        Args:
-          condition: frames [frames, channels], or None for a model without.
-          timeout_seconds: limit of the whole stream.
-          **options: `seed`, `row`, `num_samples`, `speaker` and `temperature`, as for
-            `AudioBundle.stream`.
-
-        Raises:
-          InvalidInput: at the first chunk.
-          Overloaded: at the first chunk.
-          DeadlineExceeded: at any chunk.
-          Internal: at any chunk.
+        The condition is frames [frames, channels], or None for a model without; options as for
+        `AudioBundle.stream`. The time limit is that of the whole stream. Invalid inputs and a lack
+        of room raise an error at the first chunk, DeadlineExceeded and Internal at any.
         """
         bundle = self.speech_bundle
         count = None if condition is None else len(condition)

@@ -7,8 +7,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import Message
 
-from serving.bundles.dtypes import V2_DTYPES, V2_NAMES
-from serving.bundles.signature import PLAIN, TensorInfo, input_info
+from serving.bundles.signature import PLAIN, V2_DTYPES, V2_NAMES, TensorInfo, input_info
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound, ServingError, shortened

@@ -32,11 +32,6 @@ def make_server(registry: ModelRegistry, settings: Settings, metrics: Metrics) -
     """Return a gRPC server for the registry's models, neither bound to a port nor started.
 
     It must be called in a running event loop.
-
-    Args:
-      registry: the models.
-      settings: the token, `max_body_mib` (of messages in both directions) and `timeout_seconds`.
-      metrics: counts all calls.
     """
     auth = TokenAuth(read_token(settings))
     interceptor = RequestInterceptor(settings, auth, metrics, lambda: registry.draining)

@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import Message
 
-from serving.bundles.frame_convention import check_convention
+from serving.bundles.frames import check_convention
 from serving.bundles.signature import checked
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel

@@ -96,10 +96,9 @@ async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[byt
 async def _image_scales(
     served: ServedModel, rows: list[Outputs]
 ) -> AsyncGenerator[tuple[int, np.ndarray, bool], None]:
-    """Yield images in order, scale by scale, drawing as many at once as a batch may hold.
+    """Yield the index of an image, the pixels of a scale, and whether it is the last.
 
-    Yields:
-      The index of an image, the pixels of a scale, and whether it is the last.
+    Images come in order; as many are drawn at once as a batch may hold.
     """
     ahead = int(served.spec["serving"]["limits"]["max_batch"])
     in_progress: collections.deque[list[asyncio.Task]] = collections.deque()

@@ -63,12 +63,9 @@ def json_model(body: bytes | memoryview, model: type[Model]) -> Model:
 
 
 def as_model(fields: Mapping[str, Any], model: type[Model], *, strict: bool = True) -> Model:
-    """Return fields as a model; raise InvalidInput, which names the field, if one breaks its rule.
+    """Return fields as a Struct or dataclass; raise InvalidInput, which names the wrong field.
 
-    Args:
-      fields: values by name.
-      model: a msgspec Struct or a dataclass.
-      strict: reject numbers given as text, as in a query.
+    Numbers given as text, as in a query, are rejected if `strict`.
     """
     try:
         return msgspec.convert(fields, model, strict=strict, dec_hook=_path)

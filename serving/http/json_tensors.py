@@ -19,11 +19,9 @@ WORDS = {"f": "numbers", "i": "integers", "u": "integers", "b": "booleans"}
 def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
     """Convert nested lists to an array of the dtype and rank of a signature.
 
-    A tensor of bytes may also be `{"b64": text}`, whole or row by row.
-
-    Raises:
-      InvalidInput: the lists are ragged, empty, or of another depth, or their elements are not
-        numbers or do not fit the dtype; it names the field and the rule.
+    A tensor of bytes may also be `{"b64": text}`, whole or row by row. InvalidInput names the field
+    and the rule for lists that are ragged, empty or of another depth, and elements that are not
+    numbers or do not fit the dtype.
     """
     if info.dtype == np.uint8 and _is_base64(value):
         return _from_base64(name, value, info.shape)

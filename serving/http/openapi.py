@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from serving.engine.auth import read_token
-from serving.http.binary_tensors import HEADER, InferRequest
 from serving.http.draw import MEDIA_TYPE, DrawRequest
 from serving.http.model_listing import Models, ModelStatus
 from serving.http.openai_images import GeneratedImages, ImagesRequest
@@ -20,7 +19,7 @@ from serving.http.openai_speech import SpeechEvent, SpeechRequest
 from serving.http.responses import Error, OpenaiError, is_openai_path, json_response
 from serving.http.speak import RECORDING_TYPES, Examples, SpeakQuery, SpeakRequest
 from serving.http.tensorflow_rest import PredictRequest
-from serving.http.v2 import InferResult, Metadata
+from serving.http.v2 import HEADER, InferRequest, InferResult, Metadata
 from serving.settings import Settings
 
 JSON = "application/json"

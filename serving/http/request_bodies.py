@@ -51,11 +51,8 @@ async def read_with(function: Callable[..., Result], body: bytes, *arguments: An
 async def body_of(request: Request, seconds: float) -> bytes:
     """Return the whole body.
 
-    Raises:
-      TooLarge: the body, or its declared length, is over the limit.
-      Overloaded: all bodies together are over the limit.
-      BodyTooSlow: the body does not arrive in time.
-      Cancelled: the client disconnects.
+    It raises TooLarge for a body, or a declared length, over the limit, Overloaded where all bodies
+    together are, BodyTooSlow after its time, and Cancelled if the client disconnects.
     """
     limits: BodyLimits = request.scope[LIMITS]
     declared = request.headers.get("content-length", "0")

@@ -10,15 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serving.bundles.frame_convention import check_convention
+from serving.bundles.frames import check_convention
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
 from serving.http.audio_formats import stream_format, streamed
-from serving.http.example_recordings import examples
 from serving.http.fields import Name, as_model, excerpt, json_model
 from serving.http.json_tensors import base64_bytes, json_tensor
 from serving.http.model_lookup import model_from_path, require_kind
+from serving.http.recordings import examples
 from serving.http.request_bodies import body_of, read_with
 from serving.http.responses import StreamedResponse, cancel_on_disconnect, json_response
 from serving.http.synthesis_requests import (
@@ -154,7 +154,7 @@ class SpeakRoute:
 
 def frames_from_recording(served: ServedModel, data: bytes) -> tuple[np.ndarray, float]:
     """Return the frames of a recording, float32 [frames, channels], and the gain applied in dB."""
-    from serving.http.uploaded_recordings import decode_recording
+    from serving.http.recordings import decode_recording
 
     waveform = decode_recording(data, served.spec["sample_rate_hz"], max_seconds(served))
     frames = np.asarray(served.speech_bundle.frames(waveform), np.float32)

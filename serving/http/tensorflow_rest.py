@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serving.bundles.dtypes import TENSORFLOW_NAMES
-from serving.bundles.signature import PLAIN, Signature, TensorInfo
+from serving.bundles.signature import PLAIN, TENSORFLOW_NAMES, Signature, TensorInfo
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound

@@ -34,18 +34,10 @@ class ForkServer:
     def start(
         self, request: Mapping[str, Any], count: int, seconds: float
     ) -> tuple[int, list[socket.socket]]:
-        """Start a process that answers a request, see `worker.run`.
+        """Start a process that answers a request, see `worker.run`; return its id and sockets.
 
-        Args:
-          request: what to load.
-          count: number of sockets, at most MOST_CONNECTIONS.
-          seconds: time limit for starting the process, and the fork server if it is new.
-
-        Returns:
-          The id of the process, and sockets to it.
-
-        Raises:
-          ConnectionError: the fork server has ended, or does not answer.
+        There are `count` sockets, at most MOST_CONNECTIONS. ConnectionError is raised if the fork
+        server, which is started as well if it is new, has ended, or does not answer in time.
         """
         own_ends, child_ends = zip(*(socket.socketpair() for _ in range(count)), strict=True)
         try:

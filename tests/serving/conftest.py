@@ -1,7 +1,9 @@
 import asyncio
 import inspect
 
+import http_running
 import pytest
+from fake_bundle import FakeModelStore
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -12,3 +14,16 @@ def pytest_pyfunc_call(pyfuncitem):
     names = pyfuncitem._fixtureinfo.argnames
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
+
+
+@pytest.fixture
+def models(tmp_path):
+    """The folder of `voice` and `shapes`."""
+    return http_running.store(tmp_path)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """An empty folder of models."""
+    (tmp_path / "models").mkdir()
+    return FakeModelStore(tmp_path / "models")

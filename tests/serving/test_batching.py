@@ -4,18 +4,12 @@ import time
 import numpy as np
 import pytest
 from fake_bundle import HOP, SOUND, FakeImages, FakeSound
+from registries import until
 
 from serving.engine.batching import Batcher, Limits
 from serving.engine.padding import Padding
 from serving.engine.served_model import ServedModel
-from serving.errors import (
-    DeadlineExceeded,
-    Internal,
-    InvalidInput,
-    NotReady,
-    Overloaded,
-    TooLarge,
-)
+from serving.errors import DeadlineExceeded, Internal, InvalidInput, NotReady, Overloaded, TooLarge
 from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
@@ -32,13 +26,6 @@ def sound(bundle, seeds, lengths, rows=0, signature="serving_default"):
         frames[n, :length] = np.random.default_rng(n).normal(size=[length, 3])
     given = {"frames": frames, "num_frames": lengths, "seed": seeds, "row": [rows] * len(seeds)}
     return bundle.check(signature, given)
-
-
-async def until(condition):
-    """Waits for what other tasks bring about."""
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def held(bundle, engine, seed=1000, signature="serving_default"):

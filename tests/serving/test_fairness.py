@@ -120,9 +120,9 @@ async def test_a_call_of_several_rows_ends_soon_enough_for_others():
         await engine.go(first, many)
         return engine.bundle.control.rows[1:3]
 
-    assert (await run(CALL_SECONDS / 100)) == [8, 8]
-    assert (await run(CALL_SECONDS / 4.5)) == [4, 4]
-    assert (await run(CALL_SECONDS / 1.5)) == [1, 1]
+    assert await run(CALL_SECONDS / 100) == [8, 8]
+    assert await run(CALL_SECONDS / 4.5) == [4, 4]
+    assert await run(CALL_SECONDS / 1.5) == [1, 1]
 
 
 async def test_rows_that_take_long_have_a_thread_of_their_own():

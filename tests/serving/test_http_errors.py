@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from http_running import Running, ask, settings_of, store
+from http_running import Running, ask, settings_of
 
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
@@ -14,11 +14,6 @@ from serving.observability.metrics import Metrics
 
 PREDICT = "/v1/models/shapes:predict"
 SECRET = "secret detail"
-
-
-@pytest.fixture
-def models(tmp_path):
-    return store(tmp_path)
 
 
 def frames_of(seed):
@@ -91,7 +86,9 @@ def statuses(running, paths):
             yield path, response.status
 
 
-@pytest.mark.parametrize("place", ["/v1/models/", "/v2/models/"])
+@pytest.mark.parametrize(
+    "place", ["/v1/models/", "/v2/models/", "/page/", "/v1/models/voice/versions/"]
+)
 def test_names_that_are_no_models_are_not_found(models, place):
     ends = ("", "/metadata", "/ready", "/examples")
     paths = [f"{place}{name}{end}" for name in NAMES for end in ends]

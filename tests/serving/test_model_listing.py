@@ -6,7 +6,7 @@ import shutil
 import threading
 
 import pytest
-from http_running import AnyVoice, Running, ask, settings_of, store
+from http_running import AnyVoice, Running, ask, settings_of
 from starlette.testclient import TestClient
 
 import speech
@@ -18,11 +18,6 @@ from serving.http.synthesis_requests import check_length
 from serving.observability.metrics import Metrics
 from speech.parts import SPELT_OUT, spoken_length, text_parts
 from speech.phonemes import MAX_CHARACTERS
-
-
-@pytest.fixture
-def models(tmp_path):
-    return store(tmp_path)
 
 
 def listed(answer):

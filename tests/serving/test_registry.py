@@ -10,7 +10,7 @@ import weakref
 import numpy as np
 import pytest
 from fake_bundle import HOP, FakeImages, FakeModelStore, FakeSound, info
-from registries import running
+from registries import running, until
 
 from replicator.runs.errors import UserError
 from serving.bundles.signature import Signature
@@ -23,19 +23,6 @@ from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
 FRAMES = {"frames": np.ones([1, 3, 3], np.float32), "num_frames": np.array([3], np.int32)}
-
-
-@pytest.fixture
-def store(tmp_path):
-    root = tmp_path / "models"
-    root.mkdir()
-    return FakeModelStore(root)
-
-
-async def until(condition):
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def states(registry, name="voice"):
@@ -556,5 +543,4 @@ async def test_a_lone_client_never_waits_for_the_batch_delay(store):
 async def test_the_table_knows_its_statuses_by_value(store):
     store.add(version=4)
     async with running(store) as registry:
-        found = registry.versions("voice")
-    assert found == [VersionStatus(4, "AVAILABLE", "")]
+        assert registry.versions("voice") == [VersionStatus(4, "AVAILABLE", "")]

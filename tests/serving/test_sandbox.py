@@ -6,24 +6,19 @@ import gc
 import json
 import os
 import socket
-import time
 
 import numpy as np
 import pytest
 from fake_bundle import HOP, FakeSound
+from serve_load import until
 
 from replicator.runs.errors import UserError
+from serving.engine.model_loader import bundle_loader
 from serving.engine.registry import ModelRegistry
 from serving.errors import InvalidInput, NotReady
 from serving.sandbox import messages
-from serving.sandbox.loader import bundle_loader
 from serving.sandbox.processes import ForkServer
-from serving.sandbox.sandboxed_bundle import (
-    ModelEnded,
-    ModelFailed,
-    SandboxedBundle,
-    SandboxLimits,
-)
+from serving.sandbox.sandboxed_bundle import ModelEnded, ModelFailed, SandboxedBundle, SandboxLimits
 from serving.settings import Settings
 
 FRAMES = np.ones([1, 3, 3], np.float32)
@@ -277,13 +272,6 @@ def test_a_refusal_is_a_refusal_and_says_whether_the_disk_is_at_fault(fork_serve
 
 def is_running(pid):
     return os.path.exists(f"/proc/{pid}")
-
-
-def until(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_process_ends_with_the_last_reference_and_all_end_with_the_server_of_forks(load):

@@ -10,13 +10,14 @@ import time
 from unittest import mock
 
 import grpc
-import numpy as np
 import pytest
-from fake_bundle import HOP, FakeModelStore
+from fake_bundle import HOP
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from registries import until
 from serve_command import Command
 
 import onepass
+from serving.command import check_models_folder
 from serving.engine.auth import read_token
 from serving.engine.registry import ModelRegistry
 from serving.observability import logs
@@ -26,13 +27,6 @@ from serving.settings import Settings
 
 BODY = json.dumps({"instances": [{"frames": [[0.0] * 3] * 3, "num_frames": 3}]})
 TOKEN = "a token of enough letters"
-
-
-@pytest.fixture
-def store(tmp_path):
-    root = tmp_path / "models"
-    root.mkdir()
-    return FakeModelStore(root)
 
 
 class Log:
@@ -200,13 +194,6 @@ def test_missing_packages_are_one_line_that_says_what_to_do(store, mistake, monk
     assert line == "Serving needs more packages (uvicorn): pip install 'onepass[serve]'"
 
 
-def test_a_folder_that_is_none_or_one_model_is_one_line(store, mistake):
-    store.add()
-    assert mistake("serve", store.root / "no") == f"There is no folder {store.root / 'no'}."
-    line = mistake("serve", store.root / "voice")
-    assert line.endswith(f"is a single model; name the folder above it, {store.root}.")
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -251,8 +238,7 @@ async def test_the_ready_line_leaves_out_what_is_not(store):
     store.add("broken", load_fails=True)
     async with serving(store) as (server, _):
         await server.registry.initial_load_done()
-        found = ready_line(server)
-    assert re.fullmatch(r"serving voice at http://127\.0\.0\.1:\d+", found)
+        assert re.fullmatch(r"serving voice at http://127\.0\.0\.1:\d+", ready_line(server))
 
 
 async def test_a_request_under_way_is_answered_and_its_connection_closed_when_the_server_leaves(
@@ -340,17 +326,9 @@ async def test_a_long_answer_that_is_being_taken_is_whole_when_the_server_leaves
         await reader.readuntil(b"\r\n\r\n")
         stopping = asyncio.create_task(server.stop())
         await asyncio.sleep(2.0)  # a reader slower than the server's last steps
-        body = await reader.readexactly(LARGE_BYTES)
+        assert await reader.readexactly(LARGE_BYTES) == bytes(LARGE_BYTES)
         assert await stopping is True
         writer.close()
-        found = body
-    assert found == bytes(LARGE_BYTES)
-
-
-async def until(condition):
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_what_does_not_end_in_time_is_cut_off_and_reported(store):
@@ -367,16 +345,51 @@ async def test_what_does_not_end_in_time_is_cut_off_and_reported(store):
         writer.close()
 
 
-async def test_stopping_cuts_no_stream_short(store):
-    control = store.add(chunk_seconds=0.01)
-    async with serving(store) as (server, _):
-        await server.registry.initial_load_done()
-        frames = np.zeros([100, 3], np.float32)
-        stream = server.registry.get("voice").stream(frames)
-        chunks = [await anext(stream)]
-        stopping = asyncio.create_task(server.stop())
-        chunks += [chunk async for chunk in stream]
-        assert await stopping is True
-        found = sum(map(len, chunks))
-    assert found == 100 * HOP
-    assert control.closed == 0
+@pytest.fixture
+def models(tmp_path):
+    """A folder of models with `voice` in version 1."""
+    bundle = tmp_path / "models" / "voice" / "1"
+    bundle.mkdir(parents=True)
+    (bundle / "manifest.json").write_text("{}")
+    (bundle / "model.json").write_text(json.dumps({"kind": "student"}))
+    return tmp_path / "models"
+
+
+def test_a_folder_that_is_not_there_is_one_line(store, mistake):
+    assert mistake("serve", store.root / "no") == f"There is no folder {store.root / 'no'}."
+
+
+def test_models_and_an_empty_folder_are_served(models, tmp_path):
+    check_models_folder(models)
+    check_models_folder(tmp_path / "nothing yet")
+
+
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        ("voice", " is a single model; name the folder above it, {models}."),
+        ("voice/1", " is one version of a model; pass the folder of all models, {models}."),
+    ],
+)
+def test_a_part_of_the_folder_of_models_names_the_whole(mistake, models, inside, said):
+    assert mistake("serve", models / inside) == f"{models / inside}{said.format(models=models)}"
+
+
+def test_a_bundle_that_lies_elsewhere_says_where_it_belongs(mistake, models):
+    bundle = (models / "voice" / "1").rename(models.parent / "bundle")
+    said = "is one version of a model; pass MODELS, with this folder moved to MODELS/NAME/1."
+    assert mistake("serve", bundle) == f"{bundle} {said}"
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "what"),
+    [("config.json", "wavenet", "a run"), ("model.json", "pixelcnn", "a model folder")],
+)
+def test_a_run_and_a_model_folder_say_how_they_are_exported(mistake, tmp_path, file, kind, what):
+    folder = tmp_path / "it"
+    folder.mkdir()
+    (folder / file).write_text(json.dumps({"kind": kind}))
+    assert mistake("serve", folder) == (
+        f"{folder} is {what} of a {kind}, which cannot be served: export it with "
+        f"`onepass export {folder} --out MODELS/NAME/1`, and pass MODELS."
+    )

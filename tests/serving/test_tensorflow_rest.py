@@ -3,22 +3,17 @@
 import json
 import subprocess
 import threading
-import time
 
 import numpy as np
 import pytest
 from fake_bundle import CHANNELS, HOP
-from http_running import Running, ask, store
+from http_running import Running, ask
+from serve_load import until
 
-from serving.bundles.dtypes import TENSORFLOW_NAMES
+from serving.bundles.signature import TENSORFLOW_NAMES
 
 PREDICT = "/v1/models/shapes:predict"
 SPEAK = "/v1/models/voice:predict"
-
-
-@pytest.fixture
-def models(tmp_path):
-    return store(tmp_path)
 
 
 def frames(rows, length):
@@ -185,19 +180,12 @@ def test_a_client_that_leaves_takes_its_rows_with_it(models):
             body = b'{"instances": [{"seed": 2}]}'
             start = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
             connection.sendall(f"{start}\r\n\r\n".encode() + body)
-            _until(lambda: b'onepass_queue_rows{model="shapes"} 1.0' in running.metrics.render()[0])
-        _until(lambda: b'status="cancelled"} 1.0' in running.metrics.render()[0])
+            until(lambda: b'onepass_queue_rows{model="shapes"} 1.0' in running.metrics.render()[0])
+        until(lambda: b'status="cancelled"} 1.0' in running.metrics.render()[0])
         control.open.set()
         first.join(10)
         running.client.post(PREDICT, json={"instances": [{"seed": 3}]})
     assert [call[3] for call in control.calls] == [[1], [3]]
-
-
-def _until(condition, seconds=5):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_curl_as_in_the_documentation(models):

@@ -26,11 +26,6 @@ def client(running):
     client.close()
 
 
-@pytest.fixture
-def models(tmp_path):
-    return store(tmp_path)
-
-
 def given(name, array, binary=True):
     tensor = http.InferInput(name, list(array.shape), utils.np_to_triton_dtype(array.dtype))
     tensor.set_data_from_numpy(array, binary_data=binary)
