@@ -1,7 +1,7 @@
 """The inputs and outputs of a signature, their element types, and the check of a request."""
 
 import dataclasses
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -131,6 +131,14 @@ def input_info(inputs: Mapping[str, TensorInfo], name: str) -> TensorInfo:
     if name not in inputs:
         raise InvalidInput(f"`{shortened(name)}` is not an input; there are {', '.join(inputs)}.")
     return inputs[name]
+
+
+def check_outputs(outputs: Mapping[str, TensorInfo], names: Iterable[str]) -> None:
+    """Raise InvalidInput, which lists all outputs, if one of the names is unknown."""
+    for name in names:
+        if name not in outputs:
+            known = ", ".join(outputs)
+            raise InvalidInput(f"`{shortened(name)}` is not an output; there are {known}.")
 
 
 def checked(name: str, info: TensorInfo, value: Any) -> np.ndarray:

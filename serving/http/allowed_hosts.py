@@ -4,10 +4,8 @@ A page of another site can make a browser call a server on the same machine, by 
 resolves to it (DNS rebinding) or by a form. `Host` reveals the first, `Origin` the second.
 """
 
-import functools
 import ipaddress
 import re
-from typing import ClassVar
 
 from serving.errors import Forbidden, InvalidInput, ServingError
 from serving.settings import Settings
@@ -30,21 +28,21 @@ class AllowedHosts:
     the server's own, whatever host a proxy in front passes on.
     """
 
-    names: ClassVar = ("localhost", "127.0.0.1", "::1")
-
     def __init__(self, settings: Settings):
-        named = (*self.names, settings.host, *settings.allowed_hosts)
+        named = ("localhost", "127.0.0.1", "::1", settings.host, *settings.allowed_hosts)
         self._names = {name.strip("[]").lower() for name in named}
         self._own_sites = {name.lower() for name in settings.allowed_hosts}
         self._any_address = not settings.is_loopback
-        self._error = functools.lru_cache(maxsize=256)(self._error_of)
 
     def check(self, method: str, headers: dict[bytes, bytes]) -> None:
         """Raise Misdirected for another host, Forbidden for a request from another site's page."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        error = self._error(host)
-        if error is not None:
-            raise error[0](error[1])
+        match = HOST.fullmatch(host)
+        if match is None:
+            raise InvalidInput("`Host` must name a host.")
+        name = match["name"].strip("[]")
+        if name not in self._names and not (self._any_address and _is_address(name)):
+            raise Misdirected("This host is not served; see `allowed_hosts`.")
         origin = headers.get(b"origin")
         if origin is not None and method not in SAFE_METHODS:
             sender = origin.decode("latin-1").lower().partition("://")[2]
@@ -53,15 +51,6 @@ class AllowedHosts:
                     "Pages of other sites may not send requests. Behind a proxy, pass `Host` on or "
                     "name the site in `allowed_hosts`."
                 )
-
-    def _error_of(self, host: str) -> tuple[type[ServingError], str] | None:
-        match = HOST.fullmatch(host)
-        if match is None:
-            return InvalidInput, "`Host` must name a host."
-        name = match["name"].strip("[]")
-        if name in self._names or (self._any_address and _is_address(name)):
-            return None
-        return Misdirected, "This host is not served; see `allowed_hosts`."
 
 
 def _is_address(name: str) -> bool:

@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS
-from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import Internal, ServingError
 from serving.http.fields import Seed, json_model
@@ -27,10 +26,9 @@ from serving.http.image_requests import (
     number_of_images,
     scale_signatures,
 )
-from serving.http.model_lookup import model_from_path, require_kind
-from serving.http.request_bodies import body_of, read_with
+from serving.http.model_lookup import Endpoints, model_from_path, require_kind
+from serving.http.request_bodies import read_body
 from serving.http.responses import StreamedResponse
-from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/x-ndjson"
@@ -51,11 +49,8 @@ class DrawRequest(Struct, rename={"label": "class"}):
     guidance: Annotated[float, Meta(ge=0)] | None = None
 
 
-class DrawRoute:
+class DrawRoute(Endpoints):
     """The endpoint for drawing."""
-
-    def __init__(self, registry: ModelRegistry, settings: Settings):
-        self._registry, self._settings = registry, settings
 
     def routes(self) -> list[Route]:
         """Return the route."""
@@ -64,8 +59,7 @@ class DrawRoute:
     async def draw(self, request: Request) -> StreamedResponse:
         """Stream images as lines of JSON, one line per scale."""
         served = require_kind(model_from_path(self._registry, request), "picture")
-        body = await body_of(request, self._settings.timeout_seconds)
-        parsed = await read_with(json_model, body, DrawRequest)
+        parsed = await read_body(request, json_model, DrawRequest)
         given = {"class": parsed.label, "caption": parsed.caption, "map": parsed.map}
         value = condition(served, {n: v for n, v in given.items() if v is not None})
         num = number_of_images("num", parsed.num, self._settings.max_rows)

@@ -87,7 +87,7 @@ class RequestMiddleware:
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
         self._app, self._metrics, self._auth = app, metrics, TokenAuth(read_token(settings))
         self._allowed_hosts = AllowedHosts(settings)
-        self._body_limits = BodyLimits(settings.max_body_bytes)
+        self._body_limits = BodyLimits(settings.max_body_bytes, settings.timeout_seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

@@ -27,8 +27,8 @@ from serving.http.audio_formats import (
     streamed,
 )
 from serving.http.fields import Name, Seed, excerpt, json_model
-from serving.http.model_lookup import model_named
-from serving.http.request_bodies import body_of, read_with
+from serving.http.model_lookup import Endpoints, model_named
+from serving.http.request_bodies import read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect
 from serving.http.synthesis_requests import (
     SynthesisFields,
@@ -75,11 +75,11 @@ class SpeechEvent(TypedDict):
     data: str
 
 
-class OpenaiSpeech:
+class OpenaiSpeech(Endpoints):
     """The endpoint for speech."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
-        self._registry, self._settings = registry, settings
+        super().__init__(registry, settings)
         self._workers = WorkerPool(settings.timeout_seconds)
 
     def routes(self) -> list[Route]:
@@ -92,8 +92,7 @@ class OpenaiSpeech:
         `pcm` has 24,000 samples per second, as OpenAI's. A long text is split between sentences,
         which are spoken one after the other.
         """
-        body = await body_of(request, self._settings.timeout_seconds)
-        parsed = await read_with(json_model, body, SpeechRequest)
+        parsed = await read_body(request, json_model, SpeechRequest)
         served = model_named(self._registry, parsed.model, "sound")
         request.scope["model"] = served.name
         name, streaming = parsed.response_format or "mp3", parsed.stream_format or "audio"

@@ -26,10 +26,10 @@ class BodyTooSlow(ServingError):  # noqa: N818 - named as the other errors
 
 
 class BodyLimits:
-    """The largest body in bytes, and the bytes `used` by all bodies together."""
+    """The largest body in bytes, its time, and the bytes `used` by all bodies together."""
 
-    def __init__(self, max_bytes: int):
-        self.max_bytes, self.used = max_bytes, 0
+    def __init__(self, max_bytes: int, seconds: float):
+        self.max_bytes, self.seconds, self.used = max_bytes, seconds, 0
 
     def add(self, scope: Scope, count: int) -> None:
         """Count received bytes; raise TooLarge for one request's, Overloaded for all requests'."""
@@ -41,14 +41,15 @@ class BodyLimits:
         scope[RECEIVED] += count
 
 
-async def read_with(function: Callable[..., Result], body: bytes, *arguments: Any) -> Result:
-    """Return what a function makes of a body, called in a thread if the body is large."""
+async def read_body(request: Request, function: Callable[..., Result], *arguments: Any) -> Result:
+    """Return what a function makes of the body, called in a thread if the body is large."""
+    body = await body_of(request)
     if len(body) > LARGE_BYTES:
         return await asyncio.to_thread(function, body, *arguments)
     return function(body, *arguments)
 
 
-async def body_of(request: Request, seconds: float) -> bytes:
+async def body_of(request: Request) -> bytes:
     """Return the whole body.
 
     It raises TooLarge for a body, or a declared length, over the limit, Overloaded where all bodies
@@ -62,12 +63,12 @@ async def body_of(request: Request, seconds: float) -> bytes:
         raise TooLarge(f"The body must have at most {limits.max_bytes:,} bytes.")
     parts = []
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(limits.seconds):
             async for part in request.stream():
                 limits.add(request.scope, len(part))
                 parts.append(part)
     except TimeoutError as error:
-        raise BodyTooSlow(f"The body must arrive within {seconds:g} seconds.") from error
+        raise BodyTooSlow(f"The body must arrive within {limits.seconds:g} seconds.") from error
     except ClientDisconnect as error:
         raise Cancelled("The client disconnected.") from error
     return b"".join(parts)

@@ -39,12 +39,10 @@ class OpenaiError(TypedDict):
     error: OpenaiReason
 
 
-def json_response(
-    value: Any, status: int = 200, headers: Mapping[str, str] = NO_HEADERS
-) -> Response:
+def json_response(value: Any, status: int = 200) -> Response:
     """Return a JSON response; NumPy arrays become lists, and numbers that are not finite null."""
     content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(content, status, {**headers, "content-type": "application/json"})
+    return Response(content, status, {"content-type": "application/json"})
 
 
 def is_openai_path(path: str) -> bool:

@@ -17,9 +17,9 @@ from serving.errors import InvalidInput, NotFound
 from serving.http.audio_formats import stream_format, streamed
 from serving.http.fields import Name, as_model, excerpt, json_model
 from serving.http.json_tensors import base64_bytes, json_tensor
-from serving.http.model_lookup import model_from_path, require_kind
+from serving.http.model_lookup import Endpoints, model_from_path, require_kind
 from serving.http.recordings import examples
-from serving.http.request_bodies import body_of, read_with
+from serving.http.request_bodies import body_of, read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect, json_response
 from serving.http.synthesis_requests import (
     SynthesisFields,
@@ -74,11 +74,11 @@ class Examples(TypedDict):
     examples: list[ExampleEntry]
 
 
-class SpeakRoute:
+class SpeakRoute(Endpoints):
     """The endpoints for speech."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
-        self._registry, self._settings = registry, settings
+        super().__init__(registry, settings)
         self._workers = WorkerPool(settings.timeout_seconds)
 
     def routes(self) -> list[Route]:
@@ -91,13 +91,14 @@ class SpeakRoute:
     async def speak(self, request: Request) -> StreamedResponse:
         """Stream the speech of a recording, of frames or of a text."""
         served = require_kind(model_from_path(self._registry, request), "sound")
-        body = await body_of(request, self._settings.timeout_seconds)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in RECORDING_TYPES:
             fields: SpeakQuery = as_model(dict(request.query_params), SpeakQuery, strict=False)
-            work: Coroutine[Any, Any, Any] = self._conditional_frames(served, "recording", body)
+            work: Coroutine[Any, Any, Any] = self._conditional_frames(
+                served, "recording", await body_of(request)
+            )
         else:
-            fields = parsed = await read_with(json_model, body, SpeakRequest)
+            fields = parsed = await read_body(request, json_model, SpeakRequest)
             work = self._frames(served, parsed)
         frames, gain_db = await cancel_on_disconnect(request.receive, work)
         synthesis = synthesis_request(served, fields, frames, gain_db)

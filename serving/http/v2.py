@@ -16,16 +16,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serving.bundles.signature import PLAIN, V2_NAMES, Signature, TensorInfo, input_info
-from serving.engine.registry import ModelRegistry
+from serving.bundles.signature import (
+    PLAIN,
+    V2_NAMES,
+    Signature,
+    TensorInfo,
+    check_outputs,
+    input_info,
+)
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotReady
 from serving.http.fields import Name, as_model, invalid_field, json_object
 from serving.http.json_tensors import flat_tensor
-from serving.http.model_lookup import model_from_path
-from serving.http.request_bodies import body_of, read_with
+from serving.http.model_lookup import Endpoints, model_from_path
+from serving.http.request_bodies import read_body
 from serving.http.responses import cancel_on_disconnect, json_response
-from serving.settings import Settings
 
 MAX_SIDE = 2**31 - 1
 LENGTH = re.compile(r"[0-9]{1,10}")
@@ -163,11 +168,8 @@ def written(
     described, tail = [], []
     for name, value in outputs.items():
         value = np.ascontiguousarray(value)
-        tensor: dict[str, Any] = {
-            "name": name,
-            "datatype": V2_NAMES[value.dtype],
-            "shape": list(value.shape),
-        }
+        tensor: dict[str, Any] = {"name": name, "datatype": V2_NAMES[value.dtype]}
+        tensor["shape"] = list(value.shape)
         if binary[name]:
             tensor["parameters"] = {"binary_data_size": value.nbytes}
             tail.append(value.tobytes())
@@ -214,11 +216,8 @@ class InferResult(TypedDict):
     outputs: list[Tensor]
 
 
-class V2:
+class V2(Endpoints):
     """The endpoints of the v2 protocol."""
-
-    def __init__(self, registry: ModelRegistry, settings: Settings):
-        self._registry, self._settings = registry, settings
 
     def routes(self) -> list[Route]:
         """Return the routes, infer first: it is requested most."""
@@ -236,9 +235,8 @@ class V2:
     async def infer(self, request: Request) -> Response:
         """Run the signature in the parameter `signature_name`, by default `serving_default`."""
         served = model_from_path(self._registry, request)
-        body = await body_of(request, self._settings.timeout_seconds)
         length = request.headers.get(HEADER)
-        parsed, name, inputs = await read_with(_parse, body, length, served)
+        parsed, name, inputs = await read_body(request, _parse, length, served)
         wanted = _wanted(parsed, served, name)
         limit = (parsed.parameters or NO_PARAMETERS).timeout / MICROSECONDS
         seconds = min(self._settings.timeout_seconds, limit or math.inf)
@@ -286,14 +284,8 @@ class V2:
         for name in sorted(self._registry.names()):
             for status in self._registry.versions(name):
                 state = "READY" if status.state == "AVAILABLE" else "UNAVAILABLE"
-                rows.append(
-                    {
-                        "name": name,
-                        "version": str(status.version),
-                        "state": state,
-                        "reason": status.error,
-                    }
-                )
+                row = {"name": name, "version": str(status.version), "state": state}
+                rows.append({**row, "reason": status.error})
         return json_response(rows)
 
 
@@ -312,10 +304,9 @@ def _wanted(parsed: InferRequest, served: ServedModel, name: str) -> dict[str, b
     known = served.signatures[name].outputs
     if parsed.outputs is None:
         return dict.fromkeys(known, default)
+    check_outputs(known, [output.name for output in parsed.outputs])
     wanted = {}
     for output in parsed.outputs:
-        if output.name not in known:
-            raise InvalidInput(f"`outputs` must name outputs; there are {', '.join(known)}.")
         binary = output.parameters.binary_data if output.parameters else None
         wanted[output.name] = default if binary is None else binary
     return wanted

@@ -97,7 +97,7 @@ def test_a_filter_chooses_outputs(channel):
     assert list(answer.outputs) == ["picture_8"]
     assert (tf.make_ndarray(answer.outputs["picture_8"]) == 60).all()
     request.output_filter.append("nothing")
-    with refused("INVALID_ARGUMENT", "`output_filter` has `nothing`; there are picture_8"):
+    with refused("INVALID_ARGUMENT", "`nothing` is not an output; there are picture_8"):
         predict(channel, request)
 
 

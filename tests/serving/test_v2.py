@@ -166,7 +166,7 @@ def body(**fields):
         ({"parameters": {"timeout": -1}}, "timeout` must be a number"),
         ({"parameters": {"timeout": "1"}}, "timeout` must be a number"),
         ({"outputs": []}, "`outputs` must be a list"),
-        ({"outputs": [{"name": "other"}]}, "must name outputs; there are"),
+        ({"outputs": [{"name": "other"}]}, "`other` is not an output; there are"),
         ({"outputs": [{"name": ["x"]}]}, "`outputs[0].name` must be a text"),
         ({"outputs": ["picture"]}, "`outputs[0]` must be an object"),
         ({"outputs": [{"name": "picture", "parameters": {"classification": 2}}]}, "classification"),
