@@ -190,7 +190,6 @@ def address(host: str, port: int) -> str:
 
 
 def _allow_many_files() -> None:
-    """Raise the limit on open files: each connection is one."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -139,7 +139,6 @@ def without(graph: Any, signature: str) -> Any:
 
 
 def _graph(path: Path) -> Any:
-    """Read the only MetaGraphDef of a SavedModel."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -263,7 +262,6 @@ def _called_by(node: Any) -> list[str]:
 
 
 def _reached(bodies: Mapping[str, Any], roots: Iterable[str]) -> set[str]:
-    """Return the functions that calls of the roots may reach."""
     reached: set[str] = set()
     waiting = list(roots)
     while waiting:

@@ -113,10 +113,7 @@ NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
 
 def export(given: ExportArguments) -> list[str]:
-    """Writes the bundle, whole or not at all; lines on what was written.
-
-    Raises UserError, in one line, for what cannot be exported, or for an OUT that is in use.
-    """
+    """Write the bundle, whole or not at all, and return lines on it; UserError if it cannot be."""
     if model_store.is_stored(given.run):
         return _of_user(given)
     _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
@@ -136,7 +133,6 @@ def export(given: ExportArguments) -> list[str]:
 
 
 def _of_user(given: ExportArguments) -> list[str]:
-    """Write the bundle of a model that `onepass.save` wrote; lines on it."""
     _refuse(given, NOT_OWN, f"is not for {given.run}, which `onepass.save` wrote.")
     length: Any = given.length[0] if len(given.length) == 1 else given.length or None
     model = model_store.load(given.run)
@@ -150,14 +146,13 @@ def _of_user(given: ExportArguments) -> list[str]:
 
 
 def _refuse(given: ExportArguments, names: tuple[str, ...], rule: str) -> None:
-    """Raise UserError for the first of some options that is given."""
     for name in names:
         if getattr(given, name) not in NOTHING:
             raise UserError(f"`--{name.replace('_', '-')}` {rule}")
 
 
 def _checked(given: ExportArguments) -> Path:
-    """OUT, which is new or empty, and called by a version."""
+    """Return OUT; raise UserError unless it is new or empty, and named by a version."""
     if not given.bare:
         check_version(given.out)
     for name in ("bfloat16", "portable", "sign"):
@@ -170,7 +165,7 @@ def _checked(given: ExportArguments) -> Path:
 
 
 def _check_disk(out: Path, source: Path) -> None:
-    """UserError where there is no room for a bundle, before the model is loaded and measured."""
+    """Raise UserError if there is no room for a bundle, before the model is loaded."""
     sizes = [path.stat().st_size for path in source.rglob("*") if path.is_file()]
     needed = PROGRAM_BYTES + COPIES * max(sizes, default=0)
     place = next(folder for folder in out.parents if folder.exists())
@@ -180,7 +175,7 @@ def _check_disk(out: Path, source: Path) -> None:
 
 
 def _write_model(given: ExportArguments, folder: Path) -> str:
-    """Writes the model folder; what was measured, "" of a folder that is taken as it is."""
+    """Write the model folder; return what was measured, "" for a folder that is copied."""
     source = _shipped(given.run)
     if not (source / SPEC_FILE).exists():
         return _measured(given, folder)
@@ -194,7 +189,7 @@ def _write_model(given: ExportArguments, folder: Path) -> str:
 
 
 def _shipped(path: Path) -> Path:
-    """The folder of a model, where `path` may be the name of a shipped one."""
+    """Return the folder of a model, which may be the name of a shipped one."""
     if path.exists():
         return path
     if str(path) in image_shipped.FOLDERS:
@@ -205,7 +200,7 @@ def _shipped(path: Path) -> Path:
 
 
 def _measured(given: ExportArguments, folder: Path) -> str:
-    """Measures a run on dev and writes its model folder; what was measured, in words."""
+    """Measure a run on dev and write its model folder; return what was measured, in words."""
     kind = kind_of(given.run)
     if kind not in EXPORTERS:
         speech_models.load(given.run)  # which says what is wrong with it
@@ -220,7 +215,6 @@ def _measured(given: ExportArguments, folder: Path) -> str:
 
 
 def _write_program(given: ExportArguments, folder: Path) -> list[str]:
-    """Adds the program to a model folder; lines on it."""
     spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
     exporter = EXPORTERS[spec["kind"]]
     if given.bfloat16:

@@ -83,7 +83,6 @@ def _lowered(density: ImageDensity, parts: Parts) -> dict[str, Any]:
 
 
 def _functions(parts: Parts) -> dict[str, Any]:
-    """Return the concrete functions of batches by signature."""
     signatures, programs, row_of = parts
     return {n: _function(signatures[n], row_of(n, program)) for n, program in programs.items()}
 

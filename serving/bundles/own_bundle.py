@@ -180,7 +180,6 @@ def _check(path: Path, spec: Mapping[str, Any]) -> None:
 
 
 def _conditions(condition: Any, num: int) -> list[Any]:
-    """Return the condition of every row."""
     if num < 1:
         raise InvalidInput(f"`num` must be at least 1, got {num}.")
     if condition is None:

@@ -111,7 +111,6 @@ def _write(model: Any, out: Path, length: Length, sign_with: Path | None, warm: 
 
 
 def _exported(model: Any, shape: Any) -> tuple[dict[str, Any], Exported]:
-    """Return what model.json says of a model, and its functions."""
     spec: dict[str, Any] = {
         "kind": model.kind,
         "makes": ARRAY if model.sample_rate_hz is None else SOUND,
@@ -164,14 +163,12 @@ def _exported_images(
 
 
 def _length(length: Length) -> int | None:
-    """Return the number of elements, checked."""
     if length is not None and (not isinstance(length, int | np.integer) or length < 1):
         raise ValueError(f"`length` must be a number of elements, at least 1, got {length}.")
     return None if length is None else int(length)
 
 
 def _image_shape(model: Any, length: Length) -> tuple[int, ...]:
-    """Return height, width and channels of the images that a model is to make."""
     given = model.symbol_network.inputs.shape[1:].as_list() if length is None else length
     shape = tuple(given) if isinstance(given, Sequence) else (given,)
     if len(shape) != 3 or any(size is None or size < 1 for size in shape):

@@ -30,6 +30,7 @@ from serving.bundles.streaming_models import (
     NoiseSource,
     State,
     StreamingModel,
+    storable,
 )
 
 PIECES = (256, 1024)  # elements that are compiled as one, at most
@@ -67,7 +68,7 @@ class StreamingSequence:
     def state(self) -> dict[str, Filled]:
         """Return every tensor of the step's state by its number."""
         return {
-            str(n): (_storable(tf.as_dtype(value.dtype)), value.shape, 0)
+            str(n): (storable(tf.as_dtype(value.dtype)), value.shape, 0)
             for n, value in enumerate(self._first)
         }
 
@@ -88,7 +89,7 @@ class StreamingSequence:
             channels = tf.ensure_shape(channels, [1, samples, self.channels])
         elements, after = self._next(source, channels, packed, samples)
         stored = {
-            str(n): tf.cast(value, _storable(value.dtype))[tf.newaxis]
+            str(n): tf.cast(value, storable(value.dtype))[tf.newaxis]
             for n, value in enumerate(tf.nest.flatten(after))
         }
         return tf.ensure_shape(tf.cast(elements, tf.float32), [1, samples]), stored
@@ -124,13 +125,6 @@ class StreamingFlows(StreamingSequence):
         noise = self._model.noise(source.key[0], source.row, samples, source.start[0])
         values, after = self._model.step(source.temperature[0] * noise, state, channels)
         return self._model.elements(values), after
-
-
-def _storable(dtype: tf.DType) -> tf.DType:
-    """Return the type that a state is handed out in: every protocol has one for it."""
-    if dtype == tf.bool:
-        return tf.int32
-    return tf.float32 if dtype in (tf.bfloat16, tf.float16) else dtype
 
 
 IMAGE = "picture"

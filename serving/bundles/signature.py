@@ -241,7 +241,6 @@ def _span(info: TensorInfo) -> str:
 
 
 def _rows(arrays: Arrays) -> int:
-    """Return the size of the batch, 1 without inputs."""
     first, rows = next(((name, len(array)) for name, array in arrays.items()), ("", 1))
     for name, array in arrays.items():
         if len(array) != rows:

@@ -93,7 +93,6 @@ class ArrayClient:
         }
 
     def _length(self, signature: str, rows: int, length: Any, condition: Any) -> Arrays:
-        """Return the condition and the length as inputs of a signature."""
         known = self._signatures[signature]
         given: Arrays = {}
         if condition is not None:

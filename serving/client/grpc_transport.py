@@ -261,7 +261,6 @@ def _speak_request(name: str, arguments: Mapping[str, Any], rate_hz: int) -> Any
 
 
 def _temperatures(given: Any, scales: int) -> np.ndarray:
-    """Return the temperature of each scale, float32 [1, scales]."""
     several = given if isinstance(given, list) else [given] * scales
     return np.array([several], np.float32)
 

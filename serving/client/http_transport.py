@@ -221,7 +221,6 @@ class HttpTransport:
         return value
 
     def _outputs(self, body: bytes, length: str | None) -> dict[str, np.ndarray]:
-        """Return the tensors after the JSON, read-only."""
         try:
             start = int(length or "")
             outputs = {}

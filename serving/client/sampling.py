@@ -153,7 +153,6 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
 
 
 def _sample_arrays(client: Client, name: str, spec: dict[str, Any], given: ArrayArguments) -> int:
-    """Write all samples to one file."""
     path = given.out / f"sample_{given.seed}.npy"
     check_new([path], given.overwrite)
     length: Any = given.length[0] if len(given.length) == 1 else given.length
@@ -185,7 +184,6 @@ def _speak(client: Client, name: str, spec: dict[str, Any], given: SpeakArgument
 
 
 def _name_of(given: SpeakArguments, arguments: dict[str, Any]) -> str:
-    """Return the prefix of a sound's files: the name of the input."""
     file = given.recording or given.mel
     if file is not None:
         return file.stem
@@ -250,7 +248,6 @@ def _speak_arguments(
 
 
 def _numbers(path: Path) -> np.ndarray:
-    """Read float32 [frames, channels] from an npy file."""
     array = _array(path)
     if array.ndim != 2 or array.dtype.kind not in "fiu":
         raise UserError(f"{path} must hold numbers [frames, channels], got {array.shape}.")

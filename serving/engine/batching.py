@@ -5,8 +5,9 @@ import collections
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
@@ -84,8 +85,7 @@ class _Request:
         return self.row_seconds > CALL_SECONDS
 
 
-@dataclasses.dataclass(eq=False)
-class _Row:
+class _Row(NamedTuple):
     request: _Request
     number: int
 
@@ -212,7 +212,8 @@ class Batcher:
         self._metrics.queue_rows.inc(rows)
 
     def _retry_seconds(self) -> float:
-        return min(max(1.0, _seconds(self._waiting) / self._limits.threads), MAX_RETRY_SECONDS)
+        seconds = sum(request.seconds for request in self._waiting)
+        return min(max(1.0, seconds / self._limits.threads), MAX_RETRY_SECONDS)
 
     def _remove_waiting(self, request: _Request) -> None:
         request.answer.cancel()
@@ -302,7 +303,6 @@ class Batcher:
         self._dispatch()
 
     def _outputs(self, rows: list[_Row]) -> list[Arrays | ServingError]:
-        """Return the outputs of each row; called in a thread."""
         request = rows[0].request
         try:
             size = self._padding.size(len(rows))
@@ -336,10 +336,6 @@ class Batcher:
         results = [result for result in request.results if result is not None]
         outputs = {name: np.stack([result[name] for result in results]) for name in results[0]}
         return self._padding.crop(outputs)
-
-
-def _seconds(requests: Iterable[_Request]) -> float:
-    return sum(request.seconds for request in requests)
 
 
 def _fail(request: _Request, error: ServingError) -> None:

@@ -113,7 +113,6 @@ class Inference:
 def _inputs(
     request: Message, known: dict[str, TensorInfo], limit_bytes: int
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a request, at most `limit_bytes` together."""
     raw = request.raw_input_contents
     if len(raw) and len(raw) != len(request.inputs):
         raise InvalidInput(

@@ -128,7 +128,6 @@ def client_of(peer: str) -> str:
 
 
 def _model_of(request: Message) -> str:
-    """Return the model's name in a request, in whatever field its protocol has it."""
     spec = getattr(request, "model_spec", None)
     name = spec.name if spec is not None else getattr(request, "model_name", "")
     return name[:64]
@@ -213,7 +212,6 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
     async def _single_message(
         self, call: Call, handler: Any, messages: AsyncIterator[bytes]
     ) -> Any:
-        """Return the message of a method that takes one."""
         is_probe = call.method.startswith(HEALTH_PREFIX)
         seconds = SILENT_SECONDS if is_probe else self._settings.timeout_seconds
         message = await self._next_message(messages, seconds)

@@ -89,7 +89,6 @@ def _synthesis_request(served: ServedModel, request: Message, limit_bytes: int) 
 
 
 def _frames(request: Message, limit_bytes: int) -> np.ndarray | None:
-    """Return the frames to speak, float32 [frames, channels]; None without any."""
     if not request.HasField("frames"):
         return None
     frames = decode(request.frames, "frames", limit_bytes)

@@ -125,7 +125,6 @@ def _many_dimensions(name: str, count: int) -> InvalidInput:
 
 
 def _filled(name: str, field: str, values: Any, count: int, dtype: np.dtype) -> np.ndarray:
-    """Return [count] values, the last one repeated; zeros for no values."""
     if len(values) > count:
         raise InvalidInput(f"`{name}` must have at most {count} of `{field}`, got {len(values)}.")
     if not len(values):

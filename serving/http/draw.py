@@ -123,7 +123,6 @@ def _start_scales(served: ServedModel, inputs: Outputs) -> list[asyncio.Task]:
 async def _scale(
     served: ServedModel, inputs: Outputs, signature: str, smaller: asyncio.Task | None
 ) -> np.ndarray:
-    """Return the pixels of one scale, uint8 [side, side, channels]."""
     start = {} if smaller is None else {"start": (await smaller)[np.newaxis]}
     return (await served.predict(inputs | start, signature))["picture"][0]
 

@@ -110,7 +110,6 @@ def _alternatives(schema: Schema, components: Mapping[str, Schema]) -> Iterator[
 
 
 def _below(schema: Schema, step: str, components: Mapping[str, Schema]) -> Iterator[Schema]:
-    """Yield the schema of a field, or of the elements of a list."""
     below = schema.get("items") if step.isdigit() else schema.get("properties", {}).get(step)
     if below is not None:
         yield from _alternatives(below, components)

@@ -178,7 +178,6 @@ async def _once(content: bytes) -> AsyncGenerator[bytes, None]:
 
 
 async def _events(data: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Encode chunks as OpenAI's server-sent events."""
     async with contextlib.aclosing(data):
         async for piece in data:
             audio = base64.b64encode(piece).decode()

@@ -91,7 +91,6 @@ def _status(version: int, state: Any, error: str) -> VersionStatus:
 
 
 def _parse(body: bytes, served: ServedModel) -> tuple[str, dict[str, np.ndarray], bool]:
-    """Return signature and inputs of a request, and whether they were given row by row."""
     parsed = json_model(body, PredictRequest)
     if (parsed.instances is UNSET) == (parsed.inputs is UNSET):
         raise InvalidInput("The body must have either `instances` or `inputs`.")

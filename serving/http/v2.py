@@ -292,14 +292,12 @@ class V2(Endpoints):
 def _parse(
     body: bytes, length: str | None, served: ServedModel
 ) -> tuple[InferRequest, str, dict[str, np.ndarray]]:
-    """Return the JSON of a request, its signature's name, and its inputs."""
     parsed, tail = split(body, length)
     name = (parsed.parameters or NO_PARAMETERS).signature_name or PLAIN
     return parsed, name, read_inputs(parsed.inputs, tail, served.signature(name))
 
 
 def _wanted(parsed: InferRequest, served: ServedModel, name: str) -> dict[str, bool]:
-    """Return the requested outputs, and whether to write each after the JSON."""
     default = (parsed.parameters or NO_PARAMETERS).binary_data_output
     known = served.signatures[name].outputs
     if parsed.outputs is None:

@@ -124,7 +124,6 @@ class ForkServer:
 def _end_unreferenced(
     fork_server: "weakref.ref[ForkServer]", unreferenced: "queue.SimpleQueue[int | None]"
 ) -> None:
-    """End the processes that are no longer referenced, until the fork server ends."""
     while (pid := unreferenced.get()) is not None:
         if (server := fork_server()) is not None:
             server.end(pid)

@@ -166,7 +166,6 @@ class SandboxedBundle:
     def _answer(
         self, connection: socket.socket, seconds: float, most_head_bytes: int = MOST_HEAD_BYTES
     ) -> tuple[Head, Arrays]:
-        """Return the next answer; raise the error that it reports."""
         try:
             head, arrays = receive(connection, most_head_bytes, seconds)
         except TimeoutError:

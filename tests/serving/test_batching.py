@@ -264,14 +264,6 @@ async def test_one_bad_row_fails_alone(caplog):
     assert "secret detail" in caplog.text  # the log has what the answer has not
 
 
-async def test_a_failure_says_nothing_of_its_reason():
-    bundle = FakeSound()
-    bundle.control.fails_on = 13
-    with pytest.raises(Internal) as failed:
-        await batcher(bundle).submit("serving_default", sound(bundle, [13], [3]))
-    assert "secret" not in str(failed.value) and failed.value.__cause__ is None
-
-
 async def test_a_row_that_was_given_up_is_not_tried_again():
     bundle = FakeSound()
     bundle.control.fails_on = 13

@@ -524,15 +524,6 @@ def test_an_answer_that_drips_ends_at_the_deadline():
             call(client)
 
 
-def test_the_server_stops_at_the_clients_deadline(tmp_path):
-    with served("http", tmp_path) as (address, store), Client(address) as client:
-        control = store.controls["shapes", 1]
-        control.open.clear()
-        with pytest.raises(ClientError):
-            client.predict("shapes", {"seed": np.zeros(1, np.int64)}, timeout_seconds=0.2)
-        control.open.set()
-
-
 def test_a_stream_that_breaks_off_is_not_begun_again():
     answer = (200, {"content-type": "audio/L16;rate=16000"}, iter([b"\0\0\0"]))
     with Scripted(answer, LISTED) as server, Client(server.address) as client:

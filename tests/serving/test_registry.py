@@ -17,7 +17,6 @@ from serving.bundles.signature import Signature
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import scan
-from serving.engine.version_set import VersionStatus
 from serving.errors import DeadlineExceeded, InvalidInput, NotFound, NotReady, TooLarge
 from serving.observability.metrics import Metrics
 from serving.settings import Settings
@@ -530,17 +529,3 @@ async def test_a_client_cannot_have_more_time_than_the_server_gives(store):
             await registry.get("voice").predict(FRAMES, timeout_seconds=1000.0)
         control.open.set()
         await until(lambda: not registry.is_busy)
-
-
-async def test_a_lone_client_never_waits_for_the_batch_delay(store):
-    control = store.add()
-    async with running(store, batch_delay_ms=1e6) as registry, asyncio.timeout(10):
-        for seed in range(5):
-            await ask(registry, seed)
-    assert control.rows == [1] * 5
-
-
-async def test_the_table_knows_its_statuses_by_value(store):
-    store.add(version=4)
-    async with running(store) as registry:
-        assert registry.versions("voice") == [VersionStatus(4, "AVAILABLE", "")]
