@@ -13,7 +13,6 @@ import numpy as np
 import orjson
 from msgspec import Meta, Struct
 from starlette.requests import Request
-from starlette.routing import Route
 
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS
 from serving.engine.served_model import ServedModel
@@ -26,7 +25,8 @@ from serving.http.image_requests import (
     number_of_images,
     scale_signatures,
 )
-from serving.http.model_lookup import Endpoints, model_from_path, require_kind
+from serving.http.model_lookup import model_from_path, require_kind
+from serving.http.operations import Endpoints, post
 from serving.http.request_bodies import read_body
 from serving.http.responses import StreamedResponse
 
@@ -52,10 +52,7 @@ class DrawRequest(Struct, rename={"label": "class"}):
 class DrawRoute(Endpoints):
     """The endpoint for drawing."""
 
-    def routes(self) -> list[Route]:
-        """Return the route."""
-        return [Route("/v1/models/{name:name}:draw", self.draw, methods=["POST"])]
-
+    @post("/v1/models/{name}:draw", {MEDIA_TYPE: str}, DrawRequest)
     async def draw(self, request: Request) -> StreamedResponse:
         """Stream images as lines of JSON, one line per scale."""
         served = require_kind(model_from_path(self._registry, request), "picture")

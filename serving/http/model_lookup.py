@@ -2,32 +2,14 @@
 
 import contextlib
 
-from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import VERSION
 from serving.errors import InvalidInput, NotFound, ServingError
-from serving.settings import Settings
 
 OUTPUTS = {"sound": "sound", "picture": "images", "array": "arrays"}  # by kind, for messages
-
-
-class NameConvertor(StringConvertor):
-    """A path segment without the colon that starts a verb."""
-
-    regex = "[^/:]+"
-
-
-register_url_convertor("name", NameConvertor())
-
-
-class Endpoints:
-    """The endpoints of a protocol, for the models of a registry."""
-
-    def __init__(self, registry: ModelRegistry, settings: Settings):
-        self._registry, self._settings = registry, settings
 
 
 def model_from_path(registry: ModelRegistry, request: Request) -> ServedModel:

@@ -10,7 +10,6 @@ import numpy as np
 from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from serving.bundles.signature import fastest
 from serving.engine.served_model import ServedModel
@@ -25,7 +24,8 @@ from serving.http.image_requests import (
     number_of_images,
     scales,
 )
-from serving.http.model_lookup import Endpoints, model_named
+from serving.http.model_lookup import model_named
+from serving.http.operations import Endpoints, post
 from serving.http.request_bodies import read_body
 from serving.http.responses import cancel_on_disconnect, json_response
 
@@ -66,10 +66,7 @@ class GeneratedImages(TypedDict):
 class OpenaiImages(Endpoints):
     """The endpoint for images."""
 
-    def routes(self) -> list[Route]:
-        """Return the route."""
-        return [Route("/v1/images/generations", self.generate, methods=["POST"])]
-
+    @post("/v1/images/generations", GeneratedImages, ImagesRequest)
     async def generate(self, request: Request) -> Response:
         """Draw images and return them as base64."""
         parsed = await read_body(request, json_model, ImagesRequest)

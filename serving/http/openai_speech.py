@@ -10,7 +10,6 @@ import orjson
 from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from serving.engine.registry import ModelRegistry
@@ -27,7 +26,8 @@ from serving.http.audio_formats import (
     streamed,
 )
 from serving.http.fields import Name, Seed, excerpt, json_model
-from serving.http.model_lookup import Endpoints, model_named
+from serving.http.model_lookup import model_named
+from serving.http.operations import Bytes, Endpoints, post
 from serving.http.request_bodies import read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect
 from serving.http.synthesis_requests import (
@@ -75,6 +75,10 @@ class SpeechEvent(TypedDict):
     data: str
 
 
+SOUNDS = ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
+ANSWERS = {**dict.fromkeys(SOUNDS, Bytes), "text/event-stream": SpeechEvent}
+
+
 class OpenaiSpeech(Endpoints):
     """The endpoint for speech."""
 
@@ -82,10 +86,7 @@ class OpenaiSpeech(Endpoints):
         super().__init__(registry, settings)
         self._workers = WorkerPool(settings.timeout_seconds)
 
-    def routes(self) -> list[Route]:
-        """Return the route."""
-        return [Route("/v1/audio/speech", self.speech, methods=["POST"])]
-
+    @post("/v1/audio/speech", ANSWERS, SpeechRequest)
     async def speech(self, request: Request) -> ASGIApp:
         """Speak a text: `wav` and `pcm` are streamed, other formats sent as a complete file.
 

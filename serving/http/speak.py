@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
 import numpy as np
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from serving.bundles.frames import check_convention
 from serving.engine.registry import ModelRegistry
@@ -17,7 +16,8 @@ from serving.errors import InvalidInput, NotFound
 from serving.http.audio_formats import stream_format, streamed
 from serving.http.fields import Name, as_model, excerpt, json_model
 from serving.http.json_tensors import base64_bytes, json_tensor
-from serving.http.model_lookup import Endpoints, model_from_path, require_kind
+from serving.http.model_lookup import model_from_path, require_kind
+from serving.http.operations import JSON, Bytes, Endpoints, get, post
 from serving.http.recordings import examples
 from serving.http.request_bodies import body_of, read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect, json_response
@@ -81,13 +81,12 @@ class SpeakRoute(Endpoints):
         super().__init__(registry, settings)
         self._workers = WorkerPool(settings.timeout_seconds)
 
-    def routes(self) -> list[Route]:
-        """Return the routes for speech and for the example recordings."""
-        return [
-            Route("/v1/models/{name:name}:speak", self.speak, methods=["POST"]),
-            Route("/v1/models/{name:name}/examples", self.list_examples),
-        ]
-
+    @post(
+        "/v1/models/{name}:speak",
+        {"audio/wav": Bytes, "audio/L16": Bytes},
+        {JSON: SpeakRequest, **dict.fromkeys(RECORDING_TYPES, Bytes)},
+        query=get_type_hints(SpeakQuery, include_extras=True),
+    )
     async def speak(self, request: Request) -> StreamedResponse:
         """Stream the speech of a recording, of frames or of a text."""
         served = require_kind(model_from_path(self._registry, request), "sound")
@@ -110,6 +109,7 @@ class SpeakRoute(Endpoints):
         stall_seconds = self._settings.timeout_seconds
         return StreamedResponse(streamed(chunks, form), form.media_type, stall_seconds, headers)
 
+    @get("/v1/models/{name}/examples", Examples)
     async def list_examples(self, request: Request) -> Response:
         """Return the example recordings; none for an unconditional model."""
         served = model_from_path(self._registry, request)

@@ -10,7 +10,6 @@ import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from serving.bundles.signature import PLAIN, TENSORFLOW_NAMES, Signature, TensorInfo
 from serving.engine.registry import ModelRegistry
@@ -18,7 +17,8 @@ from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
 from serving.http.fields import Name, json_model
 from serving.http.json_tensors import from_columns, from_rows
-from serving.http.model_lookup import Endpoints, model_from_path, version_at
+from serving.http.model_lookup import model_from_path, version_at
+from serving.http.operations import Endpoints, get, post
 from serving.http.request_bodies import read_body
 from serving.http.responses import cancel_on_disconnect, json_response
 
@@ -51,14 +51,7 @@ class VersionStatus(TypedDict):
 class TensorflowRest(Endpoints):
     """The endpoints of TensorFlow Serving's protocol."""
 
-    def routes(self) -> list[Route]:
-        """Return the routes, predict first: it is requested most."""
-        routes = []
-        for base in ("/v1/models/{name:name}", "/v1/models/{name:name}/versions/{version:name}"):
-            routes.append(Route(f"{base}:predict", self.predict, methods=["POST"]))
-            routes.append(Route(f"{base}/metadata", self.metadata, methods=["GET"]))
-        return routes
-
+    @post("/v1/models/{name}:predict", dict, PredictRequest, versions=True)
     async def predict(self, request: Request) -> Response:
         """Run a signature on `instances`, row by row, or on `inputs`, tensor by tensor."""
         served = model_from_path(self._registry, request)
@@ -67,6 +60,7 @@ class TensorflowRest(Endpoints):
         outputs = await cancel_on_disconnect(request.receive, work)
         return json_response(_as_rows(outputs) if by_rows else _as_columns(outputs))
 
+    @get("/v1/models/{name}/metadata", versions=True)
     async def metadata(self, request: Request) -> Response:
         """Return the signatures."""
         served = model_from_path(self._registry, request)

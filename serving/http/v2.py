@@ -14,7 +14,6 @@ import orjson
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from serving.bundles.signature import (
     PLAIN,
@@ -28,7 +27,8 @@ from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotReady
 from serving.http.fields import Name, as_model, invalid_field, json_object
 from serving.http.json_tensors import flat_tensor
-from serving.http.model_lookup import Endpoints, model_from_path
+from serving.http.model_lookup import model_from_path
+from serving.http.operations import JSON, Bytes, Endpoints, get, post
 from serving.http.request_bodies import read_body
 from serving.http.responses import cancel_on_disconnect, json_response
 
@@ -182,6 +182,7 @@ def written(
     return b"".join([text, *tail]), len(text)
 
 
+OCTETS = "application/octet-stream"
 PLATFORM = "tensorflow_savedmodel"
 EXTENSIONS = ["binary_tensor_data", "model_repository(index)"]
 MICROSECONDS = 1_000_000
@@ -219,19 +220,13 @@ class InferResult(TypedDict):
 class V2(Endpoints):
     """The endpoints of the v2 protocol."""
 
-    def routes(self) -> list[Route]:
-        """Return the routes, infer first: it is requested most."""
-        routes = []
-        for base in ("/v2/models/{name:name}", "/v2/models/{name:name}/versions/{version:name}"):
-            routes.append(Route(f"{base}/infer", self.infer, methods=["POST"]))
-            routes.append(Route(f"{base}/ready", self.model_ready))
-            routes.append(Route(base, self.metadata))
-        routes.append(Route("/v2", self.server))
-        routes.append(Route("/v2/health/live", self.live))
-        routes.append(Route("/v2/health/ready", self.ready))
-        routes.append(Route("/v2/repository/index", self.index, methods=["POST"]))
-        return routes
-
+    @post(
+        "/v2/models/{name}/infer",
+        {JSON: InferResult, OCTETS: Bytes},
+        {JSON: InferRequest, OCTETS: Bytes},
+        versions=True,
+        header={HEADER: Annotated[int, Meta(ge=0)]},
+    )
     async def infer(self, request: Request) -> Response:
         """Run the signature in the parameter `signature_name`, by default `serving_default`."""
         served = model_from_path(self._registry, request)
@@ -244,6 +239,7 @@ class V2(Endpoints):
         outputs = await cancel_on_disconnect(request.receive, work)
         return _response(parsed.id, served, {name: outputs[name] for name in wanted}, wanted)
 
+    @get("/v2/models/{name}", Metadata, versions=True)
     async def metadata(self, request: Request) -> Response:
         """Return the inputs and outputs of `serving_default`."""
         served = model_from_path(self._registry, request)
@@ -259,25 +255,30 @@ class V2(Endpoints):
             )
         )
 
+    @get("/v2/models/{name}/ready", versions=True)
     async def model_ready(self, request: Request) -> Response:
         """Answer 200 if the model is ready, else 503 or 404 with the reason."""
         served = model_from_path(self._registry, request)
         return json_response({"name": served.name, "ready": True})
 
+    @get("/v2")
     async def server(self, request: Request) -> Response:
         """Return name, version and extensions of the server."""
         return json_response({"name": "onepass", "version": VERSION, "extensions": EXTENSIONS})
 
+    @get("/v2/health/live")
     async def live(self, request: Request) -> Response:
         """Answer 200."""
         return json_response({"live": True})
 
+    @get("/v2/health/ready")
     async def ready(self, request: Request) -> Response:
         """Answer 200 if the server accepts requests, else 503."""
         if not self._registry.ready:
             raise NotReady("The server is not ready.")
         return json_response({"ready": True})
 
+    @post("/v2/repository/index", list[dict])
     async def index(self, request: Request) -> Response:
         """Return all versions of all models."""
         rows = []
@@ -321,8 +322,8 @@ def _response(
         head["id"] = identity
     content, length = written(head, outputs, binary)
     if length is None:
-        return Response(content, media_type="application/json")
-    headers = {HEADER: str(length), "content-type": "application/octet-stream"}
+        return Response(content, media_type=JSON)
+    headers = {HEADER: str(length), "content-type": OCTETS}
     return Response(content, headers=headers)
 
 
