@@ -5,7 +5,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -147,20 +147,13 @@ class ServedModel:
         checked = await self._checked_row(given)
         if condition is not None:
             condition = checked.get("frames", [condition])[0]
-        make = functools.partial(bundle.stream, condition, **options)
-        async with contextlib.aclosing(self._streamed(make, timeout_seconds)) as chunks:
-            async for chunk in chunks:
-                yield chunk[0]
-
-    async def _streamed(
-        self, make: Callable[[], Iterator[Any]], timeout_seconds: float | None
-    ) -> AsyncGenerator[Any, None]:
         if timeout_seconds is not None and not timeout_seconds > 0:
             raise DeadlineExceeded("The deadline of this request has passed.")
+        make = functools.partial(bundle.stream, condition, **options)
         with traces.span("stream", model=self.name, version=self.version), self._counted():
             async with contextlib.aclosing(self._streams.stream(make, timeout_seconds)) as chunks:
                 async for chunk in chunks:
-                    yield chunk
+                    yield chunk[0]
 
     def _limit(self, timeout_seconds: float | None) -> float:
         if timeout_seconds is None:

@@ -1,8 +1,8 @@
 """Middleware of every HTTP request: host, token and size checks, headers, errors, logs, metrics."""
 
 import logging
+import math
 import time
-from typing import ClassVar
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -12,7 +12,7 @@ from serving.engine.auth import TokenAuth, read_token
 from serving.errors import Internal, NotFound, Overloaded, ServingError
 from serving.http.allowed_hosts import AllowedHosts
 from serving.http.request_bodies import LIMITS, RECEIVED, BodyLimits
-from serving.http.responses import error_body, error_headers, protocol_of
+from serving.http.responses import error_body, protocol_of
 from serving.observability import traces
 from serving.observability.logs import begin_request, event
 from serving.observability.metrics import Metrics
@@ -82,8 +82,6 @@ class RequestMiddleware:
     details.
     """
 
-    passed: ClassVar = ("lifespan",)
-
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
         self._app, self._metrics, self._auth = app, metrics, TokenAuth(read_token(settings))
         self._allowed_hosts = AllowedHosts(settings)
@@ -91,12 +89,10 @@ class RequestMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
         if scope["type"] != "http":
-            if scope["type"] in self.passed:
-                await self._app(scope, receive, send)
-            else:
-                await send({"type": "websocket.close", "code": 1003})
-            return
+            return await send({"type": "websocket.close", "code": 1003})
         started = time.perf_counter()
         headers = dict(scope["headers"])
         request_id = begin_request(headers.get(b"x-request-id", b"").decode("latin-1"))
@@ -104,7 +100,8 @@ class RequestMiddleware:
         # With an "app", Starlette's router raises errors instead of answering them.
         scope.update({"app": self, LIMITS: self._body_limits, RECEIVED: 0})
         try:
-            with traces.span("http", _trace(headers), method=scope["method"]):
+            parent = {"traceparent": headers.get(b"traceparent", b"").decode("latin-1")}
+            with traces.span("http", parent, method=scope["method"]):
                 self._admit(scope, headers)
                 await self._app(scope, receive, response.send)
         except Exception as raised:
@@ -144,11 +141,6 @@ class RequestMiddleware:
         )
 
 
-def _trace(headers: dict[bytes, bytes]) -> dict[str, str] | None:
-    parent = headers.get(b"traceparent")
-    return None if parent is None else {"traceparent": parent.decode("latin-1")}
-
-
 def _error_of(raised: Exception) -> ServingError:
     if isinstance(raised, ServingError):
         return raised
@@ -166,7 +158,8 @@ def _error_of(raised: Exception) -> ServingError:
 def _error_response(error: ServingError, scope: Scope) -> Response:
     content = error_body(scope["path"], error.http_status, str(error), error.code)
     named = {"content-type": "application/json", "content-length": str(len(content))}
-    named |= error_headers(error)
+    if error.retry_after_seconds is not None:
+        named["retry-after"] = str(max(1, math.ceil(error.retry_after_seconds)))
     if error.http_status == 401:
         named["www-authenticate"] = 'Bearer realm="onepass"'
     if isinstance(error, WrongMethod):

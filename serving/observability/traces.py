@@ -55,7 +55,7 @@ def span(
         yield
         return
     context = None
-    if headers and "traceparent" in headers:
+    if headers and headers.get("traceparent"):
         context = importlib.import_module("opentelemetry.propagate").extract(headers)
     with _tracer.start_as_current_span(
         name,

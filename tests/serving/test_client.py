@@ -118,6 +118,31 @@ LIMITED = (429, {"retry-after": "0"}, b'{"error": {"message": "Too often."}}')
 LISTED = (200, {}, b'{"data": [{"id": "voice"}]}')
 
 
+def refusal(*answers, call=lambda client: client.models(), **options):
+    """The error of a client that gets these answers, and how often it asked."""
+    with Scripted(*answers) as server, Client(server.address, **options) as client:
+        with pytest.raises(ClientError) as raised:
+            call(client)
+        return raised.value, len(server.asked)
+
+
+def speak(client):
+    return client.speak("voice", frames=FRAMES)
+
+
+def draw(client):
+    return list(client.draw("shapes", num=3))
+
+
+def drawn(side, declared_side):
+    """The line of an image that says that it has that side."""
+    file = io.BytesIO()
+    Image.new("1", (side, side)).save(file, "PNG")
+    png = base64.b64encode(file.getvalue()).decode()
+    line = {"picture": 0, "side": declared_side, "last": True, "png": png}
+    return 200, {}, json.dumps(line).encode() + b"\n"
+
+
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
@@ -275,21 +300,28 @@ def test_a_seed_below_zero_is_refused_as_the_command_refuses_it(client):
         client.predict("shapes", inputs)
 
 
+@pytest.mark.parametrize("call", [Client.models, speak, draw])
 @pytest.mark.parametrize(
-    ("body", "call"),
+    "answer",
+    [(200, {"content-type": "text/html"}, b"<html>"), (404, {}, b"<html>"), (302, {}, b"")],
+)
+def test_what_is_no_server_of_models_is_refused(answer, call):
+    assert "is not a server of these models" in str(refusal(answer, call=call)[0])
+
+
+@pytest.mark.parametrize(
+    ("answer", "call"),
     [
-        (b'{"data": [NaN]}', lambda client: client.models()),
-        (b'{"sample_rate_hz": Infinity}', lambda client: client.spec("voice")),
-        (b'{"picture": 0, "side": NaN, "png": ""}', lambda client: next(client.draw("shapes"))),
+        ((200, {}, b'{"data": [NaN]}'), Client.models),
+        ((200, {}, b'{"sample_rate_hz": Infinity}'), lambda client: client.spec("voice")),
+        ((200, {}, b'{"picture": 0, "side": NaN, "png": ""}'), draw),
+        (drawn(10_000, 10_000), draw),  # measured before it is decoded
+        (drawn(10_000, 8), draw),
+        (drawn(8, 16), draw),
     ],
 )
-def test_an_answer_with_numbers_that_are_no_json_is_no_servers_of_models(body, call):
-    with (
-        Scripted((200, {}, body)) as server,
-        Client(server.address) as client,
-        pytest.raises(ClientError, match="is not a server of these models"),
-    ):
-        call(client)
+def test_an_answer_that_no_server_of_models_gives_is_refused(answer, call):
+    assert "is not a server of these models" in str(refusal(answer, call=call)[0])
 
 
 def test_a_model_json_that_is_none_is_an_error_of_the_protocol_over_grpc(tmp_path, monkeypatch):
@@ -333,15 +365,6 @@ def test_where_there_is_no_server_the_line_says_so(scheme):
     ):
         client.models()
     assert raised.value.code == "unreachable" and isinstance(raised.value, UserError)
-
-
-def test_what_is_no_server_of_models_is_refused():
-    page = (200, {"content-type": "text/html"}, b"<html>")
-    for answer in (page, (404, {}, b"<html>"), (302, {"location": "/"}, b"")):
-        with Scripted(answer) as server, Client(server.address) as client:
-            for call in (client.models, lambda: client.speak("voice", frames=FRAMES)):
-                with pytest.raises(ClientError, match="is not a server of these models"):
-                    call()
 
 
 @pytest.mark.parametrize(
@@ -391,18 +414,13 @@ def test_a_busy_server_is_asked_again(refusal):
 
 
 def test_after_the_last_retry_the_servers_words_are_raised():
-    with Scripted(BUSY) as server, Client(server.address, retries=2) as client:
-        with pytest.raises(ClientError, match=r"^The queue is full\.$") as raised:
-            client.models()
-        assert len(server.asked) == 3 and raised.value.code == "overloaded"
+    error, asked = refusal(BUSY, retries=2)
+    assert (str(error), error.code, asked) == ("The queue is full.", "overloaded", 3)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 500, 504])
 def test_what_will_not_change_is_not_asked_again(status):
-    with Scripted((status, {}, b'{"error": "No."}')) as server, Client(server.address) as client:
-        with pytest.raises(ClientError):
-            client.models()
-        assert len(server.asked) == 1
+    assert refusal((status, {}, b'{"error": "No."}'))[1] == 1
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
@@ -510,18 +528,10 @@ def slowly(part, seconds=0.05):
         time.sleep(seconds)
 
 
-def test_an_answer_that_drips_ends_at_the_deadline():
-    sound = {"content-type": "audio/L16;rate=16000"}
-    for headers, call in (
-        ({}, lambda client: client.models(timeout_seconds=0.4)),
-        (sound, lambda client: list(client.speak("voice", timeout_seconds=0.4))),
-    ):
-        with (
-            Scripted((200, headers, slowly(b"  "))) as server,
-            Client(server.address) as client,
-            pytest.raises(ClientError, match=r"within 0\.4 s"),
-        ):
-            call(client)
+@pytest.mark.parametrize("call", [Client.models, lambda client: list(client.speak("voice"))])
+def test_an_answer_that_drips_ends_at_the_deadline(call):
+    answer = (200, {"content-type": "audio/L16;rate=16000"}, slowly(b"  "))
+    assert "within 0.4 s" in str(refusal(answer, call=call, timeout_seconds=0.4)[0])
 
 
 def test_a_stream_that_breaks_off_is_not_begun_again():
@@ -534,29 +544,12 @@ def test_a_stream_that_breaks_off_is_not_begun_again():
         assert raised.value.code == "broken_off" and len(server.asked) == 1
 
 
-def test_images_that_stop_coming_are_missed():
-    ending = (200, {}, b'{"error": "The model failed."}\n')
-    for answer, words in ((ending, "^The model failed.$"), ((200, {}, b""), "0 of 3 images")):
-        with (
-            Scripted(answer) as server,
-            Client(server.address) as client,
-            pytest.raises(ClientError, match=words),
-        ):
-            list(client.draw("shapes", num=3))
-
-
-@pytest.mark.parametrize(("side", "declared_side"), [(10_000, 10_000), (10_000, 8), (8, 16)])
-def test_an_image_is_measured_before_it_is_decoded(side, declared_side):
-    file = io.BytesIO()
-    Image.new("1", (side, side)).save(file, "PNG")
-    png = base64.b64encode(file.getvalue()).decode()
-    line = json.dumps({"picture": 0, "side": declared_side, "last": True, "png": png}).encode()
-    with (
-        Scripted((200, {}, line + b"\n")) as server,
-        Client(server.address) as client,
-        pytest.raises(ClientError, match="not a server of these models"),
-    ):
-        list(client.draw("shapes"))
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [(b'{"error": "The model failed."}\n', "The model failed."), (b"", "0 of 3 images")],
+)
+def test_images_that_stop_coming_are_missed(body, words):
+    assert words in str(refusal((200, {}, body), call=draw)[0])
 
 
 def test_the_client_needs_no_tensorflow_and_nothing_of_the_server():
