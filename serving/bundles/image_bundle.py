@@ -55,11 +55,7 @@ class ImageBundle(Bundle):
         return tuple(sorted(sides)) or (self.size,)
 
     def generate(
-        self,
-        condition: Condition | Sequence[Condition] = None,
-        *,
-        num: int = 1,
-        **options: Any,
+        self, condition: Condition | Sequence[Condition] = None, *, num: int = 1, **options: Any
     ) -> np.ndarray:
         """Draw images, uint8 [num, size, size, channels].
 

@@ -19,10 +19,10 @@ from autoregressive.samplers.fixed_point import fixed_point
 from autoregressive.storage.program import function_of, network_specs, variables_of
 from distill.flow_student import FlowStudent
 from likelihoods.capabilities import pixel_channels
-from likelihoods.noise import as_key
 from serving.bundles.audio_signatures import MAX_TEMPERATURE, streaming_functions
 from serving.bundles.bundle import FORMAT
-from serving.bundles.image_signatures import BATCHES, ROWS_AT_ONCE
+from serving.bundles.functions import Tensors, row_function, specs_of
+from serving.bundles.image_signatures import BATCHES, seed_key
 from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Signature, TensorInfo
 from serving.bundles.streaming_models import (
     Conditioning,
@@ -129,7 +129,6 @@ class StreamingFlows(StreamingSequence):
 
 IMAGE = "picture"
 INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
-Tensors = dict[str, tf.Tensor]
 
 
 class Exported(NamedTuple):
@@ -171,7 +170,7 @@ def of_shape(model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool)
     functions = {}
     for name, compiled in ((PLAIN, False), (COMPILED, True)):
         drawn = tf.function(_drawer(model, shape), autograph=False, jit_compile=compiled)
-        functions[name] = _by_row(signature, drawn, output, info)
+        functions[name] = row_function(signature, _row(drawn, output, info))
     serving = {
         "format": FORMAT,
         "signatures": {name: signature.to_dict() for name in functions},
@@ -192,7 +191,7 @@ def with_log_prob(exported: Exported, model: Autoregressive, channels: int | Non
         inputs["frames"] = TensorInfo(FLOAT32, (None, None, model.condition_channels))
     axes_out = len(axes) - (channels is not None and pixel_channels(model.distribution) is not None)
 
-    @tf.function(autograph=False, input_signature=_specs(inputs))
+    @tf.function(autograph=False, input_signature=specs_of(inputs))
     def log_prob(*given: tf.Tensor) -> Tensors:
         found = tf.cast(model.log_prob(*given), tf.float32)
         return {LOG_PROB: tf.ensure_shape(found, [None] * axes_out)}
@@ -243,25 +242,13 @@ def _drawer(model: Autoregressive, shape: tuple[int, ...]):
     return drawn
 
 
-def _by_row(signature: Signature, drawn: Any, output: str, info: TensorInfo) -> Any:
-    """Return the concrete function of batches, of which every row is drawn alone."""
+def _row(drawn: Any, output: str, info: TensorInfo) -> Any:
+    """Return the function of a row, for `row_function`."""
 
-    def row(given: Tensors) -> tf.Tensor:
-        key = as_key(tf.bitcast(given["seed"], tf.int32)[::-1])
-        condition = (given["frames"][tf.newaxis],) if "frames" in given else ()
+    def row(given: Tensors) -> Tensors:
+        condition = (given["frames"],) if "frames" in given else ()
         temperature = tf.reshape(given["temperature"], [])
-        made = drawn(key, given["row"][tf.newaxis], temperature, *condition)
-        return tf.cast(tf.ensure_shape(made, [1, *info.shape[1:]])[0], info.dtype)
+        made = drawn(seed_key(given["seed"]), given["row"], temperature, *condition)
+        return {output: tf.cast(tf.ensure_shape(made, [1, *info.shape[1:]])[0], info.dtype)}
 
-    @tf.function(autograph=False, input_signature=_specs(signature.inputs))
-    def rows(*tensors: tf.Tensor) -> Tensors:
-        given = dict(zip(signature.inputs, tensors, strict=True))
-        spec = tf.TensorSpec(info.shape[1:], info.dtype)
-        options = {"fn_output_signature": spec, "parallel_iterations": ROWS_AT_ONCE}
-        return {output: tf.map_fn(row, given, **options)}
-
-    return rows.get_concrete_function()
-
-
-def _specs(inputs: dict[str, TensorInfo]) -> list[tf.TensorSpec]:
-    return [tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in inputs.items()]
+    return row

@@ -166,10 +166,7 @@ class GrpcTransport:
             yield ImageScale(row, len(whole), True, whole)
 
     def _call(self, service: str, method: str, request: Any, deadline: Deadline) -> Any:
-        _, response, _ = method_types(service, method)
-        ask = self._channel.unary_unary(
-            f"/{service}/{method}", request.__class__.SerializeToString, response.FromString
-        )
+        ask = self._method(service, method)
 
         def attempt() -> Any:
             try:
@@ -179,13 +176,16 @@ class GrpcTransport:
 
         return self._retrying.do(attempt, deadline)
 
+    def _method(self, service: str, method: str) -> Any:
+        request, response, streams = method_types(service, method)
+        kind = self._channel.unary_stream if streams else self._channel.unary_unary
+        return kind(f"/{service}/{method}", request.SerializeToString, response.FromString)
+
     def _start_stream(self, request: Any, deadline: Deadline) -> tuple[Any, Any]:
         """Start a stream; return it and its first message, None if it is empty."""
-        _, response, _ = method_types(MODELS, "Speak")
-        ask = self._channel.unary_stream(
-            f"/{MODELS}/Speak", request.__class__.SerializeToString, response.FromString
+        call = self._method(MODELS, "Speak")(
+            request, timeout=deadline.left(), metadata=self._metadata
         )
-        call = ask(request, timeout=deadline.left(), metadata=self._metadata)
         try:
             return call, next(call, None)
         except grpc.RpcError as error:

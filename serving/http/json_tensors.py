@@ -78,13 +78,13 @@ def _is_base64(value: object) -> bool:
 
 def _from_base64(name: str, value: Any, shape: Sequence[int | None]) -> np.ndarray:
     data = base64_bytes(name, value["b64"] if _is_base64(value) else None)
-    known = math.prod(side for side in shape if side is not None)
-    unknown = sum(side is None for side in shape)
-    fits = unknown <= 1 and known > 0 and len(data) % known == 0 and len(data) > 0
-    if not fits or (not unknown and len(data) != known):
-        wanted = [-1 if side is None else side for side in shape]
-        raise InvalidInput(f"`{name}` must have the shape {wanted}, got {len(data):,} bytes.")
-    return np.frombuffer(data, np.uint8).reshape([-1 if side is None else side for side in shape])
+    sizes = [-1 if side is None else side for side in shape]
+    try:
+        if data:
+            return np.frombuffer(data, np.uint8).reshape(sizes)
+    except ValueError:  # another number of bytes, or several unknown sizes
+        pass
+    raise InvalidInput(f"`{name}` must have the shape {sizes}, got {len(data):,} bytes.")
 
 
 def base64_bytes(name: str, value: object) -> bytes:

@@ -99,14 +99,9 @@ class ForkServer:
         # With more arenas than cores, glibc returns little of the memory that compilers freed.
         kept.setdefault("MALLOC_ARENA_MAX", str(os.cpu_count() or 1))
         with child_end:
+            words = [sys.executable, "-P", "-m", "serving.sandbox.fork_server"]
             process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "serving.sandbox.fork_server",
-                    str(child_end.fileno()),
-                ],
+                [*words, str(child_end.fileno())],
                 env={**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,

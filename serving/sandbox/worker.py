@@ -18,15 +18,8 @@ from serving.errors import InvalidInput, NotFound
 from serving.sandbox.confinement import confine
 from serving.sandbox.messages import Head, receive, send
 
-PACKAGES: tuple[str, ...] = (
-    "likelihoods",
-    "replicator",
-    "autoregressive",
-    "compression",
-    "wavenet",
-    "pixelcnn",
-)
-PACKAGES += ("distill", "speech", "serving")
+PACKAGES: tuple[str, ...] = ("likelihoods", "replicator", "autoregressive", "compression")
+PACKAGES += ("wavenet", "pixelcnn", "distill", "speech", "serving")
 SYSTEM = (
     *("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/urandom"),
     *("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/sys/devices/system"),
