@@ -14,6 +14,9 @@ from serving.errors import NotFound
 
 VARIABLES = Path("variables") / "variables"
 Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+FORMAT = 1
+SPEC_FILE = "model.json"
+Backend = Literal["auto", "tensorflow", "numba"]
 
 
 class Program:
@@ -69,11 +72,6 @@ def _call(session: Any, signature: Any) -> Call:
         [signature.inputs[name].name for name in names],
     )
     return lambda inputs: run(*(inputs[name] for name in names))
-
-
-FORMAT = 1
-SPEC_FILE = "model.json"
-Backend = Literal["auto", "tensorflow", "numba"]
 
 
 class Bundle:

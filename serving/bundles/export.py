@@ -30,6 +30,15 @@ from serving.bundles.writing import (
 from wavenet import shipped as teacher_shipped
 
 PORTABLE_FRAMES = 200
+_SOUND = ("distill.model", "serving.bundles.audio_signatures")
+CARD = "card.md"
+PORTABLE = "portable"
+PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle is the program, and the weights a few times
+RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from", "temperature", "float16")
+NOTHING = (None, "", (), False)
+OWN_OPTIONS = ("length", "sample_rate_hz")  # of a model that `onepass.save` wrote
+# What such a model has no use for.
+NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +94,6 @@ def _portable_images(model: Any, folder: Path, frames: int) -> None:
     importlib.import_module("pixelcnn.portable").export_sampler(folder, model.density)
 
 
-_SOUND = ("distill.model", "serving.bundles.audio_signatures")
 _TEACHER = Exporter(*_SOUND, "wavenet.card", False, "network", _portable_teacher)
 _STUDENT = Exporter(*_SOUND, "distill.card", False, "student", _portable_student)
 _IMAGES = Exporter(
@@ -100,16 +108,6 @@ EXPORTERS = {
     "pixelcnn": _IMAGES,
     "multiscale": _IMAGES,
 }
-
-
-CARD = "card.md"
-PORTABLE = "portable"
-PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle is the program, and the weights a few times
-RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from", "temperature", "float16")
-NOTHING = (None, "", (), False)
-OWN_OPTIONS = ("length", "sample_rate_hz")  # of a model that `onepass.save` wrote
-# What such a model has no use for.
-NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
 
 def export(given: ExportArguments) -> list[str]:

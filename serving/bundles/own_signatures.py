@@ -35,6 +35,8 @@ from serving.bundles.streaming_models import (
 
 PIECES = (256, 1024)  # elements that are compiled as one, at most
 SOUND, ELEMENTS = "sound", "elements"
+IMAGE = "picture"
+INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
 
 
 class StreamingSequence:
@@ -125,10 +127,6 @@ class StreamingFlows(StreamingSequence):
         noise = self._model.noise(source.key[0], source.row, samples, source.start[0])
         values, after = self._model.step(source.temperature[0] * noise, state, channels)
         return self._model.elements(values), after
-
-
-IMAGE = "picture"
-INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
 
 
 class Exported(NamedTuple):

@@ -17,6 +17,8 @@ from replicator.runs.model_spec import SPEC_FILE
 from serving.bundles.allowed_operations import LOWERED, PROGRAM, check_program
 from serving.bundles.signature import PLAIN, Signature, example
 
+WARMUP = Path("assets.extra") / "tf_serving_warmup_requests"
+
 
 def check_new(out: Path) -> None:
     """Raise UserError unless a folder is new or empty."""
@@ -82,9 +84,6 @@ def write_program(
             os.replace(Path(place) / PROGRAM, folder / LOWERED)
         check_program(folder, declared)
     return list(declared)
-
-
-WARMUP = Path("assets.extra") / "tf_serving_warmup_requests"
 
 
 def write_warmup(folder: Path, name: str, serving: Mapping[str, Any]) -> bool:

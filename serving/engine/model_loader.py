@@ -25,6 +25,7 @@ from serving.settings import Settings
 LOG = logging.getLogger(__name__)
 REPORT_SECONDS = 10.0  # after which a slow load lets the next model load
 LOADS_AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
+SPARE_CONNECTIONS = 2  # for features of recordings, next to calls and streams
 
 
 class LoadTimeout(DeadlineExceeded):
@@ -85,9 +86,6 @@ def _in_daemon_thread(work: Callable[[], Servable], name: str) -> "asyncio.Futur
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return asyncio.wrap_future(done)
-
-
-SPARE_CONNECTIONS = 2  # for features of recordings, next to calls and streams
 
 
 def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:

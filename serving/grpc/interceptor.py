@@ -37,6 +37,8 @@ REQUEST_ID = "x-request-id"
 PROTOCOL = "grpc"
 MAX_PUSHBACK_SECONDS = 3600
 _LOG = logging.getLogger(__name__)
+POLL_SECONDS = 0.5  # between two checks for a stopping server
+SILENT_SECONDS = 10.0  # for a probe, which needs no token, to send its message
 
 
 class Call:
@@ -131,10 +133,6 @@ def _model_of(request: Message) -> str:
     spec = getattr(request, "model_spec", None)
     name = spec.name if spec is not None else getattr(request, "model_name", "")
     return name[:64]
-
-
-POLL_SECONDS = 0.5  # between two checks for a stopping server
-SILENT_SECONDS = 10.0  # for a probe, which needs no token, to send its message
 
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):

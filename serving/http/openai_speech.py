@@ -48,6 +48,7 @@ from speech.parts import text_parts
 DEFAULT_VOICE = "default"
 MAX_TEXT_CHARACTERS = 4096  # OpenAI's limit
 PCM = StreamFormat(f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", b"", little_endian)
+SOUNDS = ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
 
 
 class Voice(Struct):
@@ -75,7 +76,6 @@ class SpeechEvent(TypedDict):
     data: str
 
 
-SOUNDS = ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
 ANSWERS = {**dict.fromkeys(SOUNDS, Bytes), "text/event-stream": SpeechEvent}
 
 

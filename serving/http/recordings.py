@@ -15,6 +15,11 @@ from wavenet.data.audio import missing_samples, resample
 from wavenet.data.mixdown import Mixdown
 from wavenet.shipped import recordings_folder
 
+SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
+LOWEST_HZ, HIGHEST_HZ = 4_000, 192_000
+MAX_CHANNELS = 8
+BLOCK_SAMPLES = 1 << 16
+
 
 @dataclasses.dataclass(frozen=True)
 class Example:
@@ -37,12 +42,6 @@ def examples() -> Mapping[str, Example]:
             seconds = soundfile.info(str(path)).duration
             found[path.stem] = Example(path.stem, row["text"], round(seconds, 2), path)
     return found
-
-
-SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
-LOWEST_HZ, HIGHEST_HZ = 4_000, 192_000
-MAX_CHANNELS = 8
-BLOCK_SAMPLES = 1 << 16
 
 
 def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np.ndarray:

@@ -35,6 +35,11 @@ from serving.http.responses import cancel_on_disconnect, json_response
 MAX_SIDE = 2**31 - 1
 LENGTH = re.compile(r"[0-9]{1,10}")
 HEADER = "inference-header-content-length"
+OCTETS = "application/octet-stream"
+PLATFORM = "tensorflow_savedmodel"
+EXTENSIONS = ["binary_tensor_data", "model_repository(index)"]
+MICROSECONDS = 1_000_000
+VERSION = "1"
 
 
 class InferParameters(Struct):
@@ -182,11 +187,6 @@ def written(
     return b"".join([text, *tail]), len(text)
 
 
-OCTETS = "application/octet-stream"
-PLATFORM = "tensorflow_savedmodel"
-EXTENSIONS = ["binary_tensor_data", "model_repository(index)"]
-MICROSECONDS = 1_000_000
-VERSION = "1"
 NO_PARAMETERS = InferParameters()
 
 

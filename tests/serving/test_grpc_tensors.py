@@ -32,6 +32,11 @@ THEIRS = {
     "tensorflow.serving.GetModelStatusRequest": get_model_status_pb2.GetModelStatusRequest,
     "tensorflow.serving.GetModelStatusResponse": get_model_status_pb2.GetModelStatusResponse,
 }
+SIDES = some.integers(-(2**63), 2**63 - 1) | some.integers(-1, 9)
+FOLDER = Path(messages.__file__).parent / "protos"
+FILES = ("tensorflow.proto", "tensorflow/serving.proto", "inference.proto", "onepass.proto")
+NUMBERED = re.compile(r"^\s*(?!package|syntax|import)(?:[\w.<>, ]+ )?(\w+) = (\d+);", re.MULTILINE)
+METHOD = re.compile(r"^\s*rpc (\w+)", re.MULTILINE)
 
 
 def proto(dtype="DT_FLOAT", shape=(), **fields):
@@ -204,7 +209,6 @@ def test_every_service_has_the_methods_of_tensorflows():
             assert response.DESCRIPTOR.full_name == methods[name].output_type.full_name
 
 
-SIDES = some.integers(-(2**63), 2**63 - 1) | some.integers(-1, 9)
 PROTOS = some.builds(
     lambda dtype, shape, content, fields: proto(dtype, shape, tensor_content=content, **fields),
     some.integers(-1, 30),
@@ -233,12 +237,6 @@ def test_any_tensor_is_an_array_within_the_limit_or_an_error_in_words(made):
     else:
         assert array.nbytes <= MIB
         assert list(array.shape) == [dim.size for dim in made.tensor_shape.dim]
-
-
-FOLDER = Path(messages.__file__).parent / "protos"
-FILES = ("tensorflow.proto", "tensorflow/serving.proto", "inference.proto", "onepass.proto")
-NUMBERED = re.compile(r"^\s*(?!package|syntax|import)(?:[\w.<>, ]+ )?(\w+) = (\d+);", re.MULTILINE)
-METHOD = re.compile(r"^\s*rpc (\w+)", re.MULTILINE)
 
 
 def described(name):

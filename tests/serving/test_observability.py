@@ -34,6 +34,8 @@ from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
 FRAMES = {"frames": np.ones([5, 3, 3], np.float32), "num_frames": np.full([5], 3, np.int32)}
+READY = re.compile(r"at http://127\.0\.0\.1:(\d+)")
+REQUESTS = 1000  # whose lines are more than a pipe holds
 
 
 @pytest.fixture
@@ -265,10 +267,6 @@ def test_without_being_asked_for_nothing_is_traced(monkeypatch):
     assert traces.configure() is False
     with traces.span("anything", {"traceparent": "nonsense"}):
         pass
-
-
-READY = re.compile(r"at http://127\.0\.0\.1:(\d+)")
-REQUESTS = 1000  # whose lines are more than a pipe holds
 
 
 @pytest.fixture
