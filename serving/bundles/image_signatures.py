@@ -120,7 +120,8 @@ def _of_multiscale(density: ImageDensity) -> Parts:
     sizes, channels = model.sizes, density.config.data.channels
     images = {side: TensorInfo(UINT8, (None, side, side, channels)) for side in sizes}
     request = _request_inputs(density, len(sizes))
-    whole = Signature(request, _outputs(images))
+    scales = {f"picture_{side}": info for side, info in images.items()}
+    whole = Signature(request, {"picture": images[max(images)], **scales})
     signatures = {PLAIN: whole, COMPILED: whole}
     for side, smaller in zip(sizes, (None, *sizes), strict=False):
         given = {"start": images[smaller]} if smaller else {}
@@ -166,12 +167,6 @@ def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]
         dtype = np.dtype(spec.dtype.as_numpy_dtype)
         request[name] = TensorInfo(dtype, shape, *limits.get(name, (None, None)))
     return request
-
-
-def _outputs(images: dict[int, TensorInfo]) -> dict[str, TensorInfo]:
-    """Return the outputs: the largest image, and every scale by its side."""
-    scales = {f"picture_{side}": info for side, info in images.items()}
-    return {"picture": images[max(images)], **scales}
 
 
 def _drawn(program, given: Tensors, *arguments) -> Any:

@@ -113,9 +113,11 @@ class ArrayBundle(_HasLogProb):
             model cannot read.
         """
         check_shape(length, self.signatures[COMPILED].outputs[ELEMENTS].shape[1:])
-        made = []
+        if not 0 <= seed < 2**64:
+            raise InvalidInput(f"`seed` must be between 0 and 2^64 - 1, got {seed}.")
+        made, signed = [], np.uint64(seed).astype(np.int64)
         for row, given in enumerate(_conditions(condition, num)):
-            inputs = {"seed": [_signed(seed)], "row": [row], "temperature": [temperature]}
+            inputs = {"seed": [signed], "row": [row], "temperature": [temperature]}
             inputs |= {} if given is None else {"frames": given[np.newaxis]}
             made.append(self.call(COMPILED, self.check(COMPILED, inputs))[ELEMENTS][0])
         return np.stack(made)
@@ -187,12 +189,6 @@ def _conditions(condition: Any, num: int) -> list[Any]:
     if len(condition) != num:
         raise InvalidInput(f"`condition` must have {num} rows, got {len(condition)}.")
     return list(np.asarray(condition, np.float32))
-
-
-def _signed(seed: int) -> np.int64:
-    if not 0 <= seed < 2**64:
-        raise InvalidInput(f"`seed` must be between 0 and 2^64 - 1, got {seed}.")
-    return np.uint64(seed).astype(np.int64)
 
 
 def _refuse_numba(path: Path, backend: Backend) -> None:

@@ -184,7 +184,8 @@ def _of_dtype(name: str, dtype: np.dtype, array: np.ndarray) -> np.ndarray:
     if array.dtype == dtype:
         return array
     if array.dtype.kind not in NUMBERS or (dtype.kind in "iu" and array.dtype.kind == "f"):
-        raise InvalidInput(f"`{name}` must be {dtype.name}, got {_kind(array)}.")
+        got = "text" if array.dtype.kind in "US" else array.dtype.name
+        raise InvalidInput(f"`{name}` must be {dtype.name}, got {got}.")
     if dtype.kind in "iu" and array.size:
         limits, least, greatest = np.iinfo(dtype), int(array.min()), int(array.max())
         if least < limits.min or greatest > limits.max:
@@ -193,10 +194,6 @@ def _of_dtype(name: str, dtype: np.dtype, array: np.ndarray) -> np.ndarray:
             )
     with np.errstate(over="ignore"):  # overflow gives infinity, which is refused
         return array.astype(dtype)
-
-
-def _kind(array: np.ndarray) -> str:
-    return "text" if array.dtype.kind in "US" else array.dtype.name
 
 
 def _check_shape(name: str, shape: tuple[int | None, ...], array: np.ndarray) -> None:

@@ -142,7 +142,9 @@ class GrpcTransport:
         if "temperature" not in known or len(known["temperature"].shape) != len(("row", "scale")):
             raise ClientError(f"The model `{name}` draws no images.", "not_found")
         scales = known["temperature"].shape[1] or 1
-        inputs = {"temperature": _temperatures(arguments["temperature"], scales)}
+        heat = arguments["temperature"]
+        heats = heat if isinstance(heat, list) else [heat] * scales
+        inputs = {"temperature": np.array([heats], np.float32)}
         if "guidance" in arguments:
             inputs["guidance"] = np.array([arguments["guidance"]], np.float32)
         if "class" in arguments:
@@ -258,11 +260,6 @@ def _speak_request(name: str, arguments: Mapping[str, Any], rate_hz: int) -> Any
         encode(arguments["frames"], request.frames)
     _specify(request.model_spec, name, None)
     return request
-
-
-def _temperatures(given: Any, scales: int) -> np.ndarray:
-    several = given if isinstance(given, list) else [given] * scales
-    return np.array([several], np.float32)
 
 
 def _label(given: Any, classes: list[str]) -> int:

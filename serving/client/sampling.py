@@ -133,7 +133,9 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
         spec = client.spec(name)
     kind = str(spec.get("kind"))
     if kind not in ARGUMENTS:
-        raise UserError(f"The model `{name}` cannot be sampled now; it is {_state(spec)}.")
+        states = " and ".join(str(version.get("state")) for version in spec.get("versions", ()))
+        state = states.lower() or "not served"
+        raise UserError(f"The model `{name}` cannot be sampled now; it is {state}.")
     given = parse(ARGUMENTS[kind], arguments, "onepass sample")
     if given.num < 1:
         raise UserError(f"`--num` must be at least 1, got {given.num}.")
@@ -161,11 +163,6 @@ def _sample_arrays(client: Client, name: str, spec: dict[str, Any], given: Array
     np.save(path, ArrayClient(client, name, spec).sample(*arguments))
     print(f"{path}: {given.num} samples {list(given.length)}")
     return 0
-
-
-def _state(spec: dict[str, Any]) -> str:
-    states = [str(version.get("state")) for version in spec.get("versions", ())]
-    return " and ".join(states).lower() or "not served"
 
 
 def _speak(client: Client, name: str, spec: dict[str, Any], given: SpeakArguments) -> int:

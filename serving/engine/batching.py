@@ -173,19 +173,17 @@ class Batcher:
             raise TooLarge(f"The inputs must have at most {limits.bytes:,} bytes, got {size:,}.")
         if self._closed:
             raise NotReady("The server is stopping.")
-        self._check_room(request, size)
+        if self._waiting_rows + rows > limits.rows or self._waiting_bytes + size > limits.bytes:
+            wait = sum(waiting.seconds for waiting in self._waiting) / limits.threads
+            raise Overloaded(
+                f"The queue is full: {self._waiting_rows} rows wait.",
+                min(max(1.0, wait), MAX_RETRY_SECONDS),
+            )
         if timeout_seconds is not None:
             self._check_time(request, timeout_seconds)
         self._waiting[request] = None
         self._count(request, rows)
         return request
-
-    def _check_room(self, request: _Request, size: int) -> None:
-        rows, limits = len(request.waiting), self._limits
-        if self._waiting_rows + rows > limits.rows or self._waiting_bytes + size > limits.bytes:
-            raise Overloaded(
-                f"The queue is full: {self._waiting_rows} rows wait.", self._retry_seconds()
-            )
 
     def _check_time(self, request: _Request, seconds: float) -> None:
         """Raise TooLarge or Overloaded if even the fastest calls so far would end too late."""
@@ -210,10 +208,6 @@ class Batcher:
         self._waiting_rows += rows
         self._waiting_bytes += rows * request.bytes_per_row
         self._metrics.queue_rows.inc(rows)
-
-    def _retry_seconds(self) -> float:
-        seconds = sum(request.seconds for request in self._waiting)
-        return min(max(1.0, seconds / self._limits.threads), MAX_RETRY_SECONDS)
 
     def _remove_waiting(self, request: _Request) -> None:
         request.answer.cancel()

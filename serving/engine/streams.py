@@ -84,15 +84,13 @@ class Streams:
         self.running += 1
         self._changed(1)
         work.start()
-        end = asyncio.get_running_loop().time() + timeout_seconds
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_seconds
         try:
-            while (chunk := await work.next(min(end, self._next_end()))) is not _END:
+            while (chunk := await work.next(min(end, loop.time() + self._seconds))) is not _END:
                 yield chunk
         finally:
             work.stop()
-
-    def _next_end(self) -> float:
-        return asyncio.get_running_loop().time() + self._seconds
 
     def _ended(self) -> None:
         self.running -= 1

@@ -173,7 +173,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             async with Call(method, metadata, context, self._metrics) as call:
                 given = metadata.get("authorization", b"")
                 self._auth.check(method, given.encode() if isinstance(given, str) else given)
-                with traces.span("grpc", _headers(metadata), method=method):
+                headers = {name: v for name, v in metadata.items() if isinstance(v, str)}
+                with traces.span("grpc", headers, method=method):
                     if handler.response_streaming:
                         await self._forward_stream(call, handler, messages, context)
                         return None
@@ -243,7 +244,3 @@ def seconds_left(context: grpc.aio.ServicerContext, settings: Settings, times: i
 
 async def _or_none(messages: AsyncIterator[bytes]) -> bytes | None:
     return await anext(messages, None)
-
-
-def _headers(metadata: dict[str, Any]) -> dict[str, str]:
-    return {name: value for name, value in metadata.items() if isinstance(value, str)}

@@ -68,7 +68,11 @@ def as_model(fields: Mapping[str, Any], model: type[Model], *, strict: bool = Tr
     Numbers given as text, as in a query, are rejected if `strict`.
     """
     try:
-        return msgspec.convert(fields, model, strict=strict, dec_hook=_path)
+        # The hook makes paths, the only type of a field that JSON and YAML lack.
+
+        return msgspec.convert(
+            fields, model, strict=strict, dec_hook=lambda kind, value: kind(value)
+        )
     except msgspec.ValidationError as error:
         raise _invalid(model, fields, str(error)) from error
 
@@ -76,11 +80,6 @@ def as_model(fields: Mapping[str, Any], model: type[Model], *, strict: bool = Tr
 def invalid_field(name: str, rule: str, value: object) -> InvalidInput:
     """Return the error that names a field, its rule and its value."""
     return InvalidInput(f"`{name}` must be {rule}, got {excerpt(value)}.")
-
-
-def _path(kind: type, value: object) -> Any:
-    """Decode a path, the only field type that JSON and YAML lack."""
-    return kind(value)
 
 
 def _invalid(model: type, fields: Mapping[str, Any], message: str) -> InvalidInput:

@@ -105,7 +105,9 @@ class OpenaiSpeech(Endpoints):
         sound = self._sound(served, parsed, parts, first)
         if name not in FILE_FORMATS:
             num_samples = first.num_samples if len(parts) == 1 else None
-            form, sound = _live(sound, served.spec["sample_rate_hz"], num_samples, name)
+            rate_hz = served.spec["sample_rate_hz"]
+            form = PCM if name == "pcm" else stream_format(name, rate_hz, num_samples)
+            sound = resampled(sound, rate_hz, OPENAI_PCM_HZ) if name == "pcm" else sound
             return self._streamed(streamed(sound, form), form.media_type, streaming)
         media_type = FILE_FORMATS[name].media_type
         content = await cancel_on_disconnect(request.receive, self._whole(served, sound, name))
@@ -152,14 +154,6 @@ class OpenaiSpeech(Endpoints):
             chunks = [chunk async for chunk in sound]
         whole, rate_hz = np.concatenate(chunks), served.spec["sample_rate_hz"]
         return await self._workers.run(file_bytes, whole, rate_hz, FILE_FORMATS[name])
-
-
-def _live(
-    sound: AsyncGenerator[np.ndarray, None], rate_hz: int, num_samples: int | None, name: str
-) -> tuple[StreamFormat, AsyncGenerator[np.ndarray, None]]:
-    if name == "pcm":
-        return PCM, resampled(sound, rate_hz, OPENAI_PCM_HZ)
-    return stream_format(name, rate_hz, num_samples), sound
 
 
 def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:

@@ -84,13 +84,9 @@ def confine(readable: Iterable[Path], memory_bytes: int) -> None:
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
     libc = ctypes.CDLL(None, use_errno=True)
-    _forbid_new_privileges(libc)
+    _checked(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
     _restrict_folders(libc, readable)
     _restrict_calls()
-
-
-def _forbid_new_privileges(libc: Any) -> None:
-    _checked(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
 
 
 def _restrict_folders(libc: Any, readable: Iterable[Path]) -> None:
