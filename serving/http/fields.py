@@ -69,7 +69,6 @@ def as_model(fields: Mapping[str, Any], model: type[Model], *, strict: bool = Tr
     """
     try:
         # The hook makes paths, the only type of a field that JSON and YAML lack.
-
         return msgspec.convert(
             fields, model, strict=strict, dec_hook=lambda kind, value: kind(value)
         )

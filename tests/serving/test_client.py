@@ -19,6 +19,7 @@ import pytest
 import soundfile
 from fake_bundle import FakeImages, FakeModelStore, FakeSound
 from PIL import Image
+from relay import Relay
 
 import onepass
 from onepass import remote_model
@@ -435,39 +436,10 @@ def test_a_server_that_comes_late_is_waited_for(kind, tmp_path):
     asking = threading.Thread(target=ask)
     asking.start()
     time.sleep(0.3)
-    with listening(kind, store, port):
+    runner = http_running if kind == "http" else grpc_running
+    with runner.Running(store) as running, Relay(running.port, at=port):
         asking.join(10)
     assert len(came) == 2
-
-
-@contextlib.contextmanager
-def listening(kind, store, port):
-    """A server at a given port: a relay of bytes to one at a port of its own."""
-    runner = http_running if kind == "http" else grpc_running
-    with (
-        runner.Running(store) as running,
-        socket.create_server(("127.0.0.1", port)) as front,
-        socket.create_connection(("127.0.0.1", running.port)) as back,
-    ):
-        near, _ = front.accept()
-        pumps = [threading.Thread(target=_pump, args=pair) for pair in ((near, back), (back, near))]
-        for pump in pumps:
-            pump.start()
-        try:
-            yield
-        finally:
-            for end in (near, back):
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-            for pump in pumps:
-                pump.join(5)
-            near.close()
-
-
-def _pump(source, sink):
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            sink.sendall(data)
 
 
 def test_a_pause_is_never_shorter_than_the_server_asked_for(monkeypatch):

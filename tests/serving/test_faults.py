@@ -3,7 +3,6 @@
 import contextlib
 import json
 import signal
-import socket
 import threading
 
 import grpc
@@ -11,6 +10,7 @@ import pytest
 from fake_bundle import CHANNELS, HOP, FakeModelStore
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2_grpc
+from relay import Relay
 from serve_command import Command
 from serve_load import GRPC_PREDICT, INFER, method, predict_request, speak, until
 
@@ -95,52 +95,12 @@ def test_a_listener_that_does_not_read_costs_little_and_loses_its_place(server, 
     assert server.memory_mib() - before < GROWTH_MIB
 
 
-class Stalled:
-    """A way to the gRPC side of a server that stands still after so many bytes."""
-
-    def __init__(self, command, size):
-        self._size, self._ends = size, []
-        self._server = command.grpc_address.rpartition(":")
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.stands_still = threading.Event()
-
-    def __enter__(self):
-        threading.Thread(target=self._begin, daemon=True).start()
-        return self
-
-    def _begin(self):
-        client, _ = self._listener.accept()
-        server = socket.create_connection((self._server[0], int(self._server[2])))
-        self._ends = [client, server]
-        threading.Thread(target=self._pass_on, args=(server, client), daemon=True).start()
-        self._pass_on(client, server, self._size)
-        self.stands_still.set()
-
-    @staticmethod
-    def _pass_on(one, other, left=float("inf")):
-        with contextlib.suppress(OSError):
-            while left > 0 and (data := one.recv(65536)):
-                other.sendall(data)
-                left -= len(data)
-
-    def cut(self):
-        """Ends both connections."""
-        for end in self._ends:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def __exit__(self, *exception):
-        self.cut()
-        for end in (*self._ends, self._listener):
-            end.close()
-
-
 def stall(server):
     """Six messages that stand still after 14 MB each, and then break off."""
     before, files = server.memory_mib(), server.count("fd")
     with contextlib.ExitStack() as stack:
-        ways = [stack.enter_context(Stalled(server, 14_000_000)) for _ in range(6)]
+        port = int(server.grpc_address.rpartition(":")[2])
+        ways = [stack.enter_context(Relay(port, most=14_000_000)) for _ in range(6)]
         channels = [stack.enter_context(grpc.insecure_channel(way.address)) for way in ways]
         methods = [channel.unary_unary(GRPC_PREDICT) for channel in channels]
         answers = [method.future(bytes(15 * 2**20), timeout=120) for method in methods]

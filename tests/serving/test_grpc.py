@@ -1,8 +1,6 @@
 """The models over gRPC: stock stubs are answered, and nothing else gets through."""
 
-import contextlib
 import json
-import socket
 import threading
 
 import grpc
@@ -13,6 +11,7 @@ from fake_bundle import HOP, RATE, FakeSound
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_running import Running, frames, refused, store
+from relay import Relay
 from serve_load import until
 from tensorflow_serving.apis import (
     classification_pb2,
@@ -400,35 +399,6 @@ def test_a_client_that_leaves_takes_its_waiting_rows_with_it(fresh):
         assert control.rows == [1]
 
 
-class Relay:
-    """Stands between a client and a server until it is `cut`: then both hear nothing more."""
-
-    def __init__(self, port):
-        self._port, self.cut = port, threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def __enter__(self):
-        threading.Thread(target=self._begin, daemon=True).start()
-        return self
-
-    def _begin(self):
-        client, _ = self._listener.accept()
-        server = socket.create_connection(("127.0.0.1", self._port))
-        self._ends = client, server
-        for one, other in (self._ends, self._ends[::-1]):
-            threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
-
-    def _pass_on(self, one, other):
-        with contextlib.suppress(OSError):
-            while (data := one.recv(65536)) and not self.cut.is_set():
-                other.sendall(data)
-
-    def __exit__(self, *exception):
-        for end in (*self._ends, self._listener):
-            end.close()
-
-
 def test_a_client_that_has_vanished_without_a_word_is_missed(fresh, monkeypatch):
     monkeypatch.setattr("serving.grpc.server.ALIVE_SECONDS", 0.3)
     with (
@@ -438,7 +408,7 @@ def test_a_client_that_has_vanished_without_a_word_is_missed(fresh, monkeypatch)
     ):
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         next(watch)
-        relay.cut.set()
+        relay.silent.set()
         until(lambda: running.counted("cancelled") == 1)
 
 
