@@ -27,3 +27,10 @@ def store(tmp_path):
     """An empty folder of models."""
     (tmp_path / "models").mkdir()
     return FakeModelStore(tmp_path / "models")
+
+
+@pytest.fixture
+def running(models):
+    """A server of these models."""
+    with http_running.Running(models) as running:
+        yield running

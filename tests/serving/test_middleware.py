@@ -90,15 +90,14 @@ def test_a_body_that_never_ends_is_given_up(models):
         assert connection.recv(65536).startswith(b"HTTP/1.1 408")
 
 
-def test_a_body_whose_sender_leaves_is_forgotten(models):
-    with Running(models) as running:
-        with running.connection() as connection:
-            head(connection, UPLOAD.format(100))
-            connection.sendall(b'{"instances"')
-        deadline = time.monotonic() + 5
-        while b'status="cancelled"} 1.0' not in running.metrics.render()[0]:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+def test_a_body_whose_sender_leaves_is_forgotten(running):
+    with running.connection() as connection:
+        head(connection, UPLOAD.format(100))
+        connection.sendall(b'{"instances"')
+    deadline = time.monotonic() + 5
+    while b'status="cancelled"} 1.0' not in running.metrics.render()[0]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,6 @@ def front_end(monkeypatch):
 
 
 @pytest.fixture
-def running(models):
-    with Running(models) as running:
-        yield running
-
-
-@pytest.fixture
 def client(running):
     with openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
         yield client
