@@ -1,10 +1,14 @@
-"""A bundle, NAME/VERSION: an exported model that loads without its training code."""
+"""A bundle, NAME/VERSION: an exported model that loads without its training code.
+
+Its program runs in a TensorFlow session, so that exactly what was checked runs:
+`tf.saved_model.load` would read the file again, and create Python objects of all functions.
+"""
 
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -17,6 +21,43 @@ Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 FORMAT = 1
 SPEC_FILE = "model.json"
 Backend = Literal["auto", "tensorflow", "numba"]
+
+
+class Servable(Protocol):
+    """A loaded model, called by signature; thread-safe.
+
+    name, version, path: from its folder. kind: "sound", "picture" or "array". spec: its model.json.
+    """
+
+    name: str
+    version: int
+    path: Path
+    spec: dict[str, Any]
+    signatures: dict[str, Signature]
+
+    @property
+    def kind(self) -> str:
+        """Its kind: "sound", "picture" or "array"."""
+
+    def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
+        """Return the inputs of a signature as `call` takes them; raise InvalidInput if bad."""
+
+    def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
+        """Return the outputs of a signature for checked inputs."""
+
+    def warm(self) -> None:
+        """Compile the served programs."""
+
+
+class SpeechServable(Servable, Protocol):
+    """A model of kind "sound"."""
+
+    def frames(self, waveform: np.ndarray) -> np.ndarray:
+        """Return the frames float32 [frames, channels] of a waveform [samples]."""
+
+    @property
+    def stream(self) -> Callable[..., Iterator[np.ndarray]]:
+        """A method that yields a sound in chunks float32 [1, samples]; see `AudioBundle.stream`."""
 
 
 class Program:

@@ -17,8 +17,7 @@ from replicator.runs.model_folder import read_folder
 from replicator.runs.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
 from serving.bundles import own_export
 from serving.bundles.export_arguments import ExportArguments
-from serving.bundles.manifest import write_manifest
-from serving.bundles.signing import private_key, sign
+from serving.bundles.manifest import private_key, sign, write_manifest
 from serving.bundles.writing import (
     atomic_folder,
     check_new,

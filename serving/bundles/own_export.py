@@ -15,7 +15,7 @@ from distill.flow_student import FlowStudent
 from replicator.runs.errors import UserError
 from serving.bundles.allowed_operations import PROGRAM
 from serving.bundles.audio_signatures import default_buckets
-from serving.bundles.manifest import write_manifest
+from serving.bundles.manifest import private_key, sign, write_manifest
 from serving.bundles.own_bundle import ARRAY, ELEMENTS, IMAGE, SOUND
 from serving.bundles.own_signatures import (
     Exported,
@@ -27,7 +27,6 @@ from serving.bundles.own_signatures import (
     of_shape,
     with_log_prob,
 )
-from serving.bundles.signing import private_key, sign
 from serving.bundles.writing import (
     atomic_folder,
     check_new,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from replicator.runs.errors import UserError
-from serving.bundles.protocols import Servable
-from serving.bundles.signing import public_key, signed_manifest
+from serving.bundles.bundle import Servable
+from serving.bundles.manifest import public_key, signed_manifest
 from serving.engine.version_scanner import FoundVersion
 from serving.errors import DeadlineExceeded
 from serving.observability.logs import event

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from replicator.runs.errors import UserError
-from serving.bundles.protocols import Servable
+from serving.bundles.bundle import Servable
 from serving.engine.model_loader import LoadTimeout, ModelLoader
 from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import FoundVersion, ScanResult, scan

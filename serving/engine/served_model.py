@@ -12,8 +12,8 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from serving.bundles.audio_bundle import WHOLE
+from serving.bundles.bundle import Servable, SpeechServable
 from serving.bundles.frames import check_rows
-from serving.bundles.protocols import Servable, SpeechServable
 from serving.bundles.signature import PLAIN, Signature
 from serving.engine.batching import LARGE_BYTES, Batcher, Limits
 from serving.engine.padding import Arrays, Padding

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from replicator.runs.errors import UserError
-from serving.bundles.protocols import Servable
+from serving.bundles.bundle import Servable
 from serving.bundles.signature import PLAIN, Signature
 from serving.engine.served_model import ServedModel
 from serving.engine.streams import PROCESSORS

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from fake_bundle import FakeSound
 
-from serving.engine.batching import CALL_SECONDS, Batcher, Limits
-from serving.engine.call_times import CallTimes
+from serving.engine.batching import CALL_SECONDS, Batcher, CallTimes, Limits
 from serving.engine.padding import Padding
 from serving.errors import Overloaded, TooLarge
 from serving.observability.metrics import Metrics

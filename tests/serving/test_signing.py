@@ -14,8 +14,16 @@ from fake_bundle import FakeModelStore, load_from_disk
 import onepass
 import serving.bundles.loading
 from replicator.runs.errors import UserError
-from serving.bundles.manifest import MANIFEST, SIGNATURE, verify, write_manifest
-from serving.bundles.signing import private_key, public_key, sign, signed_manifest
+from serving.bundles.manifest import (
+    MANIFEST,
+    SIGNATURE,
+    private_key,
+    public_key,
+    sign,
+    signed_manifest,
+    verify,
+    write_manifest,
+)
 from serving.engine.model_loader import bundle_loader
 from serving.settings import Settings
 
