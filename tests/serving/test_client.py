@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import grpc_running
@@ -65,53 +66,41 @@ def client(address):
         yield client
 
 
-class Scripted:
+@contextlib.contextmanager
+def scripted(*answers):
     """An HTTP server that answers with one (status, headers, body) after the other, the last again
     and again; a body may be an iterator of parts. `asked` holds the paths."""
+    asked = []
 
-    def __init__(self, *answers):
-        self.answers, self.asked = list(answers), []
-        outer = self
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+        def do_GET(self):
+            asked.append(self.path)
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            status, headers, body = answers[min(len(asked), len(answers)) - 1]
+            parts, length = ([body], len(body)) if isinstance(body, bytes) else (body, 1_000_000)
+            self.send_response(status)
+            for name, value in {**headers, "content-length": length}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                for part in parts:
+                    self.wfile.write(part)
+            self.close_connection = True
 
-            def do_GET(self):
-                outer.asked.append(self.path)
-                self.rfile.read(int(self.headers.get("content-length", 0)))
-                place = min(len(outer.asked), len(outer.answers)) - 1
-                status, headers, body = outer.answers[place]
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                if isinstance(body, bytes):
-                    self.send_header("content-length", str(len(body)))
-                    body = [body]
-                else:
-                    self.send_header("content-length", "1000000")
-                self.end_headers()
-                with contextlib.suppress(OSError):
-                    for part in body:
-                        self.wfile.write(part)
-                self.close_connection = True
+        do_POST = do_GET  # noqa: N815 - as http.server calls it
 
-            do_POST = do_GET  # noqa: N815 - as http.server calls it
+        def log_message(self, *words):
+            pass
 
-            def log_message(self, *words):
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self):
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception):
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            address = f"http://127.0.0.1:{server.server_port}"
+            yield types.SimpleNamespace(address=address, asked=asked)
+        finally:
+            server.shutdown()
 
 
 BUSY = (503, {"retry-after": "0"}, b'{"error": "The queue is full."}')
@@ -121,7 +110,7 @@ LISTED = (200, {}, b'{"data": [{"id": "voice"}]}')
 
 def refusal(*answers, call=lambda client: client.models(), **options):
     """The error of a client that gets these answers, and how often it asked."""
-    with Scripted(*answers) as server, Client(server.address, **options) as client:
+    with scripted(*answers) as server, Client(server.address, **options) as client:
         with pytest.raises(ClientError) as raised:
             call(client)
         return raised.value, len(server.asked)
@@ -409,7 +398,7 @@ def test_an_option_that_cannot_be_is_refused(options, words):
 
 @pytest.mark.parametrize("refusal", [BUSY, LIMITED])
 def test_a_busy_server_is_asked_again(refusal):
-    with Scripted(refusal, refusal, LISTED) as server, Client(server.address) as client:
+    with scripted(refusal, refusal, LISTED) as server, Client(server.address) as client:
         assert client.models() == [{"id": "voice"}]
         assert len(server.asked) == 3
 
@@ -470,7 +459,7 @@ def test_no_pause_goes_beyond_the_deadline(monkeypatch):
 def test_a_remote_server_is_asked_by_the_proxy_of_the_environment_and_the_own_never(
     address, monkeypatch
 ):
-    with Scripted(LISTED) as proxy, Scripted(LISTED) as own:
+    with scripted(LISTED) as proxy, scripted(LISTED) as own:
         port = own.address.rpartition(":")[2]
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
@@ -508,7 +497,7 @@ def test_an_answer_that_drips_ends_at_the_deadline(call):
 
 def test_a_stream_that_breaks_off_is_not_begun_again():
     answer = (200, {"content-type": "audio/L16;rate=16000"}, iter([b"\0\0\0"]))
-    with Scripted(answer, LISTED) as server, Client(server.address) as client:
+    with scripted(answer, LISTED) as server, Client(server.address) as client:
         speech = client.speak("voice")
         assert np.allclose(next(speech), 1 / 65535)
         with pytest.raises(ClientError, match="broke off") as raised:
