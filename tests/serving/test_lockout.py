@@ -1,7 +1,7 @@
 """Clients that keep connections, calls or bodies without using them; what each is refused by.
 
 How many connections an address has, and how slowly it may send, is for the proxy in front to limit:
-tests/serving/test_machine_files.py asks a real nginx.
+tests/serving/test_deployment_files.py asks a real nginx.
 """
 
 import contextlib
