@@ -3,9 +3,6 @@
 import errno
 import json
 import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -387,30 +384,14 @@ def test_every_operation_that_is_allowed_exists():
 
 
 ALONE = """
-    import sys
-    import numpy as np
-
-    class Without:
-        def find_spec(self, name, path=None, target=None):
-            floor = name.split(".")[0]
-            if floor in ("wavenet", "pixelcnn", "distill", "likelihoods"):
-                raise ImportError(name)
-            allowed = ("replicator.runs.errors", "replicator.runs.lazy_exports")
-            if floor == "replicator" and not any(m.startswith(name) for m in allowed):
-                raise ImportError(name)
-
-    sys.meta_path.insert(0, Without())
-    import serving
-
     bundle = serving.load(sys.argv[1])
     np.save(sys.argv[2], bundle.generate("dog", seed=5, num=2))
 """
 
 
-def test_a_bundle_draws_the_same_in_a_process_without_the_training_packages(tmp_path):
-    words = [sys.executable, "-c", textwrap.dedent(ALONE)]
-    words += [str(bundle_folder("pixelcnn")), str(tmp_path / "drawn.npy")]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
+def test_a_bundle_draws_the_same_in_a_process_without_the_training_packages(
+    tmp_path, without_training
+):
+    without_training(ALONE, bundle_folder("pixelcnn"), tmp_path / "drawn.npy")
     expected = model("pixelcnn").generate("dog", seed=5, num=2)
     np.testing.assert_array_equal(np.load(tmp_path / "drawn.npy"), expected)

@@ -153,7 +153,7 @@ def test_json_is_measured_before_it_is_read(models, path, field, monkeypatch):
 @pytest.mark.parametrize(
     "path", ["/v1/models/shapes:draw", "/v1/images/generations", "/v1/audio/speech"]
 )
-def test_long_json_is_read_beside_the_event_loop(running, path, monkeypatch):
+def test_long_json_is_read_in_a_thread(running, path, monkeypatch):
     threads = []
     for module in ("draw", "openai_images", "openai_speech"):
 

@@ -292,7 +292,7 @@ async def test_models_that_never_get_warm_keep_no_other_from_being_loaded(
         assert states(registry, "stuck0") == {1: "LOADING"}
 
 
-async def test_loading_ends_after_its_time_and_is_not_begun_again_beside_itself(store, monkeypatch):
+async def test_loading_ends_after_its_time_and_is_not_begun_twice(store, monkeypatch):
     stuck = store.add("stuck")
     stuck.warm_open.clear()
     store.add()
