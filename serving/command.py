@@ -36,10 +36,7 @@ class ServeArguments(Settings):
 def run_serve(arguments: list[str], parse, import_tensorflow: Callable[[], None]) -> int:
     """Run `onepass serve ARGUMENTS`; return the exit status.
 
-    Args:
-      arguments: words after the command's name.
-      parse: parses them into a dataclass.
-      import_tensorflow: called where models run in this process.
+    `import_tensorflow` is called where models run in this process.
     """
     given = parse(ServeArguments, arguments, "onepass serve")
     _check_options(given)
@@ -87,11 +84,9 @@ def _check_options(given: ServeArguments) -> None:
     try:
         Settings.__post_init__(given)
     except ValueError as error:
-        raise UserError(re.sub(r"`([a-z_]+)`", _option, str(error))) from error
-
-
-def _option(field: re.Match) -> str:
-    return f"`--{field[1].replace('_', '-')}`"
+        words = re.split(r"`([a-z_]+)`", str(error))
+        words[1::2] = [f"`--{field.replace('_', '-')}`" for field in words[1::2]]
+        raise UserError("".join(words)) from error
 
 
 def _check_packages() -> None:

@@ -65,13 +65,7 @@ def check(settings: Settings, models: Path) -> None:
 
 
 class Server:
-    """The model registry with its HTTP and gRPC servers.
-
-    Args:
-      registry: not started yet.
-      settings: addresses and limits.
-      metrics: shared by all parts.
-    """
+    """The model registry, not started yet, with its HTTP and gRPC servers."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics):
         self.registry, self.settings = registry, settings
@@ -134,11 +128,7 @@ class Server:
 async def _serve_until_signal(
     settings: Settings, models: Path, metrics: Metrics
 ) -> tuple[int, bool]:
-    """Serve until a signal arrives.
-
-    Returns:
-      The exit status, and whether a thread is still busy.
-    """
+    """Return the exit status, and whether a thread is still busy, once a signal has arrived."""
     registry = ModelRegistry(models, settings, metrics=metrics)
     server = Server(registry, settings, metrics)
     shutdown: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -200,7 +190,6 @@ def address(host: str, port: int) -> str:
 
 
 def _allow_many_files() -> None:
-    """Raise the limit on open files: each connection is one."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,5 +1,6 @@
 """A registry of models under the test's own hand."""
 
+import asyncio
 import contextlib
 
 from serving.engine.registry import ModelRegistry
@@ -17,3 +18,10 @@ async def running(store, metrics=None, **settings):
         yield registry
     finally:
         await registry.stop(1.0)
+
+
+async def until(condition):
+    """Waits for what other tasks and threads bring about."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)

@@ -22,7 +22,6 @@ SHORT = {
     "onepass/shipped.py": "completion imports it without NumPy",
     "replicator/runs/field_rules.py": "configurations of every folder import it",
     "replicator/runs/model_spec.py": "the command imports it without NumPy",
-    "serving/bundles/dtypes.py": "one table for HTTP, gRPC, the client and the sandbox",
     "wavenet/dev_parts.py": "a help text imports it without NumPy",
     "wavenet/networks.py": "the one place that knows both kinds of network",
 }

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from replicator.runs.errors import UserError
-from serving.bundles.plain_files import read_plain
+from serving.bundles.manifest import read_plain
 from serving.bundles.signature import PLAIN, Signature, TensorInfo
 
 PROGRAM = "saved_model.pb"
@@ -103,10 +103,6 @@ def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
 
     It must consist of allowed operations, and have the signatures that model.json declares. A
     lowered program, which lacks `serving_default`, is preferred.
-
-    Args:
-      folder: folder of the bundle.
-      signatures: signatures in model.json, by name.
     """
     path = Path(folder) / LOWERED
     if path.exists():
@@ -143,7 +139,6 @@ def without(graph: Any, signature: str) -> Any:
 
 
 def _graph(path: Path) -> Any:
-    """Read the only MetaGraphDef of a SavedModel."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -267,7 +262,6 @@ def _called_by(node: Any) -> list[str]:
 
 
 def _reached(bodies: Mapping[str, Any], roots: Iterable[str]) -> set[str]:
-    """Return the functions that calls of the roots may reach."""
     reached: set[str] = set()
     waiting = list(roots)
     while waiting:

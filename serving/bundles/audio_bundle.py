@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from replicator.runs.errors import UserError
-from serving.bundles.bundle import Backend, Bundle
+from serving.bundles.bundle import Backend, Bundle, Program
 from serving.bundles.numba_engine import Engine, EngineRequest, engine_for
-from serving.bundles.program import Program
 from serving.bundles.signature import COMPILED, PLAIN, Arrays, checked, example
 from serving.errors import InvalidInput
 
@@ -102,7 +101,7 @@ class AudioBundle(Bundle):
         if not self.conditional:
             raise UserError(f"{self.name} reads no frames.")
         try:
-            extractor = importlib.import_module("serving.bundles.feature_extractor")
+            extractor = importlib.import_module("serving.bundles.frames")
         except ImportError as error:
             raise UserError(f"Features of a recording need the package {error.name}.") from error
         return extractor.feature_extractor(self.spec).frames(waveform)

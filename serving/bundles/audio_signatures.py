@@ -23,6 +23,7 @@ from serving.bundles.audio_chunks import (
     trim_to_lengths,
 )
 from serving.bundles.bundle import FORMAT
+from serving.bundles.functions import Tensors, concrete_function
 from serving.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo
 from serving.bundles.streaming_models import (
     NoiseSource,
@@ -39,7 +40,6 @@ BUCKET_SECONDS = (0.5, 1, 2, 4, 8, 15, 30, 60, 120)
 MAX_TEMPERATURE = 4.0
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
-Tensors = dict[str, Any]
 
 
 def export_functions(
@@ -75,11 +75,8 @@ def streaming_functions(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the functions by signature, and `serving` of model.json.
 
-    Args:
-      streaming: what makes sound, or any sequence.
-      lengths: in frames, that rows are padded to, the longest the longest sound.
-      allowed_batches: see `export_functions`.
-      temperature: where none is given.
+    Rows are padded to `lengths`, in frames, of which the last is the longest sound. The temperature
+    is the default; for `allowed_batches` see `export_functions`.
     """
     batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
     signatures = _signatures(streaming, lengths[-1], temperature)
@@ -89,7 +86,7 @@ def streaming_functions(
         COMPILED: lambda given: _synthesize(streaming, compiled, given),
         CHUNK: lambda given: _chunk(streaming, compiled, given),
     }
-    functions = {name: _function(signatures[name], make) for name, make in rows.items()}
+    functions = {name: concrete_function(signatures[name], make) for name, make in rows.items()}
     serving = {
         "format": FORMAT,
         "signatures": {name: signature.to_dict() for name, signature in signatures.items()},
@@ -112,13 +109,7 @@ def default_buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:
 def _signatures(
     streaming: StreamingModel, longest: int, temperature: float
 ) -> dict[str, Signature]:
-    """Return all signatures.
-
-    Args:
-      streaming: the model.
-      longest: sound, in frames.
-      temperature: the default.
-    """
+    """Return all signatures; the longest sound is in frames, the temperature the default."""
     made = TensorInfo(FLOAT32, (None, None))
     sound = {streaming.output: made, "num_samples": _numbers(low=None)}
     noise = {
@@ -223,19 +214,3 @@ def _noise_source(given: Tensors, start) -> NoiseSource:
     # Numbers are stored with the low word first.
     key = tf.reverse(tf.bitcast(given["seed"], tf.int32), [-1])
     return NoiseSource(key, given["row"], start, given["temperature"])
-
-
-def _function(signature: Signature, make: Callable[[Tensors], Tensors]) -> Any:
-    specs = [
-        tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in signature.inputs.items()
-    ]
-
-    @tf.function(autograph=False, input_signature=specs)
-    def function(*tensors):
-        outputs = make(dict(zip(signature.inputs, tensors, strict=True)))
-        return {
-            name: tf.ensure_shape(outputs[name], info.shape)
-            for name, info in signature.outputs.items()
-        }
-
-    return function.get_concrete_function()

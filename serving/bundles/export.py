@@ -1,31 +1,35 @@
 """The verb `export`: a run or a model folder as a bundle, NAME/VERSION, that can be served."""
 
+import dataclasses
+import importlib
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from distill import model as speech_models
 from distill import model_store
 from pixelcnn import shipped as image_shipped
+from replicator.runs import card
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import read_folder
 from replicator.runs.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
 from serving.bundles import own_export
 from serving.bundles.export_arguments import ExportArguments
-from serving.bundles.exporters import EXPORTERS, Exporter
-from serving.bundles.manifest import write_manifest
-from serving.bundles.signing import private_key, sign
-from serving.bundles.warmup import write_warmup
+from serving.bundles.manifest import private_key, sign, write_manifest
 from serving.bundles.writing import (
     atomic_folder,
     check_new,
     check_version,
     write_program,
     write_spec,
+    write_warmup,
 )
 from wavenet import shipped as teacher_shipped
 
+PORTABLE_FRAMES = 200
+_SOUND = ("distill.model", "serving.bundles.audio_signatures")
 CARD = "card.md"
 PORTABLE = "portable"
 PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle is the program, and the weights a few times
@@ -36,11 +40,77 @@ OWN_OPTIONS = ("length", "sample_rate_hz")  # of a model that `onepass.save` wro
 NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
 
-def export(given: ExportArguments) -> list[str]:
-    """Writes the bundle, whole or not at all; lines on what was written.
+@dataclasses.dataclass(frozen=True)
+class Exporter:
+    """The parts of an export of one kind of model.
 
-    Raises UserError, in one line, for what cannot be exported, or for an OUT that is in use.
+    loader: module whose `load` reads a model folder. signatures: module with `export_functions`.
+    card: module whose `export` measures a run and writes its model folder. makes_images: whether
+    its models make images. network: key of the configuration that says what type the network
+    computes in, or None where that is float32. write_portable: writes the sampler as functions that
+    JAX can run, from the model, a folder and the shortest length in frames.
     """
+
+    loader: str
+    signatures: str
+    card: str
+    makes_images: bool
+    network: str | None
+    write_portable: Callable[[Any, Path, int], None]
+
+    def load(self, folder: Path) -> Any:
+        """Return the model of a folder, with the weights as they are stored."""
+        return importlib.import_module(self.loader).load(folder)
+
+    def export_functions(self, model: Any, **options: Any) -> tuple[Any, dict, dict, dict]:
+        """Return module, functions, lowered functions, and `serving` of model.json."""
+        return importlib.import_module(self.signatures).export_functions(model, **options)
+
+    def measure(self, given: ExportArguments, folder: Path) -> str:
+        """Measure a run on dev and write its model folder; return what was measured, in words."""
+        names = ("run", "note", "machine", "temperature", "float16", "parts_from")
+        options = {name: getattr(given, name) for name in names}
+        options |= {"out": folder, "data_licence": given.data_licence or "unknown"}
+        return importlib.import_module(self.card).export(card.ExportArguments(**options))
+
+
+def _portable_student(model: Any, folder: Path, frames: int) -> None:
+    module = importlib.import_module("distill.portable")
+    module.export_sampler(folder, model.network, batch=1, num_frames=frames or PORTABLE_FRAMES)
+
+
+def _portable_teacher(model: Any, folder: Path, frames: int) -> None:
+    from wavenet.samplers import CHUNK_SAMPLES
+
+    config, module = model.network.config, importlib.import_module("wavenet.portable")
+    chunk = config.context_block_samples if config.context_layers else CHUNK_SAMPLES
+    options = {"chunk_samples": chunk, "num_frames": frames or PORTABLE_FRAMES}
+    module.export_sampler(folder, model.network, batch=1, **options)
+
+
+def _portable_images(model: Any, folder: Path, frames: int) -> None:
+    del frames
+    importlib.import_module("pixelcnn.portable").export_sampler(folder, model.density)
+
+
+_TEACHER = Exporter(*_SOUND, "wavenet.card", False, "network", _portable_teacher)
+_STUDENT = Exporter(*_SOUND, "distill.card", False, "student", _portable_student)
+_IMAGES = Exporter(
+    *("pixelcnn.model", "serving.bundles.image_signatures", "pixelcnn.card"),
+    True,
+    None,
+    _portable_images,
+)
+EXPORTERS = {
+    "wavenet": _TEACHER,
+    "parallel-wavenet": _STUDENT,
+    "pixelcnn": _IMAGES,
+    "multiscale": _IMAGES,
+}
+
+
+def export(given: ExportArguments) -> list[str]:
+    """Write the bundle, whole or not at all, and return lines on it; UserError if it cannot be."""
     if model_store.is_stored(given.run):
         return _of_user(given)
     _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
@@ -60,7 +130,6 @@ def export(given: ExportArguments) -> list[str]:
 
 
 def _of_user(given: ExportArguments) -> list[str]:
-    """Write the bundle of a model that `onepass.save` wrote; lines on it."""
     _refuse(given, NOT_OWN, f"is not for {given.run}, which `onepass.save` wrote.")
     length: Any = given.length[0] if len(given.length) == 1 else given.length or None
     model = model_store.load(given.run)
@@ -74,14 +143,13 @@ def _of_user(given: ExportArguments) -> list[str]:
 
 
 def _refuse(given: ExportArguments, names: tuple[str, ...], rule: str) -> None:
-    """Raise UserError for the first of some options that is given."""
     for name in names:
         if getattr(given, name) not in NOTHING:
             raise UserError(f"`--{name.replace('_', '-')}` {rule}")
 
 
 def _checked(given: ExportArguments) -> Path:
-    """OUT, which is new or empty, and called by a version."""
+    """Return OUT; raise UserError unless it is new or empty, and named by a version."""
     if not given.bare:
         check_version(given.out)
     for name in ("bfloat16", "portable", "sign"):
@@ -94,7 +162,7 @@ def _checked(given: ExportArguments) -> Path:
 
 
 def _check_disk(out: Path, source: Path) -> None:
-    """UserError where there is no room for a bundle, before the model is loaded and measured."""
+    """Raise UserError if there is no room for a bundle, before the model is loaded."""
     sizes = [path.stat().st_size for path in source.rglob("*") if path.is_file()]
     needed = PROGRAM_BYTES + COPIES * max(sizes, default=0)
     place = next(folder for folder in out.parents if folder.exists())
@@ -104,7 +172,7 @@ def _check_disk(out: Path, source: Path) -> None:
 
 
 def _write_model(given: ExportArguments, folder: Path) -> str:
-    """Writes the model folder; what was measured, "" of a folder that is taken as it is."""
+    """Write the model folder; return what was measured, "" for a folder that is copied."""
     source = _shipped(given.run)
     if not (source / SPEC_FILE).exists():
         return _measured(given, folder)
@@ -118,7 +186,7 @@ def _write_model(given: ExportArguments, folder: Path) -> str:
 
 
 def _shipped(path: Path) -> Path:
-    """The folder of a model, where `path` may be the name of a shipped one."""
+    """Return the folder of a model, which may be the name of a shipped one."""
     if path.exists():
         return path
     if str(path) in image_shipped.FOLDERS:
@@ -129,7 +197,7 @@ def _shipped(path: Path) -> Path:
 
 
 def _measured(given: ExportArguments, folder: Path) -> str:
-    """Measures a run on dev and writes its model folder; what was measured, in words."""
+    """Measure a run on dev and write its model folder; return what was measured, in words."""
     kind = kind_of(given.run)
     if kind not in EXPORTERS:
         speech_models.load(given.run)  # which says what is wrong with it
@@ -144,7 +212,6 @@ def _measured(given: ExportArguments, folder: Path) -> str:
 
 
 def _write_program(given: ExportArguments, folder: Path) -> list[str]:
-    """Adds the program to a model folder; lines on it."""
     spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
     exporter = EXPORTERS[spec["kind"]]
     if given.bfloat16:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from replicator.runs.errors import UserError
-from serving.bundles.bundle import Backend, Bundle
-from serving.bundles.program import Program
+from serving.bundles.bundle import Backend, Bundle, Program
 from serving.bundles.signature import COMPILED, PLAIN, Arrays, checked, example, scale_name
 from serving.errors import InvalidInput
 
@@ -56,54 +55,29 @@ class ImageBundle(Bundle):
         return tuple(sorted(sides)) or (self.size,)
 
     def generate(
-        self,
-        condition: Condition | Sequence[Condition] = None,
-        *,
-        seed: int = 0,
-        num: int = 1,
-        temperature: float | Sequence[float] = 1.0,
-        start: np.ndarray | None = None,
-        given: tuple[np.ndarray, int] | None = None,
-        guidance: float = 0.0,
+        self, condition: Condition | Sequence[Condition] = None, *, num: int = 1, **options: Any
     ) -> np.ndarray:
         """Draw images, uint8 [num, size, size, channels].
 
         Args:
           condition: a class (index or name), a caption, a map int [size, size] or the inputs of a
             video model by name; a list has one per image; None for a model without.
-          seed: seed of the noise.
           num: number of images, one per row of the seed; an image does not depend on `num`.
-          temperature: 1 samples the model; a multiscale model also takes one per scale, base first.
-          start: a small image uint8 [side, side, channels] to enlarge (multiscale).
-          given: an image uint8 [size, size, channels] and how many of its pixels, in raster order,
-            to keep (PixelCNN).
-          guidance: for a model with a null condition, how far each pixel moves away from the
-            unconditional distribution; above 0 it is no longer the model's density.
+          **options: of `inputs`.
 
         Raises:
           InvalidInput: the model cannot draw this.
         """
-        drawn = self.progressions(
-            condition,
-            seed=seed,
-            num=num,
-            temperature=temperature,
-            start=start,
-            given=given,
-            guidance=guidance,
-        )
+        drawn = self.progressions(condition, num=num, **options)
         return np.stack([scales[-1] for scales in drawn])
 
     def progressions(
         self,
         condition: Condition | Sequence[Condition] = None,
         *,
-        seed: int = 0,
         num: int = 1,
-        temperature: float | Sequence[float] = 1.0,
         start: np.ndarray | None = None,
-        given: tuple[np.ndarray, int] | None = None,
-        guidance: float = 0.0,
+        **options: Any,
     ) -> Iterator[list[np.ndarray]]:
         """Return an iterator of all scales of each image, smallest first; see `generate`.
 
@@ -115,7 +89,7 @@ class ImageBundle(Bundle):
         if num < 1 or len(conditions) != num:
             raise InvalidInput(f"`condition` must be one or {num}, got {len(conditions)}.")
         calls = [
-            self.inputs(value, seed, row, temperature, start, given, guidance)
+            self.inputs(value, row=row, start=start, **options)
             for row, value in enumerate(conditions)
         ]
         return (self._scales(*call, start) for call in calls)
@@ -143,10 +117,16 @@ class ImageBundle(Bundle):
     ) -> tuple[str, Arrays]:
         """Return the signature that draws an image, and its checked inputs, a batch of one.
 
-        Arguments as for `generate`.
-
-        Raises:
-          InvalidInput: the model cannot draw this.
+        Args:
+          condition: as for `generate`.
+          seed: seed of the noise.
+          row: row of the seed.
+          temperature: 1 samples the model; a multiscale model also takes one per scale, base first.
+          start: a small image uint8 [side, side, channels] to enlarge (multiscale).
+          given: an image uint8 [size, size, channels] and how many of its pixels, in raster order,
+            to keep (PixelCNN).
+          guidance: for a model with a null condition, how far each pixel moves away from the
+            unconditional distribution; above 0 it is no longer the model's density.
         """
         if not 0 <= seed < 2**64:
             raise InvalidInput(f"`seed` must be between 0 and 2^64 - 1, got {seed}.")

@@ -29,14 +29,13 @@ from pixelcnn.sampling.pixelcnn_sampler import Prefix, sample
 from replicator.portable.stablehlo import as_stablehlo
 from replicator.runs.errors import UserError
 from serving.bundles.bundle import FORMAT
+from serving.bundles.functions import Tensors, row_function
 from serving.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo, scale_name
 
 BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so none is padded
-ROWS_AT_ONCE = 4
 MAX_GUIDANCE = 20.0  # above which the best class of a pixel has all of the mass
 MAX_TEMPERATURE = 100.0  # above which images are noise and numbers could overflow
 INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
-Tensors = dict[str, tf.Tensor]
 Row = Callable[[Tensors], Tensors]  # from a batch of one to images without the batch axis
 # Signatures and programs by name, and a function from a name and a program to a row function.
 Parts = tuple[dict[str, Signature], dict[str, Any], Callable[[str, Any], Row]]
@@ -45,19 +44,11 @@ Parts = tuple[dict[str, Signature], dict[str, Any], Callable[[str, Any], Row]]
 def export_functions(
     model: ImageModel, *, allowed_batches: Sequence[int] = (), buckets: Sequence[int] = ()
 ) -> tuple[tf.Module, dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return what is saved.
+    """Return the variables, the functions by signature, the lowered ones, and "serving".
 
-    Args:
-      model: an image model.
-      allowed_batches: batch sizes of the server; empty: 1 to 8.
-      buckets: must be empty.
-
-    Returns:
-      The variables, the functions by signature, the same with programs as StableHLO (empty where
-      there are none), and "serving" of model.json.
-
-    Raises:
-      UserError: the model cannot draw, or buckets are given.
+    The third are the same functions with programs as StableHLO, if there are any; the fourth is of
+    model.json. Batch sizes of the server are 1 to 8 if none are given; UserError is raised for a
+    model that cannot draw, and for buckets.
     """
     if buckets:
         raise UserError("`--buckets` is for audio models; images have one size.")
@@ -91,9 +82,8 @@ def _lowered(density: ImageDensity, parts: Parts) -> dict[str, Any]:
 
 
 def _functions(parts: Parts) -> dict[str, Any]:
-    """Return the concrete functions of batches by signature."""
     signatures, programs, row_of = parts
-    return {n: _function(signatures[n], row_of(n, program)) for n, program in programs.items()}
+    return {n: row_function(signatures[n], row_of(n, program)) for n, program in programs.items()}
 
 
 def _of_pixelcnn(density: ImageDensity) -> Parts:
@@ -130,7 +120,8 @@ def _of_multiscale(density: ImageDensity) -> Parts:
     sizes, channels = model.sizes, density.config.data.channels
     images = {side: TensorInfo(UINT8, (None, side, side, channels)) for side in sizes}
     request = _request_inputs(density, len(sizes))
-    whole = Signature(request, _outputs(images))
+    scales = {f"picture_{side}": info for side, info in images.items()}
+    whole = Signature(request, {"picture": images[max(images)], **scales})
     signatures = {PLAIN: whole, COMPILED: whole}
     for side, smaller in zip(sizes, (None, *sizes), strict=False):
         given = {"start": images[smaller]} if smaller else {}
@@ -178,16 +169,10 @@ def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]
     return request
 
 
-def _outputs(images: dict[int, TensorInfo]) -> dict[str, TensorInfo]:
-    """Return the outputs: the largest image, and every scale by its side."""
-    scales = {f"picture_{side}": info for side, info in images.items()}
-    return {"picture": images[max(images)], **scales}
-
-
 def _drawn(program, given: Tensors, *arguments) -> Any:
     """Draw a batch of one, by the program's guided form where the guidance is not 0."""
     condition = {name: given[name] for name in CONDITIONS if name in given}
-    draw = functools.partial(program, condition, _key(given["seed"]), given["row"], *arguments)
+    draw = functools.partial(program, condition, seed_key(given["seed"]), given["row"], *arguments)
     if "guidance" not in given:
         return draw()
     weight = given["guidance"][0]
@@ -197,28 +182,10 @@ def _drawn(program, given: Tensors, *arguments) -> Any:
 CONDITIONS = ("label", "caption", "map", "past", "action", "state")
 
 
-def _key(seed: tf.Tensor) -> tf.Tensor:
+def seed_key(seed: tf.Tensor) -> tf.Tensor:
     """Return the words of a seed int64 [1] as uint32 [2], high first; negatives count from 2^64."""
     return as_key(tf.bitcast(seed[0], tf.int32)[::-1])
 
 
 def _image(levels: tf.Tensor) -> tf.Tensor:
     return tf.cast(levels[0], tf.uint8)
-
-
-def _function(signature: Signature, row: Row) -> Any:
-    """Return a concrete function of batches that applies the row function to each row alone."""
-    specs = [
-        tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in signature.inputs.items()
-    ]
-    outputs = {
-        name: tf.TensorSpec(info.shape[1:], info.dtype) for name, info in signature.outputs.items()
-    }
-
-    @tf.function(autograph=False, input_signature=specs)
-    def rows(*tensors):
-        ones = [tensor[:, tf.newaxis] for tensor in tensors]
-        given = dict(zip(signature.inputs, ones, strict=True))
-        return tf.map_fn(row, given, fn_output_signature=outputs, parallel_iterations=ROWS_AT_ONCE)
-
-    return rows.get_concrete_function()

@@ -8,12 +8,10 @@ from typing import Any
 from replicator.runs.errors import UserError
 from serving.bundles.allowed_operations import check_program, without
 from serving.bundles.audio_bundle import AudioBundle
-from serving.bundles.bundle import FORMAT, SPEC_FILE, Backend, signatures_of
+from serving.bundles.bundle import FORMAT, SPEC_FILE, Backend, Program, signatures_of
 from serving.bundles.image_bundle import ImageBundle
-from serving.bundles.manifest import verify
+from serving.bundles.manifest import read_plain, verify
 from serving.bundles.own_bundle import ArrayBundle, ByteImageBundle, SequenceBundle, own_bundle
-from serving.bundles.plain_files import read_plain
-from serving.bundles.program import Program
 from serving.bundles.signature import COMPILED, PLAIN
 
 MOST_SPEC_BYTES = 2**24

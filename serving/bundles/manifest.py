@@ -1,18 +1,29 @@
-"""The SHA-256 of each file of a bundle, which detects changes since its export."""
+"""The SHA-256 of each file of a bundle, which detects changes since its export, and signatures.
+
+Only plain files are read, up to a size: a link can lead anywhere, and a pipe blocks its reader;
+both may replace a file between a check and its opening, so that the opened file is checked.
+Signatures are ed25519 over the name, the version and the manifest's SHA-256; keys are PEM files, as
+`openssl genpkey -algorithm ed25519` writes them.
+"""
 
 import hashlib
+import io
 import json
 import os
+import stat
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from replicator.runs.errors import UserError
-from serving.bundles.plain_files import open_plain, read_plain
 
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 FORMAT = 1
 MOST_MANIFEST_BYTES = 2**20
 MOST_FILES = 1000
 MOST_BYTES = 2**35  # of all files
+MOST_KEY_BYTES = 2**12
+SIGNATURE_BYTES = 64
 
 
 def write_manifest(folder: Path) -> None:
@@ -25,11 +36,8 @@ def write_manifest(folder: Path) -> None:
 def verify(folder: Path, manifest_digest: str = "") -> None:
     """Raise UserError, which names the file, unless all files match the manifest.
 
-    No file may be missing or unlisted, and none may be a link, which could lead anywhere.
-
-    Args:
-      folder: folder of the bundle.
-      manifest_digest: SHA-256 that the manifest must have; "": any.
+    No file may be missing or unlisted, and none may be a link, which could lead anywhere. The
+    manifest must have the digest, if there is one.
     """
     listed = _read(folder, manifest_digest)
     found = files_of(folder)
@@ -51,8 +59,7 @@ def verify(folder: Path, manifest_digest: str = "") -> None:
 def files_of(folder: Path) -> list[str]:
     """Return the names, relative and sorted, of all files but the manifest and its signature.
 
-    Raises:
-      UserError: there is a link, or there are more than MOST_FILES files.
+    A link, or more than MOST_FILES files, raise UserError.
     """
     names: list[str] = []
     for parent, inside, files in os.walk(folder):
@@ -91,3 +98,106 @@ def _read(folder: Path, digest: str) -> dict[str, str]:
     if not isinstance(digests, dict):
         raise UserError(f"{path} must hold the key `sha256`.")
     return digests
+
+
+def open_plain(path: Path) -> io.BufferedReader:
+    """Open a file for reading; raise UserError unless it is plain, OSError if it is missing."""
+    if path.is_symlink():
+        raise UserError(f"{path} must be a plain file, not a link.")
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UserError(f"{path} must be a plain file.")
+    return open(descriptor, "rb")
+
+
+def read_plain(path: Path, most_bytes: int) -> bytes:
+    """Read a plain file; raise UserError if it is longer than `most_bytes`; see `open_plain`."""
+    with open_plain(path) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise UserError(f"{path} must have at most {most_bytes:,} bytes.")
+    return content
+
+
+def private_key(path: Path) -> Any:
+    """Read a private key from a PEM file; raise UserError if it is not ed25519."""
+    ed25519, serialization = _cryptography()
+    content = _content(path)
+    try:
+        key = serialization.load_pem_private_key(content, password=None)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} must be a private key in PEM, without a password.") from error
+    return _checked(path, key, ed25519.Ed25519PrivateKey)
+
+
+def public_key(path: Path) -> Any:
+    """Read a public key from a PEM file; raise UserError if it is not ed25519."""
+    ed25519, serialization = _cryptography()
+    content = _content(path)
+    try:
+        key = serialization.load_pem_public_key(content)
+    except ValueError as error:
+        raise UserError(f"{path} must be a public key in PEM.") from error
+    return _checked(path, key, ed25519.Ed25519PublicKey)
+
+
+def sign(folder: Path, name: str, version: int, key: Any) -> None:
+    """Write the signature of a folder, to be served as NAME/VERSION, next to its manifest."""
+    digest = hashlib.sha256((Path(folder) / MANIFEST).read_bytes()).hexdigest()
+    (Path(folder) / SIGNATURE).write_bytes(key.sign(_message(name, version, digest)))
+
+
+def signed_manifest(folder: Path, keys: Sequence[Any]) -> str:
+    """Return the SHA-256 of the signed manifest of NAME/VERSION; "" if it is not signed.
+
+    A signature by none of the keys, or for something else, raises UserError.
+    """
+    folder = Path(folder)
+    try:
+        signature = read_plain(folder / SIGNATURE, SIGNATURE_BYTES)
+    except FileNotFoundError:
+        return ""
+    digest = hashlib.sha256(read_plain(folder / MANIFEST, MOST_MANIFEST_BYTES)).hexdigest()
+    message = _message(folder.parent.name, int(folder.name), digest)
+    if not any(_verifies(key, signature, message) for key in keys):
+        raise UserError(
+            f"{folder} is signed by none of the keys in `--trust`, or was changed or renamed since."
+        )
+    return digest
+
+
+def _message(name: str, version: int, digest: str) -> bytes:
+    return f"onepass bundle {name}/{version} {digest}".encode()
+
+
+def _verifies(key: Any, signature: bytes, message: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        key.verify(signature, message)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _checked(path: Path, key: Any, kind: type) -> Any:
+    if not isinstance(key, kind):
+        raise UserError(f"{path} must be an ed25519 key.")
+    return key
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_plain(path.resolve(), MOST_KEY_BYTES)
+    except OSError as error:
+        raise UserError(f"Cannot read the key {path}: {error.strerror}.") from error
+
+
+def _cryptography() -> tuple[Any, Any]:
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError as error:
+        raise UserError("Signatures need another package: pip install 'onepass[sign]'") from error
+    return ed25519, serialization

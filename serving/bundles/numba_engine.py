@@ -106,10 +106,8 @@ class Engine:
 def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | None:
     """Return the engine where it is requested, or is the better choice; None otherwise.
 
-    With "auto" it is used for a float32 student where there is no accelerator.
-
-    Raises:
-      UserError: it is requested and not available.
+    With "auto" it is used for a float32 student where there is no accelerator. UserError is raised
+    if it is requested and not available.
     """
     kind = spec["kind"]
     if kind not in PACKAGES:

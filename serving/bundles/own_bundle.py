@@ -9,9 +9,8 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from serving.bundles.audio_bundle import CHUNK, AudioBundle
-from serving.bundles.bundle import Backend, Bundle
+from serving.bundles.bundle import Backend, Bundle, Program
 from serving.bundles.image_bundle import ImageBundle
-from serving.bundles.program import Program
 from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Arrays, example
 from serving.errors import InvalidInput
 
@@ -42,10 +41,6 @@ class _HasLogProb(Bundle):
         Args:
           elements: [batch, time] or [batch, height, width, channels].
           condition: float32 [batch, time, channels], where the model has one.
-
-        Raises:
-          InvalidInput: an input is of another shape or type, or out of range.
-          UserError: a student, which has none.
         """
         if LOG_PROB not in self.signatures:
             raise UserError(f"{self.name} has no log-probabilities: it is a {self.spec['kind']}.")
@@ -133,9 +128,11 @@ class ArrayBundle(_HasLogProb):
             model cannot read.
         """
         check_shape(length, self.signatures[COMPILED].outputs[ELEMENTS].shape[1:])
-        made = []
+        if not 0 <= seed < 2**64:
+            raise InvalidInput(f"`seed` must be between 0 and 2^64 - 1, got {seed}.")
+        made, signed = [], np.uint64(seed).astype(np.int64)
         for row, given in enumerate(_conditions(condition, num)):
-            inputs = {"seed": [_signed(seed)], "row": [row], "temperature": [temperature]}
+            inputs = {"seed": [signed], "row": [row], "temperature": [temperature]}
             inputs |= {} if given is None else {"frames": given[np.newaxis]}
             made.append(self.call(COMPILED, self.check(COMPILED, inputs))[ELEMENTS][0])
         return np.stack(made)
@@ -168,11 +165,7 @@ class ByteImageBundle(ImageBundle, _HasLogProb):
 def own_bundle(
     path: Path, spec: dict[str, Any], program: Program, backend: Backend = "auto"
 ) -> SequenceBundle | ArrayBundle | ByteImageBundle:
-    """Return the bundle of a user's model.
-
-    Raises:
-      UserError: model.json does not describe one.
-    """
+    """Return the bundle of a user's model; raise UserError if model.json does not describe one."""
     _check(path, spec)
     if spec["makes"] == IMAGE:
         return ByteImageBundle(path, spec, program, backend)
@@ -204,7 +197,6 @@ def _check(path: Path, spec: Mapping[str, Any]) -> None:
 
 
 def _conditions(condition: Any, num: int) -> list[Any]:
-    """Return the condition of every row."""
     if num < 1:
         raise InvalidInput(f"`num` must be at least 1, got {num}.")
     if condition is None:
@@ -212,12 +204,6 @@ def _conditions(condition: Any, num: int) -> list[Any]:
     if len(condition) != num:
         raise InvalidInput(f"`condition` must have {num} rows, got {len(condition)}.")
     return list(np.asarray(condition, np.float32))
-
-
-def _signed(seed: int) -> np.int64:
-    if not 0 <= seed < 2**64:
-        raise InvalidInput(f"`seed` must be between 0 and 2^64 - 1, got {seed}.")
-    return np.uint64(seed).astype(np.int64)
 
 
 def _refuse_numba(path: Path, backend: Backend) -> None:

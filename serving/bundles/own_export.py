@@ -15,21 +15,26 @@ from distill.flow_student import FlowStudent
 from replicator.runs.errors import UserError
 from serving.bundles.allowed_operations import PROGRAM
 from serving.bundles.audio_signatures import default_buckets
-from serving.bundles.manifest import write_manifest
+from serving.bundles.manifest import private_key, sign, write_manifest
 from serving.bundles.own_bundle import ARRAY, ELEMENTS, IMAGE, SOUND
 from serving.bundles.own_signatures import (
     Exported,
+    StreamingAutoregressive,
+    StreamingFlows,
     element_type,
     elements_of,
     of_sequences,
     of_shape,
     with_log_prob,
 )
-from serving.bundles.own_streaming import StreamingAutoregressive, StreamingFlows
-from serving.bundles.signing import private_key, sign
 from serving.bundles.stored_model import write_model
-from serving.bundles.warmup import write_warmup
-from serving.bundles.writing import atomic_folder, check_new, check_version, write_program
+from serving.bundles.writing import (
+    atomic_folder,
+    check_new,
+    check_version,
+    write_program,
+    write_warmup,
+)
 
 LENGTHS = (256, 1024, 4096, 16_384, 65_536)  # that sequences with a condition are padded to
 Length = int | Sequence[int] | None
@@ -108,7 +113,6 @@ def _write(model: Any, out: Path, length: Length, sign_with: Path | None, warm: 
 
 
 def _exported(model: Any, shape: Any) -> tuple[dict[str, Any], Exported]:
-    """Return what model.json says of a model, and its functions."""
     spec: dict[str, Any] = {
         "kind": model.kind,
         "makes": ARRAY if model.sample_rate_hz is None else SOUND,
@@ -161,14 +165,12 @@ def _exported_images(
 
 
 def _length(length: Length) -> int | None:
-    """Return the number of elements, checked."""
     if length is not None and (not isinstance(length, int | np.integer) or length < 1):
         raise ValueError(f"`length` must be a number of elements, at least 1, got {length}.")
     return None if length is None else int(length)
 
 
 def _image_shape(model: Any, length: Length) -> tuple[int, ...]:
-    """Return height, width and channels of the images that a model is to make."""
     given = model.symbol_network.inputs.shape[1:].as_list() if length is None else length
     shape = tuple(given) if isinstance(given, Sequence) else (given,)
     if len(shape) != 3 or any(size is None or size < 1 for size in shape):

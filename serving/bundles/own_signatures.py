@@ -5,6 +5,7 @@ Images, and sequences whose network has none, have one shape and are made by pas
 `log_prob` gives the log-probability of every element.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,19 +14,119 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.model import Autoregressive
+from autoregressive.samplers import cached_chunk
 from autoregressive.samplers.fixed_point import fixed_point
+from autoregressive.storage.program import function_of, network_specs, variables_of
+from distill.flow_student import FlowStudent
 from likelihoods.capabilities import pixel_channels
-from likelihoods.noise import as_key
 from serving.bundles.audio_signatures import MAX_TEMPERATURE, streaming_functions
 from serving.bundles.bundle import FORMAT
-from serving.bundles.image_signatures import BATCHES, ROWS_AT_ONCE
-from serving.bundles.own_streaming import ELEMENTS
+from serving.bundles.functions import Tensors, row_function, specs_of
+from serving.bundles.image_signatures import BATCHES, seed_key
 from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Signature, TensorInfo
-from serving.bundles.streaming_models import StreamingModel
+from serving.bundles.streaming_models import (
+    Conditioning,
+    Filled,
+    NoiseSource,
+    State,
+    StreamingModel,
+    storable,
+)
 
+PIECES = (256, 1024)  # elements that are compiled as one, at most
+SOUND, ELEMENTS = "sound", "elements"
 IMAGE = "picture"
 INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
-Tensors = dict[str, tf.Tensor]
+
+
+class StreamingSequence:
+    """A model in time order that is asked for its next elements; see `StreamingModel`.
+
+    Args:
+      longest: elements of the longest sequence.
+      first: state before the first element of one row.
+      networks: as functions of one input signature.
+    """
+
+    has_phase = False
+    rows_alone = True
+    hop_samples, side_frames, speakers = 1, 0, 0
+    dtype = tf.float32
+    limits: tuple[float, float] | None = None
+    largest_feature: float | None = None
+
+    def __init__(self, model: Any, longest: int, first: Any, networks: list[Any]):
+        # A derived step reads them by their handles, which does not name them.
+        self.variables = tuple(
+            variables_of(network.get_concrete_function() for network in networks)
+        )
+        self._model, self._structure = model, first
+        self._first = [tf.convert_to_tensor(tensor).numpy() for tensor in tf.nest.flatten(first)]
+        self.feature_channels = self.channels = model.condition_channels
+        self.output = ELEMENTS if model.sample_rate_hz is None else SOUND
+        short = min(PIECES[0], longest)
+        self.pieces: tuple[int, int] = (short, max(short, min(PIECES[1], longest) // short * short))
+
+    def state(self) -> dict[str, Filled]:
+        """Return every tensor of the step's state by its number."""
+        return {
+            str(n): (storable(tf.as_dtype(value.dtype)), value.shape, 0)
+            for n, value in enumerate(self._first)
+        }
+
+    def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
+        """Return the rows of the condition; see `StreamingModel`."""
+        del speaker, phase, start
+        return Conditioning(None if frames is None else frames[:, skipped:][:, :samples])
+
+    def advance(self, source: NoiseSource, channels, state: State, samples: int):
+        """Return the next elements of one row and the state after them; see `StreamingModel`."""
+        before = [
+            tf.where(source.start[0] == 0, first, tf.cast(state[str(n)][0], first.dtype))
+            for n, first in enumerate(self._first)
+        ]
+        packed = tf.nest.pack_sequence_as(self._structure, before)
+        source = dataclasses.replace(source, row=tf.ensure_shape(source.row, [1]))
+        if channels is not None:
+            channels = tf.ensure_shape(channels, [1, samples, self.channels])
+        elements, after = self._next(source, channels, packed, samples)
+        stored = {
+            str(n): tf.cast(value, storable(value.dtype))[tf.newaxis]
+            for n, value in enumerate(tf.nest.flatten(after))
+        }
+        return tf.ensure_shape(tf.cast(elements, tf.float32), [1, samples]), stored
+
+    def _next(self, source: NoiseSource, channels, state: Any, samples: int) -> tuple[Any, Any]:
+        raise NotImplementedError
+
+
+class StreamingAutoregressive(StreamingSequence):
+    """A model that draws every element from those before it."""
+
+    def __init__(self, model: Autoregressive, longest: int):
+        network = model.symbol_network
+        call = function_of(network.call, network_specs(model))
+        super().__init__(model, longest, network.initial_state(1), [call])
+
+    def _next(self, source: NoiseSource, channels, state: Any, samples: int) -> tuple[Any, Any]:
+        model = self._model
+        noise = model.distribution.noise(source.key[0], source.row, source.start[0], samples)
+        given = (noise, channels, source.temperature[0], state)
+        symbols, after = cached_chunk(model.symbol_network, model.distribution, *given)
+        return model.codec.decode(symbols), after
+
+
+class StreamingFlows(StreamingSequence):
+    """A student that makes all elements of a piece from its noise at once."""
+
+    def __init__(self, student: FlowStudent, longest: int):
+        calls = [function_of(call, student.specs) for call in student.calls]
+        super().__init__(student, longest, student.initial_state(1), calls)
+
+    def _next(self, source: NoiseSource, channels, state: Any, samples: int) -> tuple[Any, Any]:
+        noise = self._model.noise(source.key[0], source.row, samples, source.start[0])
+        values, after = self._model.step(source.temperature[0] * noise, state, channels)
+        return self._model.elements(values), after
 
 
 class Exported(NamedTuple):
@@ -42,19 +143,16 @@ class Exported(NamedTuple):
 def of_sequences(streaming: StreamingModel, lengths: Sequence[int]) -> Exported:
     """Return the functions of a model that makes its elements one after the other.
 
-    lengths: that rows with a condition are padded to, the longest the longest sequence.
+    Rows with a condition are padded to `lengths`, of which the last is the longest sequence.
     """
     return Exported(*streaming_functions(streaming, lengths), streaming.variables)
 
 
 def of_shape(model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool) -> Exported:
-    """Return the functions of a model that makes arrays of one shape.
+    """Return the functions of a model that makes arrays of one shape, without the batch axis.
 
-    Args:
-      model: in any order.
-      shape: of what it makes, (time,) or (height, width, channels).
-      is_byte_image: whether that is an 8-bit image, whose output and temperature are then an image
-        model's.
+    `is_byte_image` says that it is an 8-bit image, whose output and temperature are then an image
+    model's.
     """
     output = IMAGE if is_byte_image else ELEMENTS
     info = TensorInfo(UINT8 if is_byte_image else element_type(model), (None, *shape))
@@ -70,7 +168,7 @@ def of_shape(model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool)
     functions = {}
     for name, compiled in ((PLAIN, False), (COMPILED, True)):
         drawn = tf.function(_drawer(model, shape), autograph=False, jit_compile=compiled)
-        functions[name] = _by_row(signature, drawn, output, info)
+        functions[name] = row_function(signature, _row(drawn, output, info))
     serving = {
         "format": FORMAT,
         "signatures": {name: signature.to_dict() for name in functions},
@@ -83,7 +181,7 @@ def of_shape(model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool)
 def with_log_prob(exported: Exported, model: Autoregressive, channels: int | None) -> Exported:
     """Return the functions and `log_prob`, from elements, and a condition where there is one.
 
-    channels: of an image; None: sequences.
+    The channels are those of an image; None: sequences.
     """
     axes = (None, None) if channels is None else (None, None, None, channels)
     inputs = {ELEMENTS: TensorInfo(element_type(model), axes, *element_range(model))}
@@ -91,7 +189,7 @@ def with_log_prob(exported: Exported, model: Autoregressive, channels: int | Non
         inputs["frames"] = TensorInfo(FLOAT32, (None, None, model.condition_channels))
     axes_out = len(axes) - (channels is not None and pixel_channels(model.distribution) is not None)
 
-    @tf.function(autograph=False, input_signature=_specs(inputs))
+    @tf.function(autograph=False, input_signature=specs_of(inputs))
     def log_prob(*given: tf.Tensor) -> Tensors:
         found = tf.cast(model.log_prob(*given), tf.float32)
         return {LOG_PROB: tf.ensure_shape(found, [None] * axes_out)}
@@ -142,25 +240,13 @@ def _drawer(model: Autoregressive, shape: tuple[int, ...]):
     return drawn
 
 
-def _by_row(signature: Signature, drawn: Any, output: str, info: TensorInfo) -> Any:
-    """Return the concrete function of batches, of which every row is drawn alone."""
+def _row(drawn: Any, output: str, info: TensorInfo) -> Any:
+    """Return the function of a row, for `row_function`."""
 
-    def row(given: Tensors) -> tf.Tensor:
-        key = as_key(tf.bitcast(given["seed"], tf.int32)[::-1])
-        condition = (given["frames"][tf.newaxis],) if "frames" in given else ()
+    def row(given: Tensors) -> Tensors:
+        condition = (given["frames"],) if "frames" in given else ()
         temperature = tf.reshape(given["temperature"], [])
-        made = drawn(key, given["row"][tf.newaxis], temperature, *condition)
-        return tf.cast(tf.ensure_shape(made, [1, *info.shape[1:]])[0], info.dtype)
+        made = drawn(seed_key(given["seed"]), given["row"], temperature, *condition)
+        return {output: tf.cast(tf.ensure_shape(made, [1, *info.shape[1:]])[0], info.dtype)}
 
-    @tf.function(autograph=False, input_signature=_specs(signature.inputs))
-    def rows(*tensors: tf.Tensor) -> Tensors:
-        given = dict(zip(signature.inputs, tensors, strict=True))
-        spec = tf.TensorSpec(info.shape[1:], info.dtype)
-        options = {"fn_output_signature": spec, "parallel_iterations": ROWS_AT_ONCE}
-        return {output: tf.map_fn(row, given, **options)}
-
-    return rows.get_concrete_function()
-
-
-def _specs(inputs: dict[str, TensorInfo]) -> list[tf.TensorSpec]:
-    return [tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in inputs.items()]
+    return row

@@ -1,12 +1,33 @@
-"""The inputs and outputs of a signature, and the check of a request against it."""
+"""The inputs and outputs of a signature, their element types, and the check of a request."""
 
 import dataclasses
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from serving.errors import InvalidInput, shortened
+
+# The open inference protocol (version 2), tensorflow.DataType, NumPy.
+_TABLE = (
+    ("BOOL", "DT_BOOL", "?"),
+    ("UINT8", "DT_UINT8", "u1"),
+    ("UINT16", "DT_UINT16", "<u2"),
+    ("UINT32", "DT_UINT32", "<u4"),
+    ("UINT64", "DT_UINT64", "<u8"),
+    ("INT8", "DT_INT8", "i1"),
+    ("INT16", "DT_INT16", "<i2"),
+    ("INT32", "DT_INT32", "<i4"),
+    ("INT64", "DT_INT64", "<i8"),
+    ("FP16", "DT_HALF", "<f2"),
+    ("FP32", "DT_FLOAT", "<f4"),
+    ("FP64", "DT_DOUBLE", "<f8"),
+)
+V2_DTYPES = {v2: np.dtype(name) for v2, _, name in _TABLE}
+V2_NAMES = {dtype: v2 for v2, dtype in V2_DTYPES.items()}
+TENSORFLOW_DTYPES = {tensorflow: np.dtype(name) for _, tensorflow, name in _TABLE}
+TENSORFLOW_NAMES = {dtype: tensorflow for tensorflow, dtype in TENSORFLOW_DTYPES.items()}
+
 
 Arrays = dict[str, np.ndarray]
 COMPILED, PLAIN = "compiled", "serving_default"
@@ -93,11 +114,8 @@ class Signature:
 def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
     """Return all inputs of the signature as arrays of its dtypes, with defaults filled in.
 
-    Integers are accepted as integers and floats, floats as floats alone.
-
-    Raises:
-      InvalidInput: an input is missing, unknown, not rectangular, of another dtype or shape, out of
-        range or not finite; the message names the input and the rule.
+    Integers are accepted as integers and floats, floats as floats alone. InvalidInput names the
+    input and the rule that it breaks.
     """
     infos = {name: input_info(signature.inputs, name) for name in inputs}
     arrays = {name: checked(name, infos[name], inputs[name]) for name in inputs}
@@ -113,6 +131,14 @@ def input_info(inputs: Mapping[str, TensorInfo], name: str) -> TensorInfo:
     if name not in inputs:
         raise InvalidInput(f"`{shortened(name)}` is not an input; there are {', '.join(inputs)}.")
     return inputs[name]
+
+
+def check_outputs(outputs: Mapping[str, TensorInfo], names: Iterable[str]) -> None:
+    """Raise InvalidInput, which lists all outputs, if one of the names is unknown."""
+    for name in names:
+        if name not in outputs:
+            known = ", ".join(outputs)
+            raise InvalidInput(f"`{shortened(name)}` is not an output; there are {known}.")
 
 
 def checked(name: str, info: TensorInfo, value: Any) -> np.ndarray:
@@ -135,11 +161,7 @@ def example(
 ) -> Arrays:
     """Return inputs that pass `check`: defaults, or else zeros moved into the range.
 
-    Args:
-      signature: the signature with the inputs.
-      rows: size of the batch.
-      padded: "padded" of model.json; these inputs get the bucket's length.
-      bucket: size of free axes.
+    Free axes have the size `bucket`, as the lengths in "padded" of model.json say.
     """
     lengths = {pad["length"] for pad in (padded or {}).values()}
     arrays = {}
@@ -162,7 +184,8 @@ def _of_dtype(name: str, dtype: np.dtype, array: np.ndarray) -> np.ndarray:
     if array.dtype == dtype:
         return array
     if array.dtype.kind not in NUMBERS or (dtype.kind in "iu" and array.dtype.kind == "f"):
-        raise InvalidInput(f"`{name}` must be {dtype.name}, got {_kind(array)}.")
+        got = "text" if array.dtype.kind in "US" else array.dtype.name
+        raise InvalidInput(f"`{name}` must be {dtype.name}, got {got}.")
     if dtype.kind in "iu" and array.size:
         limits, least, greatest = np.iinfo(dtype), int(array.min()), int(array.max())
         if least < limits.min or greatest > limits.max:
@@ -171,10 +194,6 @@ def _of_dtype(name: str, dtype: np.dtype, array: np.ndarray) -> np.ndarray:
             )
     with np.errstate(over="ignore"):  # overflow gives infinity, which is refused
         return array.astype(dtype)
-
-
-def _kind(array: np.ndarray) -> str:
-    return "text" if array.dtype.kind in "US" else array.dtype.name
 
 
 def _check_shape(name: str, shape: tuple[int | None, ...], array: np.ndarray) -> None:
@@ -219,7 +238,6 @@ def _span(info: TensorInfo) -> str:
 
 
 def _rows(arrays: Arrays) -> int:
-    """Return the size of the batch, 1 without inputs."""
     first, rows = next(((name, len(array)) for name, array in arrays.items()), ("", 1))
     for name, array in arrays.items():
         if len(array) != rows:

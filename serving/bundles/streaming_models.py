@@ -53,7 +53,7 @@ class NoiseSource:
     temperature: Any
 
     def after(self, samples) -> "NoiseSource":
-        """The noise of what follows so many samples later."""
+        """Return the noise that begins so many samples later."""
         return dataclasses.replace(self, start=self.start + samples)
 
 
@@ -272,11 +272,11 @@ class StreamingTeacher(StreamingSpeech):
         return network.codec.decode(levels), self._stored(stored, after.queues, samples)
 
     def _queues(self, state: State) -> Any:
-        """Those of a state as the sampler has them, [slots, batch, channels]."""
+        """Return the queues of a state as the sampler has them, [slots, batch, channels]."""
         return tf.transpose(tf.cast(state["queues"], self._network.dtype), [1, 0, 2])
 
     def _stored(self, stored: State, queues, steps: int) -> State:
-        """The state after so many steps, in the shapes that are declared."""
+        """Return the state after so many steps, in the shapes that are declared."""
         queues = tf.gather(queues, self._turned(steps))
         queues = tf.cast(tf.transpose(queues, [1, 0, 2]), storable(self._network.dtype))
         later = {**stored, "queues": queues}
@@ -344,14 +344,9 @@ STREAMING: dict[type, Callable[..., StreamingModel]] = {
 
 
 def streaming_model(network: Any, pieces: tuple[int, int] | None = None) -> StreamingModel:
-    """Return the voice of a network.
+    """Return the voice of a network of a type in `STREAMING`; ValueError for any other.
 
-    Args:
-      network: of a type in `STREAMING`.
-      pieces: samples that are compiled as one, about; None: those of its kind.
-
-    Raises:
-      ValueError: the network is of another type.
+    The pieces are the samples that are compiled as one, about; None: those of its kind.
     """
     if type(network) not in STREAMING:
         known = ", ".join(kind.__name__ for kind in STREAMING)
@@ -361,12 +356,14 @@ def streaming_model(network: Any, pieces: tuple[int, int] | None = None) -> Stre
 
 
 def storable(dtype: tf.DType) -> tf.DType:
-    """The type that a state is handed out in: every protocol has one for it."""
-    return tf.float32 if dtype == tf.bfloat16 else dtype
+    """Return the type that a state is handed out in: every protocol has one for it."""
+    if dtype == tf.bool:
+        return tf.int32
+    return tf.float32 if dtype in (tf.bfloat16, tf.float16) else dtype
 
 
 def whole_pieces(pieces: tuple[int, int], hop_samples: int) -> tuple[int, int]:
-    """The pieces in whole frames, the longer one a multiple of the shorter one."""
+    """Return the pieces in whole frames, the longer one a multiple of the shorter one."""
     short = -(-pieces[0] // hop_samples) * hop_samples
     return short, -(-pieces[1] // short) * short
 

@@ -1,4 +1,4 @@
-"""Writing of a bundle, of any kind of model, complete or not at all."""
+"""Writing of a bundle, complete or not at all, with requests that warm TensorFlow Serving up."""
 
 import contextlib
 import json
@@ -15,7 +15,9 @@ import tensorflow as tf
 from replicator.runs.errors import UserError
 from replicator.runs.model_spec import SPEC_FILE
 from serving.bundles.allowed_operations import LOWERED, PROGRAM, check_program
-from serving.bundles.signature import Signature
+from serving.bundles.signature import PLAIN, Signature, example
+
+WARMUP = Path("assets.extra") / "tf_serving_warmup_requests"
 
 
 def check_new(out: Path) -> None:
@@ -68,16 +70,8 @@ def write_program(
 ) -> list[str]:
     """Write the program and model.json, and return the names of the signatures.
 
-    Args:
-      folder: of the bundle.
-      spec: of model.json, but for `serving`.
-      module: has the variables.
-      functions: by signature.
-      lowered: the same with programs as StableHLO, if there are any.
-      serving: of model.json.
-
-    Raises:
-      UserError: the program has an operation that bundles may not have.
+    The module has the variables, `lowered` the same functions with programs as StableHLO, if there
+    are any. UserError is raised for an operation that bundles may not have.
     """
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, str(folder), functions, options)
@@ -90,3 +84,29 @@ def write_program(
             os.replace(Path(place) / PROGRAM, folder / LOWERED)
         check_program(folder, declared)
     return list(declared)
+
+
+def write_warmup(folder: Path, name: str, serving: Mapping[str, Any]) -> bool:
+    """Write the requests; return False if the package tensorflow-serving-api is missing.
+
+    They call `serving_default` alone: TensorFlow Serving is distributed without XLA, and rejects a
+    version whose warm-up fails. `Bundle.warm` needs no requests.
+    """
+    try:
+        from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+    except ImportError:
+        return False
+    signature = Signature.from_dict(serving["signatures"][PLAIN])
+    padded = serving.get("padded", {})
+    bucket = min((b for pad in padded.values() for b in pad["buckets"]), default=1)
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name, request.model_spec.signature_name = name, PLAIN
+    for key, array in example(signature, 1, padded, bucket).items():
+        request.inputs[key].CopyFrom(tf.make_tensor_proto(array))
+    log = prediction_log_pb2.PredictLog(request=request)
+    record = prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString()
+    path = Path(folder) / WARMUP
+    path.parent.mkdir()
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(record)
+    return True

@@ -15,13 +15,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class ArrayClient:
-    """The calls of one model.
-
-    Args:
-      client: of its server.
-      name: of the model.
-      spec: the server's description of it.
-    """
+    """The calls of one model, with its specification by the server."""
 
     def __init__(self, client: Client, name: str, spec: dict[str, Any]):
         if not isinstance(spec.get("elements"), dict):
@@ -54,11 +48,7 @@ class ArrayClient:
     ) -> Iterator[np.ndarray]:
         """Yield one sequence in chunks, as they are made.
 
-        Args:
-          length: number of elements.
-          seed: of the noise.
-          condition: float32 [length, channels], where the model has one.
-          temperature: as for `sample`.
+        The condition is float32 [length, channels], where the model has one.
         """
         if CHUNK not in self._signatures:
             raise UserError(f"The model `{self._name}` cannot stream: call `sample`.")
@@ -103,7 +93,6 @@ class ArrayClient:
         }
 
     def _length(self, signature: str, rows: int, length: Any, condition: Any) -> Arrays:
-        """Return the condition and the length as inputs of a signature."""
         known = self._signatures[signature]
         given: Arrays = {}
         if condition is not None:

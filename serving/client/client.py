@@ -204,7 +204,8 @@ class Client:
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
         """Add the right names to the error of a wrong name."""
-        _check_name(name)
+        if not name or any(c in "/:?#%" or not c.isprintable() or c.isspace() for c in name):
+            raise UserError(f"`name` must be the name of a model, got {name!r}.")
         try:
             yield
         except ClientError as error:
@@ -263,11 +264,6 @@ def _transport(
     transport_class = transport.GrpcTransport if grpc else transport.HttpTransport
     host = server.rpartition(":")[0] if server[-1].isdecimal() and ":" in server else server
     return transport_class(f"{scheme}://{server}", token, retrying, not is_loopback(host), trusted)
-
-
-def _check_name(name: str) -> None:
-    if not name or any(c in "/:?#%" or not c.isprintable() or c.isspace() for c in name):
-        raise UserError(f"`name` must be the name of a model, got {name!r}.")
 
 
 def _array(name: str, value: Any, known: Mapping[str, TensorInfo]) -> np.ndarray:

@@ -142,7 +142,9 @@ class GrpcTransport:
         if "temperature" not in known or len(known["temperature"].shape) != len(("row", "scale")):
             raise ClientError(f"The model `{name}` draws no images.", "not_found")
         scales = known["temperature"].shape[1] or 1
-        inputs = {"temperature": _temperatures(arguments["temperature"], scales)}
+        heat = arguments["temperature"]
+        heats = heat if isinstance(heat, list) else [heat] * scales
+        inputs = {"temperature": np.array([heats], np.float32)}
         if "guidance" in arguments:
             inputs["guidance"] = np.array([arguments["guidance"]], np.float32)
         if "class" in arguments:
@@ -166,10 +168,7 @@ class GrpcTransport:
             yield ImageScale(row, len(whole), True, whole)
 
     def _call(self, service: str, method: str, request: Any, deadline: Deadline) -> Any:
-        _, response, _ = method_types(service, method)
-        ask = self._channel.unary_unary(
-            f"/{service}/{method}", request.__class__.SerializeToString, response.FromString
-        )
+        ask = self._method(service, method)
 
         def attempt() -> Any:
             try:
@@ -179,13 +178,16 @@ class GrpcTransport:
 
         return self._retrying.do(attempt, deadline)
 
+    def _method(self, service: str, method: str) -> Any:
+        request, response, streams = method_types(service, method)
+        kind = self._channel.unary_stream if streams else self._channel.unary_unary
+        return kind(f"/{service}/{method}", request.SerializeToString, response.FromString)
+
     def _start_stream(self, request: Any, deadline: Deadline) -> tuple[Any, Any]:
         """Start a stream; return it and its first message, None if it is empty."""
-        _, response, _ = method_types(MODELS, "Speak")
-        ask = self._channel.unary_stream(
-            f"/{MODELS}/Speak", request.__class__.SerializeToString, response.FromString
+        call = self._method(MODELS, "Speak")(
+            request, timeout=deadline.left(), metadata=self._metadata
         )
-        call = ask(request, timeout=deadline.left(), metadata=self._metadata)
         try:
             return call, next(call, None)
         except grpc.RpcError as error:
@@ -258,12 +260,6 @@ def _speak_request(name: str, arguments: Mapping[str, Any], rate_hz: int) -> Any
         encode(arguments["frames"], request.frames)
     _specify(request.model_spec, name, None)
     return request
-
-
-def _temperatures(given: Any, scales: int) -> np.ndarray:
-    """Return the temperature of each scale, float32 [1, scales]."""
-    several = given if isinstance(given, list) else [given] * scales
-    return np.array([several], np.float32)
 
 
 def _label(given: Any, classes: list[str]) -> int:

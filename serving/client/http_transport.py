@@ -12,8 +12,7 @@ import httpx
 import numpy as np
 from PIL import Image
 
-from serving.bundles.dtypes import TENSORFLOW_DTYPES, V2_DTYPES, V2_NAMES
-from serving.bundles.signature import TensorInfo
+from serving.bundles.signature import TENSORFLOW_DTYPES, V2_DTYPES, V2_NAMES, TensorInfo
 from serving.client.retrying import (
     ClientError,
     Deadline,
@@ -222,7 +221,6 @@ class HttpTransport:
         return value
 
     def _outputs(self, body: bytes, length: str | None) -> dict[str, np.ndarray]:
-        """Return the tensors after the JSON, read-only."""
         try:
             start = int(length or "")
             outputs = {}

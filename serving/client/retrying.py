@@ -91,9 +91,8 @@ class Retrying:
     def do(self, attempt: Callable[[], Answer], deadline: Deadline) -> Answer:
         """Call `attempt` until it does not raise RetryableError, and return its result.
 
-        Raises:
-          ClientError: the last one, when the retries are used up or the server asks for a pause
-            beyond the deadline.
+        The last error is raised when the retries are used up or the server asks for a pause beyond
+        the deadline.
         """
 
         def pause(error: Exception) -> bool | float:

@@ -126,10 +126,6 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     """Run `onepass sample URL ...`; return the exit status.
 
     The model's kind decides on the options. Ctrl-C keeps the samples received so far.
-
-    Args:
-      arguments: words after the command's name.
-      parse: parses them into a dataclass.
     """
     logging.getLogger("stamina").setLevel(logging.ERROR)  # only the final error is reported
     address, name = server_and_name(next(filter(is_url, arguments)))
@@ -137,7 +133,9 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
         spec = client.spec(name)
     kind = str(spec.get("kind"))
     if kind not in ARGUMENTS:
-        raise UserError(f"The model `{name}` cannot be sampled now; it is {_state(spec)}.")
+        states = " and ".join(str(version.get("state")) for version in spec.get("versions", ()))
+        state = states.lower() or "not served"
+        raise UserError(f"The model `{name}` cannot be sampled now; it is {state}.")
     given = parse(ARGUMENTS[kind], arguments, "onepass sample")
     if given.num < 1:
         raise UserError(f"`--num` must be at least 1, got {given.num}.")
@@ -157,7 +155,6 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
 
 
 def _sample_arrays(client: Client, name: str, spec: dict[str, Any], given: ArrayArguments) -> int:
-    """Write all samples to one file."""
     path = given.out / f"sample_{given.seed}.npy"
     check_new([path], given.overwrite)
     length: Any = given.length[0] if len(given.length) == 1 else given.length
@@ -166,11 +163,6 @@ def _sample_arrays(client: Client, name: str, spec: dict[str, Any], given: Array
     np.save(path, ArrayClient(client, name, spec).sample(*arguments))
     print(f"{path}: {given.num} samples {list(given.length)}")
     return 0
-
-
-def _state(spec: dict[str, Any]) -> str:
-    states = [str(version.get("state")) for version in spec.get("versions", ())]
-    return " and ".join(states).lower() or "not served"
 
 
 def _speak(client: Client, name: str, spec: dict[str, Any], given: SpeakArguments) -> int:
@@ -189,7 +181,6 @@ def _speak(client: Client, name: str, spec: dict[str, Any], given: SpeakArgument
 
 
 def _name_of(given: SpeakArguments, arguments: dict[str, Any]) -> str:
-    """Return the prefix of a sound's files: the name of the input."""
     file = given.recording or given.mel
     if file is not None:
         return file.stem
@@ -254,7 +245,6 @@ def _speak_arguments(
 
 
 def _numbers(path: Path) -> np.ndarray:
-    """Read float32 [frames, channels] from an npy file."""
     array = _array(path)
     if array.ndim != 2 or array.dtype.kind not in "fiu":
         raise UserError(f"{path} must hold numbers [frames, channels], got {array.shape}.")

@@ -13,7 +13,7 @@ from ray import serve
 from ray.serve import Application
 
 from replicator.runs.errors import UserError
-from serving.bundles.protocols import Servable
+from serving.bundles.bundle import Servable
 from serving.engine.auth import read_token
 from serving.engine.registry import ModelRegistry
 from serving.errors import InvalidInput

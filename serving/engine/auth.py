@@ -14,13 +14,10 @@ OPEN_PREFIXES = ("/page/", HEALTH_PREFIX)
 
 
 class TokenAuth:
-    """A check of the token, `Authorization: Bearer TOKEN`.
+    """A check of the token, `Authorization: Bearer TOKEN`; None accepts every request.
 
     The page's own files are open: they hold no data, and ask for the token themselves. Limiting
     attempts is left to the reverse proxy.
-
-    Args:
-      token: None accepts every request.
     """
 
     def __init__(self, token: str | None):

@@ -1,16 +1,16 @@
-"""Batching of concurrent requests: a bounded queue with deadlines, in turns."""
+"""Batching of concurrent requests: a bounded queue with deadlines, in turns, and past durations."""
 
 import asyncio
 import collections
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
-from serving.engine.call_times import CallTimes
 from serving.engine.padding import Arrays, Fitted, Padding
 from serving.errors import (
     Cancelled,
@@ -24,12 +24,53 @@ from serving.errors import (
 from serving.observability.logs import request_id
 from serving.observability.metrics import ModelMetrics
 
+REMEMBERED = 8  # calls per kind
+MAX_KINDS = 256
+MAX_STEP = 8.0  # ratio of costs up to which a kind is estimated from another
 LOG = logging.getLogger(__name__)
 MAX_RETRY_SECONDS = 60.0
 LARGE_BYTES = 2**20  # above which outputs are copied in a thread
 CALL_SECONDS = 1.0  # target for a call of several rows, since others wait for it
-
 Call = Callable[[str, Arrays], Arrays]
+
+
+class CallTimes:
+    """Seconds per row by the kind of call: its signature and shapes.
+
+    The estimate is the minimum of the last calls, so that only hopeless requests are refused. A
+    kind that was called once counts as unknown: that call may have compiled, and its time would
+    refuse the calls that show how fast the kind is.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: collections.OrderedDict[Hashable, tuple[str, float, collections.deque]] = (
+            collections.OrderedDict()
+        )
+
+    def note(self, kind: Hashable, signature: str, cost: float, seconds_per_row: float) -> None:
+        """Record the seconds per row of a call, and the cost of one of its rows."""
+        self._seconds.setdefault(kind, (signature, cost, collections.deque(maxlen=REMEMBERED)))
+        self._seconds.move_to_end(kind)
+        self._seconds[kind][2].append(seconds_per_row)
+        if len(self._seconds) > MAX_KINDS:
+            self._seconds.popitem(last=False)
+
+    def seconds_per_row(self, kind: Hashable, signature: str, cost: float) -> float:
+        """Return the estimate for a kind; 0.0 if it is unknown.
+
+        A kind that was never called is estimated from the next cheaper one, in proportion to their
+        costs.
+        """
+        called = {known: each for known, each in self._seconds.items() if len(each[2]) > 1}
+        if kind in self._seconds:
+            return min(called[kind][2]) if kind in called else 0.0
+        smaller = [
+            (known, min(seconds))
+            for name, known, seconds in called.values()
+            if name == signature and known <= cost <= MAX_STEP * known
+        ]
+        known, seconds = max(smaller, default=(1.0, 0.0))
+        return seconds * cost / known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +125,7 @@ class _Request:
         return self.row_seconds > CALL_SECONDS
 
 
-@dataclasses.dataclass(eq=False)
-class _Row:
+class _Row(NamedTuple):
     request: _Request
     number: int
 
@@ -101,13 +141,6 @@ class Batcher:
     turns: one whose rows do not all fit into a call moves to the end of the queue. A call takes at
     most CALL_SECONDS, so that other requests run between the calls of a large one, and slower rows
     have a thread of their own.
-
-    Args:
-      call: (signature, inputs) -> outputs; called in a thread.
-      padding: padding of the model's inputs.
-      limits: limits of the model.
-      metrics: metrics of the model.
-      name: name of the threads.
     """
 
     def __init__(
@@ -180,19 +213,17 @@ class Batcher:
             raise TooLarge(f"The inputs must have at most {limits.bytes:,} bytes, got {size:,}.")
         if self._closed:
             raise NotReady("The server is stopping.")
-        self._check_room(request, size)
+        if self._waiting_rows + rows > limits.rows or self._waiting_bytes + size > limits.bytes:
+            wait = sum(waiting.seconds for waiting in self._waiting) / limits.threads
+            raise Overloaded(
+                f"The queue is full: {self._waiting_rows} rows wait.",
+                min(max(1.0, wait), MAX_RETRY_SECONDS),
+            )
         if timeout_seconds is not None:
             self._check_time(request, timeout_seconds)
         self._waiting[request] = None
         self._count(request, rows)
         return request
-
-    def _check_room(self, request: _Request, size: int) -> None:
-        rows, limits = len(request.waiting), self._limits
-        if self._waiting_rows + rows > limits.rows or self._waiting_bytes + size > limits.bytes:
-            raise Overloaded(
-                f"The queue is full: {self._waiting_rows} rows wait.", self._retry_seconds()
-            )
 
     def _check_time(self, request: _Request, seconds: float) -> None:
         """Raise TooLarge or Overloaded if even the fastest calls so far would end too late."""
@@ -217,9 +248,6 @@ class Batcher:
         self._waiting_rows += rows
         self._waiting_bytes += rows * request.bytes_per_row
         self._metrics.queue_rows.inc(rows)
-
-    def _retry_seconds(self) -> float:
-        return min(max(1.0, _seconds(self._waiting) / self._limits.threads), MAX_RETRY_SECONDS)
 
     def _remove_waiting(self, request: _Request) -> None:
         request.answer.cancel()
@@ -309,7 +337,6 @@ class Batcher:
         self._dispatch()
 
     def _outputs(self, rows: list[_Row]) -> list[Arrays | ServingError]:
-        """Return the outputs of each row; called in a thread."""
         request = rows[0].request
         try:
             size = self._padding.size(len(rows))
@@ -327,9 +354,8 @@ class Batcher:
     def _retry_row(self, row: _Row, failed: dict[int, ServingError]) -> Arrays | ServingError:
         """Return the outputs of a row of a failed batch, called alone.
 
-        Args:
-          row: the row to call.
-          failed: errors by the `id` of requests with a failed row, whose other rows are not called.
+        `failed` has the errors by the `id` of requests with a failed row; their other rows are not
+        called.
         """
         if row.request.answer.done():
             return Cancelled("The request was cancelled.")
@@ -344,10 +370,6 @@ class Batcher:
         results = [result for result in request.results if result is not None]
         outputs = {name: np.stack([result[name] for result in results]) for name in results[0]}
         return self._padding.crop(outputs)
-
-
-def _seconds(requests: Iterable[_Request]) -> float:
-    return sum(request.seconds for request in requests)
 
 
 def _fail(request: _Request, error: ServingError) -> None:

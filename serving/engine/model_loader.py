@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import importlib
 import logging
 import os
 import threading
@@ -9,16 +10,22 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from serving.bundles.protocols import Servable
+from replicator.runs.errors import UserError
+from serving.bundles.bundle import Servable
+from serving.bundles.manifest import public_key, signed_manifest
 from serving.engine.version_scanner import FoundVersion
 from serving.errors import DeadlineExceeded
 from serving.observability.logs import event
-from serving.sandbox.loader import bundle_loader
+from serving.sandbox.confinement import check_available
+from serving.sandbox.fork_server import MOST_CONNECTIONS
+from serving.sandbox.processes import ForkServer
+from serving.sandbox.sandboxed_bundle import SandboxedBundle, SandboxLimits
 from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)
 REPORT_SECONDS = 10.0  # after which a slow load lets the next model load
 LOADS_AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
+SPARE_CONNECTIONS = 2  # for features of recordings, next to calls and streams
 
 
 class LoadTimeout(DeadlineExceeded):
@@ -30,12 +37,7 @@ class LoadTimeout(DeadlineExceeded):
 
 
 class ModelLoader:
-    """Loads bundles in threads.
-
-    Args:
-      settings: `load_seconds`, the time limit of a version.
-      load: returns the bundle of a version's folder; None: as the settings say.
-    """
+    """Loads bundles in threads, by `load` or, if it is None, as the settings say."""
 
     def __init__(self, settings: Settings, load: Callable[[Path], Servable] | None = None):
         self._load_bundle = load or bundle_loader(settings)
@@ -43,12 +45,9 @@ class ModelLoader:
         self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
 
     async def load(self, name: str, found: FoundVersion) -> Servable:
-        """Load and warm a version, and return its bundle.
+        """Load and warm a version, and return its bundle; raise LoadTimeout after `load_seconds`.
 
         A version that takes long lets others load; the log reports that it is still loading.
-
-        Raises:
-          LoadTimeout: it takes longer than `load_seconds`.
         """
 
         def warm() -> Servable:
@@ -87,3 +86,45 @@ def _in_daemon_thread(work: Callable[[], Servable], name: str) -> "asyncio.Futur
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return asyncio.wrap_future(done)
+
+
+def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
+    """Return a function that loads the bundle of a version's folder, as the settings say.
+
+    Bundles signed by a trusted key run in this process, others in their own, or not at all.
+    UserError is raised if a key cannot be read, processes cannot be confined, or one would need
+    more connections than a message of the kernel can carry.
+    """
+    keys = [public_key(Path(path)) for path in settings.trust]
+    if settings.sandbox:
+        check_available()
+        _check_connections(settings)
+    limits = SandboxLimits(
+        memory_bytes=int(settings.sandbox_memory_gib * 2**30),
+        load_seconds=settings.load_seconds,
+        call_seconds=settings.call_seconds,
+        connections=settings.threads + settings.max_streams + SPARE_CONNECTIONS,
+    )
+    fork_server = ForkServer()
+
+    def load(path: Path) -> Servable:
+        signed = signed_manifest(path, keys) if keys else ""
+        if keys and not (signed or settings.sandbox):
+            raise UserError(f"{path} must be signed to be loaded without a sandbox.")
+        if not signed and settings.sandbox:
+            return SandboxedBundle(path, fork_server, limits, {"backend": settings.backend})
+        # Imported at the call, since it imports TensorFlow; tests replace it.
+        loading = importlib.import_module("serving.bundles.loading")
+        return loading.load(path, settings.backend, *([signed] if signed else []))
+
+    return load
+
+
+def _check_connections(settings: Settings) -> None:
+    most = MOST_CONNECTIONS - 1 - SPARE_CONNECTIONS - settings.threads
+    if settings.max_streams > most:
+        raise UserError(
+            f"`--max-streams` must be at most {most} in a sandbox (with `--threads` "
+            f"{settings.threads}), got {settings.max_streams}: start more servers, or serve "
+            "bundles that you trust with `--no-sandbox`."
+        )

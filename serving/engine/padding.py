@@ -35,11 +35,7 @@ class Fitted:
 
 
 class Padding:
-    """The lengths and batches that model.json allows.
-
-    Args:
-      serving: its "serving".
-    """
+    """The lengths and batches that "serving" of model.json allows."""
 
     def __init__(self, serving: Mapping[str, Any]):
         self._padded = serving.get("padded") or {}
@@ -55,13 +51,10 @@ class Padding:
         return self.allowed[-1]
 
     def fit(self, signature: str, inputs: Arrays) -> Fitted:
-        """Crop the inputs to their longest row.
+        """Crop the inputs to their longest row; raise InvalidInput if it is longer than is allowed.
 
         Inputs of the streaming signature, whose rows must be equally long, are not cropped, and its
         requests do not share calls.
-
-        Raises:
-          InvalidInput: a length is beyond the given rows, or beyond the longest bucket.
         """
         if signature == self._unbatched_signature:
             return Fitted(inputs, {}, (signature, object()))
@@ -93,10 +86,7 @@ class Padding:
     ) -> Arrays:
         """Return one batch of `size` rows; the first row is repeated where there are fewer.
 
-        Args:
-          rows: the inputs of each, without the batch axis.
-          lengths: lengths of padded axes, as in Fitted; filled with zeros.
-          size: at least the number of rows.
+        Padded axes are filled with zeros up to `lengths`, see Fitted.
         """
         filled = [*rows, *[rows[0]] * (size - len(rows))]
         batch = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from replicator.runs.errors import UserError
-from serving.bundles.protocols import Servable
+from serving.bundles.bundle import Servable
 from serving.engine.model_loader import LoadTimeout, ModelLoader
 from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import FoundVersion, ScanResult, scan
@@ -33,13 +33,7 @@ class ModelRegistry:
 
     A new version is loaded and warmed while the old one is served, then replaces it; the old one is
     unloaded once its last request is answered. Loaded models are kept when the folder cannot be
-    read, or is empty, as an unmounted disk is.
-
-    Args:
-      root: folder of NAME/VERSION/.
-      settings: `poll_seconds` between two scans, and the limits of each model.
-      load: returns the bundle of a version's folder; None: as the settings say.
-      metrics: metrics of the server; None: new ones.
+    read, or is empty, as an unmounted disk is. The folder has NAME/VERSION/.
     """
 
     def __init__(

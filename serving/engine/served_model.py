@@ -5,15 +5,15 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
 
 from replicator.runs.errors import UserError
 from serving.bundles.audio_bundle import WHOLE
-from serving.bundles.frame_convention import check_rows
-from serving.bundles.protocols import Servable, SpeechServable
+from serving.bundles.bundle import Servable, SpeechServable
+from serving.bundles.frames import check_rows
 from serving.bundles.signature import PLAIN, Signature
 from serving.engine.batching import LARGE_BYTES, Batcher, Limits
 from serving.engine.padding import Arrays, Padding
@@ -34,14 +34,7 @@ LOG = logging.getLogger(__name__)
 
 
 class ServedModel:
-    """One version of a model, with its queue, threads and streams.
-
-    Args:
-      bundle: loaded and warm.
-      settings: limits of the model.
-      metrics: metrics of the server; None: new ones.
-      name: name that it is served under; None: the bundle's.
-    """
+    """One version of a model, loaded and warm, with its queue, threads and streams."""
 
     def __init__(
         self,
@@ -144,17 +137,9 @@ class ServedModel:
     ) -> AsyncGenerator[np.ndarray, None]:
         """Yield one sound in chunks float32 [samples], as they are generated.
 
-        Args:
-          condition: frames [frames, channels], or None for a model without.
-          timeout_seconds: limit of the whole stream.
-          **options: `seed`, `row`, `num_samples`, `speaker` and `temperature`, as for
-            `AudioBundle.stream`.
-
-        Raises:
-          InvalidInput: at the first chunk.
-          Overloaded: at the first chunk.
-          DeadlineExceeded: at any chunk.
-          Internal: at any chunk.
+        The condition is frames [frames, channels], or None for a model without; options as for
+        `AudioBundle.stream`. The time limit is that of the whole stream. Invalid inputs and a lack
+        of room raise an error at the first chunk, DeadlineExceeded and Internal at any.
         """
         bundle = self.speech_bundle
         count = None if condition is None else len(condition)
@@ -162,20 +147,13 @@ class ServedModel:
         checked = await self._checked_row(given)
         if condition is not None:
             condition = checked.get("frames", [condition])[0]
-        make = functools.partial(bundle.stream, condition, **options)
-        async with contextlib.aclosing(self._streamed(make, timeout_seconds)) as chunks:
-            async for chunk in chunks:
-                yield chunk[0]
-
-    async def _streamed(
-        self, make: Callable[[], Iterator[Any]], timeout_seconds: float | None
-    ) -> AsyncGenerator[Any, None]:
         if timeout_seconds is not None and not timeout_seconds > 0:
             raise DeadlineExceeded("The deadline of this request has passed.")
+        make = functools.partial(bundle.stream, condition, **options)
         with traces.span("stream", model=self.name, version=self.version), self._counted():
             async with contextlib.aclosing(self._streams.stream(make, timeout_seconds)) as chunks:
                 async for chunk in chunks:
-                    yield chunk
+                    yield chunk[0]
 
     def _limit(self, timeout_seconds: float | None) -> float:
         if timeout_seconds is None:

@@ -23,11 +23,8 @@ class Permits:
     """A limited number of permits, granted in the order of the requests.
 
     Unlike with `threading.Semaphore`, a thread that releases a permit and asks again at once queues
-    behind waiting threads.
-
-    Args:
-      number: threads that may hold a permit at the same time.
-      patience_seconds: time after which a thread continues without a permit, since others hang.
+    behind waiting threads. After `patience_seconds` a thread continues without a permit, since
+    others hang.
     """
 
     def __init__(self, number: int, patience_seconds: float = 10.0):
@@ -62,12 +59,9 @@ PROCESSORS = Permits(os.cpu_count() or 1)  # shared by all models
 
 
 class Streams:
-    """A limited number of streams.
+    """A limited number of streams, with `seconds` to compute a chunk and to read it.
 
-    Args:
-      most: concurrent streams.
-      seconds: time limit of a chunk, to be computed and to be read.
-      changed: called with +1 and -1 as streams start and end.
+    `changed` is called with +1 and -1 as streams start and end.
     """
 
     def __init__(self, most: int, seconds: float, changed: Callable[[int], None] = lambda n: None):
@@ -77,17 +71,10 @@ class Streams:
     async def stream(
         self, make: Callable[[], Iterator[Chunk]], timeout_seconds: float | None = None
     ) -> AsyncGenerator[Chunk, None]:
-        """Yield the chunks of an iterator.
+        """Yield the chunks of an iterator, which `make` returns in the stream's own thread.
 
-        Closing the generator stops the work after the current chunk.
-
-        Args:
-          make: returns the iterator; called in the stream's own thread, which also advances it.
-          timeout_seconds: limit of the whole stream; None: STREAM_TIMEOUT_FACTOR times a chunk's.
-
-        Raises:
-          ServingError: Overloaded if there are too many streams, DeadlineExceeded, or the error of
-            the iterator.
+        Closing the generator stops the work after the current chunk. Without a time limit of the
+        whole stream it is STREAM_TIMEOUT_FACTOR times a chunk's. Too many streams raise Overloaded.
         """
         if timeout_seconds is None:
             timeout_seconds = STREAM_TIMEOUT_FACTOR * self._seconds
@@ -97,15 +84,13 @@ class Streams:
         self.running += 1
         self._changed(1)
         work.start()
-        end = asyncio.get_running_loop().time() + timeout_seconds
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_seconds
         try:
-            while (chunk := await work.next(min(end, self._next_end()))) is not _END:
+            while (chunk := await work.next(min(end, loop.time() + self._seconds))) is not _END:
                 yield chunk
         finally:
             work.stop()
-
-    def _next_end(self) -> float:
-        return asyncio.get_running_loop().time() + self._seconds
 
     def _ended(self) -> None:
         self.running -= 1

@@ -85,7 +85,6 @@ def _version(root: Path, path: Path, number: int) -> FoundVersion | None:
 
 
 def _changes(folder: Path) -> Iterator[tuple[int, ...]]:
-    """Yield the modification time, size and inode of each file of a version."""
     files = ((path, name) for path, _, names in os.walk(folder) for name in sorted(names))
     for path, name in itertools.islice(files, MOST_FILES):
         found = os.lstat(os.path.join(path, name))

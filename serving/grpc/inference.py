@@ -1,14 +1,19 @@
 """The open inference protocol, version 2, over gRPC: `inference.GRPCInferenceService`."""
 
-from collections.abc import Callable
 from typing import Any
 
 import grpc
 import numpy as np
 from google.protobuf.message import Message
 
-from serving.bundles.dtypes import V2_DTYPES, V2_NAMES
-from serving.bundles.signature import PLAIN, TensorInfo, input_info
+from serving.bundles.signature import (
+    PLAIN,
+    V2_DTYPES,
+    V2_NAMES,
+    TensorInfo,
+    check_outputs,
+    input_info,
+)
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound, ServingError, shortened
@@ -35,17 +40,6 @@ class Inference:
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
-
-    def methods(self) -> dict[str, Callable]:
-        """Return all methods by name."""
-        return {
-            "ServerLive": self.server_live,
-            "ServerReady": self.server_ready,
-            "ModelReady": self.model_ready,
-            "ServerMetadata": self.server_metadata,
-            "ModelMetadata": self.model_metadata,
-            "ModelInfer": self.model_infer,
-        }
 
     async def server_live(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return true."""
@@ -98,10 +92,7 @@ class Inference:
         signature = served.signature(name)
         inputs = _inputs(request, signature.inputs, self._settings.max_body_bytes)
         wanted = [output.name for output in request.outputs]
-        for output in wanted:
-            if output not in signature.outputs:
-                known = ", ".join(signature.outputs)
-                raise InvalidInput(f"`{shortened(output)}` is not an output; there are {known}.")
+        check_outputs(signature.outputs, wanted)
         seconds = seconds_left(context, self._settings)
         outputs = await served.predict(inputs, name, timeout_seconds=seconds)
         response = message("inference.ModelInferResponse")(
@@ -122,7 +113,6 @@ class Inference:
 def _inputs(
     request: Message, known: dict[str, TensorInfo], limit_bytes: int
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a request, at most `limit_bytes` together."""
     raw = request.raw_input_contents
     if len(raw) and len(raw) != len(request.inputs):
         raise InvalidInput(

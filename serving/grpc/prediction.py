@@ -5,10 +5,10 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from serving.bundles.signature import PLAIN, TensorInfo
+from serving.bundles.signature import PLAIN, TensorInfo, check_outputs
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.errors import InvalidInput, NotFound, shortened
+from serving.errors import InvalidInput, NotFound
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import enum_values, message
 from serving.grpc.tensors import decode_all, encode, enum_of
@@ -41,13 +41,13 @@ class Prediction:
         served = resolve_model(self._registry, request.model_spec)
         name = request.model_spec.signature_name or PLAIN
         signature = served.signature(name)
-        wanted = _wanted(request.output_filter, signature.outputs)
+        check_outputs(signature.outputs, request.output_filter)
         inputs = decode_all(request.inputs, signature.inputs, self._settings.max_body_bytes)
         seconds = seconds_left(context, self._settings)
         outputs = await served.predict(inputs, name, timeout_seconds=seconds)
         response = message("tensorflow.serving.PredictResponse")()
         fill_spec(response.model_spec, served, name)
-        for output in wanted or outputs:
+        for output in dict.fromkeys(request.output_filter or outputs):
             encode(outputs[output], response.outputs[output])
         return response
 
@@ -73,6 +73,8 @@ class Prediction:
             grpc.StatusCode.UNIMPLEMENTED,
             "This method is for tf.Example models, which are not supported: use Predict.",
         )
+
+    regress = multi_inference = classify
 
 
 class Models:
@@ -107,16 +109,6 @@ def _version(spec: Any) -> int | None:
     if spec.WhichOneof("version_choice") == "version_label":
         raise InvalidInput("`model_spec.version_label` must not be given: versions are numbers.")
     return spec.version.value if spec.HasField("version") else None
-
-
-def _wanted(output_filter: Any, outputs: dict[str, Any]) -> list[str]:
-    """Return the outputs of the filter, each once; an empty list means all."""
-    for name in output_filter:
-        if name not in outputs:
-            raise InvalidInput(
-                f"`output_filter` has `{shortened(name)}`; there are {', '.join(outputs)}."
-            )
-    return list(dict.fromkeys(output_filter))
 
 
 def _describe(described: Any, signature: str, tensors: dict[str, TensorInfo]) -> None:

@@ -1,6 +1,7 @@
 """The gRPC server: TensorFlow Serving's protocol, version 2 of inference, health, our own."""
 
-from collections.abc import Callable, Mapping
+import re
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -32,20 +33,20 @@ def make_server(registry: ModelRegistry, settings: Settings, metrics: Metrics) -
     """Return a gRPC server for the registry's models, neither bound to a port nor started.
 
     It must be called in a running event loop.
-
-    Args:
-      registry: the models.
-      settings: the token, `max_body_mib` (of messages in both directions) and `timeout_seconds`.
-      metrics: counts all calls.
     """
     auth = TokenAuth(read_token(settings))
     interceptor = RequestInterceptor(settings, auth, metrics, lambda: registry.draining)
     server = grpc.aio.server(
         interceptors=(interceptor,), options=_options(settings), maximum_concurrent_rpcs=MAX_CALLS
     )
-    services = _services(registry, settings)
-    for name, methods in services.items():
-        server.add_generic_rpc_handlers((_handler(name, methods),))
+    services = {
+        "tensorflow.serving.PredictionService": Prediction(registry, settings),
+        "tensorflow.serving.ModelService": Models(registry),
+        "inference.GRPCInferenceService": Inference(registry, settings),
+        "onepass.Models": Speech(registry, settings),
+    }
+    for name, servicer in services.items():
+        server.add_generic_rpc_handlers((_handler(name, servicer),))
     named = (*services, HEALTH, reflection.SERVICE_NAME)
     server.add_generic_rpc_handlers((Health(registry, named).handler(),))
     described = pool()
@@ -55,23 +56,11 @@ def make_server(registry: ModelRegistry, settings: Settings, metrics: Metrics) -
     return server
 
 
-def _services(registry: ModelRegistry, settings: Settings) -> dict[str, Mapping[str, Callable]]:
-    prediction, models = Prediction(registry, settings), Models(registry)
-    return {
-        "tensorflow.serving.PredictionService": {
-            "Predict": prediction.predict,
-            "GetModelMetadata": prediction.get_model_metadata,
-            **dict.fromkeys(("Classify", "Regress", "MultiInference"), prediction.classify),
-        },
-        "tensorflow.serving.ModelService": {"GetModelStatus": models.get_model_status},
-        "inference.GRPCInferenceService": Inference(registry, settings).methods(),
-        "onepass.Models": Speech(registry, settings).methods(),
-    }
-
-
-def _handler(service: str, methods: Mapping[str, Callable]) -> grpc.GenericRpcHandler:
+def _handler(service: str, servicer: Any) -> grpc.GenericRpcHandler:
+    """Return the handler of a service, whose methods have the protocol's names in snake case."""
     handlers = {}
-    for name, method in methods.items():
+    for name in pool().FindServiceByName(service).methods_by_name:
+        method = getattr(servicer, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
         request, response, streams = method_types(service, name)
         kind = "stream" if streams else "unary"
         handler = getattr(grpc, f"unary_{kind}_rpc_method_handler")

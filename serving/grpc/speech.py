@@ -2,14 +2,14 @@
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import grpc
 import numpy as np
 from google.protobuf.message import Message
 
-from serving.bundles.frame_convention import check_convention
+from serving.bundles.frames import check_convention
 from serving.bundles.signature import checked
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
@@ -37,11 +37,7 @@ class Speech:
     def __init__(self, registry: ModelRegistry, settings: Settings):
         self._registry, self._settings = registry, settings
 
-    def methods(self) -> dict[str, Callable]:
-        """Return all methods by name."""
-        return {"List": self.list_models, "Speak": self.speak}
-
-    async def list_models(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
+    async def list(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return all models that are ready, with their model.json."""
         response = message("onepass.ListResponse")()
         for name in self._registry.names():
@@ -60,10 +56,7 @@ class Speech:
     ) -> AsyncGenerator[Any, None]:
         """Yield samples, float32 as little-endian bytes, chunk by chunk."""
         served = resolve_model(self._registry, request.model_spec)
-        if served.kind != "sound":
-            makes = "images" if served.kind == "picture" else "arrays"
-            raise InvalidInput(f"`{served.name}` draws {makes} and does not speak.")
-        rate_hz = served.spec["sample_rate_hz"]
+        rate_hz = served.speech_bundle.spec["sample_rate_hz"]
         synthesis = _synthesis_request(served, request, self._settings.max_body_bytes)
         seconds = seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR)
         chunks = synthesize(served, synthesis, seconds)
@@ -96,7 +89,6 @@ def _synthesis_request(served: ServedModel, request: Message, limit_bytes: int) 
 
 
 def _frames(request: Message, limit_bytes: int) -> np.ndarray | None:
-    """Return the frames to speak, float32 [frames, channels]; None without any."""
     if not request.HasField("frames"):
         return None
     frames = decode(request.frames, "frames", limit_bytes)

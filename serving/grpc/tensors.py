@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.bundles.dtypes import TENSORFLOW_DTYPES
-from serving.bundles.signature import TensorInfo, input_info
+from serving.bundles.signature import TENSORFLOW_DTYPES, TensorInfo, input_info
 from serving.errors import InvalidInput, TooLarge
 from serving.grpc.messages import enum_values
 
@@ -52,12 +51,9 @@ def encode(array: np.ndarray, proto: Any) -> None:
 def decode_all(
     protos: Mapping[str, Any], known: Mapping[str, TensorInfo], limit_bytes: int
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a request, at most `limit_bytes` together.
+    """Return the arrays of a request, at most `limit_bytes` together, however short it is.
 
-    Args:
-      protos: TensorProtos by input name.
-      known: the inputs of the signature; other names raise InvalidInput before anything is read.
-      limit_bytes: limit of all arrays together, however short the message is.
+    A name that is not an input of the signature raises InvalidInput before anything is read.
     """
     for name in protos:
         input_info(known, name)
@@ -72,11 +68,8 @@ def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
     """Return the array of a TensorProto, read-only where its bytes are used in place.
 
     As in TensorFlow, values given one by one may be fewer than the shape asks for: the last is
-    repeated, and no values mean zeros.
-
-    Raises:
-      InvalidInput: type, shape and values do not agree; it names `name` and the rule.
-      TooLarge: the array would take more than `limit_bytes`.
+    repeated, and no values mean zeros. InvalidInput names the field and the rule where type, shape
+    and values do not agree; TooLarge is raised for an array of more than `limit_bytes`.
     """
     dtype = DTYPES.get(proto.dtype)
     if dtype is None:
@@ -132,7 +125,6 @@ def _many_dimensions(name: str, count: int) -> InvalidInput:
 
 
 def _filled(name: str, field: str, values: Any, count: int, dtype: np.dtype) -> np.ndarray:
-    """Return [count] values, the last one repeated; zeros for no values."""
     if len(values) > count:
         raise InvalidInput(f"`{name}` must have at most {count} of `{field}`, got {len(values)}.")
     if not len(values):

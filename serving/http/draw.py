@@ -13,10 +13,8 @@ import numpy as np
 import orjson
 from msgspec import Meta, Struct
 from starlette.requests import Request
-from starlette.routing import Route
 
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS
-from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import Internal, ServingError
 from serving.http.fields import Seed, json_model
@@ -28,9 +26,9 @@ from serving.http.image_requests import (
     scale_signatures,
 )
 from serving.http.model_lookup import model_from_path, require_kind
-from serving.http.request_bodies import body_of, read_with
+from serving.http.operations import Endpoints, post
+from serving.http.request_bodies import read_body
 from serving.http.responses import StreamedResponse
-from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/x-ndjson"
@@ -51,21 +49,14 @@ class DrawRequest(Struct, rename={"label": "class"}):
     guidance: Annotated[float, Meta(ge=0)] | None = None
 
 
-class DrawRoute:
+class DrawRoute(Endpoints):
     """The endpoint for drawing."""
 
-    def __init__(self, registry: ModelRegistry, settings: Settings):
-        self._registry, self._settings = registry, settings
-
-    def routes(self) -> list[Route]:
-        """Return the route."""
-        return [Route("/v1/models/{name:name}:draw", self.draw, methods=["POST"])]
-
+    @post("/v1/models/{name}:draw", {MEDIA_TYPE: str}, DrawRequest)
     async def draw(self, request: Request) -> StreamedResponse:
         """Stream images as lines of JSON, one line per scale."""
         served = require_kind(model_from_path(self._registry, request), "picture")
-        body = await body_of(request, self._settings.timeout_seconds)
-        parsed = await read_with(json_model, body, DrawRequest)
+        parsed = await read_body(request, json_model, DrawRequest)
         given = {"class": parsed.label, "caption": parsed.caption, "map": parsed.map}
         value = condition(served, {n: v for n, v in given.items() if v is not None})
         num = number_of_images("num", parsed.num, self._settings.max_rows)
@@ -96,10 +87,9 @@ async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[byt
 async def _image_scales(
     served: ServedModel, rows: list[Outputs]
 ) -> AsyncGenerator[tuple[int, np.ndarray, bool], None]:
-    """Yield images in order, scale by scale, drawing as many at once as a batch may hold.
+    """Yield the index of an image, the pixels of a scale, and whether it is the last.
 
-    Yields:
-      The index of an image, the pixels of a scale, and whether it is the last.
+    Images come in order; as many are drawn at once as a batch may hold.
     """
     ahead = int(served.spec["serving"]["limits"]["max_batch"])
     in_progress: collections.deque[list[asyncio.Task]] = collections.deque()
@@ -130,7 +120,6 @@ def _start_scales(served: ServedModel, inputs: Outputs) -> list[asyncio.Task]:
 async def _scale(
     served: ServedModel, inputs: Outputs, signature: str, smaller: asyncio.Task | None
 ) -> np.ndarray:
-    """Return the pixels of one scale, uint8 [side, side, channels]."""
     start = {} if smaller is None else {"start": (await smaller)[np.newaxis]}
     return (await served.predict(inputs | start, signature))["picture"][0]
 

@@ -63,15 +63,15 @@ def json_model(body: bytes | memoryview, model: type[Model]) -> Model:
 
 
 def as_model(fields: Mapping[str, Any], model: type[Model], *, strict: bool = True) -> Model:
-    """Return fields as a model; raise InvalidInput, which names the field, if one breaks its rule.
+    """Return fields as a Struct or dataclass; raise InvalidInput, which names the wrong field.
 
-    Args:
-      fields: values by name.
-      model: a msgspec Struct or a dataclass.
-      strict: reject numbers given as text, as in a query.
+    Numbers given as text, as in a query, are rejected if `strict`.
     """
     try:
-        return msgspec.convert(fields, model, strict=strict, dec_hook=_path)
+        # The hook makes paths, the only type of a field that JSON and YAML lack.
+        return msgspec.convert(
+            fields, model, strict=strict, dec_hook=lambda kind, value: kind(value)
+        )
     except msgspec.ValidationError as error:
         raise _invalid(model, fields, str(error)) from error
 
@@ -79,11 +79,6 @@ def as_model(fields: Mapping[str, Any], model: type[Model], *, strict: bool = Tr
 def invalid_field(name: str, rule: str, value: object) -> InvalidInput:
     """Return the error that names a field, its rule and its value."""
     return InvalidInput(f"`{name}` must be {rule}, got {excerpt(value)}.")
-
-
-def _path(kind: type, value: object) -> Any:
-    """Decode a path, the only field type that JSON and YAML lack."""
-    return kind(value)
 
 
 def _invalid(model: type, fields: Mapping[str, Any], message: str) -> InvalidInput:
@@ -113,7 +108,6 @@ def _alternatives(schema: Schema, components: Mapping[str, Schema]) -> Iterator[
 
 
 def _below(schema: Schema, step: str, components: Mapping[str, Schema]) -> Iterator[Schema]:
-    """Yield the schema of a field, or of the elements of a list."""
     below = schema.get("items") if step.isdigit() else schema.get("properties", {}).get(step)
     if below is not None:
         yield from _alternatives(below, components)

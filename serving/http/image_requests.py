@@ -65,13 +65,7 @@ def inputs(
 ) -> dict[str, np.ndarray]:
     """Return the inputs of a batch of images, rows of a seed with the same condition.
 
-    Args:
-      served: the model.
-      value: condition of one image, as `condition` returns it.
-      seed: seed of the noise.
-      rows: rows of the seed.
-      temperature: one per scale, or one for all.
-      guidance: None: no guidance.
+    The condition is as `condition` returns it, the temperature one per scale, or one for all.
     """
     known, count = signature(served).inputs, len(rows)
     values: dict[str, np.ndarray] = {
@@ -101,11 +95,9 @@ def _temperature(served: ServedModel, value: float | list[float] | None) -> np.n
 
 
 def condition(served: ServedModel, given: dict[str, Any]) -> np.ndarray | None:
-    """Return the condition of one image: a class, a caption or a map, whichever the model needs.
+    """Return the condition of one image, whichever the model needs.
 
-    Args:
-      served: the model.
-      given: the given ones of "class", "caption" and "map".
+    It is taken from the given ones of "class", "caption" and "map".
     """
     name = condition_input(served)
     needed = CONDITIONS.get(name or "")

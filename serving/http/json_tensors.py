@@ -19,11 +19,9 @@ WORDS = {"f": "numbers", "i": "integers", "u": "integers", "b": "booleans"}
 def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
     """Convert nested lists to an array of the dtype and rank of a signature.
 
-    A tensor of bytes may also be `{"b64": text}`, whole or row by row.
-
-    Raises:
-      InvalidInput: the lists are ragged, empty, or of another depth, or their elements are not
-        numbers or do not fit the dtype; it names the field and the rule.
+    A tensor of bytes may also be `{"b64": text}`, whole or row by row. InvalidInput names the field
+    and the rule for lists that are ragged, empty or of another depth, and elements that are not
+    numbers or do not fit the dtype.
     """
     if info.dtype == np.uint8 and _is_base64(value):
         return _from_base64(name, value, info.shape)
@@ -80,13 +78,13 @@ def _is_base64(value: object) -> bool:
 
 def _from_base64(name: str, value: Any, shape: Sequence[int | None]) -> np.ndarray:
     data = base64_bytes(name, value["b64"] if _is_base64(value) else None)
-    known = math.prod(side for side in shape if side is not None)
-    unknown = sum(side is None for side in shape)
-    fits = unknown <= 1 and known > 0 and len(data) % known == 0 and len(data) > 0
-    if not fits or (not unknown and len(data) != known):
-        wanted = [-1 if side is None else side for side in shape]
-        raise InvalidInput(f"`{name}` must have the shape {wanted}, got {len(data):,} bytes.")
-    return np.frombuffer(data, np.uint8).reshape([-1 if side is None else side for side in shape])
+    sizes = [-1 if side is None else side for side in shape]
+    try:
+        if data:
+            return np.frombuffer(data, np.uint8).reshape(sizes)
+    except ValueError:  # another number of bytes, or several unknown sizes
+        pass
+    raise InvalidInput(f"`{name}` must have the shape {sizes}, got {len(data):,} bytes.")
 
 
 def base64_bytes(name: str, value: object) -> bytes:

@@ -1,23 +1,30 @@
-"""Middleware of every HTTP request: host, token and size checks, headers, errors, logs, metrics."""
+"""Middleware of every HTTP request: host, token and size checks, headers, errors, logs, metrics.
 
+A page of another site can make a browser call a server on the same machine, by a host name that
+resolves to it (DNS rebinding) or by a form. `Host` reveals the first, `Origin` the second.
+"""
+
+import ipaddress
 import logging
+import math
+import re
 import time
-from typing import ClassVar
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.engine.auth import TokenAuth, read_token
-from serving.errors import Internal, NotFound, Overloaded, ServingError
-from serving.http.allowed_hosts import AllowedHosts
+from serving.errors import Forbidden, Internal, InvalidInput, NotFound, Overloaded, ServingError
 from serving.http.request_bodies import LIMITS, RECEIVED, BodyLimits
-from serving.http.responses import error_body, error_headers, protocol_of
+from serving.http.responses import error_body, protocol_of
 from serving.observability import traces
 from serving.observability.logs import begin_request, event
 from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
+HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 DEFAULT_HEADERS = {
     b"content-security-policy": NOTHING.encode(),
@@ -28,8 +35,54 @@ DEFAULT_HEADERS = {
     b"cross-origin-resource-policy": b"same-origin",
     b"cross-origin-opener-policy": b"same-origin",
 }
-
 LOG = logging.getLogger(__name__)
+
+
+class Misdirected(ServingError):  # noqa: N818 - named as the other errors
+    """A request for a host that is not served."""
+
+    http_status, grpc_status, code = 421, "PERMISSION_DENIED", "misdirected"
+
+
+class AllowedHosts:
+    """The hosts that are served: the address, localhost, and those in the settings.
+
+    A server that other machines can reach also accepts any numeric address: a page of another site
+    can only use a name. Pages of the hosts in the settings, at the port of their scheme, count as
+    the server's own, whatever host a proxy in front passes on.
+    """
+
+    def __init__(self, settings: Settings):
+        named = ("localhost", "127.0.0.1", "::1", settings.host, *settings.allowed_hosts)
+        self._names = {name.strip("[]").lower() for name in named}
+        self._own_sites = {name.lower() for name in settings.allowed_hosts}
+        self._any_address = not settings.is_loopback
+
+    def check(self, method: str, headers: dict[bytes, bytes]) -> None:
+        """Raise Misdirected for another host, Forbidden for a request from another site's page."""
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        match = HOST.fullmatch(host)
+        if match is None:
+            raise InvalidInput("`Host` must name a host.")
+        name = match["name"].strip("[]")
+        if name not in self._names and not (self._any_address and _is_address(name)):
+            raise Misdirected("This host is not served; see `allowed_hosts`.")
+        origin = headers.get(b"origin")
+        if origin is not None and method not in SAFE_METHODS:
+            sender = origin.decode("latin-1").lower().partition("://")[2]
+            if sender != host and sender not in self._own_sites:
+                raise Forbidden(
+                    "Pages of other sites may not send requests. Behind a proxy, pass `Host` on or "
+                    "name the site in `allowed_hosts`."
+                )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 class UnsupportedEncoding(ServingError):  # noqa: N818 - named as the other errors
@@ -82,21 +135,17 @@ class RequestMiddleware:
     details.
     """
 
-    passed: ClassVar = ("lifespan",)
-
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
         self._app, self._metrics, self._auth = app, metrics, TokenAuth(read_token(settings))
         self._allowed_hosts = AllowedHosts(settings)
-        self._body_limits = BodyLimits(settings.max_body_bytes)
+        self._body_limits = BodyLimits(settings.max_body_bytes, settings.timeout_seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
         if scope["type"] != "http":
-            if scope["type"] in self.passed:
-                await self._app(scope, receive, send)
-            else:
-                await send({"type": "websocket.close", "code": 1003})
-            return
+            return await send({"type": "websocket.close", "code": 1003})
         started = time.perf_counter()
         headers = dict(scope["headers"])
         request_id = begin_request(headers.get(b"x-request-id", b"").decode("latin-1"))
@@ -104,7 +153,8 @@ class RequestMiddleware:
         # With an "app", Starlette's router raises errors instead of answering them.
         scope.update({"app": self, LIMITS: self._body_limits, RECEIVED: 0})
         try:
-            with traces.span("http", _trace(headers), method=scope["method"]):
+            parent = {"traceparent": headers.get(b"traceparent", b"").decode("latin-1")}
+            with traces.span("http", parent, method=scope["method"]):
                 self._admit(scope, headers)
                 await self._app(scope, receive, response.send)
         except Exception as raised:
@@ -144,11 +194,6 @@ class RequestMiddleware:
         )
 
 
-def _trace(headers: dict[bytes, bytes]) -> dict[str, str] | None:
-    parent = headers.get(b"traceparent")
-    return None if parent is None else {"traceparent": parent.decode("latin-1")}
-
-
 def _error_of(raised: Exception) -> ServingError:
     if isinstance(raised, ServingError):
         return raised
@@ -166,7 +211,8 @@ def _error_of(raised: Exception) -> ServingError:
 def _error_response(error: ServingError, scope: Scope) -> Response:
     content = error_body(scope["path"], error.http_status, str(error), error.code)
     named = {"content-type": "application/json", "content-length": str(len(content))}
-    named |= error_headers(error)
+    if error.retry_after_seconds is not None:
+        named["retry-after"] = str(max(1, math.ceil(error.retry_after_seconds)))
     if error.http_status == 401:
         named["www-authenticate"] = 'Bearer realm="onepass"'
     if isinstance(error, WrongMethod):

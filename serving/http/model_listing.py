@@ -8,13 +8,12 @@ from typing import Any, Literal, NotRequired, TypedDict
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import NotFound, ServingError
 from serving.http.image_requests import CONDITIONS, condition_input, scales, signature
 from serving.http.model_lookup import version_at
+from serving.http.operations import Endpoints, get
 from serving.http.responses import json_response
 from serving.http.synthesis_requests import is_conditional, max_seconds, speakers, supports_text
 from serving.http.tensorflow_rest import VersionStatus, statuses
@@ -60,20 +59,10 @@ class Models(TypedDict):
     data: list[ModelEntry]
 
 
-class ModelListing:
+class ModelListing(Endpoints):
     """The endpoints that list models."""
 
-    def __init__(self, registry: ModelRegistry):
-        self._registry = registry
-
-    def routes(self) -> list[Route]:
-        """Return the routes of the list and of a model; `GET /v1/models/ID` is in two protocols."""
-        return [
-            Route("/v1/models", self.models),
-            Route("/v1/models/{name:name}", self.model),
-            Route("/v1/models/{name:name}/versions/{version:name}", self.model),
-        ]
-
+    @get("/v1/models", Models)
     async def models(self, request: Request) -> Response:
         """Return all models."""
         entries = []
@@ -82,6 +71,7 @@ class ModelListing:
                 entries.append(await self._entry(name))
         return json_response(Models(object="list", data=entries))
 
+    @get("/v1/models/{name}", ModelStatus, versions=True)
     async def model(self, request: Request) -> Response:
         """Return one model, with `model_version_status` as in TensorFlow Serving."""
         found = statuses(self._registry, request)

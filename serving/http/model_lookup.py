@@ -2,7 +2,6 @@
 
 import contextlib
 
-from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 
 from serving.engine.registry import ModelRegistry
@@ -11,23 +10,6 @@ from serving.engine.version_scanner import VERSION
 from serving.errors import InvalidInput, NotFound, ServingError
 
 OUTPUTS = {"sound": "sound", "picture": "images", "array": "arrays"}  # by kind, for messages
-
-
-class NameConvertor(Convertor[str]):
-    """A path segment without the colon that starts a verb."""
-
-    regex = "[^/:]+"
-
-    def convert(self, value: str) -> str:
-        """Return the value unchanged."""
-        return value
-
-    def to_string(self, value: str) -> str:
-        """Return the value unchanged."""
-        return value
-
-
-register_url_convertor("name", NameConvertor())
 
 
 def model_from_path(registry: ModelRegistry, request: Request) -> ServedModel:

@@ -10,10 +10,8 @@ import numpy as np
 from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from serving.bundles.signature import fastest
-from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
 from serving.http.fields import Name, Seed, invalid_field, json_model
@@ -27,9 +25,9 @@ from serving.http.image_requests import (
     scales,
 )
 from serving.http.model_lookup import model_named
-from serving.http.request_bodies import body_of, read_with
+from serving.http.operations import Endpoints, post
+from serving.http.request_bodies import read_body
 from serving.http.responses import cancel_on_disconnect, json_response
-from serving.settings import Settings
 
 MAX_IMAGES = 10  # OpenAI's limit
 FILES = {"png": "PNG", "jpeg": "JPEG", "webp": "WEBP"}
@@ -65,20 +63,13 @@ class GeneratedImages(TypedDict):
     background: str
 
 
-class OpenaiImages:
+class OpenaiImages(Endpoints):
     """The endpoint for images."""
 
-    def __init__(self, registry: ModelRegistry, settings: Settings):
-        self._registry, self._settings = registry, settings
-
-    def routes(self) -> list[Route]:
-        """Return the route."""
-        return [Route("/v1/images/generations", self.generate, methods=["POST"])]
-
+    @post("/v1/images/generations", GeneratedImages, ImagesRequest)
     async def generate(self, request: Request) -> Response:
         """Draw images and return them as base64."""
-        body = await body_of(request, self._settings.timeout_seconds)
-        parsed = await read_with(json_model, body, ImagesRequest)
+        parsed = await read_body(request, json_model, ImagesRequest)
         served = model_named(self._registry, parsed.model, "picture")
         request.scope["model"] = served.name
         if parsed.stream:

@@ -10,7 +10,6 @@ import orjson
 from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from serving.engine.registry import ModelRegistry
@@ -28,7 +27,8 @@ from serving.http.audio_formats import (
 )
 from serving.http.fields import Name, Seed, excerpt, json_model
 from serving.http.model_lookup import model_named
-from serving.http.request_bodies import body_of, read_with
+from serving.http.operations import Bytes, Endpoints, post
+from serving.http.request_bodies import read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect
 from serving.http.synthesis_requests import (
     SynthesisFields,
@@ -48,6 +48,7 @@ from speech.phonemes import text_parts
 DEFAULT_VOICE = "default"
 MAX_TEXT_CHARACTERS = 4096  # OpenAI's limit
 PCM = StreamFormat(f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", b"", little_endian)
+SOUNDS = ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
 
 
 class Voice(Struct):
@@ -75,25 +76,24 @@ class SpeechEvent(TypedDict):
     data: str
 
 
-class OpenaiSpeech:
+ANSWERS = {**dict.fromkeys(SOUNDS, Bytes), "text/event-stream": SpeechEvent}
+
+
+class OpenaiSpeech(Endpoints):
     """The endpoint for speech."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
-        self._registry, self._settings = registry, settings
+        super().__init__(registry, settings)
         self._workers = WorkerPool(settings.timeout_seconds)
 
-    def routes(self) -> list[Route]:
-        """Return the route."""
-        return [Route("/v1/audio/speech", self.speech, methods=["POST"])]
-
+    @post("/v1/audio/speech", ANSWERS, SpeechRequest)
     async def speech(self, request: Request) -> ASGIApp:
         """Speak a text: `wav` and `pcm` are streamed, other formats sent as a complete file.
 
         `pcm` has 24,000 samples per second, as OpenAI's. A long text is split between sentences,
         which are spoken one after the other.
         """
-        body = await body_of(request, self._settings.timeout_seconds)
-        parsed = await read_with(json_model, body, SpeechRequest)
+        parsed = await read_body(request, json_model, SpeechRequest)
         served = model_named(self._registry, parsed.model, "sound")
         request.scope["model"] = served.name
         name, streaming = parsed.response_format or "mp3", parsed.stream_format or "audio"
@@ -105,7 +105,9 @@ class OpenaiSpeech:
         sound = self._sound(served, parsed, parts, first)
         if name not in FILE_FORMATS:
             num_samples = first.num_samples if len(parts) == 1 else None
-            form, sound = _live(sound, served.spec["sample_rate_hz"], num_samples, name)
+            rate_hz = served.spec["sample_rate_hz"]
+            form = PCM if name == "pcm" else stream_format(name, rate_hz, num_samples)
+            sound = resampled(sound, rate_hz, OPENAI_PCM_HZ) if name == "pcm" else sound
             return self._streamed(streamed(sound, form), form.media_type, streaming)
         media_type = FILE_FORMATS[name].media_type
         content = await cancel_on_disconnect(request.receive, self._whole(served, sound, name))
@@ -154,14 +156,6 @@ class OpenaiSpeech:
         return await self._workers.run(file_bytes, whole, rate_hz, FILE_FORMATS[name])
 
 
-def _live(
-    sound: AsyncGenerator[np.ndarray, None], rate_hz: int, num_samples: int | None, name: str
-) -> tuple[StreamFormat, AsyncGenerator[np.ndarray, None]]:
-    if name == "pcm":
-        return PCM, resampled(sound, rate_hz, OPENAI_PCM_HZ)
-    return stream_format(name, rate_hz, num_samples), sound
-
-
 def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:
     """Return the speaker that a voice names; a model with one speaker accepts any voice."""
     name = voice.id if isinstance(voice, Voice) else voice
@@ -179,7 +173,6 @@ async def _once(content: bytes) -> AsyncGenerator[bytes, None]:
 
 
 async def _events(data: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Encode chunks as OpenAI's server-sent events."""
     async with contextlib.aclosing(data):
         async for piece in data:
             audio = base64.b64encode(piece).decode()

@@ -26,10 +26,10 @@ class BodyTooSlow(ServingError):  # noqa: N818 - named as the other errors
 
 
 class BodyLimits:
-    """The largest body in bytes, and the bytes `used` by all bodies together."""
+    """The largest body in bytes, its time, and the bytes `used` by all bodies together."""
 
-    def __init__(self, max_bytes: int):
-        self.max_bytes, self.used = max_bytes, 0
+    def __init__(self, max_bytes: int, seconds: float):
+        self.max_bytes, self.seconds, self.used = max_bytes, seconds, 0
 
     def add(self, scope: Scope, count: int) -> None:
         """Count received bytes; raise TooLarge for one request's, Overloaded for all requests'."""
@@ -41,21 +41,19 @@ class BodyLimits:
         scope[RECEIVED] += count
 
 
-async def read_with(function: Callable[..., Result], body: bytes, *arguments: Any) -> Result:
-    """Return what a function makes of a body, called in a thread if the body is large."""
+async def read_body(request: Request, function: Callable[..., Result], *arguments: Any) -> Result:
+    """Return what a function makes of the body, called in a thread if the body is large."""
+    body = await body_of(request)
     if len(body) > LARGE_BYTES:
         return await asyncio.to_thread(function, body, *arguments)
     return function(body, *arguments)
 
 
-async def body_of(request: Request, seconds: float) -> bytes:
+async def body_of(request: Request) -> bytes:
     """Return the whole body.
 
-    Raises:
-      TooLarge: the body, or its declared length, is over the limit.
-      Overloaded: all bodies together are over the limit.
-      BodyTooSlow: the body does not arrive in time.
-      Cancelled: the client disconnects.
+    It raises TooLarge for a body, or a declared length, over the limit, Overloaded where all bodies
+    together are, BodyTooSlow after its time, and Cancelled if the client disconnects.
     """
     limits: BodyLimits = request.scope[LIMITS]
     declared = request.headers.get("content-length", "0")
@@ -65,12 +63,12 @@ async def body_of(request: Request, seconds: float) -> bytes:
         raise TooLarge(f"The body must have at most {limits.max_bytes:,} bytes.")
     parts = []
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(limits.seconds):
             async for part in request.stream():
                 limits.add(request.scope, len(part))
                 parts.append(part)
     except TimeoutError as error:
-        raise BodyTooSlow(f"The body must arrive within {seconds:g} seconds.") from error
+        raise BodyTooSlow(f"The body must arrive within {limits.seconds:g} seconds.") from error
     except ClientDisconnect as error:
         raise Cancelled("The client disconnected.") from error
     return b"".join(parts)

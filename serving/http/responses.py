@@ -1,7 +1,6 @@
 """Responses: JSON, errors as each protocol words them, and streams."""
 
 import asyncio
-import math
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, TypedDict, TypeVar
 
@@ -9,7 +8,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from serving.errors import Cancelled, DeadlineExceeded, ServingError
+from serving.errors import Cancelled, DeadlineExceeded
 
 OPENAI_PATHS = ("/v1/images/", "/v1/audio/")
 OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -39,12 +38,10 @@ class OpenaiError(TypedDict):
     error: OpenaiReason
 
 
-def json_response(
-    value: Any, status: int = 200, headers: Mapping[str, str] = NO_HEADERS
-) -> Response:
+def json_response(value: Any, status: int = 200) -> Response:
     """Return a JSON response; NumPy arrays become lists, and numbers that are not finite null."""
     content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(content, status, {**headers, "content-type": "application/json"})
+    return Response(content, status, {"content-type": "application/json"})
 
 
 def is_openai_path(path: str) -> bool:
@@ -73,13 +70,6 @@ def error_body(path: str, status: int, message: str, code: str) -> bytes:
     kind = OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     reason: OpenaiReason = {"message": message, "type": kind, "param": None, "code": code}
     return orjson.dumps(OpenaiError(error=reason))
-
-
-def error_headers(error: ServingError) -> dict[str, str]:
-    """Return the headers that an error adds to its response: when to retry."""
-    if error.retry_after_seconds is None:
-        return {}
-    return {"retry-after": str(max(1, math.ceil(error.retry_after_seconds)))}
 
 
 async def wait_for_disconnect(receive: Receive) -> None:

@@ -29,10 +29,6 @@ class HttpServer(uvicorn.Server):
 
     h11 limits the size of a request's head. Limits that uvicorn lacks, such as on a slow head or a
     response that is not read, are the reverse proxy's.
-
-    Args:
-      app: an ASGI application.
-      drain_seconds: time for requests in progress when the server stops.
     """
 
     def __init__(self, app: ASGIApp, drain_seconds: float = 1.0):

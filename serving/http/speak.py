@@ -2,24 +2,24 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
 import numpy as np
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from serving.bundles.frame_convention import check_convention
+from serving.bundles.frames import check_convention
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
 from serving.http.audio_formats import stream_format, streamed
-from serving.http.example_recordings import examples
 from serving.http.fields import Name, as_model, excerpt, json_model
 from serving.http.json_tensors import base64_bytes, json_tensor
 from serving.http.model_lookup import model_from_path, require_kind
-from serving.http.request_bodies import body_of, read_with
+from serving.http.operations import JSON, Bytes, Endpoints, get, post
+from serving.http.recordings import examples
+from serving.http.request_bodies import body_of, read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect, json_response
 from serving.http.synthesis_requests import (
     SynthesisFields,
@@ -74,30 +74,30 @@ class Examples(TypedDict):
     examples: list[ExampleEntry]
 
 
-class SpeakRoute:
+class SpeakRoute(Endpoints):
     """The endpoints for speech."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings):
-        self._registry, self._settings = registry, settings
+        super().__init__(registry, settings)
         self._workers = WorkerPool(settings.timeout_seconds)
 
-    def routes(self) -> list[Route]:
-        """Return the routes for speech and for the example recordings."""
-        return [
-            Route("/v1/models/{name:name}:speak", self.speak, methods=["POST"]),
-            Route("/v1/models/{name:name}/examples", self.list_examples),
-        ]
-
+    @post(
+        "/v1/models/{name}:speak",
+        {"audio/wav": Bytes, "audio/L16": Bytes},
+        {JSON: SpeakRequest, **dict.fromkeys(RECORDING_TYPES, Bytes)},
+        query=get_type_hints(SpeakQuery, include_extras=True),
+    )
     async def speak(self, request: Request) -> StreamedResponse:
         """Stream the speech of a recording, of frames or of a text."""
         served = require_kind(model_from_path(self._registry, request), "sound")
-        body = await body_of(request, self._settings.timeout_seconds)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in RECORDING_TYPES:
             fields: SpeakQuery = as_model(dict(request.query_params), SpeakQuery, strict=False)
-            work: Coroutine[Any, Any, Any] = self._conditional_frames(served, "recording", body)
+            work: Coroutine[Any, Any, Any] = self._conditional_frames(
+                served, "recording", await body_of(request)
+            )
         else:
-            fields = parsed = await read_with(json_model, body, SpeakRequest)
+            fields = parsed = await read_body(request, json_model, SpeakRequest)
             work = self._frames(served, parsed)
         frames, gain_db = await cancel_on_disconnect(request.receive, work)
         synthesis = synthesis_request(served, fields, frames, gain_db)
@@ -109,6 +109,7 @@ class SpeakRoute:
         stall_seconds = self._settings.timeout_seconds
         return StreamedResponse(streamed(chunks, form), form.media_type, stall_seconds, headers)
 
+    @get("/v1/models/{name}/examples", Examples)
     async def list_examples(self, request: Request) -> Response:
         """Return the example recordings; none for an unconditional model."""
         served = model_from_path(self._registry, request)
@@ -154,7 +155,7 @@ class SpeakRoute:
 
 def frames_from_recording(served: ServedModel, data: bytes) -> tuple[np.ndarray, float]:
     """Return the frames of a recording, float32 [frames, channels], and the gain applied in dB."""
-    from serving.http.uploaded_recordings import decode_recording
+    from serving.http.recordings import decode_recording
 
     waveform = decode_recording(data, served.spec["sample_rate_hz"], max_seconds(served))
     frames = np.asarray(served.speech_bundle.frames(waveform), np.float32)

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from replicator.runs.errors import UserError
-from serving.bundles.protocols import Servable
+from serving.bundles.bundle import Servable
 from serving.bundles.signature import PLAIN, Signature
 from serving.engine.served_model import ServedModel
 from serving.engine.streams import PROCESSORS
@@ -83,11 +83,7 @@ def synthesis_request(
 ) -> SynthesisRequest:
     """Return the checked request for a sound; raise InvalidInput with field and rule.
 
-    Args:
-      served: the model.
-      fields: fields of the request.
-      frames: float32 [frames, channels] or None.
-      gain_db: see `SynthesisRequest`.
+    Frames are float32 [frames, channels] or None; for the gain see `SynthesisRequest`.
     """
     rate_hz, hop = served.spec["sample_rate_hz"], served.spec["hop_samples"]
     seconds = fields.seconds
@@ -145,8 +141,7 @@ def recording_gain_db(served: ServedModel, waveform: np.ndarray) -> float:
 class WorkerPool:
     """Threads for work before the model: decoding, features, phonemes.
 
-    Args:
-      seconds: time that a task may wait and run.
+    A task may wait and run for so many seconds.
     """
 
     def __init__(self, seconds: float):
@@ -192,9 +187,8 @@ def check_length(words: str, most: int = MAX_CHARACTERS) -> None:
 def text_frames(bundle: Servable, words: str, speed: float = 1.0) -> np.ndarray:
     """Return the frames of a text, float32 [frames, channels].
 
-    Raises:
-      InvalidInput: the text cannot be spoken, or the model reads other frames.
-      NotReady: no text front end or no espeak-ng is installed.
+    InvalidInput is raised if the text cannot be spoken, or the model reads other frames, and
+    NotReady if no text front end or no espeak-ng is installed.
     """
     import speech
 

@@ -4,26 +4,23 @@ Bodies, responses and statuses follow tensorflow.org/tfx/serving/api_rest, excep
 infinity, which are not JSON, are rejected.
 """
 
-import dataclasses
 from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from serving.bundles.dtypes import TENSORFLOW_NAMES
-from serving.bundles.signature import PLAIN, Signature, TensorInfo
+from serving.bundles.signature import PLAIN, TENSORFLOW_NAMES, Signature, TensorInfo
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
 from serving.http.fields import Name, json_model
 from serving.http.json_tensors import from_columns, from_rows
 from serving.http.model_lookup import model_from_path, version_at
-from serving.http.request_bodies import body_of, read_with
+from serving.http.operations import Endpoints, get, post
+from serving.http.request_bodies import read_body
 from serving.http.responses import cancel_on_disconnect, json_response
-from serving.settings import Settings
 
 METHOD = "tensorflow/serving/predict"
 
@@ -51,44 +48,26 @@ class VersionStatus(TypedDict):
     status: LoadError
 
 
-class TensorflowRest:
+class TensorflowRest(Endpoints):
     """The endpoints of TensorFlow Serving's protocol."""
 
-    def __init__(self, registry: ModelRegistry, settings: Settings):
-        self._registry, self._settings = registry, settings
-
-    def routes(self) -> list[Route]:
-        """Return the routes, predict first: it is requested most."""
-        routes = []
-        for base in ("/v1/models/{name:name}", "/v1/models/{name:name}/versions/{version:name}"):
-            routes.append(Route(f"{base}:predict", self.predict, methods=["POST"]))
-            routes.append(Route(f"{base}/metadata", self.metadata, methods=["GET"]))
-        return routes
-
+    @post("/v1/models/{name}:predict", dict, PredictRequest, versions=True)
     async def predict(self, request: Request) -> Response:
         """Run a signature on `instances`, row by row, or on `inputs`, tensor by tensor."""
         served = model_from_path(self._registry, request)
-        body = await body_of(request, self._settings.timeout_seconds)
-        parsed = await read_with(_parse, body, served)
-        outputs = await cancel_on_disconnect(
-            request.receive, served.predict(parsed.inputs, parsed.signature)
-        )
-        return json_response(_as_rows(outputs) if parsed.by_rows else _as_columns(outputs))
+        signature, inputs, by_rows = await read_body(request, _parse, served)
+        work = served.predict(inputs, signature)
+        outputs = await cancel_on_disconnect(request.receive, work)
+        return json_response(_as_rows(outputs) if by_rows else _as_columns(outputs))
 
+    @get("/v1/models/{name}/metadata", versions=True)
     async def metadata(self, request: Request) -> Response:
         """Return the signatures."""
         served = model_from_path(self._registry, request)
         described = {name: _described(s) for name, s in served.signatures.items()}
-        return json_response(
-            {
-                "model_spec": {
-                    "name": served.name,
-                    "signature_name": "",
-                    "version": str(served.version),
-                },
-                "metadata": {"signature_def": {"signature_def": described}},
-            }
-        )
+        spec = {"name": served.name, "signature_name": "", "version": str(served.version)}
+        metadata = {"signature_def": {"signature_def": described}}
+        return json_response({"model_spec": spec, "metadata": metadata})
 
 
 def statuses(registry: ModelRegistry, request: Request) -> list[VersionStatus]:
@@ -105,24 +84,15 @@ def _status(version: int, state: Any, error: str) -> VersionStatus:
     return {"version": str(version), "state": state, "status": status}
 
 
-@dataclasses.dataclass(frozen=True)
-class _ParsedRequest:
-    """A parsed prediction request, and whether its inputs were given row by row."""
-
-    signature: str
-    inputs: dict[str, np.ndarray]
-    by_rows: bool
-
-
-def _parse(body: bytes, served: ServedModel) -> _ParsedRequest:
+def _parse(body: bytes, served: ServedModel) -> tuple[str, dict[str, np.ndarray], bool]:
     parsed = json_model(body, PredictRequest)
     if (parsed.instances is UNSET) == (parsed.inputs is UNSET):
         raise InvalidInput("The body must have either `instances` or `inputs`.")
     name = parsed.signature_name or PLAIN
     signature = served.signature(name)
     if isinstance(parsed.instances, list):
-        return _ParsedRequest(name, from_rows(parsed.instances, signature), by_rows=True)
-    return _ParsedRequest(name, from_columns(parsed.inputs, signature), by_rows=False)
+        return name, from_rows(parsed.instances, signature), True
+    return name, from_columns(parsed.inputs, signature), False
 
 
 def _as_rows(outputs: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -1,35 +1,192 @@
-"""The v2 inference protocol (Open Inference Protocol, KServe), with its binary tensors."""
+"""The v2 inference protocol (Open Inference Protocol, KServe), with its binary tensors.
+
+With the header `Inference-Header-Content-Length: N` the first N bytes of a body are its JSON. The
+tensors follow in the order in which it lists them, little-endian, without gaps (the protocol's
+binary tensor extension).
+"""
 
 import math
-from typing import NotRequired, TypedDict
+import re
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
+import orjson
+from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from serving.bundles.dtypes import V2_NAMES
-from serving.bundles.signature import PLAIN, TensorInfo
-from serving.engine.registry import ModelRegistry
+from serving.bundles.signature import (
+    PLAIN,
+    V2_NAMES,
+    Signature,
+    TensorInfo,
+    check_outputs,
+    input_info,
+)
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotReady
-from serving.http.binary_tensors import (
-    HEADER,
-    InferParameters,
-    InferRequest,
-    read_inputs,
-    split,
-    written,
-)
+from serving.http.fields import Name, as_model, invalid_field, json_object
+from serving.http.json_tensors import flat_tensor
 from serving.http.model_lookup import model_from_path
-from serving.http.request_bodies import body_of, read_with
+from serving.http.operations import JSON, Bytes, Endpoints, get, post
+from serving.http.request_bodies import read_body
 from serving.http.responses import cancel_on_disconnect, json_response
-from serving.settings import Settings
 
+MAX_SIDE = 2**31 - 1
+LENGTH = re.compile(r"[0-9]{1,10}")
+HEADER = "inference-header-content-length"
+OCTETS = "application/octet-stream"
 PLATFORM = "tensorflow_savedmodel"
 EXTENSIONS = ["binary_tensor_data", "model_repository(index)"]
 MICROSECONDS = 1_000_000
 VERSION = "1"
+
+
+class InferParameters(Struct):
+    """Parameters of a request; `timeout` is in microseconds, 0 for the server's own."""
+
+    signature_name: Name | None = None
+    binary_data_output: bool = False
+    timeout: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class InputParameters(Struct):
+    """Parameters of an input; shared memory is not supported."""
+
+    binary_data_size: Annotated[int, Meta(ge=0)] | None = None
+    shared_memory_region: None = None
+
+
+class InputTensor(Struct):
+    """An input, with its elements or with the number of its bytes after the JSON."""
+
+    name: str
+    shape: list[Annotated[int, Meta(ge=1, le=MAX_SIDE)]]
+    datatype: str
+    data: list | UnsetType = UNSET
+    parameters: InputParameters | None = None
+
+
+class OutputParameters(Struct):
+    """Parameters of an output; classification and shared memory are not supported."""
+
+    binary_data: bool | None = None
+    classification: Annotated[int, Meta(le=0)] | None = None
+    shared_memory_region: None = None
+
+
+class OutputTensor(Struct):
+    """A requested output."""
+
+    name: str
+    parameters: OutputParameters | None = None
+
+
+class InferRequest(Struct):
+    """The JSON of an inference request."""
+
+    inputs: Annotated[list[InputTensor], Meta(min_length=1)]
+    outputs: Annotated[list[OutputTensor], Meta(min_length=1)] | None = None
+    id: Name | None = None
+    parameters: InferParameters | None = None
+
+
+def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
+    """Return the JSON of a request, all of the body without the header, and the bytes after it."""
+    view = memoryview(body)
+    if header_length is None:
+        return as_model(json_object(body), InferRequest), view[len(body) :]
+    if not LENGTH.fullmatch(header_length) or int(header_length) > len(body):
+        raise InvalidInput(
+            f"`Inference-Header-Content-Length` must be from 0 to {len(body)}, the body's length."
+        )
+    length = int(header_length)
+    return as_model(json_object(view[:length]), InferRequest), view[length:]
+
+
+def read_inputs(
+    tensors: list[InputTensor], tail: memoryview, signature: Signature
+) -> dict[str, np.ndarray]:
+    """Return the inputs of a request; arrays of binary tensors are views of its body.
+
+    Shapes, datatypes and sizes that do not agree raise InvalidInput.
+    """
+    inputs: dict[str, np.ndarray] = {}
+    start = 0
+    for tensor in tensors:
+        name = tensor.name
+        if name in inputs:
+            raise InvalidInput(f"`{name}` must be given once.")
+        info = input_info(signature.inputs, name)
+        shape = _shape(tensor, info)
+        size = tensor.parameters.binary_data_size if tensor.parameters else None
+        if size is None:
+            inputs[name] = flat_tensor(name, tensor.data, shape, info.dtype)
+        else:
+            _check_size(tensor, size, shape, info.dtype, len(tail) - start)
+            inputs[name] = _view(name, tail[start : start + size], info.dtype).reshape(shape)
+            start += size
+    if start != len(tail):
+        raise InvalidInput(f"The body must end with its tensors, got {len(tail) - start} more.")
+    return inputs
+
+
+def _shape(tensor: InputTensor, info: TensorInfo) -> tuple[int, ...]:
+    wanted = V2_NAMES[info.dtype]
+    if tensor.datatype != wanted:
+        raise invalid_field(f"{tensor.name}.datatype", wanted, tensor.datatype)
+    rank = len(info.shape)
+    if len(tensor.shape) != rank:
+        raise InvalidInput(f"`{tensor.name}.shape` must be a list of {rank} sizes.")
+    for side, want in zip(tensor.shape, info.shape, strict=True):
+        if want not in (None, side):
+            raise InvalidInput(f"`{tensor.name}.shape` must be {info.sizes}, got {side} in it.")
+    return tuple(tensor.shape)
+
+
+def _check_size(
+    tensor: InputTensor, size: int, shape: tuple[int, ...], dtype: np.dtype, left: int
+) -> None:
+    name, needed = tensor.name, math.prod(shape) * dtype.itemsize
+    if size != needed:
+        rule = f"{needed}, from the shape and the datatype"
+        raise invalid_field(f"{name}.binary_data_size", rule, size)
+    if size > left:
+        raise InvalidInput(f"`{name}` must have {size} bytes, got {left} after the JSON.")
+    if tensor.data is not UNSET:
+        raise InvalidInput(f"`{name}` must have `data` or `binary_data_size`, got both.")
+
+
+def _view(name: str, data: memoryview, dtype: np.dtype) -> np.ndarray:
+    if dtype.kind == "b" and np.frombuffer(data, np.uint8).max() > 1:
+        raise InvalidInput(f"`{name}` must hold booleans, got bytes other than 0 and 1.")
+    return np.frombuffer(data, dtype)
+
+
+def written(
+    header: dict[str, Any], outputs: dict[str, np.ndarray], binary: dict[str, bool]
+) -> tuple[bytes, int | None]:
+    """Return a response and the length of its JSON; None where all of it is JSON.
+
+    The header has all fields but the outputs; `binary` says which outputs follow the JSON.
+    """
+    described, tail = [], []
+    for name, value in outputs.items():
+        value = np.ascontiguousarray(value)
+        tensor: dict[str, Any] = {"name": name, "datatype": V2_NAMES[value.dtype]}
+        tensor["shape"] = list(value.shape)
+        if binary[name]:
+            tensor["parameters"] = {"binary_data_size": value.nbytes}
+            tail.append(value.tobytes())
+        else:
+            tensor["data"] = value.reshape(-1)
+        described.append(tensor)
+    text = orjson.dumps({**header, "outputs": described}, option=orjson.OPT_SERIALIZE_NUMPY)
+    if not tail:
+        return text, None
+    return b"".join([text, *tail]), len(text)
+
+
 NO_PARAMETERS = InferParameters()
 
 
@@ -60,31 +217,21 @@ class InferResult(TypedDict):
     outputs: list[Tensor]
 
 
-class V2:
+class V2(Endpoints):
     """The endpoints of the v2 protocol."""
 
-    def __init__(self, registry: ModelRegistry, settings: Settings):
-        self._registry, self._settings = registry, settings
-
-    def routes(self) -> list[Route]:
-        """Return the routes, infer first: it is requested most."""
-        routes = []
-        for base in ("/v2/models/{name:name}", "/v2/models/{name:name}/versions/{version:name}"):
-            routes.append(Route(f"{base}/infer", self.infer, methods=["POST"]))
-            routes.append(Route(f"{base}/ready", self.model_ready))
-            routes.append(Route(base, self.metadata))
-        routes.append(Route("/v2", self.server))
-        routes.append(Route("/v2/health/live", self.live))
-        routes.append(Route("/v2/health/ready", self.ready))
-        routes.append(Route("/v2/repository/index", self.index, methods=["POST"]))
-        return routes
-
+    @post(
+        "/v2/models/{name}/infer",
+        {JSON: InferResult, OCTETS: Bytes},
+        {JSON: InferRequest, OCTETS: Bytes},
+        versions=True,
+        header={HEADER: Annotated[int, Meta(ge=0)]},
+    )
     async def infer(self, request: Request) -> Response:
         """Run the signature in the parameter `signature_name`, by default `serving_default`."""
         served = model_from_path(self._registry, request)
-        body = await body_of(request, self._settings.timeout_seconds)
         length = request.headers.get(HEADER)
-        parsed, name, inputs = await read_with(_parse, body, length, served)
+        parsed, name, inputs = await read_body(request, _parse, length, served)
         wanted = _wanted(parsed, served, name)
         limit = (parsed.parameters or NO_PARAMETERS).timeout / MICROSECONDS
         seconds = min(self._settings.timeout_seconds, limit or math.inf)
@@ -92,6 +239,7 @@ class V2:
         outputs = await cancel_on_disconnect(request.receive, work)
         return _response(parsed.id, served, {name: outputs[name] for name in wanted}, wanted)
 
+    @get("/v2/models/{name}", Metadata, versions=True)
     async def metadata(self, request: Request) -> Response:
         """Return the inputs and outputs of `serving_default`."""
         served = model_from_path(self._registry, request)
@@ -107,61 +255,57 @@ class V2:
             )
         )
 
+    @get("/v2/models/{name}/ready", versions=True)
     async def model_ready(self, request: Request) -> Response:
         """Answer 200 if the model is ready, else 503 or 404 with the reason."""
         served = model_from_path(self._registry, request)
         return json_response({"name": served.name, "ready": True})
 
+    @get("/v2")
     async def server(self, request: Request) -> Response:
         """Return name, version and extensions of the server."""
         return json_response({"name": "onepass", "version": VERSION, "extensions": EXTENSIONS})
 
+    @get("/v2/health/live")
     async def live(self, request: Request) -> Response:
         """Answer 200."""
         return json_response({"live": True})
 
+    @get("/v2/health/ready")
     async def ready(self, request: Request) -> Response:
         """Answer 200 if the server accepts requests, else 503."""
         if not self._registry.ready:
             raise NotReady("The server is not ready.")
         return json_response({"ready": True})
 
+    @post("/v2/repository/index", list[dict])
     async def index(self, request: Request) -> Response:
         """Return all versions of all models."""
         rows = []
         for name in sorted(self._registry.names()):
             for status in self._registry.versions(name):
                 state = "READY" if status.state == "AVAILABLE" else "UNAVAILABLE"
-                rows.append(
-                    {
-                        "name": name,
-                        "version": str(status.version),
-                        "state": state,
-                        "reason": status.error,
-                    }
-                )
+                row = {"name": name, "version": str(status.version), "state": state}
+                rows.append({**row, "reason": status.error})
         return json_response(rows)
 
 
 def _parse(
     body: bytes, length: str | None, served: ServedModel
 ) -> tuple[InferRequest, str, dict[str, np.ndarray]]:
-    """Return the JSON of a request, its signature's name, and its inputs."""
     parsed, tail = split(body, length)
     name = (parsed.parameters or NO_PARAMETERS).signature_name or PLAIN
     return parsed, name, read_inputs(parsed.inputs, tail, served.signature(name))
 
 
 def _wanted(parsed: InferRequest, served: ServedModel, name: str) -> dict[str, bool]:
-    """Return the requested outputs, and whether to write each after the JSON."""
     default = (parsed.parameters or NO_PARAMETERS).binary_data_output
     known = served.signatures[name].outputs
     if parsed.outputs is None:
         return dict.fromkeys(known, default)
+    check_outputs(known, [output.name for output in parsed.outputs])
     wanted = {}
     for output in parsed.outputs:
-        if output.name not in known:
-            raise InvalidInput(f"`outputs` must name outputs; there are {', '.join(known)}.")
         binary = output.parameters.binary_data if output.parameters else None
         wanted[output.name] = default if binary is None else binary
     return wanted
@@ -178,8 +322,8 @@ def _response(
         head["id"] = identity
     content, length = written(head, outputs, binary)
     if length is None:
-        return Response(content, media_type="application/json")
-    headers = {HEADER: str(length), "content-type": "application/octet-stream"}
+        return Response(content, media_type=JSON)
+    headers = {HEADER: str(length), "content-type": OCTETS}
     return Response(content, headers=headers)
 
 

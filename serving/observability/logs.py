@@ -42,11 +42,8 @@ def event(logger: logging.Logger, message: str, level: int = logging.INFO, **fie
 class BackgroundHandler(logging.Handler):
     """A handler that writes lines in its own thread, so that logging never blocks.
 
-    Lines that arrive while MAX_LINES wait are dropped; the log reports their number later.
-
-    Args:
-      stream: text file to write to.
-      on_lost: called for each dropped line.
+    Lines that arrive while MAX_LINES wait are dropped, each with a call of `on_lost`; the log
+    reports their number later.
     """
 
     def __init__(self, stream: TextIO, on_lost: Callable[[], None] = lambda: None):
@@ -87,16 +84,9 @@ def configure(
     stream: TextIO | None = None,
     on_lost: Callable[[], None] = lambda: None,
 ) -> BackgroundHandler:
-    """Send the logs of this package and of the servers that it uses to a stream.
+    """Send the logs of this package and of the servers that it uses to a stream, else to stderr.
 
-    Args:
-      log_format: "text" or "json".
-      level: lowest level, a name of `logging`.
-      stream: None: stderr.
-      on_lost: called for each dropped line.
-
-    Returns:
-      The handler.
+    `level` is the lowest one, a name of `logging`.
     """
     handler = BackgroundHandler(stream or sys.stderr, on_lost)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())

@@ -82,14 +82,8 @@ class Metrics:
     ) -> None:
         """Count an answered request.
 
-        Args:
-          model: name that the client sent; None for a request without a model.
-          protocol: "tensorflow-rest", "v2", "openai", "onepass" or "grpc".
-          status: "ok" or the `code` of a ServingError.
-          seconds: time from the first byte of the request to the last of its response.
-          first_byte_seconds: time to the first byte of the response; None without one.
-          received_bytes: size of the bodies or messages received.
-          sent_bytes: size of the bodies or messages sent.
+        The status is "ok" or the `code` of a ServingError; times begin with the first byte of the
+        request. The model may be any word that the client sent.
         """
         name = model if model in self._models else ""
         self._requests.labels(name, protocol, status).inc()

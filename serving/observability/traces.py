@@ -16,12 +16,9 @@ _tracer: Any = None
 
 
 def configure(provider: Any = None) -> bool:
-    """Start tracing if one of ENDPOINT_VARIABLES is set, over HTTP, or if a provider is given.
+    """Start tracing by a provider, or over HTTP if one of ENDPOINT_VARIABLES is set.
 
-    A warning is logged if OpenTelemetry is not installed.
-
-    Returns:
-      Whether spans are recorded.
+    Return whether spans are recorded. A warning is logged if OpenTelemetry is not installed.
     """
     global _provider, _tracer
     endpoints = [name for name in ENDPOINT_VARIABLES if os.environ.get(name)]
@@ -58,7 +55,7 @@ def span(
         yield
         return
     context = None
-    if headers and "traceparent" in headers:
+    if headers and headers.get("traceparent"):
         context = importlib.import_module("opentelemetry.propagate").extract(headers)
     with _tracer.start_as_current_span(
         name,

@@ -75,11 +75,8 @@ def confine(readable: Iterable[Path], memory_bytes: int) -> None:
     """Confine this process, which must have one thread, and all threads that it starts later.
 
     It can then start no process, open nothing for writing, open no socket, and read only beneath
-    `readable`, where the kernel has Landlock.
-
-    Args:
-      readable: files and folders; missing ones are ignored.
-      memory_bytes: limit of its private memory, including the current memory and thread stacks.
+    `readable`, where the kernel has Landlock; missing paths are ignored. The limit of its private
+    memory includes the current memory and thread stacks.
     """
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("Only a process of one thread can be confined.")
@@ -87,13 +84,9 @@ def confine(readable: Iterable[Path], memory_bytes: int) -> None:
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
     libc = ctypes.CDLL(None, use_errno=True)
-    _forbid_new_privileges(libc)
+    _checked(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
     _restrict_folders(libc, readable)
     _restrict_calls()
-
-
-def _forbid_new_privileges(libc: Any) -> None:
-    _checked(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
 
 
 def _restrict_folders(libc: Any, readable: Iterable[Path]) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.bundles.dtypes import V2_DTYPES
-from serving.bundles.signature import Arrays
+from serving.bundles.signature import V2_DTYPES, Arrays
 
 Head = dict[str, Any]
 MOST_BYTES = 2**30  # of the arrays of a message
@@ -40,17 +39,10 @@ def send(connection: socket.socket, head: Mapping[str, Any], arrays: Arrays | No
 def receive(
     connection: socket.socket, most_head_bytes: int = MOST_HEAD_BYTES, seconds: float | None = None
 ) -> tuple[Head, Arrays]:
-    """Return the head and the arrays of the next message.
+    """Return the head and the arrays of the next message; BadMessage if the bytes are none.
 
-    Args:
-      connection: the socket to read from.
-      most_head_bytes: limit of the head.
-      seconds: time limit of the whole message; None: no limit.
-
-    Raises:
-      EOFError: the connection has ended.
-      BadMessage: the bytes are not a message.
-      OSError: the connection failed; TimeoutError after `seconds`.
+    EOFError is raised where the connection has ended, OSError where it failed, and TimeoutError
+    where the whole message takes longer than `seconds`.
     """
     end = None if seconds is None else time.monotonic() + seconds
     (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size, end))

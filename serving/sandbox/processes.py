@@ -34,18 +34,10 @@ class ForkServer:
     def start(
         self, request: Mapping[str, Any], count: int, seconds: float
     ) -> tuple[int, list[socket.socket]]:
-        """Start a process that answers a request, see `worker.run`.
+        """Start a process that answers a request, see `worker.run`; return its id and sockets.
 
-        Args:
-          request: what to load.
-          count: number of sockets, at most MOST_CONNECTIONS.
-          seconds: time limit for starting the process, and the fork server if it is new.
-
-        Returns:
-          The id of the process, and sockets to it.
-
-        Raises:
-          ConnectionError: the fork server has ended, or does not answer.
+        There are `count` sockets, at most MOST_CONNECTIONS. ConnectionError is raised if the fork
+        server, which is started as well if it is new, has ended, or does not answer in time.
         """
         own_ends, child_ends = zip(*(socket.socketpair() for _ in range(count)), strict=True)
         try:
@@ -107,14 +99,9 @@ class ForkServer:
         # With more arenas than cores, glibc returns little of the memory that compilers freed.
         kept.setdefault("MALLOC_ARENA_MAX", str(os.cpu_count() or 1))
         with child_end:
+            words = [sys.executable, "-P", "-m", "serving.sandbox.fork_server"]
             process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "serving.sandbox.fork_server",
-                    str(child_end.fileno()),
-                ],
+                [*words, str(child_end.fileno())],
                 env={**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -132,7 +119,6 @@ class ForkServer:
 def _end_unreferenced(
     fork_server: "weakref.ref[ForkServer]", unreferenced: "queue.SimpleQueue[int | None]"
 ) -> None:
-    """End the processes that are no longer referenced, until the fork server ends."""
     while (pid := unreferenced.get()) is not None:
         if (server := fork_server()) is not None:
             server.end(pid)

@@ -59,14 +59,8 @@ class SandboxedBundle:
 
     pid: of the process, which ends with the last reference to this object. It `is_alive` until it
     ends, or is killed because it did not answer in time: a current request then raises ModelEnded,
-    later ones NotReady.
-
-    Args:
-      path: folder of the bundle, NAME/VERSION.
-      fork_server: starts the process.
-      limits: limits of the process.
-      arguments: arguments of the loader, in addition to the path.
-      loader: MODULE:FUNCTION, imported in the process.
+    later ones NotReady. The loader, MODULE:FUNCTION, is imported in the process, and called with
+    the path and the arguments.
 
     Raises:
       UserError: the bundle is refused.
@@ -172,7 +166,6 @@ class SandboxedBundle:
     def _answer(
         self, connection: socket.socket, seconds: float, most_head_bytes: int = MOST_HEAD_BYTES
     ) -> tuple[Head, Arrays]:
-        """Return the next answer; raise the error that it reports."""
         try:
             head, arrays = receive(connection, most_head_bytes, seconds)
         except TimeoutError:

@@ -18,15 +18,8 @@ from serving.errors import InvalidInput, NotFound
 from serving.sandbox.confinement import confine
 from serving.sandbox.messages import Head, receive, send
 
-PACKAGES: tuple[str, ...] = (
-    "likelihoods",
-    "replicator",
-    "autoregressive",
-    "compression",
-    "wavenet",
-    "pixelcnn",
-)
-PACKAGES += ("distill", "speech", "serving")
+PACKAGES: tuple[str, ...] = ("likelihoods", "replicator", "autoregressive", "compression")
+PACKAGES += ("wavenet", "pixelcnn", "distill", "speech", "serving")
 SYSTEM = (
     *("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/urandom"),
     *("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/sys/devices/system"),
@@ -37,12 +30,9 @@ MOST_TEXT = 1000  # characters of an error
 def run(request: dict[str, Any], connections: list[socket.socket]) -> NoReturn:
     """Load a bundle, confined, report it on the first connection, and answer on all of them.
 
-    It never returns; the process ends when the first connection is closed.
-
-    Args:
-      request: `path` of the bundle, `memory_bytes`, `loader` as MODULE:FUNCTION, and `arguments` of
-        the loader by name.
-      connections: each carries one request at a time.
+    It never returns; the process ends when the first connection is closed. The request has `path`,
+    `memory_bytes`, `loader` as MODULE:FUNCTION, and `arguments` of the loader by name; a connection
+    carries one request at a time.
     """
     try:
         module, _, function = request["loader"].partition(":")

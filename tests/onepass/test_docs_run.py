@@ -95,7 +95,7 @@ ONLY_PARSED = {
     r"^(openssl|chmod)\b": "the tokens that they make are in the folder",
     r" --coordinator ": "tests/replicator/test_portable_processes.py has several processes",
     r"run\.py .*--layout ": "tests/replicator/test_layouts.py has several devices",
-    r"^curl https:": "tests/serving/test_machine_files.py runs nginx with a certificate",
+    r"^curl https:": "tests/serving/test_deployment_files.py runs nginx with a certificate",
     r"^XLA_FLAGS=": "tests/pixelcnn and tests/wavenet train on several devices of JAX",
     r"^curl http://127.0.0.1:8501/v1/models/digits$": "it asks TensorFlow Serving",
     r'"temperature": \[1, 1, 1\]': "it asks TensorFlow Serving",

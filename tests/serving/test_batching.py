@@ -1,108 +1,123 @@
+"""Requests share calls, wait in turns and within limits, and fail alone."""
+
 import asyncio
+import gc
 import time
+import weakref
 
 import numpy as np
 import pytest
 from fake_bundle import HOP, SOUND, FakeImages, FakeSound
+from registries import until
 
-from serving.engine.batching import Batcher, Limits
+from serving.engine.batching import CALL_SECONDS, Batcher, CallTimes, Limits
 from serving.engine.padding import Padding
 from serving.engine.served_model import ServedModel
-from serving.errors import (
-    DeadlineExceeded,
-    Internal,
-    InvalidInput,
-    NotReady,
-    Overloaded,
-    TooLarge,
-)
+from serving.errors import DeadlineExceeded, Internal, InvalidInput, NotReady, Overloaded, TooLarge
 from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
-
-def batcher(bundle, watch=None, **limits):
-    padding = Padding(bundle.spec["serving"])
-    return Batcher(bundle.call, padding, Limits(**limits), watch or Metrics().for_model("voice"))
+PLAIN = "serving_default"
 
 
-def sound(bundle, seeds, lengths, rows=0, signature="serving_default"):
-    """Checked inputs: a row for each seed, as many frames as its length."""
-    frames = np.zeros([len(seeds), max(lengths), 3], np.float32)
-    for n, length in enumerate(lengths):
-        frames[n, :length] = np.random.default_rng(n).normal(size=[length, 3])
-    given = {"frames": frames, "num_frames": lengths, "seed": seeds, "row": [rows] * len(seeds)}
-    return bundle.check(signature, given)
+class Engine:
+    """A batcher of a fake bundle, whose calls are `calls`; `hold` and `go` hold them and let go."""
+
+    def __init__(self, bundle=None, allowed=(1, 2, 4, 8), metrics=None, **limits):
+        self.bundle = bundle or FakeSound(allowed_batches=list(allowed))
+        self.control, self.metrics = self.bundle.control, metrics or Metrics()
+        padding, watch = Padding(self.bundle.spec["serving"]), self.metrics.for_model("voice")
+        self.batcher = Batcher(self.bundle.call, padding, Limits(**limits), watch)
+
+    def inputs(self, seeds, lengths=3, signature=PLAIN):
+        """Checked inputs: a row for each seed, as many frames as its length, or as one for all."""
+        lengths = [lengths] * len(seeds) if isinstance(lengths, int) else lengths
+        frames = np.zeros([len(seeds), max(lengths), 3], np.float32)
+        for n, length in enumerate(lengths):
+            frames[n, :length] = np.random.default_rng(n).normal(size=[length, 3])
+        given = {"frames": frames, "num_frames": lengths, "seed": seeds}
+        return self.bundle.check(signature, given)
+
+    async def ask(self, seeds, lengths=3, seconds=None):
+        return await self.batcher.submit(PLAIN, self.inputs(seeds, lengths), seconds)
+
+    async def asked(self, seeds, lengths=3, seconds=None):
+        """The task of a request, once it waits or is refused."""
+        return await begun(self.ask(seeds, lengths, seconds))
+
+    async def hold(self, signature=PLAIN):
+        """A request whose call is held, in the only thread, until `go`."""
+        self.control.open.clear()
+        self.control.entered.clear()
+        submit = self.batcher.submit(signature, self.inputs([1000], signature=signature))
+        task = asyncio.create_task(submit)
+        await until(self.control.entered.is_set)
+        return task
+
+    async def go(self, *tasks, **options):
+        self.control.open.set()
+        return await asyncio.gather(*tasks, **options)
+
+    def known(self, frames, seconds):
+        """As if rows of so many frames had been called, and had taken so long."""
+        fitted = self.batcher._padding.fit(PLAIN, self.inputs([0], frames))
+        for _ in range(2):
+            self.batcher._times.note(fitted.key, PLAIN, fitted.cost, seconds)
+
+    @property
+    def calls(self):
+        """The seeds of each call."""
+        return [call[3] for call in self.control.calls]
+
+    @property
+    def order(self):
+        return [seed for seeds in self.calls for seed in seeds]
 
 
-async def until(condition):
-    """Waits for what other tasks bring about."""
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-async def held(bundle, engine, seed=1000, signature="serving_default"):
-    """A request whose call is held in the only thread until `control.open` is set."""
-    bundle.control.open.clear()
-    bundle.control.entered.clear()
-    inputs = sound(bundle, [seed], [3], signature=signature)
-    task = asyncio.create_task(engine.submit(signature, inputs))
-    await until(bundle.control.entered.is_set)
+async def begun(work):
+    task = asyncio.create_task(work)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
     return task
 
 
-def submitted(engine, bundle, seed, length=3, **rest):
-    inputs = sound(bundle, [seed], [length])
-    return asyncio.create_task(engine.submit("serving_default", inputs, **rest))
+def assert_alone(answer, seeds, lengths=3):
+    """The answer is that of the rows in a call of their own."""
+    quiet = Engine()
+    expected = quiet.bundle.call(PLAIN, quiet.inputs(seeds, lengths))
+    for name in ("sound", "num_samples"):
+        np.testing.assert_array_equal(answer[name], expected[name])
 
 
-def test_a_row_in_a_batch_equals_the_row_alone():
-    bundle, quiet = FakeSound(), FakeSound()
-    lengths = [3, 7, 8, 9, 30, 5, 2, 31]
+# Sharing calls
 
-    async def run():
-        engine = batcher(bundle)
-        first = await held(bundle, engine)
-        tasks = [submitted(engine, bundle, seed, n) for seed, n in enumerate(lengths)]
-        await asyncio.sleep(0)
-        bundle.control.open.set()
-        await first
-        return await asyncio.gather(*tasks)
 
-    answers = asyncio.run(run())
-    assert sorted(bundle.control.rows) == [1, 1, 4, 4]
+async def test_a_row_in_a_batch_equals_the_row_alone():
+    engine, lengths = Engine(), [3, 7, 8, 9, 30, 5, 2, 31]
+    first = await engine.hold()
+    tasks = [await engine.asked([seed], length) for seed, length in enumerate(lengths)]
+    _, *answers = await engine.go(first, *tasks)
+    assert sorted(engine.control.rows) == [1, 1, 4, 4]
     for seed, (length, answer) in enumerate(zip(lengths, answers, strict=True)):
-        alone = quiet.call("serving_default", sound(quiet, [seed], [length]))
         assert answer["sound"].shape == (1, length * HOP)
-        np.testing.assert_array_equal(answer["sound"], alone["sound"])
+        assert_alone(answer, [seed], length)
 
 
-def test_only_rows_of_one_bucket_share_a_call():
-    bundle = FakeSound(padded={"frames": {"axis": 1, "length": "num_frames", "buckets": [4, 16]}})
-
-    async def run():
-        engine = batcher(bundle)
-        first = await held(bundle, engine)
-        tasks = [submitted(engine, bundle, seed, n) for seed, n in enumerate([3, 9, 4, 16])]
-        await asyncio.sleep(0)
-        bundle.control.open.set()
-        await asyncio.gather(first, *tasks)
-
-    asyncio.run(run())
-    calls = {(length, tuple(seeds)) for _, _, length, seeds in bundle.control.calls[1:]}
+async def test_only_rows_of_one_bucket_share_a_call():
+    padded = {"frames": {"axis": 1, "length": "num_frames", "buckets": [4, 16]}}
+    engine = Engine(FakeSound(padded=padded))
+    first = await engine.hold()
+    tasks = [await engine.asked([seed], length) for seed, length in enumerate([3, 9, 4, 16])]
+    await engine.go(first, *tasks)
+    calls = {(length, tuple(seeds)) for _, _, length, seeds in engine.control.calls[1:]}
     assert calls == {(4, (0, 2)), (16, (1, 3))}
 
 
-def test_the_calls_have_allowed_numbers_of_rows():
-    bundle = FakeImages(allowed_batches=[2, 4])
-
-    async def run():
-        engine = batcher(bundle)
-        inputs = bundle.check("serving_default", {"seed": np.arange(7)})
-        return await engine.submit("serving_default", inputs)
-
-    drawn = asyncio.run(run())["picture"]
-    assert bundle.control.rows == [4, 4]
+async def test_the_calls_have_allowed_numbers_of_rows():
+    engine = Engine(FakeImages(allowed_batches=[2, 4]))
+    inputs = engine.bundle.check(PLAIN, {"seed": np.arange(7)})
+    drawn = (await engine.batcher.submit(PLAIN, inputs))["picture"]
+    assert engine.control.rows == [4, 4]
     np.testing.assert_array_equal(drawn[:, 0, 0, 0], np.arange(7) % 7)
 
 
@@ -117,103 +132,120 @@ def test_the_limit_of_a_batch_holds_over_the_allowed_ones():
     assert Padding({"allowed_batches": [1, 4, 16], "limits": {"max_batch": 4}}).max_batch == 4
 
 
-def test_a_request_of_many_rows_is_split_and_put_together_again():
-    bundle, quiet = FakeSound(), FakeSound()
-    seeds, lengths = list(range(19)), [n % 5 + 1 for n in range(19)]
-
-    async def run():
-        return await batcher(bundle).submit("serving_default", sound(bundle, seeds, lengths))
-
-    answer = asyncio.run(run())
-    assert bundle.control.rows == [8, 8, 4]
-    expected = quiet.call("serving_default", sound(quiet, seeds, lengths))
-    np.testing.assert_array_equal(answer["sound"], expected["sound"])
-    np.testing.assert_array_equal(answer["num_samples"], expected["num_samples"])
+async def test_a_request_of_many_rows_is_split_and_put_together_again():
+    engine, seeds, lengths = Engine(), list(range(19)), [n % 5 + 1 for n in range(19)]
+    assert_alone(await engine.ask(seeds, lengths), seeds, lengths)
+    assert engine.control.rows == [8, 8, 4]
 
 
-def test_what_lies_behind_the_longest_row_neither_costs_nor_comes_back():
-    bundle = FakeSound()
-
-    async def run():
-        inputs = sound(bundle, [1, 2], [4, 6])
-        inputs["frames"] = np.pad(inputs["frames"], [(0, 0), (0, 900), (0, 0)])
-        return await batcher(bundle).submit("serving_default", inputs)
-
-    assert asyncio.run(run())["sound"].shape == (2, 6 * HOP)
-    assert bundle.control.calls[0][2] == 8
+async def test_what_lies_behind_the_longest_row_neither_costs_nor_comes_back():
+    engine = Engine()
+    inputs = engine.inputs([1, 2], [4, 6])
+    inputs["frames"] = np.pad(inputs["frames"], [(0, 0), (0, 900), (0, 0)])
+    assert (await engine.batcher.submit(PLAIN, inputs))["sound"].shape == (2, 6 * HOP)
+    assert engine.control.calls[0][2] == 8
 
 
-def test_stretches_of_streams_share_no_call_and_keep_their_neighbours():
-    bundle = FakeSound(signatures={"chunk": SOUND}, streaming={"signature": "chunk"})
-
-    async def run():
-        engine = batcher(bundle)
-        first = await held(bundle, engine, signature="chunk")
-        inputs = [sound(bundle, [seed, seed], [4, 4], signature="chunk") for seed in (1, 2)]
-        for given in inputs:
-            given["frames"] = np.pad(given["frames"], [(0, 0), (2, 3), (0, 0)])
-        tasks = [asyncio.create_task(engine.submit("chunk", given)) for given in inputs]
-        await asyncio.sleep(0)
-        bundle.control.open.set()
-        await asyncio.gather(first, *tasks)
-
-    asyncio.run(run())
-    assert bundle.control.calls[1:] == [("chunk", 2, 9, [1, 1]), ("chunk", 2, 9, [2, 2])]
+async def test_stretches_of_streams_share_no_call_and_keep_their_neighbours():
+    engine = Engine(FakeSound(signatures={"chunk": SOUND}, streaming={"signature": "chunk"}))
+    first, tasks = await engine.hold("chunk"), []
+    for seed in (1, 2):
+        inputs = engine.inputs([seed, seed], 4, "chunk")
+        inputs["frames"] = np.pad(inputs["frames"], [(0, 0), (2, 3), (0, 0)])
+        tasks.append(await begun(engine.batcher.submit("chunk", inputs)))
+    await engine.go(first, *tasks)
+    assert engine.control.calls[1:] == [("chunk", 2, 9, [1, 1]), ("chunk", 2, 9, [2, 2])]
 
 
-@pytest.mark.parametrize(("length", "rule"), [(9, "at most the 4 of `frames`"), (0, "")])
-def test_a_length_beyond_the_frames_is_refused(length, rule):
-    bundle = FakeSound()
-
-    async def run():
-        inputs = sound(bundle, [1], [4])
-        inputs["num_frames"] = np.array([length or 2000], np.int32)
-        if not length:
-            inputs["frames"] = np.zeros([1, 2000, 3], np.float32)
-        await batcher(bundle).submit("serving_default", inputs)
-
-    with pytest.raises(InvalidInput, match=rule or "at most 1024, got 2000"):
-        asyncio.run(run())
-    assert bundle.control.calls == []
+@pytest.mark.parametrize(
+    ("frames", "length", "rule"),
+    [(4, 9, "at most the 4 of `frames`"), (2000, 2000, "at most 1024, got 2000")],
+)
+async def test_a_length_beyond_the_frames_is_refused(frames, length, rule):
+    engine = Engine()
+    inputs = engine.inputs([1], frames) | {"num_frames": np.array([length], np.int32)}
+    with pytest.raises(InvalidInput, match=rule):
+        await engine.batcher.submit(PLAIN, inputs)
+    assert engine.calls == []
 
 
-@pytest.mark.parametrize("limits", [{"rows": 3}, {"bytes": 250}], ids=["rows", "bytes"])
-def test_a_full_queue_answers_overloaded_and_recovers(limits):
-    bundle = FakeSound()
-    size = sum(array.nbytes for array in sound(bundle, [0], [3]).values())
-    if "bytes" in limits:
-        limits["bytes"] = 3 * size + 1
-
-    async def run():
-        engine = batcher(bundle, **limits)
-        first = await held(bundle, engine)
-        waiting = [submitted(engine, bundle, seed) for seed in range(3)]
-        await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="3 rows wait") as refused:
-            await engine.submit("serving_default", sound(bundle, [3], [3]))
-        bundle.control.open.set()
-        await asyncio.gather(first, *waiting)
-        await engine.submit("serving_default", sound(bundle, [4], [3]))
-        return refused.value.retry_after_seconds
-
-    assert 1 <= asyncio.run(run()) <= 60
+async def test_a_lone_request_does_not_wait_for_others():
+    engine = Engine(delay_seconds=1000.0)
+    async with asyncio.timeout(10):
+        for seed in range(5):
+            await engine.ask([seed])
+    assert engine.control.rows == [1] * 5
 
 
-def test_what_could_never_be_queued_is_too_large():
-    bundle = FakeSound()
+async def test_clients_side_by_side_are_gathered_again():
+    engine = Engine(delay_seconds=0.1)
 
-    async def run(limits):
-        await batcher(bundle, **limits).submit("serving_default", sound(bundle, [1, 2], [3, 3]))
+    async def client(number):
+        for turn in range(6):
+            await engine.ask([number * 10 + turn])
+            await asyncio.sleep(0.002 * (number % 3))  # they do not come back at once
 
-    for limits in ({"rows": 1}, {"request_rows": 1}, {"bytes": 10}):
-        with pytest.raises(TooLarge):
-            asyncio.run(run(limits))
+    await asyncio.gather(*map(client, range(4)))
+    assert engine.control.rows.count(4) >= 4
 
 
-def test_forty_clients_at_a_small_queue_are_all_answered():
-    bundle = FakeSound()
-    bundle.control.seconds = 0.002
-    most = []
+async def test_a_crowd_that_has_gone_is_waited_for_once_at_most():
+    engine = Engine(delay_seconds=0.5)
+    first = await engine.hold()
+    await engine.go(first, *[await engine.asked([seed]) for seed in range(4)])
+    times = []
+    for seed in range(3):
+        start = time.perf_counter()
+        await engine.ask([seed])
+        times.append(time.perf_counter() - start)
+    first, *others = times
+    assert first > 0.25 and sum(others) < 0.5
+
+
+async def test_as_many_calls_run_at_once_as_there_are_threads():
+    engine = Engine(threads=2)
+    engine.control.open.clear()
+    tasks = [await engine.asked([seed]) for seed in range(2)]
+    await until(lambda: len(engine.calls) == 2)
+    tasks.append(await engine.asked([2]))
+    await asyncio.sleep(0.02)
+    assert len(engine.calls) == 2 and engine.batcher.running == 2
+    await engine.go(*tasks)
+
+
+async def test_an_engine_that_makes_rows_one_by_one_gets_them_one_by_one():
+    engine = Engine()
+    engine.bundle.engine = "numba"
+    served = ServedModel(engine.bundle, Settings())
+    assert_alone(await served.predict(engine.inputs([1, 2, 3])), [1, 2, 3])
+    assert engine.control.rows == [1, 1, 1]
+
+
+# Limits
+
+
+@pytest.mark.parametrize("limit", ["rows", "bytes"])
+async def test_a_full_queue_answers_overloaded_and_recovers(limit):
+    size = sum(array.nbytes for array in Engine().inputs([0]).values())
+    engine = Engine(**{limit: 3 if limit == "rows" else 3 * size + 1})
+    first = await engine.hold()
+    waiting = [await engine.asked([seed]) for seed in range(3)]
+    with pytest.raises(Overloaded, match="3 rows wait") as refused:
+        await engine.ask([3])
+    await engine.go(first, *waiting)
+    await engine.ask([4])
+    assert 1 <= refused.value.retry_after_seconds <= 60
+
+
+@pytest.mark.parametrize("limits", [{"rows": 1}, {"request_rows": 1}, {"bytes": 10}])
+async def test_what_could_never_be_queued_is_too_large(limits):
+    with pytest.raises(TooLarge):
+        await Engine(**limits).ask([1, 2])
+
+
+async def test_forty_clients_at_a_small_queue_are_all_answered():
+    engine, most = Engine(rows=16), []
+    engine.control.seconds = 0.002
 
     class Peak:
         rows = 0
@@ -222,234 +254,207 @@ def test_forty_clients_at_a_small_queue_are_all_answered():
             self.rows += rows
             most.append(self.rows)
 
-    async def client(engine, number):
+    async def client(number):
         results = []
         for turn in range(10):
-            seed = number * 100 + turn
             try:
-                answer = await engine.submit("serving_default", sound(bundle, [seed], [3]), 5.0)
+                answer = await engine.ask([number * 100 + turn], seconds=5.0)
                 results.append(answer["num_samples"][0])
             except Overloaded as error:
                 results.append(error.retry_after_seconds)
                 await asyncio.sleep(0.001)
         return results
 
-    async def run():
-        metrics = Metrics().for_model("voice")
-        metrics.queue_rows = Peak()
-        engine = batcher(bundle, metrics, rows=16)
-        return await asyncio.gather(*(client(engine, number) for number in range(40)))
-
-    results = [answer for answers in asyncio.run(run()) for answer in answers]
-    assert len(results) == 400
-    assert {3 * HOP, 1.0} == set(results)
+    engine.batcher._metrics.queue_rows = Peak()
+    results = np.ravel(await asyncio.gather(*map(client, range(40))))
+    assert len(results) == 400 and set(results) == {3 * HOP, 1.0}
     assert max(most) <= 16 and most[-1] == 0
-    assert max(bundle.control.rows) == 8
+    assert max(engine.control.rows) == 8
 
 
-def test_a_deadline_passes_while_waiting_and_the_row_never_reaches_the_call():
-    bundle = FakeSound()
-
-    async def run():
-        engine = batcher(bundle)
-        first = await held(bundle, engine)
-        with pytest.raises(DeadlineExceeded, match=r"No answer within 0\.02 seconds"):
-            await engine.submit("serving_default", sound(bundle, [5], [3]), 0.02)
-        bundle.control.open.set()
-        await first
-
-    asyncio.run(run())
-    assert [call[3] for call in bundle.control.calls] == [[1000]]
+async def test_a_deadline_passes_while_waiting_and_the_row_never_reaches_the_call():
+    engine = Engine()
+    first = await engine.hold()
+    with pytest.raises(DeadlineExceeded, match=r"No answer within 0\.02 seconds"):
+        await engine.ask([5], seconds=0.02)
+    await engine.go(first)
+    assert engine.calls == [[1000]]
 
 
-def test_a_deadline_passes_during_the_call():
-    bundle = FakeSound()
-
-    async def run():
-        engine = batcher(bundle)
-        bundle.control.open.clear()
-        with pytest.raises(DeadlineExceeded):
-            await engine.submit("serving_default", sound(bundle, [5], [3]), 0.02)
-        bundle.control.open.set()
-        answer = await engine.submit("serving_default", sound(bundle, [6], [3]), 5.0)
-        assert answer["sound"].shape == (1, 3 * HOP)
-
-    asyncio.run(run())
+async def test_a_deadline_passes_during_the_call():
+    engine = Engine()
+    engine.control.open.clear()
+    with pytest.raises(DeadlineExceeded):
+        await engine.ask([5], seconds=0.02)
+    engine.control.open.set()
+    assert_alone(await engine.ask([6], seconds=5.0), [6])
 
 
-def test_a_cancelled_request_never_reaches_the_call_and_frees_its_place():
-    bundle = FakeSound()
-
-    async def run():
-        engine = batcher(bundle, rows=2)
-        first = await held(bundle, engine)
-        left, stays = submitted(engine, bundle, 1), submitted(engine, bundle, 2)
-        await asyncio.sleep(0)
-        left.cancel()
-        await asyncio.wait([left])
-        new = submitted(engine, bundle, 3)
-        await asyncio.sleep(0)
-        bundle.control.open.set()
-        await asyncio.gather(first, stays, new)
-        assert left.cancelled()
-
-    asyncio.run(run())
-    assert sorted(seed for call in bundle.control.calls for seed in call[3]) == [2, 3, 1000]
+async def test_a_cancelled_request_never_reaches_the_call_and_frees_its_place():
+    engine = Engine(rows=2)
+    first = await engine.hold()
+    left, stays = await engine.asked([1]), await engine.asked([2])
+    left.cancel()
+    await asyncio.wait([left])
+    await engine.go(first, stays, await engine.asked([3]))
+    assert left.cancelled()
+    assert sorted(engine.order) == [2, 3, 1000]
 
 
-def test_one_bad_row_fails_alone(caplog):
-    bundle, quiet = FakeSound(), FakeSound()
-    bundle.control.fails_on = 13
+async def test_closing_answers_what_waits():
+    engine = Engine()
+    first = await engine.hold()
+    waiting = await engine.asked([1])
+    engine.batcher.close()
+    for late in (waiting, engine.ask([2])):
+        with pytest.raises(NotReady):
+            await late
+    await engine.go(first)
+    assert len(engine.calls) == 1
 
-    metrics = Metrics()
 
-    async def run():
-        engine = batcher(bundle, metrics.for_model("voice"))
-        first = await held(bundle, engine)
-        tasks = [submitted(engine, bundle, seed) for seed in (11, 12, 13, 14)]
-        await asyncio.sleep(0)
-        bundle.control.open.set()
-        await first
-        return await asyncio.gather(*tasks, return_exceptions=True)
+# Failures
 
-    answers = asyncio.run(run())
+
+async def test_one_bad_row_fails_alone(caplog):
+    engine = Engine()
+    engine.control.fails_on = 13
+    first = await engine.hold()
+    tasks = [await engine.asked([seed]) for seed in (11, 12, 13, 14)]
+    _, *answers = await engine.go(first, *tasks, return_exceptions=True)
     assert isinstance(answers.pop(2), Internal)
     for seed, answer in zip((11, 12, 14), answers, strict=True):
-        alone = quiet.call("serving_default", sound(quiet, [seed], [3]))
-        np.testing.assert_array_equal(answer["sound"], alone["sound"])
-    assert bundle.control.rows == [1, 4, 1, 1, 1, 1]
-    assert (
-        metrics.registry.get_sample_value("onepass_batches_retried_total", {"model": "voice"}) == 1
-    )
+        assert_alone(answer, [seed])
+    assert engine.control.rows == [1, 4, 1, 1, 1, 1]
+    retried = engine.metrics.registry.get_sample_value
+    assert retried("onepass_batches_retried_total", {"model": "voice"}) == 1
     assert "secret detail" in caplog.text  # the log has what the answer has not
 
 
-def test_a_failure_says_nothing_of_its_reason():
-    bundle = FakeSound()
-    bundle.control.fails_on = 13
-
-    async def run():
-        await batcher(bundle).submit("serving_default", sound(bundle, [13], [3]))
-
-    with pytest.raises(Internal) as failed:
-        asyncio.run(run())
-    assert "secret" not in str(failed.value) and failed.value.__cause__ is None
-
-
-def test_a_row_that_was_given_up_is_not_tried_again():
-    bundle = FakeSound()
-    bundle.control.fails_on = 13
-
-    async def run():
-        engine = batcher(bundle)
-        first = await held(bundle, engine)
-        bad, left = submitted(engine, bundle, 13), submitted(engine, bundle, 14)
-        await asyncio.sleep(0)
-        bundle.control.entered.clear()
-        bundle.control.seconds = 0.05  # time for the client to leave during the shared call
-        bundle.control.open.set()
-        await first
-        await until(bundle.control.entered.is_set)
-        left.cancel()
-        await asyncio.wait([left, bad])
-
-    asyncio.run(run())
-    assert [call[3] for call in bundle.control.calls[1:]] == [[13, 14], [13]]
+async def test_a_row_that_was_given_up_is_not_tried_again():
+    engine = Engine()
+    engine.control.fails_on = 13
+    first = await engine.hold()
+    bad, left = await engine.asked([13]), await engine.asked([14])
+    engine.control.entered.clear()
+    engine.control.seconds = 0.05  # time for the client to leave during the shared call
+    await engine.go(first)
+    await until(engine.control.entered.is_set)
+    left.cancel()
+    await asyncio.wait([left, bad])
+    assert engine.calls[1:] == [[13, 14], [13]]
 
 
-def test_a_lone_request_does_not_wait_for_others():
-    bundle = FakeSound()
-
-    async def run():
-        engine = batcher(bundle, delay_seconds=1000.0)
-        async with asyncio.timeout(10):
-            for seed in range(5):
-                await engine.submit("serving_default", sound(bundle, [seed], [3]))
-
-    asyncio.run(run())
-    assert bundle.control.rows == [1] * 5
+# Turns, and time
 
 
-def test_clients_side_by_side_are_gathered_again():
-    bundle = FakeSound()
-
-    async def client(engine, number):
-        for turn in range(6):
-            await engine.submit("serving_default", sound(bundle, [number * 10 + turn], [3]))
-            await asyncio.sleep(0.002 * (number % 3))  # they do not come back at once
-
-    async def run():
-        engine = batcher(bundle, delay_seconds=0.1)
-        await asyncio.gather(*(client(engine, number) for number in range(4)))
-
-    asyncio.run(run())
-    assert bundle.control.rows.count(4) >= 4
+async def test_a_small_request_goes_between_the_rows_of_a_large_one():
+    engine = Engine(allowed=[1])
+    engine.control.open.clear()
+    large, small = await engine.asked(list(range(20)), 100), await engine.asked([99])
+    await engine.go(large, small)
+    order = engine.order
+    assert order.index(99) <= 2 and sorted(order) == [*range(20), 99]
 
 
-def test_a_crowd_that_has_gone_is_waited_for_once_at_most():
-    bundle = FakeSound()
-
-    async def run():
-        engine = batcher(bundle, delay_seconds=0.5)
-        first = await held(bundle, engine)
-        crowd = [submitted(engine, bundle, seed) for seed in range(4)]
-        await asyncio.sleep(0)
-        bundle.control.open.set()
-        await asyncio.gather(first, *crowd)
-        times = []
-        for seed in range(3):
-            start = time.perf_counter()
-            await engine.submit("serving_default", sound(bundle, [seed], [3]))
-            times.append(time.perf_counter() - start)
-        return times
-
-    first, *others = asyncio.run(run())
-    assert first > 0.25 and sum(others) < 0.5
+async def test_requests_alternate_and_none_waits_for_all_rows_of_another():
+    engine = Engine(allowed=[1])
+    first = await engine.hold()
+    tasks = [await engine.asked([10 * n, 10 * n + 1, 10 * n + 2]) for n in range(3)]
+    await engine.go(first, *tasks)
+    assert engine.order == [1000, 0, 10, 20, 1, 11, 21, 2, 12, 22]
 
 
-def test_as_many_calls_run_at_once_as_there_are_threads():
-    bundle = FakeSound()
+async def test_a_large_request_ends_however_many_small_ones_keep_coming():
+    engine = Engine(allowed=[1])
+    engine.control.open.clear()
+    large = await engine.asked(list(range(5)))
 
-    async def run():
-        engine = batcher(bundle, threads=2)
-        bundle.control.open.clear()
-        tasks = [submitted(engine, bundle, seed) for seed in range(2)]
-        await until(lambda: len(bundle.control.calls) == 2)
-        tasks.append(submitted(engine, bundle, 2))
-        await asyncio.sleep(0.02)
-        assert len(bundle.control.calls) == 2 and engine.running == 2
-        bundle.control.open.set()
-        await asyncio.gather(*tasks)
+    async def client(number):
+        for _ in range(50):
+            await engine.ask([number])
 
-    asyncio.run(run())
+    await engine.go(large, *map(client, (100, 200, 300)))
+    # Between two rows of it each client has one turn.
+    assert engine.order.index(4) <= 4 * 4
 
 
-def test_closing_answers_what_waits():
-    bundle = FakeSound()
+async def test_answered_requests_are_released_though_the_queue_never_empties():
+    engine, answered = Engine(allowed=[1]), []
+    control = engine.control
+    control.open.clear()
+    waits = await engine.asked(list(range(64)))
 
-    async def run():
-        engine = batcher(bundle)
-        first = await held(bundle, engine)
-        waiting = submitted(engine, bundle, 1)
-        await asyncio.sleep(0)
-        engine.close()
-        with pytest.raises(NotReady):
-            await waiting
-        with pytest.raises(NotReady):
-            await engine.submit("serving_default", sound(bundle, [2], [3]))
-        bundle.control.open.set()
-        await first
+    async def client(number):
+        for turn in range(5):
+            inputs = engine.inputs([number + turn])
+            answered.append(weakref.ref(inputs["frames"]))
+            await engine.batcher.submit(PLAIN, inputs)
 
-    asyncio.run(run())
-    assert len(bundle.control.calls) == 1
+    await engine.go(*map(client, (100, 200, 300)))
+    control.open.clear()
+    control.entered.clear()
+    await until(control.entered.is_set)  # a call without any of theirs
+    gc.collect()
+    alive = [inputs for inputs in answered if inputs() is not None]
+    assert not waits.done()
+    await engine.go(waits)
+    assert (len(answered), len(alive)) == (15, 0)
 
 
-def test_an_engine_that_makes_rows_one_by_one_gets_them_one_by_one():
-    bundle = FakeSound()
-    bundle.engine = "numba"
+@pytest.mark.parametrize(("calls", "rows"), [(100, 8), (4.5, 4), (1.5, 1)])
+async def test_a_call_of_several_rows_ends_soon_enough_for_others(calls, rows):
+    engine = Engine()
+    engine.known(3, CALL_SECONDS / calls)
+    first = await engine.hold()
+    await engine.go(first, await engine.asked(list(range(16))))
+    assert engine.control.rows[1:3] == [rows, rows]
 
-    async def run():
-        return await ServedModel(bundle, Settings()).predict(sound(bundle, [1, 2, 3], [3, 3, 3]))
 
-    assert asyncio.run(run())["sound"].shape == (3, 3 * HOP)
-    assert bundle.control.rows == [1, 1, 1]
+async def test_rows_that_take_long_have_a_thread_of_their_own():
+    engine = Engine(allowed=[1])
+    engine.known(100, 2 * CALL_SECONDS)
+    engine.control.open.clear()
+    long = [await engine.asked([n], 100) for n in range(2)]
+    short = await engine.asked([9])
+    await until(lambda: len(engine.calls) == 2)
+    assert engine.calls == [[0], [9]]
+    await engine.go(*long, short)
+
+
+async def test_what_cannot_end_in_time_even_alone_is_refused_with_the_reason():
+    engine = Engine(allowed=[1])
+    engine.known(100, 0.9)
+    words = "about 58 seconds, with a limit of 50: ask for fewer rows"
+    with pytest.raises(TooLarge, match=words):
+        await engine.ask(list(range(64)), 100, seconds=50.0)
+    assert engine.calls == []
+
+
+async def test_what_cannot_end_in_time_behind_others_learns_when_to_come_again():
+    engine = Engine(allowed=[1])
+    engine.known(100, 0.5)
+    engine.control.open.clear()
+    waiting = await engine.asked(list(range(60)), 100, seconds=60.0)
+    with pytest.raises(Overloaded, match="takes about") as refused:
+        await engine.ask(list(range(20)), 100, seconds=15.0)
+    served = await engine.asked([99], 100, seconds=20.0)
+    await engine.go(waiting, served)
+    assert refused.value.retry_after_seconds == 6.0  # 20 s in turns, and one more, for 15
+
+
+def test_times_are_known_of_what_was_called_and_guessed_of_what_is_a_little_larger():
+    times = CallTimes()
+    assert times.seconds_per_row("a", "sound", 10.0) == 0.0
+    times.note("a", "sound", 10.0, 3.0)
+    assert times.seconds_per_row("a", "sound", 10.0) == 0.0  # it may have compiled
+    assert times.seconds_per_row("b", "sound", 40.0) == 0.0
+    times.note("a", "sound", 10.0, 1.0)
+    assert times.seconds_per_row("a", "sound", 10.0) == 1.0
+    assert times.seconds_per_row("b", "sound", 40.0) == 4.0
+    assert times.seconds_per_row("b", "sound", 1000.0) == 0.0
+    assert times.seconds_per_row("b", "sound", 5.0) == 0.0
+    assert times.seconds_per_row("b", "images", 40.0) == 0.0
+    for seconds in (9.0, 1.5):
+        times.note("c", "sound", 20.0, seconds)
+    assert times.seconds_per_row("b", "sound", 40.0) == 3.0

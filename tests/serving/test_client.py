@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import grpc_running
@@ -19,6 +20,7 @@ import pytest
 import soundfile
 from fake_bundle import FakeImages, FakeModelStore, FakeSound
 from PIL import Image
+from relay import Relay
 
 import onepass
 from onepass import remote_model
@@ -64,58 +66,71 @@ def client(address):
         yield client
 
 
-class Scripted:
+@contextlib.contextmanager
+def scripted(*answers):
     """An HTTP server that answers with one (status, headers, body) after the other, the last again
     and again; a body may be an iterator of parts. `asked` holds the paths."""
+    asked = []
 
-    def __init__(self, *answers):
-        self.answers, self.asked = list(answers), []
-        outer = self
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+        def do_GET(self):
+            asked.append(self.path)
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            status, headers, body = answers[min(len(asked), len(answers)) - 1]
+            parts, length = ([body], len(body)) if isinstance(body, bytes) else (body, 1_000_000)
+            self.send_response(status)
+            for name, value in {**headers, "content-length": length}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                for part in parts:
+                    self.wfile.write(part)
+            self.close_connection = True
 
-            def do_GET(self):
-                outer.asked.append(self.path)
-                self.rfile.read(int(self.headers.get("content-length", 0)))
-                place = min(len(outer.asked), len(outer.answers)) - 1
-                status, headers, body = outer.answers[place]
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                if isinstance(body, bytes):
-                    self.send_header("content-length", str(len(body)))
-                    body = [body]
-                else:
-                    self.send_header("content-length", "1000000")
-                self.end_headers()
-                with contextlib.suppress(OSError):
-                    for part in body:
-                        self.wfile.write(part)
-                self.close_connection = True
+        do_POST = do_GET  # noqa: N815 - as http.server calls it
 
-            do_POST = do_GET  # noqa: N815 - as http.server calls it
+        def log_message(self, *words):
+            pass
 
-            def log_message(self, *words):
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self):
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception):
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            address = f"http://127.0.0.1:{server.server_port}"
+            yield types.SimpleNamespace(address=address, asked=asked)
+        finally:
+            server.shutdown()
 
 
 BUSY = (503, {"retry-after": "0"}, b'{"error": "The queue is full."}')
 LIMITED = (429, {"retry-after": "0"}, b'{"error": {"message": "Too often."}}')
 LISTED = (200, {}, b'{"data": [{"id": "voice"}]}')
+
+
+def refusal(*answers, call=lambda client: client.models(), **options):
+    """The error of a client that gets these answers, and how often it asked."""
+    with scripted(*answers) as server, Client(server.address, **options) as client:
+        with pytest.raises(ClientError) as raised:
+            call(client)
+        return raised.value, len(server.asked)
+
+
+def speak(client):
+    return client.speak("voice", frames=FRAMES)
+
+
+def draw(client):
+    return list(client.draw("shapes", num=3))
+
+
+def drawn(side, declared_side):
+    """The line of an image that says that it has that side."""
+    file = io.BytesIO()
+    Image.new("1", (side, side)).save(file, "PNG")
+    png = base64.b64encode(file.getvalue()).decode()
+    line = {"picture": 0, "side": declared_side, "last": True, "png": png}
+    return 200, {}, json.dumps(line).encode() + b"\n"
 
 
 def free_port():
@@ -275,21 +290,28 @@ def test_a_seed_below_zero_is_refused_as_the_command_refuses_it(client):
         client.predict("shapes", inputs)
 
 
+@pytest.mark.parametrize("call", [Client.models, speak, draw])
 @pytest.mark.parametrize(
-    ("body", "call"),
+    "answer",
+    [(200, {"content-type": "text/html"}, b"<html>"), (404, {}, b"<html>"), (302, {}, b"")],
+)
+def test_what_is_no_server_of_models_is_refused(answer, call):
+    assert "is not a server of these models" in str(refusal(answer, call=call)[0])
+
+
+@pytest.mark.parametrize(
+    ("answer", "call"),
     [
-        (b'{"data": [NaN]}', lambda client: client.models()),
-        (b'{"sample_rate_hz": Infinity}', lambda client: client.spec("voice")),
-        (b'{"picture": 0, "side": NaN, "png": ""}', lambda client: next(client.draw("shapes"))),
+        ((200, {}, b'{"data": [NaN]}'), Client.models),
+        ((200, {}, b'{"sample_rate_hz": Infinity}'), lambda client: client.spec("voice")),
+        ((200, {}, b'{"picture": 0, "side": NaN, "png": ""}'), draw),
+        (drawn(10_000, 10_000), draw),  # measured before it is decoded
+        (drawn(10_000, 8), draw),
+        (drawn(8, 16), draw),
     ],
 )
-def test_an_answer_with_numbers_that_are_no_json_is_no_servers_of_models(body, call):
-    with (
-        Scripted((200, {}, body)) as server,
-        Client(server.address) as client,
-        pytest.raises(ClientError, match="is not a server of these models"),
-    ):
-        call(client)
+def test_an_answer_that_no_server_of_models_gives_is_refused(answer, call):
+    assert "is not a server of these models" in str(refusal(answer, call=call)[0])
 
 
 def test_a_model_json_that_is_none_is_an_error_of_the_protocol_over_grpc(tmp_path, monkeypatch):
@@ -335,15 +357,6 @@ def test_where_there_is_no_server_the_line_says_so(scheme):
     assert raised.value.code == "unreachable" and isinstance(raised.value, UserError)
 
 
-def test_what_is_no_server_of_models_is_refused():
-    page = (200, {"content-type": "text/html"}, b"<html>")
-    for answer in (page, (404, {}, b"<html>"), (302, {"location": "/"}, b"")):
-        with Scripted(answer) as server, Client(server.address) as client:
-            for call in (client.models, lambda: client.speak("voice", frames=FRAMES)):
-                with pytest.raises(ClientError, match="is not a server of these models"):
-                    call()
-
-
 @pytest.mark.parametrize(
     "address",
     [
@@ -385,24 +398,19 @@ def test_an_option_that_cannot_be_is_refused(options, words):
 
 @pytest.mark.parametrize("refusal", [BUSY, LIMITED])
 def test_a_busy_server_is_asked_again(refusal):
-    with Scripted(refusal, refusal, LISTED) as server, Client(server.address) as client:
+    with scripted(refusal, refusal, LISTED) as server, Client(server.address) as client:
         assert client.models() == [{"id": "voice"}]
         assert len(server.asked) == 3
 
 
 def test_after_the_last_retry_the_servers_words_are_raised():
-    with Scripted(BUSY) as server, Client(server.address, retries=2) as client:
-        with pytest.raises(ClientError, match=r"^The queue is full\.$") as raised:
-            client.models()
-        assert len(server.asked) == 3 and raised.value.code == "overloaded"
+    error, asked = refusal(BUSY, retries=2)
+    assert (str(error), error.code, asked) == ("The queue is full.", "overloaded", 3)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 500, 504])
 def test_what_will_not_change_is_not_asked_again(status):
-    with Scripted((status, {}, b'{"error": "No."}')) as server, Client(server.address) as client:
-        with pytest.raises(ClientError):
-            client.models()
-        assert len(server.asked) == 1
+    assert refusal((status, {}, b'{"error": "No."}'))[1] == 1
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
@@ -417,39 +425,10 @@ def test_a_server_that_comes_late_is_waited_for(kind, tmp_path):
     asking = threading.Thread(target=ask)
     asking.start()
     time.sleep(0.3)
-    with listening(kind, store, port):
+    runner = http_running if kind == "http" else grpc_running
+    with runner.Running(store) as running, Relay(running.port, at=port):
         asking.join(10)
     assert len(came) == 2
-
-
-@contextlib.contextmanager
-def listening(kind, store, port):
-    """A server at a given port: a relay of bytes to one at a port of its own."""
-    runner = http_running if kind == "http" else grpc_running
-    with (
-        runner.Running(store) as running,
-        socket.create_server(("127.0.0.1", port)) as front,
-        socket.create_connection(("127.0.0.1", running.port)) as back,
-    ):
-        near, _ = front.accept()
-        pumps = [threading.Thread(target=_pump, args=pair) for pair in ((near, back), (back, near))]
-        for pump in pumps:
-            pump.start()
-        try:
-            yield
-        finally:
-            for end in (near, back):
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-            for pump in pumps:
-                pump.join(5)
-            near.close()
-
-
-def _pump(source, sink):
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            sink.sendall(data)
 
 
 def test_a_pause_is_never_shorter_than_the_server_asked_for(monkeypatch):
@@ -480,7 +459,7 @@ def test_no_pause_goes_beyond_the_deadline(monkeypatch):
 def test_a_remote_server_is_asked_by_the_proxy_of_the_environment_and_the_own_never(
     address, monkeypatch
 ):
-    with Scripted(LISTED) as proxy, Scripted(LISTED) as own:
+    with scripted(LISTED) as proxy, scripted(LISTED) as own:
         port = own.address.rpartition(":")[2]
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
@@ -510,32 +489,15 @@ def slowly(part, seconds=0.05):
         time.sleep(seconds)
 
 
-def test_an_answer_that_drips_ends_at_the_deadline():
-    sound = {"content-type": "audio/L16;rate=16000"}
-    for headers, call in (
-        ({}, lambda client: client.models(timeout_seconds=0.4)),
-        (sound, lambda client: list(client.speak("voice", timeout_seconds=0.4))),
-    ):
-        with (
-            Scripted((200, headers, slowly(b"  "))) as server,
-            Client(server.address) as client,
-            pytest.raises(ClientError, match=r"within 0\.4 s"),
-        ):
-            call(client)
-
-
-def test_the_server_stops_at_the_clients_deadline(tmp_path):
-    with served("http", tmp_path) as (address, store), Client(address) as client:
-        control = store.controls["shapes", 1]
-        control.open.clear()
-        with pytest.raises(ClientError):
-            client.predict("shapes", {"seed": np.zeros(1, np.int64)}, timeout_seconds=0.2)
-        control.open.set()
+@pytest.mark.parametrize("call", [Client.models, lambda client: list(client.speak("voice"))])
+def test_an_answer_that_drips_ends_at_the_deadline(call):
+    answer = (200, {"content-type": "audio/L16;rate=16000"}, slowly(b"  "))
+    assert "within 0.4 s" in str(refusal(answer, call=call, timeout_seconds=0.4)[0])
 
 
 def test_a_stream_that_breaks_off_is_not_begun_again():
     answer = (200, {"content-type": "audio/L16;rate=16000"}, iter([b"\0\0\0"]))
-    with Scripted(answer, LISTED) as server, Client(server.address) as client:
+    with scripted(answer, LISTED) as server, Client(server.address) as client:
         speech = client.speak("voice")
         assert np.allclose(next(speech), 1 / 65535)
         with pytest.raises(ClientError, match="broke off") as raised:
@@ -543,29 +505,12 @@ def test_a_stream_that_breaks_off_is_not_begun_again():
         assert raised.value.code == "broken_off" and len(server.asked) == 1
 
 
-def test_images_that_stop_coming_are_missed():
-    ending = (200, {}, b'{"error": "The model failed."}\n')
-    for answer, words in ((ending, "^The model failed.$"), ((200, {}, b""), "0 of 3 images")):
-        with (
-            Scripted(answer) as server,
-            Client(server.address) as client,
-            pytest.raises(ClientError, match=words),
-        ):
-            list(client.draw("shapes", num=3))
-
-
-@pytest.mark.parametrize(("side", "declared_side"), [(10_000, 10_000), (10_000, 8), (8, 16)])
-def test_an_image_is_measured_before_it_is_decoded(side, declared_side):
-    file = io.BytesIO()
-    Image.new("1", (side, side)).save(file, "PNG")
-    png = base64.b64encode(file.getvalue()).decode()
-    line = json.dumps({"picture": 0, "side": declared_side, "last": True, "png": png}).encode()
-    with (
-        Scripted((200, {}, line + b"\n")) as server,
-        Client(server.address) as client,
-        pytest.raises(ClientError, match="not a server of these models"),
-    ):
-        list(client.draw("shapes"))
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [(b'{"error": "The model failed."}\n', "The model failed."), (b"", "0 of 3 images")],
+)
+def test_images_that_stop_coming_are_missed(body, words):
+    assert words in str(refusal((200, {}, body), call=draw)[0])
 
 
 def test_the_client_needs_no_tensorflow_and_nothing_of_the_server():

@@ -2,9 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -257,21 +254,6 @@ def test_a_student_in_bfloat16_is_near_and_streams_its_own_sound():
 
 
 ALONE = """
-    import sys
-    import numpy as np
-
-    class Without:
-        def find_spec(self, name, path=None, target=None):
-            floor = name.split(".")[0]
-            if floor in ("wavenet", "pixelcnn", "distill", "likelihoods"):
-                raise ImportError(name, name=floor)
-            allowed = ("replicator.runs.errors", "replicator.runs.lazy_exports")
-            if floor == "replicator" and not any(m.startswith(name) for m in allowed):
-                raise ImportError(name, name=floor)
-
-    sys.meta_path.insert(0, Without())
-    import serving
-
     bundle = serving.load(sys.argv[1])
     frames = np.load(sys.argv[2])
     chunks = list(bundle.stream(frames, seed=5, num=2))
@@ -284,20 +266,14 @@ ALONE = """
 
 
 @pytest.mark.slow
-def test_a_bundle_speaks_the_same_in_a_process_without_the_training_packages(tmp_path):
-    given = sound_of(DRAFT, 230)
-    np.save(tmp_path / "frames.npy", given["condition"])
-    words = [sys.executable, "-c", textwrap.dedent(ALONE), bundle_folder(DRAFT)]
-    words += [tmp_path / "frames.npy", tmp_path / "spoken.npz"]
-    done = subprocess.run(
-        list(map(str, words)), cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "Features of a recording need the package replicator.\n"
-    spoken, expected = (
-        np.load(tmp_path / "spoken.npz"),
-        model(DRAFT).generate(**given, seed=5, num=2),
-    )
+def test_a_bundle_speaks_the_same_in_a_process_without_the_training_packages(
+    tmp_path, without_training
+):
+    given, files = sound_of(DRAFT, 230), (tmp_path / "frames.npy", tmp_path / "spoken.npz")
+    np.save(files[0], given["condition"])
+    said = without_training(ALONE, bundle_folder(DRAFT), *files)
+    assert said == "Features of a recording need the package replicator.\n"
+    spoken, expected = np.load(files[1]), model(DRAFT).generate(**given, seed=5, num=2)
     assert_same(spoken["whole"], expected)
     assert_same(spoken["parts"], expected)
 

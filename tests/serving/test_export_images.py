@@ -390,11 +390,3 @@ def test_a_model_that_lacks_parts_is_not_exported(tmp_path, mistake):
     (path / "weights.npz").write_bytes((model_folder("multiscale") / "weights.npz").read_bytes())
     line = mistake("export", path, "--out", tmp_path / "name" / "1")
     assert line == "The run has not trained 4; it cannot draw."
-
-
-def test_help_of_export_needs_no_model(capsys):
-    assert onepass.main(["export", "--help"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("usage: onepass export ")
-    for word in ("--portable", "--bfloat16", "--buckets", "--batches", "--no-warm", "--bare"):
-        assert word in out

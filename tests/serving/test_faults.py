@@ -3,7 +3,6 @@
 import contextlib
 import json
 import signal
-import socket
 import threading
 
 import grpc
@@ -11,26 +10,9 @@ import pytest
 from fake_bundle import CHANNELS, HOP, FakeModelStore
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2_grpc
+from relay import Relay
 from serve_command import Command
-from serve_load import (
-    ANSWERED,
-    GRPC_PREDICT,
-    INFER,
-    LEFT,
-    REFUSED,
-    GrpcClient,
-    GrpcListener,
-    HttpClient,
-    HttpListener,
-    at_work,
-    method,
-    predict_request,
-    speak,
-    totals,
-    until,
-)
-
-from serving.engine.registry import HIDDEN_ERROR
+from serve_load import GRPC_PREDICT, INFER, method, predict_request, speak, until
 
 INFER_PATH = "/v2/models/voice/infer"
 TIMEOUT_SECONDS = 3
@@ -113,52 +95,12 @@ def test_a_listener_that_does_not_read_costs_little_and_loses_its_place(server, 
     assert server.memory_mib() - before < GROWTH_MIB
 
 
-class Stalled:
-    """A way to the gRPC side of a server that stands still after so many bytes."""
-
-    def __init__(self, command, size):
-        self._size, self._ends = size, []
-        self._server = command.grpc_address.rpartition(":")
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.stands_still = threading.Event()
-
-    def __enter__(self):
-        threading.Thread(target=self._begin, daemon=True).start()
-        return self
-
-    def _begin(self):
-        client, _ = self._listener.accept()
-        server = socket.create_connection((self._server[0], int(self._server[2])))
-        self._ends = [client, server]
-        threading.Thread(target=self._pass_on, args=(server, client), daemon=True).start()
-        self._pass_on(client, server, self._size)
-        self.stands_still.set()
-
-    @staticmethod
-    def _pass_on(one, other, left=float("inf")):
-        with contextlib.suppress(OSError):
-            while left > 0 and (data := one.recv(65536)):
-                other.sendall(data)
-                left -= len(data)
-
-    def cut(self):
-        """Ends both connections."""
-        for end in self._ends:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def __exit__(self, *exception):
-        self.cut()
-        for end in (*self._ends, self._listener):
-            end.close()
-
-
 def stall(server):
     """Six messages that stand still after 14 MB each, and then break off."""
     before, files = server.memory_mib(), server.count("fd")
     with contextlib.ExitStack() as stack:
-        ways = [stack.enter_context(Stalled(server, 14_000_000)) for _ in range(6)]
+        port = int(server.grpc_address.rpartition(":")[2])
+        ways = [stack.enter_context(Relay(port, most=14_000_000)) for _ in range(6)]
         channels = [stack.enter_context(grpc.insecure_channel(way.address)) for way in ways]
         methods = [channel.unary_unary(GRPC_PREDICT) for channel in channels]
         answers = [method.future(bytes(15 * 2**20), timeout=120) for method in methods]
@@ -191,57 +133,6 @@ def test_silent_connections_keep_nobody_out(server):
                 connection.sendall(b"POST /v1/models/voice:predict HTTP/1.1\r\nHo")
         assert server.asked("POST", INFER_PATH, INFER)[0] == 200
     until(lambda: server.count("fd") <= files + 5)
-
-
-def test_a_burst_of_forty_is_answered_or_learns_when_to_come_again(server):
-    clients = [HttpClient(server) for _ in range(20)] + [GrpcClient(server) for _ in range(20)]
-    with at_work(clients):
-        until(lambda: all(client.ended[ANSWERED] for client in clients))
-        until(lambda: totals(clients)[REFUSED])
-    assert totals(clients).keys() == {ANSWERED, REFUSED}
-
-
-def versions_of(command):
-    _, _, content = command.asked("GET", "/v1/models/voice")
-    found = json.loads(content)["model_version_status"]
-    return {
-        status["version"]: (status["state"], status["status"]["error_message"]) for status in found
-    }
-
-
-def test_reloads_under_load_of_both_protocols_are_no_error(fresh):
-    fresh.add(seconds=0.002, chunk_seconds=0.001)
-    with Command(fresh, "--max-streams", 8) as command:
-        clients = [HttpClient(command), HttpClient(command, keeps=False), HttpListener(command)]
-        clients += [GrpcClient(command), GrpcClient(command), GrpcListener(command)]
-        askers = [client for client in clients if "Listener" not in type(client).__name__]
-        with at_work(clients):
-            for version in (2, 3, 4):
-                fresh.add(version=version, seconds=0.002, chunk_seconds=0.001)
-                until(lambda v=version: all(v in client.versions for client in askers))
-        assert set().union(*(client.versions for client in askers)) == {1, 2, 3, 4}
-        assert totals(clients).keys() == {ANSWERED}
-        until(lambda: "unloaded model=voice version=3" in command.process.output())
-
-
-def test_a_broken_new_version_and_a_disk_that_vanishes_leave_the_old_one_serving(fresh):
-    fresh.add()
-    with Command(fresh) as command:
-        fresh.add(version=2, warm_fails=True)
-        until(lambda: versions_of(command).get("2") == ("END", HIDDEN_ERROR))
-        away = fresh.root.with_name("elsewhere")
-        clients = [HttpClient(command), GrpcClient(command)]
-        with at_work(clients):
-            until(lambda: all(1 in client.versions for client in clients))
-            fresh.root.rename(away)
-            until(lambda: "still served" in versions_of(command)["1"][1])
-            assert str(fresh.root) not in versions_of(command)["1"][1]
-            assert command.asked("GET", "/readyz")[0] == 200
-            away.rename(fresh.root)
-            fresh.add(version=3)
-            until(lambda: all(3 in client.versions for client in clients))
-        assert all(client.versions == {1, 3} for client in clients)
-        assert totals(clients).keys() == {ANSWERED}
 
 
 def test_all_that_was_accepted_is_answered_when_the_server_leaves(fresh):
@@ -282,17 +173,3 @@ def slowly(asked):
     """Messages that do not come."""
     asked.wait(30)
     yield from ()
-
-
-def test_clients_of_all_kinds_leave_nothing_behind(fresh):
-    fresh.add(seconds=0.001, chunk_seconds=0.001)
-    with Command(fresh, "--max-streams", 4) as command:
-        files, threads = command.count("fd"), command.count("task")
-        clients = [kind(command) for kind in (HttpClient, GrpcClient) for _ in range(4)]
-        clients += [HttpListener(command, hasty=True), GrpcListener(command, hasty=True)]
-        with at_work(clients):
-            until(lambda: all(sum(client.ended.values()) > 10 for client in clients))
-        assert {ANSWERED, LEFT} <= totals(clients).keys() <= {ANSWERED, LEFT, REFUSED}
-        command.wait_for(STREAMS.format("voice"), 0.0)
-        until(lambda: command.count("fd") <= files + 2)
-        assert command.count("task") <= threads + 16

@@ -1,21 +1,21 @@
 """TensorProto: what goes round comes back, and what lies is refused before it costs anything."""
 
+import re
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf import descriptor_pb2
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as some
 from tensorflow.core.framework import tensor_pb2
-from tensorflow_serving.apis import (
-    get_model_metadata_pb2,
-    get_model_status_pb2,
-    predict_pb2,
-)
+from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2, predict_pb2
 
 from serving.errors import InvalidInput, ServingError, TooLarge
+from serving.grpc import messages
 from serving.grpc.messages import message, method_types, pool
 from serving.grpc.tensors import DTYPES, decode, decode_all, encode
 
@@ -32,6 +32,11 @@ THEIRS = {
     "tensorflow.serving.GetModelStatusRequest": get_model_status_pb2.GetModelStatusRequest,
     "tensorflow.serving.GetModelStatusResponse": get_model_status_pb2.GetModelStatusResponse,
 }
+SIDES = some.integers(-(2**63), 2**63 - 1) | some.integers(-1, 9)
+FOLDER = Path(messages.__file__).parent / "protos"
+FILES = ("tensorflow.proto", "tensorflow/serving.proto", "inference.proto", "onepass.proto")
+NUMBERED = re.compile(r"^\s*(?!package|syntax|import)(?:[\w.<>, ]+ )?(\w+) = (\d+);", re.MULTILINE)
+METHOD = re.compile(r"^\s*rpc (\w+)", re.MULTILINE)
 
 
 def proto(dtype="DT_FLOAT", shape=(), **fields):
@@ -204,7 +209,6 @@ def test_every_service_has_the_methods_of_tensorflows():
             assert response.DESCRIPTOR.full_name == methods[name].output_type.full_name
 
 
-SIDES = some.integers(-(2**63), 2**63 - 1) | some.integers(-1, 9)
 PROTOS = some.builds(
     lambda dtype, shape, content, fields: proto(dtype, shape, tensor_content=content, **fields),
     some.integers(-1, 30),
@@ -233,3 +237,27 @@ def test_any_tensor_is_an_array_within_the_limit_or_an_error_in_words(made):
     else:
         assert array.nbytes <= MIB
         assert list(array.shape) == [dim.size for dim in made.tensor_shape.dim]
+
+
+def described(name):
+    file = descriptor_pb2.FileDescriptorProto()
+    pool().FindFileByName(name).CopyToProto(file)
+    return file
+
+
+def numbered(file):
+    """`(name, number)` of every field and every value of an enumeration, maps' entries aside."""
+    found = [(value.name, value.number) for enum in file.enum_type for value in enum.value]
+    inside = [m for m in getattr(file, "message_type", ()) or file.nested_type]
+    for kind in inside:
+        if not kind.options.map_entry:
+            found += [(field.name, field.number) for field in kind.field] + numbered(kind)
+    return found
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_field_and_method_has_its_name_and_number(name):
+    text, file = (FOLDER / name).read_text(encoding="utf-8"), described(name)
+    assert sorted(numbered(file)) == sorted((n, int(k)) for n, k in NUMBERED.findall(text))
+    methods = [method.name for service in file.service for method in service.method]
+    assert sorted(methods) == sorted(METHOD.findall(text))

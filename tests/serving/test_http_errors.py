@@ -1,13 +1,12 @@
 """Errors over HTTP: worded as each protocol words them, and never with anything of the insides."""
 
-import asyncio
 import contextlib
 import http.client
 import json
 
 import numpy as np
 import pytest
-from http_running import Running, ask, settings_of, store
+from http_running import ask, settings_of
 
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
@@ -15,11 +14,6 @@ from serving.observability.metrics import Metrics
 
 PREDICT = "/v1/models/shapes:predict"
 SECRET = "secret detail"
-
-
-@pytest.fixture
-def models(tmp_path):
-    return store(tmp_path)
 
 
 def frames_of(seed):
@@ -60,17 +54,16 @@ def test_a_broken_endpoint_gives_500_and_no_details(models, monkeypatch, caplog)
     assert SECRET in caplog.text
 
 
-def test_running_out_of_memory_is_not_the_end(models, monkeypatch):
+def test_running_out_of_memory_is_not_the_end(running, monkeypatch):
     def greedy(*arguments):
         raise MemoryError
 
-    with Running(models) as running:
-        with monkeypatch.context() as patch:
-            patch.setattr("serving.http.tensorflow_rest.json_model", greedy)
-            response = running.client.post(PREDICT, json={})
-        assert response.status_code == 503
-        assert "retry-after" in response.headers
-        assert running.client.post(PREDICT, json={"instances": [{}]}).status_code == 200
+    with monkeypatch.context() as patch:
+        patch.setattr("serving.http.tensorflow_rest.json_model", greedy)
+        response = running.client.post(PREDICT, json={})
+    assert response.status_code == 503
+    assert "retry-after" in response.headers
+    assert running.client.post(PREDICT, json={"instances": [{}]}).status_code == 200
 
 
 NAMES = (
@@ -92,18 +85,18 @@ def statuses(running, paths):
             yield path, response.status
 
 
-@pytest.mark.parametrize("place", ["/v1/models/", "/v2/models/"])
-def test_names_that_are_no_models_are_not_found(models, place):
+@pytest.mark.parametrize(
+    "place", ["/v1/models/", "/v2/models/", "/page/", "/v1/models/voice/versions/"]
+)
+def test_names_that_are_no_models_are_not_found(running, place):
     ends = ("", "/metadata", "/ready", "/examples")
     paths = [f"{place}{name}{end}" for name in NAMES for end in ends]
-    with Running(models) as running:
-        assert [found for found in statuses(running, paths) if found[1] != 404] == []
+    assert [found for found in statuses(running, paths) if found[1] != 404] == []
 
 
-def test_no_path_leads_to_a_file(models):
+def test_no_path_leads_to_a_file(running):
     paths = ["/page/../server.py", "/page/%2e%2e%2fserver.py", "/..%2f..%2fetc%2fpasswd"]
-    with Running(models) as running:
-        assert [status for _, status in statuses(running, paths)] == [404] * 3
+    assert [status for _, status in statuses(running, paths)] == [404] * 3
 
 
 @pytest.mark.parametrize(
@@ -136,19 +129,17 @@ def test_a_head_has_no_body(models):
     assert (response.status_code, response.content) == (404, b"")
 
 
-def test_errors_keep_a_connection_that_was_read_to_its_end(models):
-    with Running(models) as running:
-        for _ in range(3):
-            assert running.client.post(PREDICT, content=b"{").status_code == 400
-        assert len(running.client._transport._pool.connections) == 1
+def test_errors_keep_a_connection_that_was_read_to_its_end(running):
+    for _ in range(3):
+        assert running.client.post(PREDICT, content=b"{").status_code == 400
+    assert len(running.client._transport._pool.connections) == 1
 
 
-def test_requests_are_counted_by_model_protocol_and_outcome(models):
-    with Running(models) as running:
-        running.client.post(PREDICT, json={"instances": [{}]})
-        running.client.post(PREDICT, content=b"{")
-        running.client.get("/v2/models/unheard-of")
-        text = running.client.get("/monitoring/prometheus/metrics").text
+def test_requests_are_counted_by_model_protocol_and_outcome(running):
+    running.client.post(PREDICT, json={"instances": [{}]})
+    running.client.post(PREDICT, content=b"{")
+    running.client.get("/v2/models/unheard-of")
+    text = running.client.get("/monitoring/prometheus/metrics").text
     rest = 'onepass_requests_total{model="shapes",protocol="tensorflow-rest",status='
     assert rest + '"ok"} 1.0' in text
     assert rest + '"invalid_input"} 1.0' in text
@@ -166,7 +157,7 @@ def test_a_log_line_has_the_id_and_not_the_body(models, caplog):
     assert "nobody" not in caplog.text and SECRET not in str(lines[0].__dict__)
 
 
-def test_a_web_socket_is_refused(models):
+async def test_a_web_socket_is_refused(models):
     sent = []
 
     async def note(message):
@@ -174,7 +165,7 @@ def test_a_web_socket_is_refused(models):
 
     settings = settings_of()
     app = make_app(ModelRegistry(models.root, settings, models.load), settings, Metrics())
-    asyncio.run(app({"type": "websocket", "path": "/", "headers": []}, None, note))
+    await app({"type": "websocket", "path": "/", "headers": []}, None, note)
     assert [message["type"] for message in sent] == ["websocket.close"]
 
 
@@ -190,14 +181,13 @@ def test_a_web_socket_is_refused(models):
         b"GET /" + b"a" * 10**6 + b" HTTP/1.1\r\n\r\n",
     ],
 )
-def test_what_is_no_http_does_no_harm(models, junk):
-    with Running(models) as running:
-        ignored = contextlib.suppress(TimeoutError, ConnectionError)
-        with running.connection() as connection, ignored:
-            connection.settimeout(0.3)
-            connection.sendall(junk)
-            assert b"Traceback" not in connection.recv(65536)
-        assert running.client.get("/healthz").status_code == 200
+def test_what_is_no_http_does_no_harm(running, junk):
+    ignored = contextlib.suppress(TimeoutError, ConnectionError)
+    with running.connection() as connection, ignored:
+        connection.settimeout(0.3)
+        connection.sendall(junk)
+        assert b"Traceback" not in connection.recv(65536)
+    assert running.client.get("/healthz").status_code == 200
 
 
 def test_outputs_that_are_not_finite_are_still_json(models, monkeypatch):

@@ -9,9 +9,9 @@ import pytest
 
 from serving.bundles.signature import Signature, TensorInfo
 from serving.errors import InvalidInput
-from serving.http.binary_tensors import read_inputs, split, written
 from serving.http.fields import MAX_LISTS, json_object
 from serving.http.json_tensors import from_columns, from_rows, json_tensor
+from serving.http.v2 import read_inputs, split, written
 
 F32 = TensorInfo(np.dtype(np.float32), (None, None, 3))
 I32 = TensorInfo(np.dtype(np.int32), (None,), default=0)

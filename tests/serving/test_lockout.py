@@ -1,35 +1,25 @@
 """Clients that keep connections, calls or bodies without using them; what each is refused by.
 
 How many connections an address has, and how slowly it may send, is for the proxy in front to limit:
-tests/serving/test_machine_files.py asks a real nginx.
+tests/serving/test_deployment_files.py asks a real nginx.
 """
 
 import contextlib
 import http.client
-import json
 import socket
 import threading
 
 import grpc
 import grpc_running
 import http_running
-import pytest
-from fake_bundle import CHANNELS
 from serve_load import GRPC_PREDICT, INFER, predict, predict_request, until
 
-from serving.engine.auth import TokenAuth
-from serving.errors import Unauthorized
 from serving.http.request_bodies import BODIES_AT_ONCE
 
 TOKEN = "a token of enough letters"
 INFER_PATH = "/v2/models/voice/infer"
 CHECK = "/grpc.health.v1.Health/Check"
 PLACES = 8
-
-
-@pytest.fixture
-def models(tmp_path):
-    return http_running.store(tmp_path)
 
 
 def asked(running, method="POST", path=INFER_PATH, body=INFER, **headers):
@@ -141,16 +131,6 @@ def test_a_probe_that_says_nothing_is_given_up_before_the_deadline(models, monke
         assert silent.statuses() == ["DEADLINE_EXCEEDED"]
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/", CHECK])
-def test_open_paths_need_no_token_and_others_the_right_one(path):
-    auth = TokenAuth(TOKEN)
-    for given in (b"", b"Bearer wrong", b"Bearer " + TOKEN.encode()):
-        auth.check(path, given)
-    auth.check("/v2", b"Bearer " + TOKEN.encode())
-    with pytest.raises(Unauthorized):
-        auth.check("/v2", b"Bearer wrong")
-
-
 def test_log_lines_name_the_client(models, caplog):
     caplog.set_level("INFO", "serving")
     with (
@@ -171,21 +151,3 @@ def test_log_lines_name_the_client(models, caplog):
         if "client" in r.fields
     }
     assert clients["GET /v2"] == "127.0.0.7" and clients["answered"] == "127.0.0.1"
-
-
-def test_a_client_that_has_left_ends_its_work(models):
-    control = models.controls["voice", 1]
-    control.open.clear()
-    head = f"POST {INFER_PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(INFER)}\r\n\r\n"
-    with http_running.Running(models) as running:
-        with sockets(running, 2, (head + INFER).encode()):
-            until(lambda: running.registry.get("voice")._active == 2)
-        until(lambda: b'status="cancelled"} 2.0' in running.metrics.render()[0])
-        control.open.set()
-    assert len(control.calls) == 1
-
-
-def test_frames_of_a_request_are_counted_before_they_are_read(models):
-    values = json.dumps({"frames": [[0] * CHANNELS] * 140_000})
-    answer = http_running.ask(models, "POST", "/v1/models/voice:speak", content=values)
-    assert answer.status_code == 400 and "at most" in answer.json()["error"]

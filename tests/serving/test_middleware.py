@@ -5,18 +5,13 @@ import gzip
 import time
 
 import pytest
-from http_running import Running, ask, store
+from http_running import Running, ask
 
 TOKEN = "a token of some length"
 PREDICT = "/v1/models/shapes:predict"
 SMALL = {"max_body_mib": 0.01}
 LIMIT = int(0.01 * 2**20)
 UPLOAD = f"POST {PREDICT} HTTP/1.1\nHost: localhost\nContent-Length: {{}}\n\n"
-
-
-@pytest.fixture
-def models(tmp_path):
-    return store(tmp_path)
 
 
 @pytest.fixture
@@ -63,14 +58,6 @@ def test_a_content_length_that_is_no_number_is_refused(models, length):
     assert response.status_code == 400
 
 
-@pytest.mark.parametrize("length", [70_000, 300_000, 3_000_000])
-def test_a_body_larger_than_any_head_is_read(models, length):
-    body = b'{"instances": [{"label": 1}]}'.ljust(length)
-    with Running(models) as running:
-        answers = [running.client.post(PREDICT, content=body) for _ in range(5)]
-    assert [answer.status_code for answer in answers] == [200] * 5
-
-
 def test_what_requests_held_is_given_back(models):
     with Running(models, **SMALL) as running:
         for _ in range(48):
@@ -78,7 +65,7 @@ def test_what_requests_held_is_given_back(models):
             assert running.client.post(PREDICT, content=iter([b" " * LIMIT] * 2)).status_code == 413
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "GZIP", "gzip, identity"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "GZIP", "gzip, identity"])
 def test_a_compressed_body_is_refused_unread(models, encoding):
     bomb = gzip.compress(b" " * 10**7)
     headers = {"content-encoding": encoding}
@@ -103,15 +90,14 @@ def test_a_body_that_never_ends_is_given_up(models):
         assert connection.recv(65536).startswith(b"HTTP/1.1 408")
 
 
-def test_a_body_whose_sender_leaves_is_forgotten(models):
-    with Running(models) as running:
-        with running.connection() as connection:
-            head(connection, UPLOAD.format(100))
-            connection.sendall(b'{"instances"')
-        deadline = time.monotonic() + 5
-        while b'status="cancelled"} 1.0' not in running.metrics.render()[0]:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+def test_a_body_whose_sender_leaves_is_forgotten(running):
+    with running.connection() as connection:
+        head(connection, UPLOAD.format(100))
+        connection.sendall(b'{"instances"')
+    deadline = time.monotonic() + 5
+    while b'status="cancelled"} 1.0' not in running.metrics.render()[0]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +159,7 @@ def test_a_token_given_in_the_address_is_none(models, with_token):
         ("[::1]:8500", 200),
         ("evil.example", 421),
         ("localhost.evil.example", 421),
+        ("voice.localhost", 421),
         ("127.0.0.1.evil.example", 421),
         ("10.0.0.1", 421),
         ("", 400),

@@ -6,7 +6,7 @@ import shutil
 import threading
 
 import pytest
-from http_running import AnyVoice, Running, ask, settings_of, store
+from http_running import AnyVoice, Running, ask, settings_of
 from starlette.testclient import TestClient
 
 import speech
@@ -19,11 +19,6 @@ from serving.observability.metrics import Metrics
 from speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spoken_length, text_parts
 
 
-@pytest.fixture
-def models(tmp_path):
-    return store(tmp_path)
-
-
 def listed(answer):
     assert answer.status_code == 200, answer.text
     return {model["id"]: model for model in answer.json()["data"]}
@@ -33,23 +28,21 @@ def listed(answer):
     "broken",
     [{"quality": {"steps": 2**70}}, {"size": 2**64}, {"serving": {}}, {"quality": float("nan")}],
 )
-def test_one_broken_model_does_not_hide_the_others(models, broken):
-    with Running(models) as running:
-        running.registry.get("shapes").spec.update(broken)
-        running.registry.get("voice").spec.update(broken)
-        running.registry.get("shapes").spec.update(serving={"allowed_batches": [1]})
-        found = listed(running.client.get("/v1/models"))
-        assert running.client.get("/v1/models/voice").json()["id"] == "voice"
+def test_one_broken_model_does_not_hide_the_others(running, broken):
+    running.registry.get("shapes").spec.update(broken)
+    running.registry.get("voice").spec.update(broken)
+    running.registry.get("shapes").spec.update(serving={"allowed_batches": [1]})
+    found = listed(running.client.get("/v1/models"))
+    assert running.client.get("/v1/models/voice").json()["id"] == "voice"
     assert found.keys() == {"voice", "shapes"}
     assert found["voice"]["versions"] == [{"version": 1, "state": "AVAILABLE"}]
 
 
-def test_a_model_that_goes_away_meanwhile_is_left_out(models, monkeypatch):
-    with Running(models) as running:
-        monkeypatch.setattr(running.registry, "names", lambda: ["gone", "shapes", "voice"])
-        known = running.registry._version_sets
-        monkeypatch.setattr(running.registry, "_version_set", versions_of(known))
-        assert listed(running.client.get("/v1/models")).keys() == {"shapes", "voice"}
+def test_a_model_that_goes_away_meanwhile_is_left_out(running, monkeypatch):
+    monkeypatch.setattr(running.registry, "names", lambda: ["gone", "shapes", "voice"])
+    known = running.registry._version_sets
+    monkeypatch.setattr(running.registry, "_version_set", versions_of(known))
+    assert listed(running.client.get("/v1/models")).keys() == {"shapes", "voice"}
 
 
 def versions_of(known):
@@ -159,7 +152,7 @@ def test_json_is_measured_before_it_is_read(models, path, field, monkeypatch):
 @pytest.mark.parametrize(
     "path", ["/v1/models/shapes:draw", "/v1/images/generations", "/v1/audio/speech"]
 )
-def test_long_json_is_read_beside_the_event_loop(models, path, monkeypatch):
+def test_long_json_is_read_in_a_thread(running, path, monkeypatch):
     threads = []
     for module in ("draw", "openai_images", "openai_speech"):
 
@@ -168,6 +161,5 @@ def test_long_json_is_read_beside_the_event_loop(models, path, monkeypatch):
             return json_model(body, model)
 
         monkeypatch.setattr(f"serving.http.{module}.json_model", read)
-    with Running(models) as running:
-        running.client.post(path, content=b"{}".ljust(100_000))
-        assert threads and threads[0] is not running._thread
+    running.client.post(path, content=b"{}".ljust(100_000))
+    assert threads and threads[0] is not running._thread

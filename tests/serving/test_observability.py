@@ -1,15 +1,20 @@
 """What the server tells of itself: logs, metrics, traces."""
 
 import asyncio
+import contextlib
 import contextvars
+import http.client
 import http.server
 import io
 import json
 import logging
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import threading
+import time
 import types
 
 import numpy as np
@@ -18,6 +23,7 @@ from fake_bundle import FakeModelStore, FakeSound
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from processes import ROOT
 from registries import running
 
 from serving.engine.registry import MISSED_SCANS
@@ -28,6 +34,8 @@ from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
 FRAMES = {"frames": np.ones([5, 3, 3], np.float32), "num_frames": np.full([5], 3, np.int32)}
+READY = re.compile(r"at http://127\.0\.0\.1:(\d+)")
+REQUESTS = 1000  # whose lines are more than a pipe holds
 
 
 @pytest.fixture
@@ -85,17 +93,13 @@ def test_an_id_that_is_no_short_word_is_replaced(given):
     assert re.fullmatch("[0-9a-f]{16}", first) and first != second
 
 
-def test_a_failure_in_the_model_is_in_the_log_with_the_id_of_its_request(configure_log):
+async def test_a_failure_in_the_model_is_in_the_log_with_the_id_of_its_request(configure_log):
     written = configure_log("json")
     bundle = FakeSound()
     bundle.control.fails_on = 0
-
-    async def run():
-        logs.begin_request("the-bad-one")
-        with pytest.raises(Exception, match="see the server's log"):
-            await ServedModel(bundle, Settings()).predict(FRAMES)
-
-    asyncio.run(run())
+    logs.begin_request("the-bad-one")
+    with pytest.raises(Exception, match="see the server's log"):
+        await ServedModel(bundle, Settings()).predict(FRAMES)
     lines = [json.loads(line) for line in written.getvalue().splitlines()]
     assert [line["request"] for line in lines] == ["the-bad-one"]
     assert "secret detail" in lines[0]["exception"]
@@ -113,21 +117,17 @@ def value(metrics, name, **labels):
     return metrics.registry.get_sample_value(name, labels)
 
 
-def test_what_a_model_does_is_counted():
+async def test_what_a_model_does_is_counted():
     bundle, metrics = FakeSound("voice"), Metrics()
-
-    async def run():
-        served = ServedModel(bundle, Settings(), metrics)
-        await served.predict(FRAMES)
-        stream = served.stream(np.zeros([200, 3], np.float32))
-        await anext(stream)
-        assert value(metrics, "onepass_streams", model="voice") == 1
-        await stream.aclose()
-        async with asyncio.timeout(5):
-            while served.is_busy:
-                await asyncio.sleep(0.001)
-
-    asyncio.run(run())
+    served = ServedModel(bundle, Settings(), metrics)
+    await served.predict(FRAMES)
+    stream = served.stream(np.zeros([200, 3], np.float32))
+    await anext(stream)
+    assert value(metrics, "onepass_streams", model="voice") == 1
+    await stream.aclose()
+    async with asyncio.timeout(5):
+        while served.is_busy:
+            await asyncio.sleep(0.001)
     assert bundle.control.rows == [4, 1]
     assert value(metrics, "onepass_batch_rows_sum", model="voice") == 5
     assert value(metrics, "onepass_call_seconds_count", model="voice") == 2
@@ -136,26 +136,23 @@ def test_what_a_model_does_is_counted():
         assert value(metrics, gauge, model="voice") == 0
 
 
-def test_a_version_that_is_no_longer_served_is_no_longer_shown(tmp_path):
+async def test_a_version_that_is_no_longer_served_is_no_longer_shown(tmp_path):
     store, metrics = FakeModelStore(tmp_path), Metrics()
     store.add(version=1)
 
     def shown():
         return re.findall(rb'onepass_model_version{model="voice"} (.*)', metrics.render()[0])
 
-    async def run():
-        async with running(store, metrics) as registry:
-            assert shown() == [b"1.0"]
-            store.add(version=2)
+    async with running(store, metrics) as registry:
+        assert shown() == [b"1.0"]
+        store.add(version=2)
+        await registry.rescan()
+        assert shown() == [b"2.0"]
+        store.add("other")  # a folder without any model could be a disk that is not there
+        shutil.rmtree(tmp_path / "voice")
+        for _ in range(MISSED_SCANS):
             await registry.rescan()
-            assert shown() == [b"2.0"]
-            store.add("other")  # a folder without any model could be a disk that is not there
-            shutil.rmtree(tmp_path / "voice")
-            for _ in range(MISSED_SCANS):
-                await registry.rescan()
-            assert shown() == []
-
-    asyncio.run(run())
+        assert shown() == []
 
 
 def test_names_that_clients_invent_become_no_labels():
@@ -207,15 +204,11 @@ def spans():
     traces.configure()
 
 
-def test_a_prediction_is_a_span_in_the_trace_of_its_client(spans):
+async def test_a_prediction_is_a_span_in_the_trace_of_its_client(spans):
     trace_id = "0af7651916cd43dd8448eb211c80319c"
-
-    async def run():
-        headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
-        with traces.span("request", headers):
-            await ServedModel(FakeSound("voice"), Settings()).predict(FRAMES)
-
-    asyncio.run(run())
+    headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
+    with traces.span("request", headers):
+        await ServedModel(FakeSound("voice"), Settings()).predict(FRAMES)
     predict, request = spans.get_finished_spans()
     assert (predict.name, request.name) == ("predict", "request")
     assert predict.parent.span_id == request.context.span_id
@@ -223,12 +216,9 @@ def test_a_prediction_is_a_span_in_the_trace_of_its_client(spans):
     assert predict.attributes["model"] == "voice"
 
 
-def test_a_failed_span_says_that_and_nothing_of_why(spans):
-    async def run():
-        with pytest.raises(InvalidInput):
-            await ServedModel(FakeSound(), Settings()).predict({"secret": [1]})
-
-    asyncio.run(run())
+async def test_a_failed_span_says_that_and_nothing_of_why(spans):
+    with pytest.raises(InvalidInput):
+        await ServedModel(FakeSound(), Settings()).predict({"secret": [1]})
     (span,) = spans.get_finished_spans()
     assert not span.status.is_ok and span.events == ()
     assert "secret" not in str(span.to_json())
@@ -277,3 +267,74 @@ def test_without_being_asked_for_nothing_is_traced(monkeypatch):
     assert traces.configure() is False
     with traces.span("anything", {"traceparent": "nonsense"}):
         pass
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A server whose stderr is a pipe that nobody reads, and its port."""
+    store = FakeModelStore(tmp_path / "models")
+    store.add()
+    script = str(ROOT / "tests" / "served_process.py")
+    words = [script, str(store.root), "--port", "0", "--grpc-port", "0"]
+    with subprocess.Popen(
+        [sys.executable, *words],
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        port = READY.search(process.stdout.readline())[1]
+        yield process, int(port)
+        process.kill()
+
+
+def test_a_reader_of_the_log_that_hangs_stops_neither_answers_nor_the_end(server):
+    process, port = server
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    with contextlib.closing(connection):
+        for _ in range(REQUESTS):
+            connection.request("GET", "/v2", headers={"x-request-id": "a" * 64})
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == 200
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+
+
+class Gate(io.StringIO):
+    """A stream that takes nothing until it is opened."""
+
+    def __init__(self):
+        super().__init__()
+        self.opened, self.asked = threading.Event(), threading.Event()
+
+    def write(self, text):
+        self.asked.set()
+        self.opened.wait(20)
+        return super().write(text)
+
+
+def test_lines_that_nobody_reads_are_lost_and_counted(monkeypatch):
+    monkeypatch.setattr(logs, "MAX_LINES", 3)
+    gate, lost = Gate(), []
+    handler = logs.BackgroundHandler(gate, lambda: lost.append(True))
+    logger = logging.Logger("test")
+    logger.addHandler(handler)
+    logger.warning("first")
+    assert gate.asked.wait(10)  # it is being written
+    for number in range(10):
+        logger.warning("line %d", number)
+    assert len(lost) == 7
+    assert not handler.write_all(0.01)
+    gate.opened.set()
+    end = time.monotonic() + 10
+    while "line 2" not in gate.getvalue():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert gate.getvalue().splitlines() == [
+        "first",
+        "7 lines of this log were lost",
+        "line 0",
+        "line 1",
+        "line 2",
+    ]

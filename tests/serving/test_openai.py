@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 from fake_bundle import CHANNELS, HOP, RATE
-from http_running import Running, ask, speak_text_with, store
+from http_running import Running, ask, speak_text_with
 from PIL import Image
 
 import speech
@@ -35,17 +35,6 @@ def front_end(monkeypatch):
 
     speak_text_with(monkeypatch, text_frames)
     return spoken
-
-
-@pytest.fixture
-def models(tmp_path):
-    return store(tmp_path)
-
-
-@pytest.fixture
-def running(models):
-    with Running(models) as running:
-        yield running
 
 
 @pytest.fixture

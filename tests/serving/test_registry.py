@@ -10,32 +10,18 @@ import weakref
 import numpy as np
 import pytest
 from fake_bundle import HOP, FakeImages, FakeModelStore, FakeSound, info
-from registries import running
+from registries import running, until
 
 from replicator.runs.errors import UserError
 from serving.bundles.signature import Signature
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import scan
-from serving.engine.version_set import VersionStatus
 from serving.errors import DeadlineExceeded, InvalidInput, NotFound, NotReady, TooLarge
 from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
 FRAMES = {"frames": np.ones([1, 3, 3], np.float32), "num_frames": np.array([3], np.int32)}
-
-
-@pytest.fixture
-def store(tmp_path):
-    root = tmp_path / "models"
-    root.mkdir()
-    return FakeModelStore(root)
-
-
-async def until(condition):
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def states(registry, name="voice"):
@@ -54,70 +40,58 @@ async def ask(registry, seed=0):
     return served.version
 
 
-def test_the_highest_version_of_every_model_is_served_warm(store):
+async def test_the_highest_version_of_every_model_is_served_warm(store):
     controls = [store.add(version=n) for n in (1, 9, 10)]
     store.add("digits", 3, FakeImages)
-
-    async def run():
-        async with running(store) as registry:
-            assert registry.names() == ["digits", "voice"]
-            assert [registry.get(name).version for name in registry.names()] == [3, 10]
-            assert states(registry) == {1: "END", 9: "END", 10: "AVAILABLE"}
-            assert await ask(registry) == 10
-
-    asyncio.run(run())
+    async with running(store) as registry:
+        assert registry.names() == ["digits", "voice"]
+        assert [registry.get(name).version for name in registry.names()] == [3, 10]
+        assert states(registry) == {1: "END", 9: "END", 10: "AVAILABLE"}
+        assert await ask(registry) == 10
     assert [control.warmed for control in controls] == [0, 0, 1]
 
 
-def test_only_that_very_version_or_the_best_is_given(store):
+async def test_only_that_very_version_or_the_best_is_given(store):
     store.add(version=1)
     store.add(version=2)
-
-    async def run():
-        async with running(store) as registry:
-            assert registry.get("voice", 2) is registry.get("voice")
-            for words in (("voice", 1), ("voice", 7), ("nobody",), ("../voice",), ("",)):
-                with pytest.raises(NotFound):
-                    registry.get(*words)
+    async with running(store) as registry:
+        assert registry.get("voice", 2) is registry.get("voice")
+        for words in (("voice", 1), ("voice", 7), ("nobody",), ("../voice",), ("",)):
             with pytest.raises(NotFound):
-                registry.versions("nobody")
+                registry.get(*words)
+        with pytest.raises(NotFound):
+            registry.versions("nobody")
 
-    asyncio.run(run())
 
-
-def test_a_model_is_not_ready_before_it_is_warm(store):
+async def test_a_model_is_not_ready_before_it_is_warm(store):
     control = store.add()
     control.warm_open.clear()
-
-    async def run():
-        registry = ModelRegistry(store.root, Settings(poll_seconds=1000.0), store.load)
-        assert not registry.ready
-        await registry.start()
-        assert not registry.ready and states(registry) == {1: "LOADING"}
-        with pytest.raises(NotReady, match="is being loaded"):
-            registry.get("voice")
-        control.warm_open.set()
-        await registry.initial_load_done()
-        assert registry.ready and states(registry) == {1: "AVAILABLE"}
-        await registry.stop(1.0)
-        assert not registry.ready
-
-    asyncio.run(run())
+    registry = ModelRegistry(store.root, Settings(poll_seconds=1000.0), store.load)
+    assert not registry.ready
+    await registry.start()
+    assert not registry.ready and states(registry) == {1: "LOADING"}
+    with pytest.raises(NotReady, match="is being loaded"):
+        registry.get("voice")
+    control.warm_open.set()
+    await registry.initial_load_done()
+    assert registry.ready and states(registry) == {1: "AVAILABLE"}
+    await registry.stop(1.0)
+    assert not registry.ready
 
 
-def test_an_empty_folder_is_ready_and_a_folder_of_broken_models_is_not(store):
+async def test_an_empty_folder_is_ready_and_a_folder_of_broken_models_is_not(store):
     async def is_ready():
         async with running(store) as registry:
             return registry.ready
 
-    assert asyncio.run(is_ready())
+    assert await is_ready()
     store.add(load_fails=True)
-    assert not asyncio.run(is_ready())
+    assert not (await is_ready())
     store.add("other")
-    assert asyncio.run(is_ready())
+    assert await is_ready()
 
 
-def test_reloads_under_load_leave_no_gap_and_no_error(store):
+async def test_reloads_under_load_leave_no_gap_and_no_error(store):
     store.add(version=1, seconds=0.002)
     stop, seen = threading.Event(), []
 
@@ -125,87 +99,72 @@ def test_reloads_under_load_leave_no_gap_and_no_error(store):
         while not stop.is_set():
             seen.append(await ask(registry, number))
 
-    async def run():
-        async with running(store) as registry:
-            clients = [asyncio.create_task(client(registry, n)) for n in range(8)]
-            for version in (2, 3, 4):
-                store.add(version=version, seconds=0.002)
-                await registry.rescan()
-                await until(lambda version=version: seen.count(version) > 16)
-                assert states(registry)[version] == "AVAILABLE"
-            stop.set()
-            await asyncio.gather(*clients)
-
-    asyncio.run(run())
+    async with running(store) as registry:
+        clients = [asyncio.create_task(client(registry, n)) for n in range(8)]
+        for version in (2, 3, 4):
+            store.add(version=version, seconds=0.002)
+            await registry.rescan()
+            await until(lambda version=version: seen.count(version) > 16)
+            assert states(registry)[version] == "AVAILABLE"
+        stop.set()
+        await asyncio.gather(*clients)
     assert seen[0] == 1
     assert set(seen) == {1, 2, 3, 4} and len(seen) > 50
     newest = list(itertools.accumulate(seen, max))
     assert all(top - version <= 1 for top, version in zip(newest, seen, strict=True))
 
 
-def test_the_old_version_serves_until_the_new_one_is_warm(store):
+async def test_the_old_version_serves_until_the_new_one_is_warm(store):
     store.add(version=1)
-
-    async def run():
-        async with running(store) as registry:
-            new = store.add(version=2)
-            new.warm_open.clear()
-            looking = asyncio.create_task(registry.rescan())
-            await until(lambda: states(registry).get(2) == "LOADING")
-            assert await ask(registry) == 1
-            with pytest.raises(NotReady):
-                registry.get("voice", 2)
-            new.warm_open.set()
-            await looking
-            assert await ask(registry) == 2
-
-    asyncio.run(run())
+    async with running(store) as registry:
+        new = store.add(version=2)
+        new.warm_open.clear()
+        looking = asyncio.create_task(registry.rescan())
+        await until(lambda: states(registry).get(2) == "LOADING")
+        assert await ask(registry) == 1
+        with pytest.raises(NotReady):
+            registry.get("voice", 2)
+        new.warm_open.set()
+        await looking
+        assert await ask(registry) == 2
 
 
-def test_an_old_version_answers_what_it_began_and_is_let_go_then(store):
+async def test_an_old_version_answers_what_it_began_and_is_let_go_then(store):
     old = store.add(version=1)
-
-    async def run():
-        async with running(store) as registry:
-            old.open.clear()
-            asked = asyncio.create_task(ask(registry))
-            await until(old.entered.is_set)
-            late = registry.get("voice")  # taken, but not asked yet
-            gone = weakref.ref(late.bundle)
-            store.add(version=2)
-            looking = asyncio.create_task(registry.rescan())
-            await until(lambda: registry.get("voice").version == 2)
-            assert states(registry)[1] == "UNLOADING"
-            assert registry.get("voice", 1) is late
-            old.open.set()
-            assert await asked == 1
-            await looking
-            assert states(registry) == {1: "END", 2: "AVAILABLE"}
-            assert (await late.predict(FRAMES))["sound"].shape == (1, 3 * HOP)
-            del late, asked
-            gc.collect()
-            await until(lambda: gone() is None)
-
-    asyncio.run(run())
+    async with running(store) as registry:
+        old.open.clear()
+        asked = asyncio.create_task(ask(registry))
+        await until(old.entered.is_set)
+        late = registry.get("voice")  # taken, but not asked yet
+        gone = weakref.ref(late.bundle)
+        store.add(version=2)
+        looking = asyncio.create_task(registry.rescan())
+        await until(lambda: registry.get("voice").version == 2)
+        assert states(registry)[1] == "UNLOADING"
+        assert registry.get("voice", 1) is late
+        old.open.set()
+        assert await asked == 1
+        await looking
+        assert states(registry) == {1: "END", 2: "AVAILABLE"}
+        assert (await late.predict(FRAMES))["sound"].shape == (1, 3 * HOP)
+        del late, asked
+        gc.collect()
+        await until(lambda: gone() is None)
 
 
 @pytest.mark.parametrize("fault", ["load_fails", "warm_fails"])
-def test_a_broken_new_version_leaves_the_old_one_serving(store, fault, caplog):
+async def test_a_broken_new_version_leaves_the_old_one_serving(store, fault, caplog):
     store.add(version=1)
-
-    async def run():
-        async with running(store, Metrics()) as registry:
-            store.add(version=2, **{fault: True})
-            await registry.rescan()
-            assert await ask(registry) == 1
-            assert states(registry) == {1: "AVAILABLE", 2: "END"}
-            assert the_error(registry, 2) == "It cannot be loaded; see the server's log."
-
-    asyncio.run(run())
+    async with running(store, Metrics()) as registry:
+        store.add(version=2, **{fault: True})
+        await registry.rescan()
+        assert await ask(registry) == 1
+        assert states(registry) == {1: "AVAILABLE", 2: "END"}
+        assert the_error(registry, 2) == "It cannot be loaded; see the server's log."
     assert "secret detail" in caplog.text
 
 
-def test_a_broken_version_is_tried_again_ever_less_often_until_it_is_mended(store):
+async def test_a_broken_version_is_tried_again_ever_less_often_until_it_is_mended(store):
     store.add(version=1)
     broken = store.add(version=2, load_fails=True)
     running_registry, tried = [], []
@@ -216,51 +175,40 @@ def test_a_broken_version_is_tried_again_ever_less_often_until_it_is_mended(stor
             tried.append(broken_before and broken_before.delay_seconds)
         return store.load(path)
 
-    async def run():
-        registry = ModelRegistry(store.root, Settings(poll_seconds=0.01), load)
-        running_registry.append(registry)
-        await registry.start()
-        await until(lambda: len(tried) == 5)
-        assert await ask(registry) == 1
-        broken.load_fails = False
-        await until(lambda: registry.get("voice").version == 2)
-        await registry.stop(1.0)
-
-    asyncio.run(run())
+    registry = ModelRegistry(store.root, Settings(poll_seconds=0.01), load)
+    running_registry.append(registry)
+    await registry.start()
+    await until(lambda: len(tried) == 5)
+    assert await ask(registry) == 1
+    broken.load_fails = False
+    await until(lambda: registry.get("voice").version == 2)
+    await registry.stop(1.0)
     assert tried[:5] == [None, 0.01, 0.02, 0.04, 0.08]
 
 
-def test_a_broken_version_that_is_written_anew_is_tried_at_once(store):
+async def test_a_broken_version_that_is_written_anew_is_tried_at_once(store):
     broken = store.add(load_fails=True)
-
-    async def run():
-        async with running(store) as registry:
-            await registry.rescan()
-            assert len(store.loads) == 1
-            with pytest.raises(NotReady, match="cannot be loaded"):
-                registry.get("voice")
-            broken.load_fails = False
-            path = store.root / "voice/1/manifest.json"
-            os.utime(path, ns=(1, 1))
-            await registry.rescan()
-            assert await ask(registry) == 1 and the_error(registry, 1) == ""
-
-    asyncio.run(run())
+    async with running(store) as registry:
+        await registry.rescan()
+        assert len(store.loads) == 1
+        with pytest.raises(NotReady, match="cannot be loaded"):
+            registry.get("voice")
+        broken.load_fails = False
+        path = store.root / "voice/1/manifest.json"
+        os.utime(path, ns=(1, 1))
+        await registry.rescan()
+        assert await ask(registry) == 1 and the_error(registry, 1) == ""
 
 
-def test_a_version_that_is_replaced_in_place_is_noticed_once(store, caplog):
+async def test_a_version_that_is_replaced_in_place_is_noticed_once(store, caplog):
     store.add()
-
-    async def run():
-        async with running(store) as registry:
+    async with running(store) as registry:
+        await registry.rescan()
+        assert "its files changed" not in caplog.text
+        os.utime(store.root / "voice/1/manifest.json", ns=(1, 1))
+        for _ in range(3):
             await registry.rescan()
-            assert "its files changed" not in caplog.text
-            os.utime(store.root / "voice/1/manifest.json", ns=(1, 1))
-            for _ in range(3):
-                await registry.rescan()
-            assert await ask(registry) == 1 and len(store.loads) == 1
-
-    asyncio.run(run())
+        assert await ask(registry) == 1 and len(store.loads) == 1
     (line,) = [record for record in caplog.records if "its files changed" in record.message]
     assert line.levelname == "WARNING" and line.fields == {"model": "voice", "version": 1}
 
@@ -300,7 +248,9 @@ async def polling(store, monkeypatch, load=None, **settings):
         await registry.stop(1.0)
 
 
-def test_what_was_refused_for_its_content_is_tried_again_only_when_that_changes(store, monkeypatch):
+async def test_what_was_refused_for_its_content_is_tried_again_only_when_that_changes(
+    store, monkeypatch
+):
     store.add()
     tried = []
 
@@ -308,18 +258,15 @@ def test_what_was_refused_for_its_content_is_tried_again_only_when_that_changes(
         tried.append(path)
         raise UserError("It holds a disallowed operation: WriteFile.")
 
-    async def run():
-        async with polling(store, monkeypatch, load) as (registry, looked):
-            await until(lambda: tried)
-            await looked(20)
-            assert len(tried) == 1 and "WriteFile" in the_error(registry, 1)
-            (store.root / "voice/1/model.json").write_text("{}")  # any file, not the manifest alone
-            await until(lambda: len(tried) == 2)
-
-    asyncio.run(run())
+    async with polling(store, monkeypatch, load) as (registry, looked):
+        await until(lambda: tried)
+        await looked(20)
+        assert len(tried) == 1 and "WriteFile" in the_error(registry, 1)
+        (store.root / "voice/1/model.json").write_text("{}")  # any file, not the manifest alone
+        await until(lambda: len(tried) == 2)
 
 
-def test_a_disk_that_cannot_be_read_is_no_refusal(store, monkeypatch):
+async def test_a_disk_that_cannot_be_read_is_no_refusal(store, monkeypatch):
     store.add()
     tried = []
 
@@ -327,49 +274,39 @@ def test_a_disk_that_cannot_be_read_is_no_refusal(store, monkeypatch):
         tried.append(path)
         raise UserError("model.json cannot be read: it broke.") from OSError("it broke")
 
-    async def run():
-        async with polling(store, monkeypatch, load):
-            await until(lambda: len(tried) == 3)
-
-    asyncio.run(run())
+    async with polling(store, monkeypatch, load):
+        await until(lambda: len(tried) == 3)
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_models_that_never_get_warm_keep_no_other_from_being_loaded(store, monkeypatch, count):
+async def test_models_that_never_get_warm_keep_no_other_from_being_loaded(
+    store, monkeypatch, count
+):
     monkeypatch.setattr("serving.engine.model_loader.REPORT_SECONDS", 0.01)
     for number in range(count):
         store.add(f"stuck{number}").warm_open.clear()
     store.add()
-
-    async def run():
-        async with polling(store, monkeypatch) as (registry, _):
-            await until(lambda: states(registry) == {1: "AVAILABLE"})
-            assert await ask(registry) == 1
-            assert states(registry, "stuck0") == {1: "LOADING"}
-
-    asyncio.run(run())
+    async with polling(store, monkeypatch) as (registry, _):
+        await until(lambda: states(registry) == {1: "AVAILABLE"})
+        assert await ask(registry) == 1
+        assert states(registry, "stuck0") == {1: "LOADING"}
 
 
-def test_loading_ends_after_its_time_and_is_not_begun_again_beside_itself(store, monkeypatch):
+async def test_loading_ends_after_its_time_and_is_not_begun_twice(store, monkeypatch):
     stuck = store.add("stuck")
     stuck.warm_open.clear()
     store.add()
-
-    async def run():
-        async with polling(store, monkeypatch, load_seconds=0.05) as (registry, looked):
-            await registry.initial_load_done()
-            assert registry.ready and registry.is_busy
-            assert (
-                the_error(registry, 1, "stuck")
-                == "It was not loaded and warmed within 0.05 seconds."
-            )
-            await looked(20)
-            assert store.loads.count(("stuck", 1)) == 1
-            stuck.warm_open.set()
-            await until(lambda: states(registry, "stuck") == {1: "AVAILABLE"})
-            assert store.loads.count(("stuck", 1)) == 2 and not registry.is_busy
-
-    asyncio.run(run())
+    async with polling(store, monkeypatch, load_seconds=0.05) as (registry, looked):
+        await registry.initial_load_done()
+        assert registry.ready and registry.is_busy
+        assert (
+            the_error(registry, 1, "stuck") == "It was not loaded and warmed within 0.05 seconds."
+        )
+        await looked(20)
+        assert store.loads.count(("stuck", 1)) == 1
+        stuck.warm_open.set()
+        await until(lambda: states(registry, "stuck") == {1: "AVAILABLE"})
+        assert store.loads.count(("stuck", 1)) == 2 and not registry.is_busy
 
 
 def test_a_pipe_in_the_place_of_a_manifest_is_no_version(store):
@@ -379,32 +316,25 @@ def test_a_pipe_in_the_place_of_a_manifest_is_no_version(store):
     assert {name for name, found in scan(store.root).versions.items() if found} == {"voice"}
 
 
-def test_a_lower_version_is_served_while_the_highest_is_broken(store):
+async def test_a_lower_version_is_served_while_the_highest_is_broken(store):
     store.add(version=1)
     store.add(version=2, load_fails=True)
-
-    async def run():
-        async with running(store) as registry:
-            await registry.rescan()
-            assert await ask(registry) == 1
-
-    asyncio.run(run())
+    async with running(store) as registry:
+        await registry.rescan()
+        assert await ask(registry) == 1
 
 
-def test_the_reason_that_a_user_may_read_names_no_folder(store):
+async def test_the_reason_that_a_user_may_read_names_no_folder(store):
     store.add()
 
     def load(path):
         raise UserError(f"{path} was changed since its export:\n{store.root}/voice/1/x differs.")
 
-    async def run():
-        registry = ModelRegistry(store.root, Settings(poll_seconds=1000.0), load)
-        await registry.start()
-        await registry.rescan()
-        await registry.stop(1.0)
-        return the_error(registry, 1)
-
-    assert asyncio.run(run()) == "voice/1 was changed since its export: voice/1/x differs."
+    registry = ModelRegistry(store.root, Settings(poll_seconds=1000.0), load)
+    await registry.start()
+    await registry.rescan()
+    await registry.stop(1.0)
+    assert the_error(registry, 1) == "voice/1 was changed since its export: voice/1/x differs."
 
 
 def vanish(root):
@@ -427,84 +357,64 @@ def turn_into_a_file(root):
 
 
 @pytest.mark.parametrize("fault", [vanish, unmount, empty_the_model, turn_into_a_file])
-def test_a_disk_that_vanishes_keeps_what_is_loaded_and_says_so(store, fault):
+async def test_a_disk_that_vanishes_keeps_what_is_loaded_and_says_so(store, fault):
     store.add()
-
-    async def run():
-        async with running(store) as registry:
-            fault(store.root)
-            for _ in range(5):
-                await registry.rescan()
-            assert await ask(registry) == 1 and registry.ready
-            assert states(registry) == {1: "AVAILABLE"}
-            return the_error(registry, 1)
-
-    error = asyncio.run(run())
+    async with running(store) as registry:
+        fault(store.root)
+        for _ in range(5):
+            await registry.rescan()
+        assert await ask(registry) == 1 and registry.ready
+        assert states(registry) == {1: "AVAILABLE"}
+        error = the_error(registry, 1)
     assert error.endswith("loaded models are still served")
     assert str(store.root) not in error
 
 
-def test_a_disk_that_comes_back_is_believed_again(store):
+async def test_a_disk_that_comes_back_is_believed_again(store):
     store.add()
-
-    async def run():
-        async with running(store) as registry:
-            vanish(store.root)
-            await registry.rescan()
-            assert the_error(registry, 1)
-            store.root.with_name("elsewhere").rename(store.root)
-            store.add(version=2)
-            await registry.rescan()
-            assert await ask(registry) == 2 and the_error(registry, 2) == ""
-
-    asyncio.run(run())
+    async with running(store) as registry:
+        vanish(store.root)
+        await registry.rescan()
+        assert the_error(registry, 1)
+        store.root.with_name("elsewhere").rename(store.root)
+        store.add(version=2)
+        await registry.rescan()
+        assert await ask(registry) == 2 and the_error(registry, 2) == ""
 
 
-def test_a_model_that_is_taken_away_alone_ends_after_a_while(store):
+async def test_a_model_that_is_taken_away_alone_ends_after_a_while(store):
     store.add()
     store.add("digits", 1, FakeImages)
-
-    async def run():
-        async with running(store) as registry:
-            shutil.rmtree(store.root / "voice")
+    async with running(store) as registry:
+        shutil.rmtree(store.root / "voice")
+        await registry.rescan()
+        assert await ask(registry) == 1  # it may be being replaced
+        for _ in range(4):
             await registry.rescan()
-            assert await ask(registry) == 1  # it may be being replaced
-            for _ in range(4):
-                await registry.rescan()
-            assert registry.names() == ["digits"]
-            with pytest.raises(NotFound):
-                registry.get("voice")
-
-    asyncio.run(run())
+        assert registry.names() == ["digits"]
+        with pytest.raises(NotFound):
+            registry.get("voice")
 
 
-def test_taking_the_highest_version_away_goes_back_to_the_one_below(store):
+async def test_taking_the_highest_version_away_goes_back_to_the_one_below(store):
     for version in (1, 2):
         store.add(version=version)
-
-    async def run():
-        async with running(store) as registry:
-            assert await ask(registry) == 2
-            shutil.rmtree(store.root / "voice/2")
-            await registry.rescan()
-            assert await ask(registry) == 1
-
-    asyncio.run(run())
+    async with running(store) as registry:
+        assert await ask(registry) == 2
+        shutil.rmtree(store.root / "voice/2")
+        await registry.rescan()
+        assert await ask(registry) == 1
 
 
-def test_taking_the_served_version_away_does_not_go_back_past_a_broken_one(store):
+async def test_taking_the_served_version_away_does_not_go_back_past_a_broken_one(store):
     store.add(version=1)
     store.add(version=2)
-
-    async def run():
-        async with running(store) as registry:
-            store.add(version=3, load_fails=True)
-            await registry.rescan()
-            shutil.rmtree(store.root / "voice/2")
-            await registry.rescan()
-            assert await ask(registry) == 2
-
-    asyncio.run(run())
+    async with running(store) as registry:
+        store.add(version=3, load_fails=True)
+        await registry.rescan()
+        shutil.rmtree(store.root / "voice/2")
+        await registry.rescan()
+        assert await ask(registry) == 2
 
 
 def test_a_version_without_a_manifest_and_strange_names_are_not_seen(store, tmp_path):
@@ -519,7 +429,7 @@ def test_a_version_without_a_manifest_and_strange_names_are_not_seen(store, tmp_
     assert {name: [f.number for f in found] for name, found in seen.items()} == {"voice": [1]}
 
 
-def test_links_are_followed_inside_the_folder_and_not_out_of_it(store, tmp_path):
+async def test_links_are_followed_inside_the_folder_and_not_out_of_it(store, tmp_path):
     store.add(version=1)
     outside = FakeModelStore(tmp_path / "outside")
     outside.add("secret", 1)
@@ -533,58 +443,46 @@ def test_links_are_followed_inside_the_folder_and_not_out_of_it(store, tmp_path)
         "alias": [1],
         "voice": [1],
     }
-
-    async def run():
-        async with running(store) as registry:
-            assert [registry.get(name).name for name in registry.names()] == ["alias", "voice"]
-
-    asyncio.run(run())
+    async with running(store) as registry:
+        assert [registry.get(name).name for name in registry.names()] == ["alias", "voice"]
 
 
-def test_stopping_waits_for_every_accepted_request(store):
+async def test_stopping_waits_for_every_accepted_request(store):
     control = store.add()
-
-    async def run():
-        async with running(store) as registry:
-            control.open.clear()
-            tasks = [asyncio.create_task(ask(registry, seed)) for seed in range(20)]
-            stream = registry.get("voice").stream(FRAMES["frames"][0])
-            await until(control.entered.is_set)
-            reading = asyncio.create_task(anext(stream))
-            stopping = asyncio.create_task(registry.stop(5.0))
-            await asyncio.sleep(0.02)
-            assert not stopping.done() and not registry.ready
-            control.open.set()
-            assert await asyncio.gather(*tasks) == [1] * 20
-            await reading
-            assert not stopping.done()  # the stream is still open
-            await stream.aclose()
-            assert await stopping is True
-            with pytest.raises(NotReady):
-                await ask(registry)
-
-    asyncio.run(run())
+    async with running(store) as registry:
+        control.open.clear()
+        tasks = [asyncio.create_task(ask(registry, seed)) for seed in range(20)]
+        stream = registry.get("voice").stream(FRAMES["frames"][0])
+        await until(control.entered.is_set)
+        reading = asyncio.create_task(anext(stream))
+        stopping = asyncio.create_task(registry.stop(5.0))
+        await asyncio.sleep(0.02)
+        assert not stopping.done() and not registry.ready
+        control.open.set()
+        assert await asyncio.gather(*tasks) == [1] * 20
+        await reading
+        assert not stopping.done()  # the stream is still open
+        await stream.aclose()
+        assert await stopping is True
+        with pytest.raises(NotReady):
+            await ask(registry)
 
 
-def test_stopping_gives_up_after_its_time_and_says_so(store):
+async def test_stopping_gives_up_after_its_time_and_says_so(store):
     control = store.add()
-
-    async def run():
-        async with running(store) as registry:
-            control.open.clear()
-            first, waiting = (asyncio.create_task(ask(registry, seed)) for seed in range(2))
-            await until(control.entered.is_set)
-            assert await registry.stop(0.03) is False
-            with pytest.raises(NotReady):
-                await waiting
-            assert registry.is_busy
-            control.open.set()
-            assert await first == 1
-
-    asyncio.run(run())
+    async with running(store) as registry:
+        control.open.clear()
+        first, waiting = (asyncio.create_task(ask(registry, seed)) for seed in range(2))
+        await until(control.entered.is_set)
+        assert await registry.stop(0.03) is False
+        with pytest.raises(NotReady):
+            await waiting
+        assert registry.is_busy
+        control.open.set()
+        assert await first == 1
 
 
-def test_lengths_that_ask_for_too_much_sound_are_refused_before_they_wait():
+async def test_lengths_that_ask_for_too_much_sound_are_refused_before_they_wait():
     bundle = FakeSound()
     infos = {"num_samples": info(np.int32, low=1, high=10**6), "seed": info(np.int64)}
     outputs = bundle.signatures["serving_default"].outputs
@@ -596,11 +494,11 @@ def test_lengths_that_ask_for_too_much_sound_are_refused_before_they_wait():
         await served.predict({"num_samples": lengths, "seed": np.arange(rows)})
 
     with pytest.raises(TooLarge, match=r"at most 1 MiB of audio .* got 3"):
-        asyncio.run(run(4, 250_000))
+        await run(4, 250_000)
     assert bundle.control.calls == []
 
 
-def test_a_request_is_checked_before_it_waits(store):
+async def test_a_request_is_checked_before_it_waits(store):
     control = store.add()
 
     async def run(inputs, signature="serving_default", **rest):
@@ -614,46 +512,20 @@ def test_a_request_is_checked_before_it_waits(store):
         ({**FRAMES, "extra": np.array([1])}, "`extra` is not an input"),
     ]:
         with pytest.raises(InvalidInput, match=words):
-            asyncio.run(run(inputs))
+            await run(inputs)
     with pytest.raises(InvalidInput, match="no signature `whole`"):
-        asyncio.run(run(FRAMES, "whole"))
+        await run(FRAMES, "whole")
     for seconds in (0.0, -1.0, float("nan")):
         with pytest.raises(DeadlineExceeded):
-            asyncio.run(run(FRAMES, timeout_seconds=seconds))
+            await run(FRAMES, timeout_seconds=seconds)
     assert control.calls == []
 
 
-def test_a_client_cannot_have_more_time_than_the_server_gives(store):
+async def test_a_client_cannot_have_more_time_than_the_server_gives(store):
     control = store.add()
-
-    async def run():
-        async with running(store, timeout_seconds=0.03) as registry:
-            control.open.clear()
-            with pytest.raises(DeadlineExceeded, match=r"within 0(\.0\d*)? seconds"):
-                await registry.get("voice").predict(FRAMES, timeout_seconds=1000.0)
-            control.open.set()
-            await until(lambda: not registry.is_busy)
-
-    asyncio.run(run())
-
-
-def test_a_lone_client_never_waits_for_the_batch_delay(store):
-    control = store.add()
-
-    async def run():
-        async with running(store, batch_delay_ms=1e6) as registry, asyncio.timeout(10):
-            for seed in range(5):
-                await ask(registry, seed)
-
-    asyncio.run(run())
-    assert control.rows == [1] * 5
-
-
-def test_the_table_knows_its_statuses_by_value(store):
-    store.add(version=4)
-
-    async def run():
-        async with running(store) as registry:
-            return registry.versions("voice")
-
-    assert asyncio.run(run()) == [VersionStatus(4, "AVAILABLE", "")]
+    async with running(store, timeout_seconds=0.03) as registry:
+        control.open.clear()
+        with pytest.raises(DeadlineExceeded, match=r"within 0(\.0\d*)? seconds"):
+            await registry.get("voice").predict(FRAMES, timeout_seconds=1000.0)
+        control.open.set()
+        await until(lambda: not registry.is_busy)

@@ -6,24 +6,19 @@ import gc
 import json
 import os
 import socket
-import time
 
 import numpy as np
 import pytest
 from fake_bundle import HOP, FakeSound
+from serve_load import until
 
 from replicator.runs.errors import UserError
+from serving.engine.model_loader import bundle_loader
 from serving.engine.registry import ModelRegistry
 from serving.errors import InvalidInput, NotReady
 from serving.sandbox import messages
-from serving.sandbox.loader import bundle_loader
 from serving.sandbox.processes import ForkServer
-from serving.sandbox.sandboxed_bundle import (
-    ModelEnded,
-    ModelFailed,
-    SandboxedBundle,
-    SandboxLimits,
-)
+from serving.sandbox.sandboxed_bundle import ModelEnded, ModelFailed, SandboxedBundle, SandboxLimits
 from serving.settings import Settings
 
 FRAMES = np.ones([1, 3, 3], np.float32)
@@ -279,13 +274,6 @@ def is_running(pid):
     return os.path.exists(f"/proc/{pid}")
 
 
-def until(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def test_a_process_ends_with_the_last_reference_and_all_end_with_the_server_of_forks(load):
     bundle = load()
     pid = bundle.pid
@@ -368,7 +356,7 @@ def test_packages_that_no_bundle_needs_are_not_there(load):
     assert "tensorflow" in mapped and "jaxlib" not in mapped
 
 
-def test_the_registry_starts_a_model_again_and_others_go_on(fork_server, load, tmp_path):
+async def test_the_registry_starts_a_model_again_and_others_go_on(fork_server, load, tmp_path):
     load(name="bad", call=("crash", ""))
     load(name="good")
     for name in ("bad", "good"):
@@ -381,29 +369,24 @@ def test_the_registry_starts_a_model_again_and_others_go_on(fork_server, load, t
         asked = {"frames": FRAMES, "num_frames": np.array([3]), "seed": np.array([seed])}
         return (await registry.get(name).predict(asked))["sound"].shape
 
-    async def run():
-        registry = ModelRegistry(tmp_path, Settings(poll_seconds=0.05), loaded)
-        await registry.start()
-        await registry.initial_load_done()
-        pids = set()
-        for _ in range(2):
-            bad = registry.get("bad")
-            pids.add(bad.bundle.pid)
-            with pytest.raises(ModelEnded):
-                await ask(registry, "bad", 13)
-            assert await ask(registry, "good") == (1, 3 * HOP)
-            async with asyncio.timeout(60):
-                while registry.versions("bad")[0].state != "AVAILABLE" or (
-                    registry.get("bad") is bad
-                ):
-                    await asyncio.sleep(0.01)
-            assert await ask(registry, "bad") == (1, 3 * HOP)
-        assert len(pids) == 2
-        version_set = registry._version_sets["bad"]
-        assert version_set.mended[1][1].delay_seconds == 0.1  # twice that of the first time
-        await registry.stop(1.0)
-
-    asyncio.run(run())
+    registry = ModelRegistry(tmp_path, Settings(poll_seconds=0.05), loaded)
+    await registry.start()
+    await registry.initial_load_done()
+    pids = set()
+    for _ in range(2):
+        bad = registry.get("bad")
+        pids.add(bad.bundle.pid)
+        with pytest.raises(ModelEnded):
+            await ask(registry, "bad", 13)
+        assert await ask(registry, "good") == (1, 3 * HOP)
+        async with asyncio.timeout(60):
+            while registry.versions("bad")[0].state != "AVAILABLE" or (registry.get("bad") is bad):
+                await asyncio.sleep(0.01)
+        assert await ask(registry, "bad") == (1, 3 * HOP)
+    assert len(pids) == 2
+    version_set = registry._version_sets["bad"]
+    assert version_set.mended[1][1].delay_seconds == 0.1  # twice that of the first time
+    await registry.stop(1.0)
 
 
 # What goes between the two

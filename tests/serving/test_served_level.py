@@ -11,12 +11,12 @@ from fake_bundle import CHANNELS, HOP, RATE, FakeModelStore, FakeSound
 from http_running import ask
 
 from onepass.remote_model import RemoteModel
-from serving.bundles.frame_convention import check_convention
+from serving.bundles.frames import check_convention
 from serving.errors import InvalidInput
 from serving.grpc.messages import message
 from serving.grpc.speech import _synthesis_request
 from serving.grpc.tensors import encode
-from serving.http.uploaded_recordings import decode_recording
+from serving.http.recordings import decode_recording
 from serving.settings import Settings
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level, recorded_frames

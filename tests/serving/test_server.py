@@ -10,13 +10,14 @@ import time
 from unittest import mock
 
 import grpc
-import numpy as np
 import pytest
-from fake_bundle import HOP, FakeModelStore
+from fake_bundle import HOP
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from registries import until
 from serve_command import Command
 
 import onepass
+from serving.command import check_models_folder
 from serving.engine.auth import read_token
 from serving.engine.registry import ModelRegistry
 from serving.observability import logs
@@ -26,13 +27,6 @@ from serving.settings import Settings
 
 BODY = json.dumps({"instances": [{"frames": [[0.0] * 3] * 3, "num_frames": 3}]})
 TOKEN = "a token of enough letters"
-
-
-@pytest.fixture
-def store(tmp_path):
-    root = tmp_path / "models"
-    root.mkdir()
-    return FakeModelStore(root)
 
 
 class Log:
@@ -200,13 +194,6 @@ def test_missing_packages_are_one_line_that_says_what_to_do(store, mistake, monk
     assert line == "Serving needs more packages (uvicorn): pip install 'onepass[serve]'"
 
 
-def test_a_folder_that_is_none_or_one_model_is_one_line(store, mistake):
-    store.add()
-    assert mistake("serve", store.root / "no") == f"There is no folder {store.root / 'no'}."
-    line = mistake("serve", store.root / "voice")
-    assert line.endswith(f"is a single model; name the folder above it, {store.root}.")
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -246,42 +233,37 @@ async def serving(store, app=echo, **settings):
         await server.stop()
 
 
-def test_the_ready_line_leaves_out_what_is_not(store):
+async def test_the_ready_line_leaves_out_what_is_not(store):
     store.add()
     store.add("broken", load_fails=True)
-
-    async def run():
-        async with serving(store) as (server, _):
-            await server.registry.initial_load_done()
-            return ready_line(server)
-
-    assert re.fullmatch(r"serving voice at http://127\.0\.0\.1:\d+", asyncio.run(run()))
+    async with serving(store) as (server, _):
+        await server.registry.initial_load_done()
+        assert re.fullmatch(r"serving voice at http://127\.0\.0\.1:\d+", ready_line(server))
 
 
-def test_a_request_under_way_is_answered_and_its_connection_closed_when_the_server_leaves(store):
-    async def run():
-        under_way, finish = asyncio.Event(), asyncio.Event()
+async def test_a_request_under_way_is_answered_and_its_connection_closed_when_the_server_leaves(
+    store,
+):
+    under_way, finish = asyncio.Event(), asyncio.Event()
 
-        async def slow(scope, receive, send):
-            under_way.set()
-            await finish.wait()
-            await echo(scope, receive, send)
+    async def slow(scope, receive, send):
+        under_way.set()
+        await finish.wait()
+        await echo(scope, receive, send)
 
-        async with serving(store, slow) as (server, connect):
-            reader, writer = await connect()
-            writer.write(GET)
-            await under_way.wait()
-            stopping = asyncio.create_task(server.stop())
-            await until(lambda: not server._http.servers[0].is_serving())
-            with pytest.raises(OSError):
-                await connect()
-            finish.set()
-            answer = await reader.read()  # to the end
-            assert await stopping is True
-            writer.close()
-            return answer
-
-    answer = asyncio.run(run())
+    async with serving(store, slow) as (server, connect):
+        reader, writer = await connect()
+        writer.write(GET)
+        await under_way.wait()
+        stopping = asyncio.create_task(server.stop())
+        await until(lambda: not server._http.servers[0].is_serving())
+        with pytest.raises(OSError):
+            await connect()
+        finish.set()
+        answer = await reader.read()  # to the end
+        assert await stopping is True
+        writer.close()
+        answer = answer
     assert answer.startswith(b"HTTP/1.1 200")
 
 
@@ -296,41 +278,34 @@ def test_a_request_under_way_is_answered_and_its_connection_closed_when_the_serv
     ],
     ids=["field", "path", "fields", "trailers"],
 )
-def test_a_head_without_end_is_refused(store, head):
-    async def run():
-        async with serving(store) as (_, connect):
-            reader, writer = await connect()
-            writer.write(head)
-            async with asyncio.timeout(5):
-                with contextlib.suppress(ConnectionResetError):
-                    answer = await reader.read(12)
-                    assert answer == b"HTTP/1.1 400"
-                    await reader.read()  # closed
-            writer.close()
-
-    asyncio.run(run())
+async def test_a_head_without_end_is_refused(store, head):
+    async with serving(store) as (_, connect):
+        reader, writer = await connect()
+        writer.write(head)
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionResetError):
+                answer = await reader.read(12)
+                assert answer == b"HTTP/1.1 400"
+                await reader.read()  # closed
+        writer.close()
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 200])
-def test_a_long_body_is_no_head(store, pieces):
+async def test_a_long_body_is_no_head(store, pieces):
     body = b"y" * 600_000
     head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 600000\r\n\r\n"
-
-    async def run():
-        async with serving(store) as (_, connect):
-            reader, writer = await connect()
-            size = len(body) // pieces
-            for _ in range(2):  # the second on the same connection
-                writer.write(head)
-                for start in range(0, len(body), size):
-                    writer.write(body[start : start + size])
-                    await writer.drain()
-                async with asyncio.timeout(5):
-                    answer = await reader.readuntil(b"\r\n0\r\n\r\n")
-                assert answer.startswith(b"HTTP/1.1 200")
-            writer.close()
-
-    asyncio.run(run())
+    async with serving(store) as (_, connect):
+        reader, writer = await connect()
+        size = len(body) // pieces
+        for _ in range(2):  # the second on the same connection
+            writer.write(head)
+            for start in range(0, len(body), size):
+                writer.write(body[start : start + size])
+                await writer.drain()
+            async with asyncio.timeout(5):
+                answer = await reader.readuntil(b"\r\n0\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200")
+        writer.close()
 
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -344,58 +319,77 @@ async def large(scope, receive, send):
     await send({"type": "http.response.body", "body": bytes(LARGE_BYTES)})
 
 
-def test_a_long_answer_that_is_being_taken_is_whole_when_the_server_leaves(store):
-    async def run():
-        async with serving(store, large) as (server, connect):
-            reader, writer = await connect()
-            writer.write(GET)
-            await reader.readuntil(b"\r\n\r\n")
-            stopping = asyncio.create_task(server.stop())
-            await asyncio.sleep(2.0)  # a reader slower than the server's last steps
-            body = await reader.readexactly(LARGE_BYTES)
-            assert await stopping is True
-            writer.close()
-            return body
-
-    assert asyncio.run(run()) == bytes(LARGE_BYTES)
+async def test_a_long_answer_that_is_being_taken_is_whole_when_the_server_leaves(store):
+    async with serving(store, large) as (server, connect):
+        reader, writer = await connect()
+        writer.write(GET)
+        await reader.readuntil(b"\r\n\r\n")
+        stopping = asyncio.create_task(server.stop())
+        await asyncio.sleep(2.0)  # a reader slower than the server's last steps
+        assert await reader.readexactly(LARGE_BYTES) == bytes(LARGE_BYTES)
+        assert await stopping is True
+        writer.close()
 
 
-async def until(condition):
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-def test_what_does_not_end_in_time_is_cut_off_and_reported(store):
+async def test_what_does_not_end_in_time_is_cut_off_and_reported(store):
     async def never(scope, receive, send):
         await asyncio.Event().wait()
 
-    async def run():
-        async with serving(store, never, drain_seconds=0.1) as (server, connect):
-            reader, writer = await connect()
-            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            await asyncio.sleep(0.05)
-            assert await server.stop() is False
-            async with asyncio.timeout(5):
-                await reader.read()
-            writer.close()
-
-    asyncio.run(run())
+    async with serving(store, never, drain_seconds=0.1) as (server, connect):
+        reader, writer = await connect()
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asyncio.sleep(0.05)
+        assert await server.stop() is False
+        async with asyncio.timeout(5):
+            await reader.read()
+        writer.close()
 
 
-def test_stopping_cuts_no_stream_short(store):
-    control = store.add(chunk_seconds=0.01)
+@pytest.fixture
+def models(tmp_path):
+    """A folder of models with `voice` in version 1."""
+    bundle = tmp_path / "models" / "voice" / "1"
+    bundle.mkdir(parents=True)
+    (bundle / "manifest.json").write_text("{}")
+    (bundle / "model.json").write_text(json.dumps({"kind": "student"}))
+    return tmp_path / "models"
 
-    async def run():
-        async with serving(store) as (server, _):
-            await server.registry.initial_load_done()
-            frames = np.zeros([100, 3], np.float32)
-            stream = server.registry.get("voice").stream(frames)
-            chunks = [await anext(stream)]
-            stopping = asyncio.create_task(server.stop())
-            chunks += [chunk async for chunk in stream]
-            assert await stopping is True
-            return sum(map(len, chunks))
 
-    assert asyncio.run(run()) == 100 * HOP
-    assert control.closed == 0
+def test_a_folder_that_is_not_there_is_one_line(store, mistake):
+    assert mistake("serve", store.root / "no") == f"There is no folder {store.root / 'no'}."
+
+
+def test_models_and_an_empty_folder_are_served(models, tmp_path):
+    check_models_folder(models)
+    check_models_folder(tmp_path / "nothing yet")
+
+
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        ("voice", " is a single model; name the folder above it, {models}."),
+        ("voice/1", " is one version of a model; pass the folder of all models, {models}."),
+    ],
+)
+def test_a_part_of_the_folder_of_models_names_the_whole(mistake, models, inside, said):
+    assert mistake("serve", models / inside) == f"{models / inside}{said.format(models=models)}"
+
+
+def test_a_bundle_that_lies_elsewhere_says_where_it_belongs(mistake, models):
+    bundle = (models / "voice" / "1").rename(models.parent / "bundle")
+    said = "is one version of a model; pass MODELS, with this folder moved to MODELS/NAME/1."
+    assert mistake("serve", bundle) == f"{bundle} {said}"
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "what"),
+    [("config.json", "wavenet", "a run"), ("model.json", "pixelcnn", "a model folder")],
+)
+def test_a_run_and_a_model_folder_say_how_they_are_exported(mistake, tmp_path, file, kind, what):
+    folder = tmp_path / "it"
+    folder.mkdir()
+    (folder / file).write_text(json.dumps({"kind": kind}))
+    assert mistake("serve", folder) == (
+        f"{folder} is {what} of a {kind}, which cannot be served: export it with "
+        f"`onepass export {folder} --out MODELS/NAME/1`, and pass MODELS."
+    )

@@ -14,9 +14,17 @@ from fake_bundle import FakeModelStore, load_from_disk
 import onepass
 import serving.bundles.loading
 from replicator.runs.errors import UserError
-from serving.bundles.manifest import MANIFEST, SIGNATURE, verify, write_manifest
-from serving.bundles.signing import private_key, public_key, sign, signed_manifest
-from serving.sandbox.loader import bundle_loader
+from serving.bundles.manifest import (
+    MANIFEST,
+    SIGNATURE,
+    private_key,
+    public_key,
+    sign,
+    signed_manifest,
+    verify,
+    write_manifest,
+)
+from serving.engine.model_loader import bundle_loader
 from serving.settings import Settings
 
 
@@ -139,7 +147,7 @@ def test_what_is_trusted_runs_in_the_server_and_all_else_in_a_sandbox(bundle, ke
     sandboxed = []
     monkeypatch.setattr(serving.bundles.loading, "load", lambda path, *rest: load_from_disk(path))
     monkeypatch.setattr(
-        "serving.sandbox.loader.SandboxedBundle", lambda path, *rest: sandboxed.append(path)
+        "serving.engine.model_loader.SandboxedBundle", lambda path, *rest: sandboxed.append(path)
     )
     load = bundle_loader(Settings(trust=(str(keys / "own.pub"),)))
     load(bundle)

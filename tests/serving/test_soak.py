@@ -96,6 +96,7 @@ def soak(tmp_path, seconds):
         assert ended.keys() == {ANSWERED, REFUSED, LEFT}
         assert all(client.ended[ANSWERED] or client.ended[LEFT] for client in clients)
         until(lambda: command.count("fd") <= before.files + 4)
+        assert command.count("task") <= before.threads + 16
         assert "Traceback" not in command.process.output()
         seen = set().union(*(client.versions for client in clients))
         assert seen == set(range(1, version + 1))

@@ -8,31 +8,24 @@ import struct
 import threading
 import time
 import wave
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
 import pytest
 import soundfile
-from fake_bundle import CHANNELS, HOP, RATE, FakeDrawings, FakeModelStore
-from http_running import Running, ask, store
+from fake_bundle import CHANNELS, RATE, FakeDrawings, FakeModelStore
+from http_running import Running, ask
 from PIL import Image
+from serve_load import until
 
 from serving.errors import InvalidInput, TooLarge
 from serving.http import draw
 from serving.http.audio_formats import big_endian, little_endian, wav_header
-from serving.http.example_recordings import examples
-from serving.http.uploaded_recordings import decode_recording
+from serving.http.recordings import decode_recording, examples
 from wavenet.data import audio
 
 SPEAK = "/v1/models/voice:speak"
 DRAW = "/v1/models/shapes:draw"
-CHUNK = 16  # samples of the fake bundle's chunks
-
-
-@pytest.fixture
-def models(tmp_path):
-    return store(tmp_path)
 
 
 def frames(length=20, seed=1):
@@ -96,72 +89,6 @@ def test_a_stream_is_the_whole_sound_in_both_formats(models):
     assert (len(decoded), rate) == (len(whole), RATE)
 
 
-def test_the_first_chunk_is_sent_before_the_second_is_made(models):
-    control = models.controls["voice", 1]
-    control.chunk_seconds = 0.2
-    with Running(models) as running:
-        start = time.monotonic()
-        with running.client.stream("POST", SPEAK, json={"frames": frames(40).tolist()}) as response:
-            pieces = response.iter_raw()
-            first = next(pieces)
-            first_seconds = time.monotonic() - start
-            rest = b"".join(pieces)
-        whole_seconds = time.monotonic() - start
-    assert first.startswith(b"RIFF") and len(first) <= 44 + 2 * CHUNK
-    assert len(first) + len(rest) == 44 + 2 * 40 * HOP
-    assert first_seconds < 0.25 * whole_seconds
-
-
-def test_a_client_that_leaves_ends_the_work(models):
-    control = models.controls["voice", 1]
-    control.chunk_seconds = 0.05
-    with Running(models) as running:
-        with running.client.stream("POST", SPEAK, json={"frames": frames(400).tolist()}) as answer:
-            next(answer.iter_raw())
-        _until(lambda: control.closed == 1)
-        _until(lambda: b'onepass_streams{model="voice"} 0.0' in running.metrics.render()[0])
-    assert control.chunks < 40
-
-
-def test_a_client_that_does_not_read_is_given_up(models, monkeypatch):
-    made = []
-
-    def endless(self, *arguments, **rest):
-        while True:
-            made.append(1)
-            yield np.zeros([1, 2**16], np.float32)
-
-    monkeypatch.setattr("fake_bundle.FakeSound.stream", endless)
-    body = b'{"frames": [[0, 0, 0]]}'
-    head = f"POST {SPEAK} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-    with Running(models, timeout_seconds=0.5) as running, running.connection() as connection:
-        connection.sendall(head.encode() + body)
-        _until(lambda: b'onepass_streams{model="voice"} 1.0' in running.metrics.render()[0])
-        _until(lambda: b'onepass_streams{model="voice"} 0.0' in running.metrics.render()[0])
-        assert running.client.get("/readyz").status_code == 200
-    assert len(made) < 1000
-
-
-def _until(condition, seconds=5):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def test_too_many_streams_are_503_with_when_to_come_again(models):
-    control = models.controls["voice", 1]
-    body = {"frames": frames(400).tolist()}
-    control.open.clear()
-    with Running(models, max_streams=1) as running, ThreadPoolExecutor(1) as pool:
-        first = pool.submit(running.client.post, SPEAK, json=body)
-        assert control.entered.wait(60)
-        refused = running.client.post(SPEAK, json=body)
-        control.open.set()
-        assert first.result(60).status_code == 200
-    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-
-
 def test_a_stream_that_breaks_midway_is_cut_off_and_not_ended(models):
     control = models.controls["voice", 1]
     given = {"frames": frames(400).tolist(), "seed": 13}
@@ -172,12 +99,6 @@ def test_a_stream_that_breaks_midway_is_cut_off_and_not_ended(models):
         control.fails_on = 13
         with pytest.raises(httpx.RemoteProtocolError):
             list(pieces)
-
-
-def test_a_stream_that_breaks_at_once_has_its_status(models):
-    models.controls["voice", 1].fails_on = 13
-    body = {"frames": frames().tolist(), "seed": 13}
-    assert ask(models, "POST", SPEAK, json=body).status_code == 500
 
 
 @pytest.mark.parametrize("container", ["WAV", "FLAC"])
@@ -288,7 +209,7 @@ def test_a_long_recording_is_refused_before_it_is_decoded(monkeypatch):
     def decoded(file):
         raise AssertionError("it was decoded")
 
-    monkeypatch.setattr("serving.http.uploaded_recordings._decoded", decoded)
+    monkeypatch.setattr("serving.http.recordings._decoded", decoded)
     with pytest.raises(TooLarge, match="at most 2 seconds"):
         decode_recording(data, RATE, 2)
 
@@ -413,7 +334,7 @@ def test_a_viewer_that_leaves_stops_the_drawing(models):
     with Running(models, max_rows=64) as running:
         with running.client.stream("POST", DRAW, json={"class": 1, "num": 64}) as response:
             next(response.iter_lines())
-        _until(lambda: b'status="cancelled"} 1.0' in running.metrics.render()[0])
+        until(lambda: b'status="cancelled"} 1.0' in running.metrics.render()[0])
         time.sleep(0.2)
         drawn = sum(control.rows)
         time.sleep(0.2)

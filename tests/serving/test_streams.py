@@ -4,9 +4,10 @@ import threading
 import numpy as np
 import pytest
 from fake_bundle import HOP, FakeImages, FakeSound
+from registries import until
 
 from serving.engine.served_model import ServedModel
-from serving.engine.streams import LOOKAHEAD, Streams
+from serving.engine.streams import LOOKAHEAD, Permits, Streams
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded
 from serving.settings import Settings
 
@@ -18,124 +19,95 @@ def served(bundle, **settings):
     return ServedModel(bundle, Settings(**settings))
 
 
-async def until(condition):
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 async def collected(stream):
     return [chunk async for chunk in stream]
 
 
-def test_the_chunks_together_are_the_whole():
+async def test_the_chunks_together_are_the_whole():
     bundle = FakeSound()
-    chunks = asyncio.run(collected(served(bundle).stream(FRAMES, seed=3, row=2, num_samples=777)))
+    chunks = await collected(served(bundle).stream(FRAMES, seed=3, row=2, num_samples=777))
     whole = FakeSound().generate(FRAMES, seed=3, row=2, num_samples=777)[0]
     np.testing.assert_array_equal(np.concatenate(chunks), whole)
     assert len(chunks) > 10
     assert {chunk.ndim for chunk in chunks} == {1}
 
 
-def test_the_first_chunk_comes_before_the_second_is_made():
+async def test_the_first_chunk_comes_before_the_second_is_made():
     bundle = FakeSound()
-
-    async def run():
-        made = threading.Semaphore(1)
-        bundle.control.chunk = lambda seed: made.acquire(timeout=5)
-        stream = served(bundle).stream(FRAMES)
-        async with asyncio.timeout(2):
-            first = await anext(stream)
-        made.release(1000)
-        await stream.aclose()
-        return first
-
-    assert asyncio.run(run()).shape == (16,)
+    made = threading.Semaphore(1)
+    bundle.control.chunk = lambda seed: made.acquire(timeout=5)
+    stream = served(bundle).stream(FRAMES)
+    async with asyncio.timeout(2):
+        first = await anext(stream)
+    made.release(1000)
+    await stream.aclose()
+    assert first.shape == (16,)
 
 
-def test_a_slow_reader_is_not_overtaken():
+async def test_a_slow_reader_is_not_overtaken():
     bundle = FakeSound()
-
-    async def run():
-        stream = served(bundle).stream(FRAMES)
-        for taken in range(1, 6):
-            await anext(stream)
-            await until(lambda taken=taken: bundle.control.chunks == taken + LOOKAHEAD)
-            await asyncio.sleep(0.01)
-            assert bundle.control.chunks == taken + LOOKAHEAD
-        await stream.aclose()
-
-    asyncio.run(run())
-
-
-def test_a_slow_reader_holds_up_nobody_else():
-    bundle = FakeSound()
-
-    async def run():
-        model = served(bundle)
-        slow = model.stream(FRAMES, seed=1)
-        await anext(slow)
-        others = await asyncio.gather(
-            *(collected(model.stream(FRAMES, seed=seed)) for seed in (2, 3)),
-            model.predict({"frames": FRAMES[None], "num_frames": np.array([200], np.int32)}),
-        )
-        assert [len(chunks) for chunks in others[:2]] == [CHUNKS, CHUNKS]
-        return 1 + len(await collected(slow))
-
-    assert asyncio.run(run()) == CHUNKS
-
-
-def test_a_closed_stream_stops_the_work_and_gives_its_place_back():
-    bundle = FakeSound()
-
-    async def run():
-        model = served(bundle, max_streams=1)
-        stream = model.stream(FRAMES)
+    stream = served(bundle).stream(FRAMES)
+    for taken in range(1, 6):
         await anext(stream)
-        await stream.aclose()
-        await until(lambda: not model.is_busy)
-        made = bundle.control.chunks
-        assert bundle.control.closed == 1 and made <= 1 + LOOKAHEAD
-        await asyncio.sleep(0.02)
-        assert bundle.control.chunks == made
-        return len(await collected(model.stream(FRAMES)))
-
-    assert asyncio.run(run()) == CHUNKS
+        await until(lambda taken=taken: bundle.control.chunks == taken + LOOKAHEAD)
+        await asyncio.sleep(0.01)
+        assert bundle.control.chunks == taken + LOOKAHEAD
+    await stream.aclose()
 
 
-def test_a_reader_that_is_cancelled_stops_the_work():
+async def test_a_slow_reader_holds_up_nobody_else():
     bundle = FakeSound()
+    model = served(bundle)
+    slow = model.stream(FRAMES, seed=1)
+    await anext(slow)
+    others = await asyncio.gather(
+        *(collected(model.stream(FRAMES, seed=seed)) for seed in (2, 3)),
+        model.predict({"frames": FRAMES[None], "num_frames": np.array([200], np.int32)}),
+    )
+    assert [len(chunks) for chunks in others[:2]] == [CHUNKS, CHUNKS]
+    assert len(await collected(slow)) == CHUNKS - 1
 
-    async def run():
-        model = served(bundle)
-        bundle.control.open.clear()
-        reader = asyncio.create_task(collected(model.stream(FRAMES)))
-        await until(bundle.control.entered.is_set)
-        reader.cancel()
-        await asyncio.wait([reader])
-        assert model.is_busy  # the chunk at hand
-        bundle.control.open.set()
-        await until(lambda: not model.is_busy)
 
-    asyncio.run(run())
+async def test_a_closed_stream_stops_the_work_and_gives_its_place_back():
+    bundle = FakeSound()
+    model = served(bundle, max_streams=1)
+    stream = model.stream(FRAMES)
+    await anext(stream)
+    await stream.aclose()
+    await until(lambda: not model.is_busy)
+    made = bundle.control.chunks
+    assert bundle.control.closed == 1 and made <= 1 + LOOKAHEAD
+    await asyncio.sleep(0.02)
+    assert bundle.control.chunks == made
+    assert len(await collected(model.stream(FRAMES))) == CHUNKS
+
+
+async def test_a_reader_that_is_cancelled_stops_the_work():
+    bundle = FakeSound()
+    model = served(bundle)
+    bundle.control.open.clear()
+    reader = asyncio.create_task(collected(model.stream(FRAMES)))
+    await until(bundle.control.entered.is_set)
+    reader.cancel()
+    await asyncio.wait([reader])
+    assert model.is_busy  # the chunk at hand
+    bundle.control.open.set()
+    await until(lambda: not model.is_busy)
     assert bundle.control.chunks == 1
 
 
-def test_more_streams_than_allowed_are_refused_at_once():
-    async def run():
-        model = served(FakeSound(), max_streams=2)
-        streams = [model.stream(FRAMES) for _ in range(3)]
-        await asyncio.gather(*(anext(stream) for stream in streams[:2]))
-        with pytest.raises(Overloaded, match="streams are open already") as refused:
-            await anext(streams[2])
-        assert refused.value.retry_after_seconds >= 1
-        for stream in streams:
-            await stream.aclose()
-
-    asyncio.run(run())
+async def test_more_streams_than_allowed_are_refused_at_once():
+    model = served(FakeSound(), max_streams=2)
+    streams = [model.stream(FRAMES) for _ in range(3)]
+    await asyncio.gather(*(anext(stream) for stream in streams[:2]))
+    with pytest.raises(Overloaded, match="streams are open already") as refused:
+        await anext(streams[2])
+    assert refused.value.retry_after_seconds >= 1
+    for stream in streams:
+        await stream.aclose()
 
 
-def test_a_stream_whose_time_is_over_ends_and_stops_the_work():
+async def test_a_stream_whose_time_is_over_ends_and_stops_the_work():
     bundle = FakeSound()
 
     async def run(**limits):
@@ -146,43 +118,35 @@ def test_a_stream_whose_time_is_over_ends_and_stops_the_work():
         bundle.control.open.set()
         await until(lambda: not model.is_busy)
 
-    asyncio.run(run(timeout_seconds=0.02))
-    asyncio.run(run(settings=0.02))
+    await run(timeout_seconds=0.02)
+    await run(settings=0.02)
     assert bundle.control.chunks == 2
     with pytest.raises(DeadlineExceeded):
-        asyncio.run(collected(served(bundle).stream(FRAMES, timeout_seconds=-1.0)))
+        await collected(served(bundle).stream(FRAMES, timeout_seconds=-1.0))
 
 
-def test_a_reader_that_never_comes_back_loses_its_place():
+async def test_a_reader_that_never_comes_back_loses_its_place():
     bundle = FakeSound()
-
-    async def run():
-        model = served(bundle, timeout_seconds=0.05)
-        stream = model.stream(FRAMES)
-        await anext(stream)
-        await until(lambda: not model._streams.running)
-        with pytest.raises(DeadlineExceeded):
-            await collected(stream)
-
-    asyncio.run(run())
+    model = served(bundle, timeout_seconds=0.05)
+    stream = model.stream(FRAMES)
+    await anext(stream)
+    await until(lambda: not model._streams.running)
+    with pytest.raises(DeadlineExceeded):
+        await collected(stream)
     assert bundle.control.closed == 1
 
 
-def test_a_failure_in_the_middle_comes_after_what_was_made(caplog):
+async def test_a_failure_in_the_middle_comes_after_what_was_made(caplog):
     bundle = FakeSound()
-
-    async def run():
-        chunks = []
-        stream = served(bundle).stream(FRAMES, seed=5)
-        chunks.append(await anext(stream))
-        bundle.control.fails_on = 5
-        with pytest.raises(Internal) as failed:
-            async for chunk in stream:
-                chunks.append(chunk)
-        assert "secret" not in str(failed.value)
-        return chunks
-
-    assert 1 <= len(asyncio.run(run())) <= 1 + LOOKAHEAD + 1
+    chunks = []
+    stream = served(bundle).stream(FRAMES, seed=5)
+    chunks.append(await anext(stream))
+    bundle.control.fails_on = 5
+    with pytest.raises(Internal) as failed:
+        async for chunk in stream:
+            chunks.append(chunk)
+    assert "secret" not in str(failed.value)
+    assert 1 <= len(chunks) <= 1 + LOOKAHEAD + 1
     assert "secret detail" in caplog.text
 
 
@@ -195,24 +159,48 @@ def test_a_failure_in_the_middle_comes_after_what_was_made(caplog):
         ({"condition": FRAMES, "row": -1}, "`row` must be"),
     ],
 )
-def test_what_breaks_a_rule_is_refused_before_a_thread_is_taken(given, words):
+async def test_what_breaks_a_rule_is_refused_before_a_thread_is_taken(given, words):
     bundle = FakeSound()
     with pytest.raises(InvalidInput, match=words):
-        asyncio.run(collected(served(bundle).stream(**given)))
+        await collected(served(bundle).stream(**given))
     assert bundle.control.chunks == 0
 
 
-def test_a_model_of_images_streams_no_sound():
+async def test_a_model_of_images_streams_no_sound():
     with pytest.raises(InvalidInput, match="draws images"):
-        asyncio.run(collected(served(FakeImages()).stream()))
+        await collected(served(FakeImages()).stream())
 
 
-def test_an_iterator_that_cannot_be_made_is_the_streams_error():
-    async def run():
-        streams = Streams(1, 5.0)
-        for _ in range(2):  # the place of the first is free again
-            with pytest.raises(Internal):
-                await anext(streams.stream(lambda: 1 / 0))
-            await until(lambda: not streams.running)
+async def test_an_iterator_that_cannot_be_made_is_the_streams_error():
+    streams = Streams(1, 5.0)
+    for _ in range(2):  # the place of the first is free again
+        with pytest.raises(Internal):
+            await anext(streams.stream(lambda: 1 / 0))
+        await until(lambda: not streams.running)
 
-    asyncio.run(run())
+
+def test_permits_are_given_in_the_order_in_which_they_are_asked_for():
+    permits, order, pause = Permits(1), [], threading.Event()
+
+    def work(number):
+        with permits.permit():
+            order.append(number)
+
+    with permits.permit():
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for waiting, thread in enumerate(threads, 1):
+            thread.start()
+            while len(permits._waiting) < waiting:
+                pause.wait(0.001)
+    for thread in threads:
+        thread.join()
+    assert order == [0, 1, 2, 3]
+
+
+def test_a_permit_that_never_ends_keeps_nobody_for_ever():
+    permits = Permits(1, patience_seconds=0.01)
+    with permits.permit(), permits.permit():
+        pass
+    with permits.permit():
+        pass
+    assert permits._free == 1 and not permits._waiting

@@ -3,22 +3,17 @@
 import json
 import subprocess
 import threading
-import time
 
 import numpy as np
 import pytest
 from fake_bundle import CHANNELS, HOP
-from http_running import Running, ask, store
+from http_running import Running, ask
+from serve_load import until
 
-from serving.bundles.dtypes import TENSORFLOW_NAMES
+from serving.bundles.signature import TENSORFLOW_NAMES
 
 PREDICT = "/v1/models/shapes:predict"
 SPEAK = "/v1/models/voice:predict"
-
-
-@pytest.fixture
-def models(tmp_path):
-    return store(tmp_path)
 
 
 def frames(rows, length):
@@ -172,37 +167,28 @@ def test_a_full_queue_is_503_with_when_to_come_again(models):
     assert {status for status, _ in statuses} == {503, 504}
 
 
-def test_a_client_that_leaves_takes_its_rows_with_it(models):
+def test_a_client_that_leaves_takes_its_rows_with_it(models, running):
     control = models.controls["shapes", 1]
-    with Running(models) as running:
-        control.open.clear()
-        first = threading.Thread(
-            target=lambda: running.client.post(PREDICT, json={"instances": [{"seed": 1}]})
-        )
-        first.start()
-        assert control.entered.wait(5)
-        with running.connection() as connection:
-            body = b'{"instances": [{"seed": 2}]}'
-            start = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
-            connection.sendall(f"{start}\r\n\r\n".encode() + body)
-            _until(lambda: b'onepass_queue_rows{model="shapes"} 1.0' in running.metrics.render()[0])
-        _until(lambda: b'status="cancelled"} 1.0' in running.metrics.render()[0])
-        control.open.set()
-        first.join(10)
-        running.client.post(PREDICT, json={"instances": [{"seed": 3}]})
+    control.open.clear()
+    first = threading.Thread(
+        target=lambda: running.client.post(PREDICT, json={"instances": [{"seed": 1}]})
+    )
+    first.start()
+    assert control.entered.wait(5)
+    with running.connection() as connection:
+        body = b'{"instances": [{"seed": 2}]}'
+        start = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+        connection.sendall(f"{start}\r\n\r\n".encode() + body)
+        until(lambda: b'onepass_queue_rows{model="shapes"} 1.0' in running.metrics.render()[0])
+    until(lambda: b'status="cancelled"} 1.0' in running.metrics.render()[0])
+    control.open.set()
+    first.join(10)
+    running.client.post(PREDICT, json={"instances": [{"seed": 3}]})
     assert [call[3] for call in control.calls] == [[1], [3]]
 
 
-def _until(condition, seconds=5):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def test_curl_as_in_the_documentation(models):
+def test_curl_as_in_the_documentation(running):
     body = json.dumps({"instances": [{"label": 2}]})
-    with Running(models) as running:
-        command = ["curl", "-s", "-m", "10", "-d", body, "-X", "POST", running.url + PREDICT]
-        done = subprocess.run(command, capture_output=True, timeout=20, check=True)
+    command = ["curl", "-s", "-m", "10", "-d", body, "-X", "POST", running.url + PREDICT]
+    done = subprocess.run(command, capture_output=True, timeout=20, check=True)
     assert np.unique(json.loads(done.stdout)["predictions"][0]["picture"]) == [40]

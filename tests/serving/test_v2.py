@@ -26,11 +26,6 @@ def client(running):
     client.close()
 
 
-@pytest.fixture
-def models(tmp_path):
-    return store(tmp_path)
-
-
 def given(name, array, binary=True):
     tensor = http.InferInput(name, list(array.shape), utils.np_to_triton_dtype(array.dtype))
     tensor.set_data_from_numpy(array, binary_data=binary)
@@ -171,7 +166,7 @@ def body(**fields):
         ({"parameters": {"timeout": -1}}, "timeout` must be a number"),
         ({"parameters": {"timeout": "1"}}, "timeout` must be a number"),
         ({"outputs": []}, "`outputs` must be a list"),
-        ({"outputs": [{"name": "other"}]}, "must name outputs; there are"),
+        ({"outputs": [{"name": "other"}]}, "`other` is not an output; there are"),
         ({"outputs": [{"name": ["x"]}]}, "`outputs[0].name` must be a text"),
         ({"outputs": ["picture"]}, "`outputs[0]` must be an object"),
         ({"outputs": [{"name": "picture", "parameters": {"classification": 2}}]}, "classification"),

@@ -1,17 +1,46 @@
-"""Uploaded recordings, checked before they are decoded."""
+"""Recordings as inputs: examples of the package, and uploads, which are checked before decoding."""
 
+import csv
+import dataclasses
+import functools
 import io
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import soundfile
 
 from serving.errors import InvalidInput, TooLarge
 from wavenet.data.audio import Mixdown, missing_samples, resample
+from wavenet.shipped import recordings_folder
 
 SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
 LOWEST_HZ, HIGHEST_HZ = 4_000, 192_000
 MAX_CHANNELS = 8
 BLOCK_SAMPLES = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A recording, with its transcript and length."""
+
+    name: str
+    text: str
+    seconds: float
+    path: Path
+
+
+@functools.cache
+def examples() -> Mapping[str, Example]:
+    """Return the recordings that no shipped model was trained on, by name."""
+    folder = recordings_folder()
+    found = {}
+    with (folder / "dev.tsv").open(encoding="utf-8", newline="") as registry:
+        for row in csv.DictReader(registry, delimiter="\t"):
+            path = folder / "dev" / row["file"]
+            seconds = soundfile.info(str(path)).duration
+            found[path.stem] = Example(path.stem, row["text"], round(seconds, 2), path)
+    return found
 
 
 def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np.ndarray:

@@ -1,0 +1,60 @@
+"""Frames of recordings, and checks of the frames that clients send."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from replicator.runs.stored_config import dataclass_from
+from serving.errors import InvalidInput
+from wavenet.data.recorded_level import level_of
+from wavenet.feature_extractor import FeatureExtraction
+from wavenet.features.conventions import MelConvention
+from wavenet.features.frame_statistics import stored_statistics, unlike
+from wavenet.presets import DataConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureExtractor(FeatureExtraction):
+    """A feature extractor of a speech model.
+
+    data: settings of its training data. hop_samples: between two frames. gain_db: applied to
+    recordings. level_db: see `data.recorded_level`. known_speakers: names by index.
+    """
+
+    data: DataConfig
+    hop_samples: int
+    gain_db: float
+    known_speakers: tuple[str, ...] = ()
+    level_db: float | None = None
+
+
+def feature_extractor(spec: Mapping[str, Any]) -> FeatureExtractor:
+    """Return the extractor that the model.json of a bundle describes."""
+    data = dataclass_from(DataConfig, spec["config"]["data"])
+    speakers, level_db = tuple(spec["speakers"]), level_of(spec)
+    return FeatureExtractor(data, spec["hop_samples"], spec["gain_db"], speakers, level_db)
+
+
+def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
+    """Raise InvalidInput for frames [frames, channels] unlike those of the model's training.
+
+    Older bundles without statistics of frames are not checked.
+    """
+    trained, stored = stored_statistics(spec), (spec.get("features") or {}).get("mel")
+    if trained is None or not stored or not frames.size:
+        return
+    mel = MelConvention.from_dict(stored)
+    why = unlike(frames[:, : mel.bands], trained, mel)
+    if why:
+        raise InvalidInput(
+            f"`frames` are of another convention: {why}; as 1 - mel / {mel.silence:.3f}. Use "
+            "`force` to speak them anyway."
+        )
+
+
+def check_rows(spec: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> None:
+    """Check the first `num_frames` of the `frames` of each row."""
+    for frames, count in zip(inputs.get("frames", ()), inputs.get("num_frames", ()), strict=False):
+        check_convention(spec, frames[:count])

@@ -1,0 +1,41 @@
+"""Concrete functions of signatures, as a SavedModel stores them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from serving.bundles.signature import Signature, TensorInfo
+
+ROWS_AT_ONCE = 4
+Tensors = dict[str, Any]
+
+
+def specs_of(inputs: dict[str, TensorInfo]) -> list[tf.TensorSpec]:
+    """Return the input signature of a function."""
+    return [tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in inputs.items()]
+
+
+def concrete_function(signature: Signature, make: Callable[[Tensors], Tensors]) -> Any:
+    """Return the concrete function of a signature, from its inputs to its outputs by name."""
+
+    @tf.function(autograph=False, input_signature=specs_of(signature.inputs))
+    def function(*tensors):
+        outputs = make(dict(zip(signature.inputs, tensors, strict=True)))
+        return {n: tf.ensure_shape(outputs[n], info.shape) for n, info in signature.outputs.items()}
+
+    return function.get_concrete_function()
+
+
+def row_function(signature: Signature, row: Callable[[Tensors], Tensors]) -> Any:
+    """Return the concrete function of batches of which every row is made alone.
+
+    The row function maps a batch of one to outputs without the batch axis.
+    """
+    specs = {n: tf.TensorSpec(info.shape[1:], info.dtype) for n, info in signature.outputs.items()}
+    options = {"fn_output_signature": specs, "parallel_iterations": ROWS_AT_ONCE}
+
+    def rows(given: Tensors) -> Tensors:
+        return tf.map_fn(row, {n: tensor[:, tf.newaxis] for n, tensor in given.items()}, **options)
+
+    return concrete_function(signature, rows)
