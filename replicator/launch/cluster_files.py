@@ -83,12 +83,9 @@ def commands(shape: Shape, command: Sequence[str], addresses: Sequence[str]) -> 
 
 
 def task_shell(shape: Shape, number: str, cluster: str) -> str:
-    """Return sh lines that set TF_CONFIG of one task.
+    """Return sh lines that set TF_CONFIG of one task, from two shell expressions.
 
-    Args:
-      shape: of the cluster.
-      number: a shell expression for the number of the task, in the order of `Shape.tasks`.
-      cluster: a shell expression for the JSON of the addresses.
+    `number` is that of the task in the order of `Shape.tasks`, `cluster` the JSON of the addresses.
     """
     return (
         f"number={number}\n"

@@ -72,10 +72,7 @@ class LaunchArguments:
 def run(arguments: list[str], parse, own_program: Sequence[str]) -> int:
     """Run `onepass launch ARGUMENTS` and return the exit status.
 
-    Args:
-      arguments: before and after ` -- `.
-      parse: reads a dataclass from words.
-      own_program: the words that run this installation of onepass.
+    `own_program` are the words that run this installation of onepass.
     """
     own, command = _split(arguments)
     given = parse(LaunchArguments, own, "onepass launch", description=DESCRIPTION)

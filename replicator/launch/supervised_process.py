@@ -16,12 +16,9 @@ MAX_LINE_BYTES = 1 << 20  # of a program that writes no line breaks
 class SupervisedProcess:
     """The running command of a task.
 
-    Args:
-      task: of the cluster.
-      command: its words.
-      environment: variables in addition to TF_CONFIG.
-      grace_seconds: between SIGTERM and SIGKILL, once this process has ended.
-      log_folder: its output is also appended to a file there; None: no file.
+    `environment` is added to TF_CONFIG. Once this process has ended, the command has
+    `grace_seconds` between SIGTERM and SIGKILL. Its output is also appended to a file in
+    `log_folder`, if given.
     """
 
     def __init__(
@@ -85,8 +82,7 @@ class SupervisedProcess:
     def lines(self, is_last: bool = False) -> list[bytes]:
         """Return the lines written since the last call, prefixed with the task's name.
 
-        Args:
-          is_last: read to the end, and return an unfinished line too.
+        With `is_last`, read to the end, and return an unfinished line too.
         """
         data = self._unfinished
         with contextlib.suppress(BlockingIOError):

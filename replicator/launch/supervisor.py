@@ -85,9 +85,7 @@ class _ClusterRun:
 class Supervisor:
     """A cluster that is run, with restarts, until it is done.
 
-    Args:
-      make_tasks: returns the tasks of the cluster, the chief first; called for every start.
-      settings: of the tasks.
+    `make_tasks` returns the tasks of the cluster, the chief first; it is called for every start.
     """
 
     def __init__(self, make_tasks: Callable[[], list[Task]], settings: LaunchSettings):
@@ -96,12 +94,9 @@ class Supervisor:
         self._is_output_open = True
 
     def run(self) -> int:
-        """Run the cluster to its end and return the exit status.
+        """Run the cluster to its end; return 0, the first failed task's status, or 128 + a signal.
 
         SIGINT, SIGTERM and SIGHUP are forwarded once; a second one kills all.
-
-        Returns:
-          0, the status of the first task that failed, or 128 + a signal.
         """
         with StopRequest() as stop:
             while True:

@@ -88,11 +88,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def read_tf_config() -> Task | None:
-    """Return this process's task according to TF_CONFIG, or None if it is not set.
-
-    Raises:
-      UserError: TF_CONFIG is invalid.
-    """
+    """Return this process's task according to TF_CONFIG, or None; raise UserError if invalid."""
     text = os.environ.get("TF_CONFIG", "")
     if not text.strip():
         return None

@@ -29,12 +29,9 @@ class Machine:
 
     @classmethod
     def of(cls, platform: str, memory_bytes: float | None, link_gbps: float | None) -> "Machine":
-        """Return a device of a platform: cpu, gpu or tpu.
+        """Return a device of a platform, cpu, gpu or tpu; others get the figures of a GPU.
 
-        Args:
-          platform: other names get the figures of a GPU.
-          memory_bytes: of the device; None: unlimited.
-          link_gbps: bandwidth between two devices in Gbit/s; None: the platform's.
+        `link_gbps` is the bandwidth between two devices in Gbit/s; None: the platform's.
         """
         flops, moved, link, latency = RATES.get(platform, RATES["gpu"])
         network = Network(latency, (link_gbps or link) / 8e-9)

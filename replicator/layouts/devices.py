@@ -82,12 +82,7 @@ class Devices:
         return state, alive, frozen, self._batch
 
     def compiled(self, advance: Callable, options: dict[str, Any] | None = None) -> Any:
-        """Compile the function of `jit`.
-
-        Args:
-          advance: see `jit`.
-          options: of XLA, by name.
-        """
+        """Return the compiled function of `jit`; `options` are those of XLA, by name."""
         return self.jit(advance).lower(*self.arguments()).compile(compiler_options=options)
 
     def _shapes(self, tensors: list[Tensor], cuts: tuple[Cut, ...]) -> dict[str, Any]:
@@ -166,12 +161,7 @@ def chosen(
 def by_rows(step: Step, wanted: int | None = None) -> Layout:
     """Return a layout that divides the rows of every batch over devices.
 
-    Args:
-      step: as exported.
-      wanted: number of devices; None: as many as divide the rows.
-
-    Raises:
-      LayoutError: no such number of devices divides the rows.
+    `wanted` is their number; None: as many as divide the rows.
     """
     rows = sorted({tensor.shape[0] for tensor in step.batch if tensor.shape})
     found, processes = len(jax.devices()), jax.process_count()
@@ -193,11 +183,7 @@ def by_rows(step: Step, wanted: int | None = None) -> Layout:
 
 
 def mesh_of(step: Step, text: str | None) -> dict[str, int]:
-    """Return the sizes of `4x2` or `4,2`: rows x model; for None, as many rows as divide a batch.
-
-    Raises:
-      LayoutError: the text is no mesh, or a size divides nothing.
-    """
+    """Return the sizes of `4x2` or `4,2`, rows x model; for None, the most rows that fit."""
     if text is None:
         return by_rows(step).mesh | {MODEL: 1}
     found = re.fullmatch(r"([1-9]\d*)[x,]([1-9]\d*)", text)

@@ -21,13 +21,7 @@ class Network:
     bytes_per_second: float
 
     def seconds(self, kind: str, size_bytes: float, devices: int) -> float:
-        """Return the time of a collective.
-
-        Args:
-          kind: of the collective, as in XLA's programs.
-          size_bytes: input of each device.
-          devices: that take part.
-        """
+        """Return the time of a collective of XLA's programs, with `size_bytes` from each device."""
         sent = sent_bytes(kind, size_bytes, devices)
         return messages(kind, devices) * self.latency_seconds + sent / self.bytes_per_second
 
@@ -56,13 +50,9 @@ def sent_bytes(kind: str, size_bytes: float, devices: int) -> float:
 
 
 def fitted(seconds: Mapping[int, float], devices: int = 2) -> Network:
-    """Return the network that fits measured all-reduces best.
+    """Return the network that fits best all-reduces of `devices`, in seconds by bytes reduced.
 
     It minimises the sum of squared relative errors over non-negative latencies and bandwidths.
-
-    Args:
-      seconds: measured times, by bytes reduced.
-      devices: that took part.
     """
     import numpy as np
     from scipy.optimize import nnls

@@ -50,10 +50,8 @@ class Timeline:
 def simulate(program: list[Operation], network: Network, compute_scale: float = 1.0) -> Timeline:
     """Return the timeline of a program.
 
-    Args:
-      program: computations with their seconds; collectives with their bytes and devices.
-      network: gives the time of collectives.
-      compute_scale: factor on the time of computations, see `sharing_scale`.
+    Computations have their seconds, times `compute_scale` (see `sharing_scale`); collectives have
+    their bytes and devices.
     """
     free: dict[str, float] = {}
     ends: list[float] = []
@@ -92,10 +90,7 @@ def sharing_scale(
 def synchronous(seconds: float, reduced_bytes: list[float], devices: int) -> list[Operation]:
     """Return the step of a replica that computes, then reduces without overlap, as TensorFlow does.
 
-    Args:
-      seconds: of the computation.
-      reduced_bytes: input of each collective.
-      devices: that take part.
+    Each collective reduces one of `reduced_bytes`.
     """
     step = Operation("step", "step", 0.0, seconds=seconds)
     return [
@@ -116,16 +111,9 @@ def asynchronous_rate(
     """Return the updates per second of workers and parameter servers, and a timeline.
 
     A worker reads all variables, computes, and adds its changes (Dean et al. 2012): a worker's link
-    carries all bytes each way, a server's link its share of every worker's.
-
-    Args:
-      seconds: of a worker's computation.
-      size_bytes: of all variables.
-      workers: number of workers.
-      servers: number of parameter servers.
-      network: between two machines.
-      handling_seconds: processor time at either end for the messages of all variables one way.
-      updates: of each worker in the timeline.
+    carries all bytes each way, a server's link its share of every worker's. `handling_seconds` are
+    processor time at either end for the messages of all variables one way; the timeline has
+    `updates` of each worker.
     """
     transfer = network.latency_seconds + size_bytes / network.bytes_per_second
     # Variables on several servers arrive from all at once, limited by the worker's link.

@@ -41,12 +41,7 @@ class PipelineArguments:
 
 
 def run(arguments: list[str], parse) -> int:
-    """Run `onepass pipeline ARGUMENTS` and return the exit status.
-
-    Args:
-      arguments: words of the command line.
-      parse: reads a dataclass from words.
-    """
+    """Run `onepass pipeline ARGUMENTS` and return the exit status."""
     given = parse(PipelineArguments, arguments, "onepass pipeline", description=DESCRIPTION)
     if given.plot and given.plot.suffix not in (".png", ".svg", ".pdf"):
         raise UserError(f"`--plot` must end in .png, .svg or .pdf, got {given.plot}.")

@@ -14,12 +14,7 @@ ENOUGH_FREE = 0.9  # share of the processor time that a reliable profile needs
 
 
 def run(given: PlanArguments, programs: Programs) -> int:
-    """Plan a model's step and return the exit status.
-
-    Args:
-      given: checked arguments.
-      programs: of the model.
-    """
+    """Plan a model's step, with checked arguments, and return the exit status."""
     with Progress(len(given.meshes), "planning", "configuration") as progress:
         store = Store(given.profiles, given.fresh, seconds=given.seconds, log=progress.say)
         planner = Planner(given, programs, store)

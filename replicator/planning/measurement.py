@@ -123,8 +123,7 @@ class Store:
     def kept(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the stored measurement of a key, or store what `measure` returns.
 
-        Raises:
-          UserError: it was measured on another machine, or cannot be read.
+        If it was measured on another machine, or cannot be read, raise UserError.
         """
         path, machine = self.folder / f"{key}.json", this_machine()
         if path.exists() and (not self._fresh or key in self._made):
@@ -161,11 +160,7 @@ def _naming_the_option() -> Iterator[None]:
 
 
 def step_of(folder: Path) -> dict[str, Any]:
-    """Return the description of the training step in an exported folder's manifest.
-
-    Raises:
-      UserError: the folder has no training step.
-    """
+    """Return the description of the training step in an exported folder's manifest."""
     manifest = read_manifest(folder)
     if "training" not in manifest:
         raise UserError(f"{folder} has no training step.")
@@ -181,8 +176,7 @@ def program_digest(folder: Path) -> str:
 def ask(request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of a process of device_program.py.
 
-    Raises:
-      UserError: it fails, with the last line of its stderr, or takes more than LIMIT_SECONDS.
+    If it fails, UserError gives the last line of its stderr; it may take LIMIT_SECONDS.
     """
     devices = request["rows"] * request["model"]
     several = device_environment(devices)

@@ -34,13 +34,10 @@ class Stages:
     passed_bytes: float
 
     def joined(self, count: int) -> list[float]:
-        """Join the stages into `count` runs of consecutive ones, the largest as small as possible.
+        """Return the work of `count` runs of consecutive stages, the largest as small as possible.
 
         Among equally good solutions, the earlier runs are shorter. The dynamic programme over
         suffixes takes count x stages^2 steps.
-
-        Returns:
-          The work of each run, in the order of the stages.
         """
         ends, total = [0.0, *itertools.accumulate(self.work)], len(self.work)
         if not 1 <= count <= total:
@@ -99,13 +96,8 @@ def pipeline_steps(
 ) -> Iterator[PipelineStep]:
     """Yield every schedule with enough stages, for each number of microbatches.
 
-    Args:
-      stages: of the network.
-      devices: number of devices, at least 2.
-      rows: of the batch, which microbatches divide.
-      seconds: of a step on one device.
-      memory: bytes of that step, by use.
-      network: between two devices.
+    A step on one device takes `seconds` and `memory`, bytes by use; microbatches divide the `rows`
+    of a batch.
     """
     for name in BLOCKS:
         for count in (m for m in range(2, rows + 1) if rows % m == 0):

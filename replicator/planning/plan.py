@@ -77,11 +77,7 @@ class Prediction:
 class Planner:
     """Predictions for a model, from measurements that are taken on first use.
 
-    Args:
-      given: arguments of the command.
-      programs: of the model.
-      store: of measurements.
-      network: between two devices; None: that of the arguments.
+    `network` is that between two devices; None: that of the arguments.
 
     Attributes:
       free_share: least share of the processor time that other processes left to a profile.
@@ -95,12 +91,9 @@ class Planner:
         self.free_share = 1.0
 
     def predictions(self, advance: Callable[[], object] = lambda: None) -> list[Prediction]:
-        """Return predictions of all meshes and pipelines.
+        """Return predictions of all meshes and pipelines; `advance` is called after every mesh.
 
         If none of them fits in memory, more microbatches and cuts of the state are tried.
-
-        Args:
-          advance: called after every mesh.
 
         Raises:
           UserError: a mesh does not divide the batch, or no configuration fits in memory.

@@ -51,15 +51,10 @@ def timed(
 ) -> dict[str, Any]:
     """Time a step in rounds, and measure the share of the cores that it keeps busy.
 
-    A round runs steps until `least_seconds` have passed. Rounds end early once `rounds` times
-    `least_seconds` have passed, so that a long step has fewer rounds.
-
-    Args:
-      step: runs one step.
-      rounds: maximum number of rounds.
-      least_seconds: minimum duration of a round.
-      steps: minimum per round. Processes that run a step together must all run the same number:
-        with `least_seconds` 0 there is one round of `steps`.
+    A round runs at least `steps` steps until `least_seconds` have passed. Rounds end early once
+    `rounds` times `least_seconds` have passed, so that a long step has fewer rounds. Processes that
+    run a step together must all run the same number: with `least_seconds` 0 there is one round of
+    `steps`.
 
     Returns:
       seconds: median step time of each round.
@@ -96,10 +91,8 @@ def paired_seconds(
 ) -> float:
     """Return the mean of the median step times of steps that run at the same time.
 
-    Args:
-      calls: each runs one step, and is repeated in a thread of its own; all threads start together.
-      least_seconds: minimum duration of each thread.
-      steps: minimum number of steps in each thread.
+    Each of `calls` runs one step, and is repeated in a thread of its own; all threads start
+    together.
     """
     together = threading.Barrier(len(calls))
 
@@ -123,9 +116,7 @@ def _idle_seconds() -> float:
 def needed_bytes(step: Callable[[], object], held_bytes: float) -> float | None:
     """Return the memory of a step that runs in this process; None if it cannot be measured.
 
-    Args:
-      step: runs one step.
-      held_bytes: of arguments that are allocated already.
+    `held_bytes` are those of arguments that are allocated already.
     """
     try:
         with _fresh_allocations():

@@ -43,10 +43,7 @@ REQUESTS = (CONTINUE, SAVE, TIME, "SIGINT", "SIGTERM")
 def load(folder, name: str, weights: dict | None = None):
     """Return the exported function NAME, from inputs by keyword to a dict of outputs.
 
-    Args:
-      folder: with manifest.json.
-      name: of the function.
-      weights: arrays that replace exported variables, `averages` for example.
+    Arrays in `weights`, `averages` for example, replace exported variables.
     """
     described = read_manifest(folder)["functions"][name]
     weights = read_weights(folder, described) | (weights or {})

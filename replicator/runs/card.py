@@ -40,14 +40,7 @@ class ExportArguments:
 
 
 def origin(given: ExportArguments, data: Path | str, network: tf.Module, command: str) -> dict:
-    """Return the provenance of a model for model.json.
-
-    Args:
-      given: options of the export command.
-      data: path or name of the training data.
-      network: the model's weights.
-      command: the command that made the run.
-    """
+    """Return the provenance for model.json of the weights in `network`; `command` made the run."""
     runs = (given.run, *given.parts_from)
     return {
         "data": Path(data).name,
@@ -96,9 +89,7 @@ def measure_table(
 ) -> str:
     """Return the measures of several systems as rows of a Markdown table, one column per system.
 
-    Args:
-      systems: measures by name, by name of the system.
-      cell: formats a measure; the text may hold several columns, as `in_two_columns` returns.
+    `cell` formats a measure; its text may hold several columns, as `in_two_columns` returns.
     """
     names: Sequence[str] = list(next(iter(systems.values())))
     return "\n".join(

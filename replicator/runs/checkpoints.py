@@ -34,18 +34,9 @@ class Checkpoints:
         return self.folder / f"step_{step:08d}.npz"
 
     def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> Path:
-        """Write a checkpoint to disk, then delete files beyond the newest `keep` and the best.
+        """Write the arrays of a step, then delete files beyond the newest `keep` and the best.
 
-        Args:
-          step: number in the file's name.
-          arrays: by name.
-          keep_all: delete nothing.
-
-        Returns:
-          The path of the new file.
-
-        Raises:
-          UserError: the file cannot be written; existing files are unchanged.
+        A file that cannot be written raises UserError and leaves existing ones unchanged.
         """
         path = self.path(step)
         make_folder(self.folder)
@@ -87,8 +78,7 @@ class Checkpoints:
     def newest(self) -> tuple[Arrays | None, list[Path]]:
         """Return the newest readable arrays, None if there are none, and the damaged newer files.
 
-        Raises:
-          UserError: there are files and all of them are damaged.
+        If there are files and all of them are damaged, raise UserError.
         """
         damaged: list[Path] = []
         for step in reversed(self.steps()):

@@ -25,9 +25,7 @@ def wait_for_all(task: Task, join_seconds: float) -> None:
     """Wait until every other task has accepted a connection at its address.
 
     Until then this process listens at its own address, where TensorFlow's server will listen next.
-
-    Raises:
-      UserError: the port of this task is in use, or another task has not started in `join_seconds`.
+    If that port is in use, or another task has not started in `join_seconds`, raise UserError.
     """
     own = task.cluster[task.kind][task.index]
     missing = {
@@ -104,11 +102,7 @@ def _listener(address: str) -> socket.socket:
 
 
 def connected(address: str, seconds: float) -> socket.socket:
-    """Return a connection to HOST:PORT.
-
-    Raises:
-      OSError: none is accepted within so many seconds.
-    """
+    """Return a connection to HOST:PORT; raise OSError if none is accepted in so many seconds."""
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=seconds)
 

@@ -27,11 +27,9 @@ _barrier_numbers = itertools.count()
 def barrier(replicator: Replicator) -> None:
     """Wait until every process of the run has called this, for any length of time.
 
-    A collective fails after its time limit; a barrier fails only if a peer has ended or hangs, so
-    that the chief may evaluate or save for as long as it takes.
-
-    Raises:
-      PeerLostError: within about 20 seconds after a peer has ended or hung.
+    A collective fails after its time limit; a barrier raises PeerLostError, within about 20
+    seconds, only if a peer has ended or hangs, so that the chief may evaluate or save for as long
+    as it takes.
     """
     if not runs_in_lockstep(replicator):
         return
@@ -79,14 +77,8 @@ def broadcast_initial_state(
 ) -> None:
     """Set the variables of every process to their values in the chief.
 
-    Args:
-      replicator: of the run.
-      variables: created in the scope of `replicator`.
-      identity: JSON values that must be equal in every process, such as the configuration.
-
-    Raises:
-      UserError: the identities differ.
-      PeerLostError: a process has ended.
+    `identity` holds JSON values that must be equal in every process, such as the configuration; if
+    they differ, raise UserError, and PeerLostError if a process has ended.
     """
     barrier(replicator)
     if not runs_in_lockstep(replicator):

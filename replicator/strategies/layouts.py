@@ -54,15 +54,9 @@ class LayoutRules:
         return dtensor.Layout.replicated(self.mesh, rank)
 
     def of(self, name: str, shape: Sequence[int], like: dtensor.Layout | None) -> dtensor.Layout:
-        """Return the layout of a variable.
+        """Return the layout of a variable; raise UserError if its pattern does not fit its shape.
 
-        Args:
-          name: of the variable.
-          shape: of the variable.
-          like: layout of its initial value, used if no pattern is found in the name.
-
-        Raises:
-          UserError: the pattern found does not fit the shape.
+        If no pattern is found in the name, it is `like`, the layout of the initial value.
         """
         self._names.append(name)
         for pattern, dims in self._rules:

@@ -70,20 +70,14 @@ class ShardedReplicator(Replicator):
     ) -> Call:
         """Return a step that gathers the weights, computes on each device and updates the shards.
 
-        Args:
-          gradients_fn: as for Replicator; of each device's rows, with primitives over the devices.
-          update_fn: elementwise operations and sums; DTensor runs it on the shards.
-          variables: set by a step. `gradients_fn` may read the trainable and the scalar ones.
-          reads: other variables that `gradients_fn` reads.
+        See Replicator. `gradients_fn` gets each device's rows, with primitives over the devices,
+        and may read the trainable and scalar ones of `variables`, and `reads`. `update_fn` consists
+        of elementwise operations and sums, which DTensor runs on the shards.
         """
         return _CompiledTraining(self, gradients_fn, update_fn, variables, reads)
 
     def wrap_optimizer(self, optimizer):
-        """Return a wrapped optimiser, see Replicator.
-
-        Raises:
-          UserError: the optimiser is one of `tf_keras.optimizers.legacy`.
-        """
+        """Return a wrapped optimiser, see Replicator; none of `tf_keras.optimizers.legacy`."""
         if hasattr(optimizer, "_resource_apply_dense"):
             raise UserError(
                 f"The strategy sharded cannot run `{type(optimizer).__name__}`: its fused "

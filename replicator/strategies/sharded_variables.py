@@ -58,8 +58,7 @@ class ShardedVariableStore:
     def assigned_value(self, variable: "ShardedVariable"):
         """Return the value assigned by the step that is being traced, or None.
 
-        Raises:
-          UserError: it was assigned in another graph, which may or may not be executed.
+        If it was assigned in another graph, which may or may not be executed, raise UserError.
         """
         assigned = self._assigned or {}
         if self.mode is not ReadMode.STEP or id(variable) not in assigned:
@@ -166,11 +165,7 @@ class ShardedVariable(dtensor.DVariable):
                 self._copies[device] = self._store.copy(self, device)
 
     def local_copy(self, device: int) -> tf.Variable:
-        """Return the copy on a device.
-
-        Raises:
-          ValueError: there is none.
-        """
+        """Return the copy on a device; raise ValueError if there is none."""
         if device not in self._copies:
             raise ValueError(f"`{self.name}` is read on each device but is not in `reads`.")
         return self._copies[device]

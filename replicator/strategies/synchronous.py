@@ -142,11 +142,7 @@ class _CompiledStep:
         self._is_compared = False
 
     def __call__(self, iterator):
-        """Run the steps, and return the outputs of the last.
-
-        Raises:
-          PeerLostError: another process has ended.
-        """
+        """Return the last step's outputs; raise PeerLostError if another process has ended."""
         if not self._is_compared:
             self._records.clear()
             self._trace(iterator)
@@ -273,11 +269,7 @@ def local(
 
 
 def local_devices(count: int | None) -> list[str]:
-    """Return the names of `count` devices (None: all) of this machine: GPUs, else logical CPUs.
-
-    Raises:
-      UserError: there are fewer.
-    """
+    """Return the names of `count` devices (None: all) of this machine: GPUs, else logical CPUs."""
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     if kind == "CPU" and count and count > 1:
         _make_logical_cpus(count)

@@ -77,13 +77,8 @@ class Trainer:
         """Restore the newest readable checkpoint, and return messages for the user.
 
         The messages are the notes of the run directory, and one for each newer checkpoint that is
-        damaged.
-
-        Args:
-          initialise: prepares the state if there is no checkpoint; called in the chief only.
-
-        Raises:
-          UserError: other processes of the run have ended, or have another configuration.
+        damaged. If there is none, `initialise` prepares the state in the chief. If other processes
+        of the run have ended, or have another configuration, UserError is raised.
         """
         self._start = time.monotonic()
         lines = self._restored() if self.replicator.is_chief else []
