@@ -72,8 +72,7 @@ class Settings:
 class Pass:
     """A pass through the network: exchange between replicas, and new moving averages.
 
-    Args:
-      all_gather: of the Replicator; None in an evaluation, which uses the moving averages.
+    Without `all_gather` of the Replicator it is an evaluation, which uses the moving averages.
     """
 
     def __init__(self, all_gather=None):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from replicator.launch import reaper as reaper
-from replicator.launch.cluster_shape import Task
+from replicator.launch.tf_config import Task
 
 MAX_LINE_BYTES = 1 << 20  # of a program that writes no line breaks
 

@@ -8,40 +8,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
-from replicator.launch.cluster_shape import Task, gpu_shares
+from replicator.launch.arguments import LaunchArguments
 from replicator.launch.supervised_process import SupervisedProcess
-from replicator.runs.errors import UserError
+from replicator.launch.tf_config import Task, gpu_shares
 from replicator.runs.interrupt import StopRequest
 
 POLL_SECONDS = 0.05
 SETTLE_SECONDS = 3.0  # for tasks to end by themselves after another has failed
 SHELL_SIGNAL = 128  # a shell's exit status for signal N is 128 + N
-
-
-@dataclasses.dataclass(frozen=True)
-class LaunchSettings:
-    """The command of every task and the treatment of failures.
-
-    Attributes:
-      command: its words.
-      grace_seconds: between SIGTERM and SIGKILL.
-      restarts: number of times that tasks ended by a signal are restarted.
-      log_folder: each task's output is also written there; None: nowhere.
-    """
-
-    command: Sequence[str]
-    grace_seconds: float = 30.0
-    restarts: int = 0
-    log_folder: Path | None = None
-
-    def __post_init__(self):
-        """Raise UserError for a number out of range."""
-        if not self.grace_seconds > 0:
-            raise UserError(f"`--grace-seconds` must be above 0, got {self.grace_seconds:g}.")
-        if self.restarts < 0:
-            raise UserError(f"`--restarts` must be 0 or more, got {self.restarts}.")
 
 
 @dataclasses.dataclass
@@ -88,8 +63,10 @@ class Supervisor:
     `make_tasks` returns the tasks of the cluster, the chief first; it is called for every start.
     """
 
-    def __init__(self, make_tasks: Callable[[], list[Task]], settings: LaunchSettings):
-        self._make_tasks, self._settings = make_tasks, settings
+    def __init__(
+        self, make_tasks: Callable[[], list[Task]], command: Sequence[str], given: LaunchArguments
+    ):
+        self._make_tasks, self._command, self._given = make_tasks, command, given
         self._restarts = 0
         self._is_output_open = True
 
@@ -112,11 +89,11 @@ class Supervisor:
                     return _exit_status(run)
 
     def _start(self, run: _ClusterRun) -> None:
-        settings, tasks = self._settings, self._make_tasks()
+        given, tasks = self._given, self._make_tasks()
         for task, environment in zip(tasks, gpu_shares(tasks), strict=True):
             run.processes.append(
                 SupervisedProcess(
-                    task, settings.command, environment, settings.grace_seconds, settings.log_folder
+                    task, self._command, environment, given.grace_seconds, given.log_dir
                 )
             )
 
@@ -153,26 +130,26 @@ class Supervisor:
             run.processes[run.processes.index(process)] = process.restarted()
             return
         run.failed = process
-        rest = f"; the others are ended within {self._settings.grace_seconds:g} s"
+        rest = f"; the others are ended within {self._given.grace_seconds:g} s"
         self._log(f"{describe_exit(process)}{rest if run.running or run.serving else ''}.")
         if run.signal_name is None:
-            grace_seconds = self._settings.grace_seconds
+            grace_seconds = self._given.grace_seconds
             run.term_at = time.monotonic() + min(SETTLE_SECONDS, grace_seconds / 2)
             run.kill_at = time.monotonic() + grace_seconds
 
     def _forward(self, run: _ClusterRun, signal_name: str) -> None:
         """Forward a signal, but not to servers: the chief must save the variables they store."""
         run.signal_name = signal_name
-        run.kill_at = time.monotonic() + self._settings.grace_seconds
+        run.kill_at = time.monotonic() + self._given.grace_seconds
         self._log(
             f"{signal_name} forwarded; tasks that still run after "
-            f"{self._settings.grace_seconds:g} s, or after a second Ctrl-C, are killed."
+            f"{self._given.grace_seconds:g} s, or after a second Ctrl-C, are killed."
         )
         _send(run.running, signal.Signals[signal_name])
 
     def _end_servers(self, run: _ClusterRun) -> None:
         run.is_ending_servers = True
-        kill_at = time.monotonic() + self._settings.grace_seconds
+        kill_at = time.monotonic() + self._given.grace_seconds
         run.kill_at = kill_at if run.kill_at is None else min(kill_at, run.kill_at)
         _send(run.serving, signal.SIGTERM)
 
@@ -186,14 +163,14 @@ class Supervisor:
             for process in run.running:
                 run.killed.append(process)
                 self._log(
-                    f"{process.task.name} did not end within {self._settings.grace_seconds:g} s "
+                    f"{process.task.name} did not end within {self._given.grace_seconds:g} s "
                     "and was killed."
                 )
             for process in [*run.running, *run.serving]:
                 process.kill()
 
     def _may_restart(self, run: _ClusterRun) -> bool:
-        return run.signal_name is None and self._restarts < self._settings.restarts
+        return run.signal_name is None and self._restarts < self._given.restarts
 
     def _shall_restart(self, run: _ClusterRun) -> bool:
         """Return whether a task was ended by a signal, or killed, and a restart is left."""
@@ -205,7 +182,7 @@ class Supervisor:
 
     def _count(self) -> str:
         self._restarts += 1
-        return f"restart {self._restarts} of {self._settings.restarts}"
+        return f"restart {self._restarts} of {self._given.restarts}"
 
     def _write(self, lines: Iterable[bytes]) -> None:
         """Write to standard output; once it is closed, `_poll` ends all tasks."""

@@ -4,10 +4,9 @@ import collections
 import dataclasses
 from typing import Any
 
-from .network import Network
 from .partition import Estimate
 from .program import Operation, combined, read_program
-from .simulation import simulate
+from .simulation import Network, simulate
 
 # Floating-point operations and bytes of memory per second of a device; bandwidth in Gbit/s and
 # latency in seconds between two. The figures are round because measured ones would vary the choice.

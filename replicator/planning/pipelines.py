@@ -6,13 +6,13 @@ Memory between the passes is that of the compiled step's temporaries, divided in
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator
 
-from replicator.layouts.network import Network
 from replicator.layouts.program import COMPUTE
-from replicator.layouts.simulation import Event, Timeline
+from replicator.layouts.simulation import Event, Network, Timeline
 from replicator.pipeline.building_blocks import BLOCKS
 from replicator.pipeline.building_blocks import schedule as schedule_of
 from replicator.pipeline.schedule import Schedule
@@ -36,43 +36,28 @@ class Stages:
     def joined(self, count: int) -> list[float]:
         """Return the work of `count` runs of consecutive stages, the largest as small as possible.
 
-        Among equally good solutions, the earlier runs are shorter. The dynamic programme over
-        suffixes takes count x stages^2 steps.
+        Among equally good solutions, the earlier runs are shorter.
         """
         ends, total = [0.0, *itertools.accumulate(self.work)], len(self.work)
         if not 1 <= count <= total:
             raise ValueError(f"`count` must be from 1 to {total}, got {count}.")
-        # largest[k][a]: the largest run when stages a and later are joined into k + 1 runs.
-        largest = [[ends[total] - ends[first] for first in range(total)]]
-        for runs in range(2, count + 1):
-            fewer = largest[-1]
-            largest.append(
-                [
-                    min(
-                        (
-                            max(ends[last] - ends[first], fewer[last])
-                            for last in range(first + 1, total - runs + 2)
-                        ),
-                        default=math.inf,
-                    )
-                    for first in range(total)
-                ]
+
+        @functools.cache
+        def largest(first: int, runs: int) -> float:
+            """Return the largest run when the stages from `first` on are joined into `runs`."""
+            if runs == 1:
+                return ends[-1] - ends[first]
+            lasts = range(first + 1, total - runs + 2)
+            return min(
+                (max(ends[last] - ends[first], largest(last, runs - 1)) for last in lasts),
+                default=math.inf,
             )
-        return _runs(ends, largest, count)
 
-
-def _runs(ends: list[float], largest: list[list[float]], count: int) -> list[float]:
-    """Return the work of the runs that attain the optimum, the first ones as short as possible."""
-    bound, first, work = largest[count - 1][0], 0, []
-    for left in range(count - 1, 0, -1):
-        last = next(
-            last
-            for last in range(first + 1, len(ends) - left)
-            if ends[last] - ends[first] <= bound and largest[left - 1][last] <= bound
-        )
-        work.append(ends[last] - ends[first])
-        first = last
-    return [*work, ends[-1] - ends[first]]
+        bound, cuts = largest(0, count), [0]
+        for left in range(count - 1, 0, -1):
+            lasts = (n for n in range(cuts[-1] + 1, total) if largest(n, left) <= bound)
+            cuts.append(next(last for last in lasts if ends[last] - ends[cuts[-1]] <= bound))
+        return [ends[b] - ends[a] for a, b in itertools.pairwise([*cuts, total])]
 
 
 @dataclasses.dataclass(frozen=True)

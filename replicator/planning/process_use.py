@@ -46,15 +46,11 @@ def _version(package: str) -> str:
         return "none"
 
 
-def timed(
-    step: Callable[[], object], rounds: int, least_seconds: float, steps: int = 1
-) -> dict[str, Any]:
+def timed(step: Callable[[], object], rounds: int, least_seconds: float) -> dict[str, Any]:
     """Time a step in rounds, and measure the share of the cores that it keeps busy.
 
-    A round runs at least `steps` steps until `least_seconds` have passed. Rounds end early once
-    `rounds` times `least_seconds` have passed, so that a long step has fewer rounds. Processes that
-    run a step together must all run the same number: with `least_seconds` 0 there is one round of
-    `steps`.
+    A round runs steps until `least_seconds` have passed. Rounds end early once `rounds` times
+    `least_seconds` have passed, so that a long step has fewer rounds.
 
     Returns:
       seconds: median step time of each round.
@@ -63,9 +59,9 @@ def timed(
       free_share: share of all processor time that other processes left free.
     """
     own, idle, start = time.process_time(), _idle_seconds(), time.perf_counter()
-    seconds = [_median(step, least_seconds, steps)]
+    seconds = [_median(step, least_seconds)]
     while len(seconds) < rounds and time.perf_counter() - start < rounds * least_seconds:
-        seconds.append(_median(step, least_seconds, steps))
+        seconds.append(_median(step, least_seconds))
     own = time.process_time() - own
     idle = max(_idle_seconds() - idle, 0.0)
     all_cores = (os.cpu_count() or 1) * (time.perf_counter() - start)
@@ -77,18 +73,16 @@ def timed(
     }
 
 
-def _median(step: Callable[[], object], least_seconds: float, steps: int) -> float:
+def _median(step: Callable[[], object], least_seconds: float) -> float:
     taken: list[float] = []
-    while len(taken) < steps or sum(taken) < least_seconds:
+    while not taken or sum(taken) < least_seconds:
         start = time.perf_counter()
         step()
         taken.append(time.perf_counter() - start)
     return statistics.median(taken)
 
 
-def paired_seconds(
-    calls: Sequence[Callable[[], object]], least_seconds: float, steps: int = 1
-) -> float:
+def paired_seconds(calls: Sequence[Callable[[], object]], least_seconds: float) -> float:
     """Return the mean of the median step times of steps that run at the same time.
 
     Each of `calls` runs one step, and is repeated in a thread of its own; all threads start
@@ -98,7 +92,7 @@ def paired_seconds(
 
     def repeated(step: Callable[[], object]) -> float:
         together.wait()
-        return _median(step, least_seconds, steps)
+        return _median(step, least_seconds)
 
     with ThreadPoolExecutor(len(calls)) as threads:
         return statistics.fmean(threads.map(repeated, calls))

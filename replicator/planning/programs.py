@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from replicator.planning.measurement import Run, Store, program_digest, step_of
 from replicator.planning.pipelines import Stages
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from replicator.planning.trainable import Trainable
 
 
-class Programs(Protocol):
+class Programs:
     """The training step of a model, for batches and microbatches of any size.
 
     Attributes:
@@ -24,33 +24,28 @@ class Programs(Protocol):
 
     batch: int
     microbatches: int
-    is_fixed: bool
-    stages: Stages | None
+    is_fixed = False
+    stages: Stages | None = None
 
     def folder(self, rows: int, microbatches: int) -> Path:
         """Return a folder with the exported step."""
+        raise NotImplementedError
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
         """Time the step in TensorFlow on one device; by XLA if configured and `compiles`."""
+        raise NotImplementedError
 
     def state_bytes(self) -> list[int]:
         """Return the bytes of the gradients, and of all variables that a step updates."""
+        raise NotImplementedError
 
     def num_variables(self) -> int:
         """Return the number of variables that a step updates."""
+        raise NotImplementedError
 
 
-class ModelPrograms:
-    """Programs of a model that can be exported for any batch.
-
-    Args:
-      model: for any batch.
-      batch, microbatches: as configured.
-      scratch: a folder for exports.
-    """
-
-    is_fixed = False
-    stages: Stages | None = None
+class ModelPrograms(Programs):
+    """Programs of a `model` that can be exported, in folders of `scratch`, for any batch."""
 
     def __init__(self, model: "Trainable", batch: int, microbatches: int, scratch: Path | str):
         self.batch, self.microbatches, self._model = batch, microbatches, model
@@ -81,7 +76,7 @@ class ModelPrograms:
         return self._model.num_variables
 
 
-class FolderPrograms:
+class FolderPrograms(Programs):
     """The single program of an exported folder."""
 
     is_fixed, microbatches = True, 1
@@ -98,15 +93,4 @@ class FolderPrograms:
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
         """Raise UserError, as TensorFlow cannot time an exported step."""
-        raise self._not_portable()
-
-    def state_bytes(self) -> list[int]:
-        """Raise UserError, as `run` does."""
-        raise self._not_portable()
-
-    def num_variables(self) -> int:
-        """Raise UserError, as `run` does."""
-        raise self._not_portable()
-
-    def _not_portable(self) -> UserError:
-        return UserError(f"{self._folder} is an exported step: `--strategy` must be portable.")
+        raise UserError(f"{self._folder} is an exported step: `--strategy` must be portable.")

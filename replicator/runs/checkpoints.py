@@ -33,17 +33,15 @@ class Checkpoints:
         """Return the path of a step's file, which need not exist."""
         return self.folder / f"step_{step:08d}.npz"
 
-    def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> Path:
+    def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> None:
         """Write the arrays of a step, then delete files beyond the newest `keep` and the best.
 
         A file that cannot be written raises UserError and leaves existing ones unchanged.
         """
-        path = self.path(step)
         make_folder(self.folder)
-        write_npz(path, arrays)
+        write_npz(self.path(step), arrays)
         if not keep_all:
             self._prune()
-        return path
 
     def mark_scored(self, step: int, score: float) -> bool:
         """Record the score of a step, lower being better, and return whether it is the best so far.
@@ -54,7 +52,7 @@ class Checkpoints:
         better = math.isfinite(score) and (best is None or score < best["score"])
         if better:
             best = {"step": step, "score": score}
-        write_text(self.folder / "best.json", json.dumps({**(best or {}), "scored": step}) + "\n")
+        self._write_scores({**(best or {}), "scored": step})
         return better
 
     def best_step(self) -> int | None:
@@ -128,6 +126,9 @@ class Checkpoints:
         if not {"step", "score"} <= scores.keys() or not self.path(scores["step"]).exists():
             return None
         return {"step": scores["step"], "score": scores["score"]}
+
+    def _write_scores(self, scores: dict) -> None:
+        write_text(self.folder / "best.json", json.dumps(scores) + "\n")
 
     def _scores(self) -> dict:
         try:

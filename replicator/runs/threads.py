@@ -25,11 +25,10 @@ def in_threads(
     """
     pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
     try:
-        futures = [pool.submit(function, item) for item in items]
         results = []
         with Progress(len(items), what, unit) as progress:
-            for future in futures:
-                results.append(future.result())
+            for result in pool.map(function, items):
+                results.append(result)
                 progress.advance()
         return results
     finally:

@@ -18,8 +18,15 @@ from tensorflow.experimental import dtensor
 from replicator.collectives.collective_order import CollectiveRecord
 from replicator.runs.errors import UserError
 from replicator.strategies.base import Call, Replicator, StepFn, check_steps_per_call
-from replicator.strategies.layouts import BATCH, LayoutRules, Layouts, check_mesh
-from replicator.strategies.sharded_variables import ReadMode, ShardedVariable, ShardedVariableStore
+from replicator.strategies.sharded_variables import (
+    BATCH,
+    LayoutRules,
+    Layouts,
+    ReadMode,
+    ShardedVariable,
+    ShardedVariableStore,
+    check_mesh,
+)
 from replicator.strategies.synchronous import local, local_devices
 
 

@@ -18,7 +18,7 @@ from replicator.strategies.base import (
     check_steps_per_call,
     whole,
 )
-from replicator.strategies.peer_errors import explaining_peer_errors
+from replicator.strategies.coordination import explaining_peer_errors
 from replicator.strategies.replica_rows import check_divisible, replica_batches, uneven_rows_error
 from replicator.strategies.wrapped_optimizer import variables_in_step_error
 

@@ -23,8 +23,12 @@ from replicator.runs.progress import Progress
 from replicator.runs.run_directory import RunDirectory
 from replicator.strategies import Replicator
 from replicator.strategies.base import ShardFn, whole
-from replicator.strategies.coordination import SharedStopRequest, barrier, broadcast_initial_state
-from replicator.strategies.peer_errors import PeerLostError
+from replicator.strategies.coordination import (
+    PeerLostError,
+    SharedStopRequest,
+    barrier,
+    broadcast_initial_state,
+)
 from replicator.training.accumulation import Batch
 from replicator.training.config import LoopConfig
 from replicator.training.outcome import DONE, FINISHED_BEFORE, OUT_OF_TIME, Outcome
@@ -183,7 +187,8 @@ class Trainer:
                 f"{self._saved_after_error()}"
             ) from error
         except (UserError, OSError) as error:
-            again = " Rerun the same commands to resume." if _is_peer_loss(error) else ""
+            lost = isinstance(error, PeerLostError)
+            again = " Rerun the same commands to resume." if lost else ""
             raise UserError(f"{_sentence(error)} {self._saved_after_error()}{again}") from error
         return reason
 
@@ -349,10 +354,6 @@ class _StepRate:
         steps, seconds = self._steps, self._seconds
         self._steps, self._seconds = 0, 0.0
         return {"steps_per_second": steps / seconds} if seconds > 0 else {}
-
-
-def _is_peer_loss(error: Exception) -> bool:
-    return isinstance(error, PeerLostError)
 
 
 def _sentence(error: Exception) -> str:

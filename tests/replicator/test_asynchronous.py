@@ -177,27 +177,6 @@ def test_outputs_that_a_killed_worker_took_along_are_those_of_the_update_before(
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_replaced_and_a_killed_server_ends_the_run(tasks):
-    of = tasks(steps=100_000, pause_seconds=0.05, workers=2)
-    server, first, second = of.start("ps"), of.start("worker", 0), of.start("worker", 1)
-    chief = of.start("chief")
-    wait_for_more(chief, 5)
-    first.signal(signal.SIGKILL)
-    wait_for_more(chief, 10)
-    again = of.start("worker", 0, TF_CPP_MIN_LOG_LEVEL="0")
-    wait_for(lambda: "eager service context" in again.output(), again.output)
-    wait_for_more(chief, 20)
-    second.signal(signal.SIGKILL)
-    wait_for_more(chief, 10)  # only the relaunched one can have made them
-    server.signal(signal.SIGKILL)
-    wait_for(lambda: "refused: " in chief.output(), chief.output)
-    [line] = [x for x in chief.output().splitlines() if x.startswith("refused: ")]
-    assert line.startswith("refused: Parameter server 0 (localhost:") and "is gone" in line
-    assert chief.ended(END_SECONDS) in (2, -signal.SIGALRM)
-    assert again.ended(END_SECONDS) == 0
-
-
-@pytest.mark.slow
 def test_a_late_worker_is_waited_for(tasks):
     of = tasks(steps=30, workers=2)
     of.start("ps"), of.start("worker", 1)

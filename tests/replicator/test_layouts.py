@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 from in_replicas import run_checks
 
-from replicator.layouts.groups import state_groups
 from replicator.layouts.layout import Step, Tensor
 from replicator.layouts.partition import Partitioner
-from replicator.layouts.search import NEAR
+from replicator.layouts.search import NEAR, state_groups
 from replicator.portable import run
 
 COLUMNS, ROWS = ((), ("model",)), (("model",), ())

@@ -1,6 +1,5 @@
 """Two processes that train together end where one does; what cannot meet is said at once."""
 
-import signal
 import time
 import types
 from pathlib import Path
@@ -12,7 +11,7 @@ from processes import TensorflowProcess, run_together
 
 from replicator.launch.tf_config import local_tasks
 from replicator.strategies.cluster_startup import refusal
-from replicator.strategies.peer_errors import PeerLostError, explaining_peer_errors
+from replicator.strategies.coordination import PeerLostError, explaining_peer_errors
 
 SCRIPT = Path(__file__).resolve().parent.parent / "worker_script.py"
 LIMIT_SECONDS = 150
@@ -112,15 +111,6 @@ def test_a_worker_may_come_late(started):
     time.sleep(2)
     processes.append(started(second))
     assert [p.ended(LIMIT_SECONDS) for p in processes] == [0, 0]
-
-
-def test_a_worker_that_waits_for_others_can_be_stopped(started):
-    first, _ = local_tasks(worker=2)
-    process = started(first)
-    wait_until_waiting(first)
-    process.signal(signal.SIGINT)
-    assert process.ended(30) != 0
-    assert "KeyboardInterrupt" in process.output()
 
 
 @pytest.mark.slow
