@@ -207,17 +207,9 @@ def gpu_shares(tasks: Sequence[Task]) -> list[dict[str, str]]:
     gpus = visible_gpus()
     if not gpus:
         return [{} for _ in tasks]
-    gpus_per_worker = len(gpus) // sum(task.kind == "worker" for task in tasks)
-    return [
-        {
-            "CUDA_VISIBLE_DEVICES": ",".join(
-                gpus[task.index * gpus_per_worker : (task.index + 1) * gpus_per_worker]
-                if task.kind == "worker"
-                else []
-            )
-        }
-        for task in tasks
-    ]
+    count = len(gpus) // sum(task.kind == "worker" for task in tasks)
+    starts = [count * task.index if task.kind == "worker" else len(gpus) for task in tasks]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[start : start + count])} for start in starts]
 
 
 def visible_gpus() -> list[str]:

@@ -149,11 +149,8 @@ def _in_rounds(program: list[Operation]) -> list[Operation]:
 
     def sort_key(i: int) -> tuple:
         each = program[i]
-        return (
-            rounds[i],
-            each.is_collective,
-            *((each.kind, each.name) if each.is_collective else ()),
-        )
+        together = (each.kind, each.name) if each.is_collective else ()
+        return rounds[i], each.is_collective, *together
 
     order = sorted(range(len(program)), key=sort_key)
     now = {old: new for new, old in enumerate(order)}

@@ -13,7 +13,9 @@ from typing import Any
 def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a `__getattr__` that imports public names on first access, and set `__dir__`.
 
-    `modules` gives the module of each name, relative to the package.
+    Args:
+      package: its `__name__`.
+      modules: from each public name to the module that defines it, relative to the package.
     """
     module = sys.modules[package]
 

@@ -128,9 +128,7 @@ class RunDirectory:
         except OSError as error:
             with file:
                 raise UserError(_lock_error_text(self.path, file, error)) from error
-        with contextlib.suppress(
-            OSError
-        ):  # on a full disk the lock works without the process id in it
+        with contextlib.suppress(OSError):  # the disk is full: the lock works without the id in it
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -197,14 +195,11 @@ class RunDirectory:
             for difference in differences(stored.get(key), given.get(key), key)
         ]
         if different:
-            more = (
-                f"; and {len(different) - SHOWN_DIFFERENCES} more"
-                if len(different) > SHOWN_DIFFERENCES
-                else ""
-            )
+            left_out = len(different) - SHOWN_DIFFERENCES
+            shown = different[:SHOWN_DIFFERENCES] + [f"and {left_out} more"] * (left_out > 0)
             raise UserError(
-                f"{self.path} holds a run of another configuration: "
-                f"{'; '.join(different[:SHOWN_DIFFERENCES])}{more}. Choose another --workdir."
+                f"{self.path} holds a run of another configuration: {'; '.join(shown)}. Choose "
+                "another --workdir."
             )
 
 

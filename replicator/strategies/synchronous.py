@@ -153,11 +153,8 @@ class _CompiledStep:
                 return self._function(iterator)
         # An error in the input of one replica ends the input of the others: either may be raised.
         except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
-            raise (
-                uneven_rows_error(error, self._replicator.num_replicas)
-                or shape_mismatch_error(error)
-                or error
-            ) from None
+            uneven = uneven_rows_error(error, self._replicator.num_replicas)
+            raise (uneven or shape_mismatch_error(error) or error) from None
 
     def _trace(self, iterator):
         try:
@@ -193,11 +190,8 @@ class _CompiledStep:
         return tf.nest.map_structure(self._first_replica, outputs)
 
     def _first_replica(self, value):
-        return (
-            None
-            if value is None
-            else self._replicator._strategy.experimental_local_results(value)[0]
-        )
+        local = self._replicator._strategy.experimental_local_results
+        return None if value is None else local(value)[0]
 
     def _replica_step(self, batch, record: CollectiveRecord, is_last: bool):
         context = tf.distribute.get_replica_context()

@@ -140,20 +140,11 @@ class Trainer:
             disk.
         """
         start = time.monotonic() if self._start is None else self._start
-        limit = 60 * self.config.max_minutes
-        with contextlib.ExitStack() as stack:
-            stop = stack.enter_context(StopRequest())
-            stream = None if self.replicator.is_chief else io.StringIO()
-            progress = stack.enter_context(
-                Progress(
-                    self.config.num_steps,
-                    "training",
-                    "step",
-                    self.step,
-                    stream=stream,
-                    until=start + limit if limit else None,
-                )
-            )
+        limit, total = 60 * self.config.max_minutes, self.config.num_steps
+        until = start + limit if limit else None
+        stream = None if self.replicator.is_chief else io.StringIO()
+        shown = Progress(total, "training", "step", self.step, stream=stream, until=until)
+        with StopRequest() as stop, shown as progress:
             reason = self._train_and_save(batches, evaluate, progress, stop, start)
         best = self.checkpoints.best_score(), self.checkpoints.best_step()
         return Outcome(self.step, reason, time.monotonic() - start, *best)
@@ -205,11 +196,8 @@ class Trainer:
         if self.step >= self.config.num_steps:
             return FINISHED_BEFORE
         config, rate, saved = self.config, _StepRate(), time.monotonic()
-        batches = iter(
-            whole(batches)
-            if is_single_device(self.replicator)
-            else self.replicator.batches(batches)
-        )
+        is_single = is_single_device(self.replicator)
+        batches = iter(whole(batches) if is_single else self.replicator.batches(batches))
         while True:
             self._stop_request.request(self._request(stop, start, saved))
             metrics = self._one_update(batches, rate)
@@ -259,10 +247,9 @@ class Trainer:
             if self.replicator.is_async:
                 # No update beyond the next evaluation is scheduled.
                 every = self.config.evaluate_every_steps
-                stop = min(
-                    self.config.num_steps, self._num_updates + every - self._num_updates % every
-                )
-                metrics = self._step(batches, max_pending=stop - self._num_updates)
+                left = self.config.num_steps - self._num_updates
+                left = min(left, every - self._num_updates % every)
+                metrics = self._step(batches, max_pending=left)
                 self._num_updates += 1
             else:
                 metrics = self._stop_request.take_from(self._step(batches))
