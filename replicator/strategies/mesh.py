@@ -167,7 +167,9 @@ class _CompiledTraining:
     ):
         self._replicator, self._gradients_fn, self._update_fn = replicator, gradients_fn, update_fn
         self._variables = list(variables)
-        self._read = _distinct([*filter(_is_read_locally, variables), *reads])
+        local = [v for v in variables if v.trainable or v.shape.rank == 0]
+        read = {v.ref(): v for v in (*local, *reads) if isinstance(v, ShardedVariable)}
+        self._read = list(read.values())
         self._gather = tf.function(self._gathered_values, autograph=False)
         self._compute = tf.function(self._local_results, autograph=False)
         self._update = tf.function(self._updated, autograph=False)
@@ -251,14 +253,6 @@ def _replicated(rules: LayoutRules, values):
         return dtensor.relayout(value, rules.replicated(value.shape.rank))
 
     return tf.nest.map_structure(gathered_variables, values)
-
-
-def _is_read_locally(variable: ShardedVariable) -> bool:
-    return variable.trainable or variable.shape.rank == 0
-
-
-def _distinct(variables) -> list[ShardedVariable]:
-    return list({v.ref(): v for v in variables if isinstance(v, ShardedVariable)}.values())
 
 
 def _next(iterator):
