@@ -132,7 +132,7 @@ def is_first() -> bool:
 
 
 def of_first(arrays: Callable[[], dict[str, np.ndarray]], slots: Sequence[dict]) -> dict:
-    """Return in all processes the arrays that the first process reads; `slots` describe them."""
+    """Return the arrays of the first process, which alone reads them, in all processes."""
     if jax.process_count() == 1:
         return arrays()
     if is_first():

@@ -71,7 +71,7 @@ def averages(arrays: Arrays) -> Arrays:
 
 
 def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """Return a folder's model.json, with the key `config`, and weights; UserError if damaged."""
+    """Return the model.json of a folder, and its weights; raise UserError if one is damaged."""
     file = path / SPEC_FILE
     try:
         spec = json.loads(file.read_text())

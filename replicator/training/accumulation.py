@@ -36,8 +36,8 @@ def split_microbatches(
     """Return a replica's batch as microbatches, with the global figures that the loss needs.
 
     With more than one microbatch every tensor [rows, ...] becomes [num_microbatches, rows /
-    num_microbatches, ...]; ValueError if they do not divide the rows. `replicator` None is a single
-    replica.
+    num_microbatches, ...]; rows that they do not divide raise ValueError. `replicator` None is a
+    single replica.
     """
     replicator = _SingleReplica() if replicator is None else replicator
     microbatches = [batch] if num_microbatches == 1 else _split_rows(batch, num_microbatches)
