@@ -87,7 +87,8 @@ class SupervisedProcess:
         data = self._unfinished
         with contextlib.suppress(BlockingIOError):
             while piece := os.read(self.fileno(), 1 << 16):
-                self._append_to_log(piece)
+                if self._log is not None:
+                    os.write(self._log, piece)
                 data += piece
                 if not is_last:
                     break
@@ -106,10 +107,6 @@ class SupervisedProcess:
             pipe.close()  # type: ignore[union-attr]
         if self._log is not None:
             os.close(self._log)
-
-    def _append_to_log(self, data: bytes) -> None:
-        if self._log is not None:
-            os.write(self._log, data)
 
 
 APPENDING = (os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

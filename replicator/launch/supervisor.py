@@ -105,7 +105,8 @@ class Supervisor:
         for process in ready:
             self._write(process.lines())
         ended = [p for p in run.processes if p.has_ended()]
-        for process in sorted(ended, key=_causes_first):
+        # Causes first: those that a signal ended, and servers last.
+        for process in sorted(ended, key=lambda p: ((p.status or 0) >= 0, p.task.serves)):
             self._write(process.lines(is_last=True))
             self._note(run, process)
         requested = stop.signal_name or (None if self._is_output_open else "SIGTERM")
@@ -215,11 +216,6 @@ def describe_exit(process: SupervisedProcess) -> str:
     number = signal_of(status)
     cause = f"was ended by {number.name} (status {shell_status(status)})" if number else ""
     return f"{process.task.name} {cause or f'exited with status {status}'}"
-
-
-def _causes_first(process: SupervisedProcess) -> tuple[bool, bool]:
-    """Return a sort key for simultaneous ends: signals before statuses, servers last."""
-    return (process.status or 0) >= 0, process.task.serves
 
 
 def _send(processes: Iterable[SupervisedProcess], number: signal.Signals) -> None:

@@ -145,17 +145,38 @@ def chosen(
         raise LayoutError(
             "--devices divides batches by rows only; give either it or --mesh or --layout."
         )
+    limit = memory_bytes(options.memory)
     if options.layout in (None, AUTO):
-        mesh = mesh_of(step, options.mesh)
-        return _searched(Path(folder), step, mesh, options, text, advance, log)
+        from .cost import Machine  # the search needs a recent JAX
+        from .search import Search
+
+        mesh, file = mesh_of(step, options.mesh), Path(folder) / FILE
+        machine = Machine.of(jax.default_backend(), limit, options.link)
+
+        def compiled(cuts: tuple[Cut, ...]) -> Any:
+            return Devices(step, Layout(mesh, cuts)).compiled(advance)
+
+        found = Search(step, text(), mesh, machine, compiled).best()
+        if is_first():
+            found.layout.write(file, step, found.cost.described())
+        log(f"{file}: {found}")
+        return Devices(step, found.layout), found.compiled
     layout = Layout.read(options.layout, step)
     _check_number(layout)
     if options.mesh is not None and mesh_of(step, options.mesh) != layout.mesh:
         raise LayoutError(f"The layout {options.layout} is for the mesh {layout.mesh}.")
     devices = Devices(step, layout)
-    if memory_bytes(options.memory) is None:
+    if limit is None:
         return devices, devices.jit(advance)
-    return devices, _fitting(devices.compiled(advance), options)
+    from .cost import compiled_bytes
+
+    program = devices.compiled(advance)
+    if (needed := compiled_bytes(program)) > limit:
+        raise LayoutError(
+            f"The layout {options.layout} needs {needed / GIB:.3g} GiB per device, "
+            f"more than {limit / GIB:.3g}."
+        )
+    return devices, program
 
 
 def by_rows(step: Step, wanted: int | None = None) -> Layout:
@@ -205,42 +226,6 @@ def memory_bytes(given_gib: float | None) -> float | None:
     if given_gib is not None:
         return given_gib * GIB
     return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
-
-
-def _searched(
-    folder: Path,
-    step: Step,
-    mesh: dict[str, int],
-    options: argparse.Namespace,
-    text: Callable[[], str],
-    advance: Callable,
-    log: Callable[[str], None],
-) -> tuple[Devices, Any]:
-    from .cost import Machine  # the search needs a recent JAX
-    from .search import Search
-
-    machine = Machine.of(jax.default_backend(), memory_bytes(options.memory), options.link)
-
-    def compiled(cuts: tuple[Cut, ...]) -> Any:
-        return Devices(step, Layout(mesh, cuts)).compiled(advance)
-
-    found = Search(step, text(), mesh, machine, compiled).best()
-    if is_first():
-        found.layout.write(folder / FILE, step, found.cost.described())
-    log(f"{folder / FILE}: {found}")
-    return Devices(step, found.layout), found.compiled
-
-
-def _fitting(compiled: Any, options: argparse.Namespace) -> Any:
-    from .cost import compiled_bytes
-
-    needed, limit = compiled_bytes(compiled), memory_bytes(options.memory)
-    if limit is not None and needed > limit:
-        raise LayoutError(
-            f"The layout {options.layout} needs {needed / GIB:.3g} GiB per device, "
-            f"more than {limit / GIB:.3g}."
-        )
-    return compiled
 
 
 def _check_number(layout: Layout) -> None:

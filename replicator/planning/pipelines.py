@@ -84,36 +84,25 @@ def pipeline_steps(
     A step on one device takes `seconds` and `memory`, bytes by use; microbatches divide the `rows`
     of a batch.
     """
-    for name in BLOCKS:
-        for count in (m for m in range(2, rows + 1) if rows % m == 0):
-            made = schedule_of(name, devices, count)
-            if len(made.devices) <= len(stages.work):
-                yield _step(made, stages, rows // count, seconds, memory, network)
-
-
-def _step(
-    schedule: Schedule,
-    stages: Stages,
-    rows: int,
-    seconds: float,
-    memory: dict[str, int],
-    network: Network,
-) -> PipelineStep:
-    devices, count = schedule.num_devices, schedule.num_microbatches
-    work, passed = stages.joined(len(schedule.devices)), rows * stages.passed_bytes
-    shares = [devices * each / sum(work) for each in work]
-    third = seconds / (devices * count) / 3
-    message = network.latency_seconds + passed / network.bytes_per_second
-    found = simulate(schedule, Durations(third, third, third, message), shares)
-    loads = [0.0] * devices
-    for device, share in zip(schedule.devices, shares, strict=True):
-        loads[device] += share
-    kept = sum(size for use, size in memory.items() if use != LIVING)
-    held = [
-        (kept * load + memory.get(LIVING, 0) * peak / count) / devices
-        for load, peak in zip(loads, found.peaks, strict=True)
-    ]
-    return PipelineStep(schedule.name, count, found.bubble, max(held), _timeline(found, passed))
+    counts = [count for count in range(2, rows + 1) if rows % count == 0]
+    for name, count in itertools.product(BLOCKS, counts):
+        made = schedule_of(name, devices, count)
+        if len(made.devices) > len(stages.work):
+            continue
+        work, passed = stages.joined(len(made.devices)), rows // count * stages.passed_bytes
+        shares = [devices * each / sum(work) for each in work]
+        third = seconds / (devices * count) / 3
+        message = network.latency_seconds + passed / network.bytes_per_second
+        found = simulate(made, Durations(third, third, third, message), shares)
+        loads = [0.0] * devices
+        for device, share in zip(made.devices, shares, strict=True):
+            loads[device] += share
+        kept = sum(size for use, size in memory.items() if use != LIVING)
+        held = [
+            (kept * load + memory.get(LIVING, 0) * peak / count) / devices
+            for load, peak in zip(loads, found.peaks, strict=True)
+        ]
+        yield PipelineStep(name, count, found.bubble, max(held), _timeline(found, passed))
 
 
 def _timeline(found: Simulation, passed_bytes: float) -> Timeline:
