@@ -2,17 +2,21 @@
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
+
 from replicator.launch.arguments import LaunchArguments
 from replicator.launch.tf_config import Shape
-from replicator.launch.yaml_text import yaml_text
 
 PORT = 2222  # in a pod, which has its own address
 FIRST_PORT, PORTS = 20_000, 10_000  # range for Slurm jobs, by job id
 RETRIES = 100  # of pods, without --restarts
+# Other strings are quoted: `1e3` is a string in PyYAML (YAML 1.1) and a number to other readers.
+PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]+")
 IDENTITY = {
     False: "type=worker index=$number",
     True: """if [ "$number" -eq 0 ]; then type=chief index=0
@@ -78,6 +82,23 @@ def kubernetes(job: LaunchArguments, shape: Shape, command: Sequence[str]) -> st
         "spec": spec,
     }
     return KUBERNETES.format(name=job.name) + yaml_text(service, indexed).rstrip("\n")
+
+
+class _Dumper(yaml.SafeDumper):
+    """A dumper that writes multi-line strings as blocks."""
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None if PLAIN.fullmatch(text) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def yaml_text(*documents: Any) -> str:
+    """Return the documents as YAML, separated by `---`, with keys in their order."""
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def _pod(job: LaunchArguments, shape: Shape, command: Sequence[str]) -> dict[str, Any]:

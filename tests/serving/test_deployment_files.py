@@ -10,7 +10,7 @@ from fake_bundle import FakeModelStore
 from google.protobuf import text_format
 
 import onepass
-from replicator.launch.yaml_text import yaml_text
+from replicator.launch.cluster_files import yaml_text
 from serving.command import ServeArguments
 from serving.settings import Settings
 
