@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import ROOT
 
 from replicator import strategies
 from replicator.runs.atomic_files import read_npz, write_npz, write_text
@@ -19,8 +20,6 @@ from replicator.runs.errors import UserError, in_one_line
 from replicator.runs.model_folder import best_or_newest
 from replicator.runs.run_directory import RunDirectory
 from replicator.training.resumption import assign_arrays, resume_variables
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def arrays(step):

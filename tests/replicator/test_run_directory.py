@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tyro
+from processes import ROOT
 
 from replicator.runs import run_directory as module
 from replicator.runs.errors import UserError
@@ -20,7 +20,6 @@ from replicator.runs.stored_config import changed_flags, defaults, differences
 from replicator.training.config import OptimizerConfig
 from wavenet.presets import PRESETS, TrainConfig
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = {"kind": "toy", "network": {"layers": 6, "factors": (4, 4)}, "loop": {"num_steps": 10}}
 PRESET = PRESETS["wavenet-vocoder-16k"].config
 HOLD = """
