@@ -7,12 +7,7 @@ from collections.abc import Sequence
 from replicator.launch.arguments import LaunchArguments, check
 from replicator.launch.cluster_files import commands, kubernetes, slurm
 from replicator.launch.supervisor import Supervisor
-from replicator.launch.tf_config import (
-    OWN_PROGRAMS,
-    Shape,
-    visible_gpus,
-    with_strategy,
-)
+from replicator.launch.tf_config import OWN_PROGRAMS, Shape, visible_gpus, with_strategy
 from replicator.runs.errors import UserError
 
 WORKERS = 2

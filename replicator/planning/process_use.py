@@ -15,14 +15,10 @@ from typing import Any
 
 from replicator.runs.provenance import processor
 
-_STATUS, _CLEAR, _STAT = (
-    Path("/proc/self/status"),
-    Path("/proc/self/clear_refs"),
-    Path("/proc/stat"),
-)
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_STAT, _GPUS = Path("/proc/stat"), Path("/proc/driver/nvidia/gpus")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _SMALL_BYTES, _LARGE_BYTES = 2**16, 2**25
-_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def this_machine() -> dict[str, Any]:
