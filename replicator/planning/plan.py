@@ -15,7 +15,7 @@ from replicator.layouts.simulation import (
 from replicator.planning.arguments import PORTABLE, SERVERS, PlanArguments
 from replicator.planning.measurement import Measurement, Run, Store, costed
 from replicator.planning.pipelines import pipeline_steps
-from replicator.planning.programs import Programs
+from replicator.planning.programs import ModelPrograms
 from replicator.runs.errors import UserError
 
 GIB, MIB = 2**30, 2**20
@@ -81,7 +81,7 @@ class Planner:
       free_share: least share of the processor time that other processes left to a profile.
     """
 
-    def __init__(self, given: PlanArguments, programs: Programs, store: Store):
+    def __init__(self, given: PlanArguments, programs: ModelPrograms, store: Store):
         self._given, self._programs, self._store = given, programs, store
         self._network = Network(1e-6 * given.latency_us, given.link / 8e-9)
         self.free_share = 1.0

@@ -13,53 +13,37 @@ if TYPE_CHECKING:
     from replicator.planning.trainable import Trainable
 
 
-class Programs:
+class ModelPrograms:
     """The training step of a model, for batches and microbatches of any size.
 
     Attributes:
       batch, microbatches: as configured.
       is_fixed: whether the batch size cannot be changed.
       stages: stages that a pipeline can put on devices; None: the network cannot be cut.
+
+    Args:
+      model: for any batch.
+      batch: rows, as configured.
+      microbatches: as configured.
+      scratch: folder for exported steps.
     """
 
-    batch: int
-    microbatches: int
     is_fixed = False
     stages: Stages | None = None
-
-    def folder(self, rows: int, microbatches: int) -> Path:
-        """Return a folder with the exported step."""
-        raise NotImplementedError
-
-    def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
-        """Time the step in TensorFlow on one device; by XLA if configured and `compiles`."""
-        raise NotImplementedError
-
-    def state_bytes(self) -> list[int]:
-        """Return the bytes of the gradients, and of all variables that a step updates."""
-        raise NotImplementedError
-
-    def num_variables(self) -> int:
-        """Return the number of variables that a step updates."""
-        raise NotImplementedError
-
-
-class ModelPrograms(Programs):
-    """Programs of a `model` that can be exported, in folders of `scratch`, for any batch."""
 
     def __init__(self, model: "Trainable", batch: int, microbatches: int, scratch: Path | str):
         self.batch, self.microbatches, self._model = batch, microbatches, model
         self._scratch = Path(scratch)
 
     def folder(self, rows: int, microbatches: int) -> Path:
-        """Return a folder with the exported step, see Programs."""
+        """Return a folder with the exported step."""
         folder = self._scratch / f"{rows}x{microbatches}"
         if not folder.exists():
             self._model.resized(rows, microbatches).export(folder)
         return folder
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
-        """Time the step in TensorFlow, see Programs."""
+        """Time the step in TensorFlow on one device; by XLA if configured and `compiles`."""
         digest = program_digest(self.folder(rows, self.microbatches))
         model = self._model.resized(rows, self.microbatches)
         model = dataclasses.replace(model, jit_compile=model.jit_compile and compiles)
@@ -68,16 +52,16 @@ class ModelPrograms(Programs):
         return Run(**found)
 
     def state_bytes(self) -> list[int]:
-        """Return the bytes of gradients and state, see Programs."""
+        """Return the bytes of the gradients, and of all variables that a step updates."""
         return [self._model.reduced_bytes, self._model.state_bytes]
 
     def num_variables(self) -> int:
-        """Return the number of updated variables, see Programs."""
+        """Return the number of variables that a step updates."""
         return self._model.num_variables
 
 
-class FolderPrograms(Programs):
-    """The single program of an exported folder."""
+class FolderPrograms(ModelPrograms):
+    """The single program of an exported folder, which TensorFlow cannot time."""
 
     is_fixed, microbatches = True, 1
 
@@ -92,5 +76,5 @@ class FolderPrograms(Programs):
         return self._folder
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
-        """Raise UserError, as TensorFlow cannot time an exported step."""
+        """Raise UserError."""
         raise UserError(f"{self._folder} is an exported step: `--strategy` must be portable.")
