@@ -21,16 +21,11 @@ SHELL_SIGNAL = 128  # a shell's exit status for signal N is 128 + N
 
 @dataclasses.dataclass
 class _ClusterRun:
-    """The state of one start of the cluster.
+    """The state of one start of the cluster, with a process per task.
 
-    Attributes:
-      processes: one per task.
-      failed: the first task that ended unexpectedly.
-      killed: tasks that did not end in time and were killed.
-      signal_name: of the signal that was sent to this process.
-      term_at, kill_at: times on the monotonic clock at which the other tasks get SIGTERM and
-        SIGKILL.
-      is_ending_servers: whether servers have been sent SIGTERM, because nothing needs them.
+    The task `failed` was the first to end unexpectedly; those in `killed` did not end in time. The
+    others get SIGTERM and SIGKILL at `term_at` and `kill_at`, on the monotonic clock. Servers have
+    been sent SIGTERM, because nothing needs them, if `is_ending_servers`.
     """
 
     processes: list[SupervisedProcess]

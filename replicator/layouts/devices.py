@@ -125,17 +125,11 @@ def chosen(
     advance: Callable,
     log: Callable[[str], None],
 ) -> tuple[Devices, Any]:
-    """Return the devices of a layout, and the step as a function over them.
+    """Return the devices of a layout, and the step as a function over them; see `Devices.jit`.
 
-    Args:
-      folder: an exported folder; a layout found by the search is written there.
-      options: with devices, mesh, layout, memory and link, as run.py has them.
-      text: returns the text of the program.
-      advance: see `Devices.jit`.
-      log: called with progress messages.
-
-    Raises:
-      LayoutError: the devices, the mesh or the layout are impossible.
+    The options are devices, mesh, layout, memory and link, as run.py has them. A layout that is
+    found by the search, for which `text` returns the program, is written to the exported folder.
+    Impossible devices, meshes and layouts raise LayoutError.
     """
     step = Step.read(folder)
     if options.mesh is None and options.layout is None:

@@ -103,14 +103,9 @@ class Found:
 
 
 class Search:
-    """The search for the best layout of a step over a mesh.
+    """The search for the best layout of a step, with its StableHLO `text`, over a mesh.
 
-    Args:
-      step: as exported.
-      text: its StableHLO.
-      mesh: sizes of the axes by name.
-      machine: to optimise for.
-      compile_step: returns the step compiled for the cuts of its arguments.
+    `compile_step` returns the step compiled for the cuts of its arguments.
     """
 
     def __init__(

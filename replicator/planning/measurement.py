@@ -89,12 +89,8 @@ class Measurement:
 class Store:
     """Measurements in a folder, one file each.
 
-    Args:
-      folder: created if missing.
-      fresh: repeat measurements that are stored.
-      rounds: number of times a step is timed.
-      seconds: minimum duration of each round.
-      log: called with progress messages, as a measurement may take minutes.
+    `fresh` repeats those that are stored. A step is timed in `rounds` of at least so many seconds.
+    Progress is logged, as a measurement may take minutes.
     """
 
     def __init__(

@@ -142,12 +142,8 @@ class AsynchronousStep:
         """Return the outputs of an update that has finished.
 
         If its worker was killed between the update and the return of its outputs, they are those of
-        the previous update.
-
-        Args:
-          iterator: over `batches` or `dataset`.
-          max_pending: updates that may be pending, including the returned one; None: one per
-            worker. No more are scheduled, so that a run can end at its last step.
+        the previous update. With `max_pending` no more than so many updates are scheduled,
+        including the returned one, so that a run can end at its last step; None: one per worker.
 
         Raises:
           tf.errors.OutOfRangeError: there is no batch left and no update pending.

@@ -163,18 +163,12 @@ def broadcast_initial_state(
 class SharedStopRequest:
     """A request of any process to stop, after which all stop after the same step.
 
-    The request is a float variable of each process. Its mean over replicas is computed with the
-    metrics of the next step, in the same collective, so that it needs no message of its own.
+    The request is a float variable of each process, in `metric_variables` (empty if one process
+    runs alone). Its mean over replicas is computed with the metrics of the next step, in the same
+    collective, so that it needs no message of its own.
 
     A reason may also request something that all processes do before they continue, such as waiting
-    while the chief saves.
-
-    Attributes:
-      metric_variables: to be averaged with the metrics; empty if one process runs alone.
-
-    Args:
-      reasons: the possible requests, least urgent first; the last of several is taken.
-      replicator: of the run.
+    while the chief saves. Of several of the `reasons`, least urgent first, the last one is taken.
     """
 
     def __init__(self, reasons: Sequence[str], replicator: Replicator):

@@ -30,14 +30,10 @@ def check_mesh(mesh: Mapping[str, int]) -> None:
 class LayoutRules:
     """Rules that give the layout of a variable from its name and shape.
 
-    Args:
-      mesh: of dtensor.
-      layouts: for each pattern (see `sharded`) a mesh dimension or None for each axis. The first
-        pattern found in a name is used. Empty: every variable is sharded wherever the mesh divides
-        it.
-
-    Raises:
-      UserError: a pattern is no regular expression, or a dimension is not in the mesh.
+    `layouts` gives for each pattern (see `sharded`) a mesh dimension or None for each axis. The
+    first pattern found in a name is used. Empty: every variable is sharded wherever the mesh
+    divides it. A pattern that is no regular expression, or a dimension that is not in the mesh,
+    raises UserError.
     """
 
     def __init__(self, mesh: dtensor.Mesh, layouts: Layouts):
@@ -129,10 +125,8 @@ class ReadMode(enum.Enum):
 class ShardedVariableStore:
     """All sharded variables of a replicator, and the mode in which they are read.
 
-    Args:
-      rules: their layouts.
-      devices: of the mesh, in its order.
-      local_index: returns the index in `devices` for which a LOCAL computation is traced.
+    `local_index` returns the index among the mesh's `devices` for which a LOCAL computation is
+    traced.
     """
 
     def __init__(self, rules: LayoutRules, devices: list[str], local_index: Callable[[], int]):

@@ -119,12 +119,7 @@ class SynchronousReplicator(Replicator):
 class _CompiledStep:
     """Several steps of a step function as one tf.function.
 
-    Args:
-      replicator: that runs it.
-      step_fn: from the batch of a replica to its outputs.
-      steps_per_call: number of steps per call.
-      outputs_are_equal: whether all replicas have the same outputs, so that no collective is needed
-        to combine them.
+    If `outputs_are_equal` on all replicas, no collective is needed to combine them.
     """
 
     def __init__(

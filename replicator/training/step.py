@@ -44,13 +44,9 @@ def compile_replicated_step(
     and the gradients of a replica, but not the collectives, and nothing if variables are on other
     machines.
 
-    Args:
-      state: created in the scope of `replicator`.
-      loss_fn: created in that scope with every variable that it reads.
-      jit_compile: as for `compile_step`.
-      replicator: of more than one device.
-      extra_metrics: float variables of this process, whose mean over replicas joins the metrics.
-      reads: variables that the loss reads in addition to the state.
+    State and loss, with every variable that it reads, are created in the scope of `replicator`. The
+    mean of `extra_metrics`, float variables of this process, joins the metrics; `reads` are
+    variables that the loss reads in addition to the state.
     """
 
     def gradients_fn(batch: Batch):
