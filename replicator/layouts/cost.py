@@ -117,7 +117,6 @@ def scale_of(estimate: Estimate, compiled: Any, machine: Machine) -> Scale:
 
 
 def _compiled_seconds(compiled: Any, machine: Machine) -> float:
-    """Return the time of all computations of a device."""
     found = compiled.cost_analysis() or {}
     flops, moved = found.get("flops", 0.0), found.get("bytes accessed", 0.0)
     return max(flops, 0.0) / machine.flops_per_second + moved / machine.bytes_per_second

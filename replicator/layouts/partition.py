@@ -128,7 +128,6 @@ class _Reader:
         self._flops: list[float] = []
 
     def estimate(self) -> Estimate:
-        """Return the estimate of the function."""
         attributes = self._main.arg_attrs
         for argument, given in zip(self._main.arguments, attributes, strict=True):
             self._cuts[argument] = str(_sharding(given) or "")
@@ -252,7 +251,6 @@ def _cut(sharding: Any) -> Cut | None:
 
 
 def _each(attribute: Any) -> list[str]:
-    """Return the shardings of an operation's results."""
     return [str(each) for each in sdy.TensorShardingPerValueAttr(attribute).shardings]
 
 
@@ -271,7 +269,6 @@ def _bits(name: str) -> int:
 
 
 def _width(value: Any) -> int:
-    """Return the bytes of an element."""
     return _bits(str(ir.RankedTensorType(value.type).element_type)) // 8
 
 

@@ -255,7 +255,6 @@ class _Times:
         self.scale = step / self._total if self._total else 1.0
 
     def seconds(self, operation: Operation) -> float:
-        """Return the seconds of an operation before scaling."""
         size, points = operation.size_bytes, self._kinds.get(operation.kind, [])
         if not points or not self._total:
             return self._seconds_per_byte * size

@@ -49,7 +49,6 @@ def _copy_checkpoint(arrays: Arrays, folder: Path, run: RunDirectory) -> int:
 
 
 def _run_for(manifest: dict, workdir: Path) -> RunDirectory:
-    """Return the run directory, locked."""
     if not (Path(workdir) / "config.json").exists():
         return RunDirectory.create(workdir, manifest["config"])
     run = RunDirectory.open(workdir)

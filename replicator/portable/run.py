@@ -259,7 +259,6 @@ class Report:
 
 
 def _rate(before: tuple[int, float], now: tuple[int, float]) -> float:
-    """Return steps per second between two pairs of step and seconds."""
     return (now[0] - before[0]) / max(now[1] - before[1], 1e-9)
 
 

@@ -55,7 +55,6 @@ def origin(given: ExportArguments, data: Path | str, network: tf.Module, command
 
 
 def _seconds(path: Path) -> float:
-    """Return the training time of a run directory or of a model folder."""
     if (path / SPEC_FILE).exists():
         return float(json.loads((path / SPEC_FILE).read_text())["training_seconds"])
     return training_seconds(path)

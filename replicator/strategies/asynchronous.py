@@ -260,7 +260,6 @@ class _Answers:
                 )
 
     def silent_seconds(self, address: str) -> float:
-        """Return the seconds since a process last answered."""
         if responds(address):
             self._last[address] = time.monotonic()
         return time.monotonic() - self._last[address]

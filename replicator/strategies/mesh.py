@@ -145,7 +145,6 @@ class _CompiledStep:
         self._function = tf.function(self._step, autograph=False)
 
     def __call__(self, iterator):
-        """Run the steps, and return the outputs of the last."""
         self._replicator.store.rules.check_all_used()
         for _ in range(self._steps_per_call):
             batch = self._replicator.shard_for_mesh(_next(iterator))
@@ -177,7 +176,6 @@ class _CompiledTraining:
             variable.make_copies(range(replicator.num_devices))
 
     def __call__(self, iterator):
-        """Run a step, and return its outputs."""
         replicator, store = self._replicator, self._replicator.store
         store.rules.check_all_used()
         batch = replicator.shard_for_devices(_next(iterator))

@@ -157,7 +157,6 @@ class Trainer:
             self._saved_step = self._num_updates
 
     def _join_updates(self) -> None:
-        """Wait for pending asynchronous updates."""
         if self.replicator.is_async:
             for metrics in self._step.join():
                 self._check(metrics)
@@ -242,7 +241,6 @@ class Trainer:
         return SAVE if is_due else None
 
     def _one_update(self, batches: Iterator[Batch], rate: "_StepRate") -> dict[str, float]:
-        """Run one more update and return its metrics."""
         with rate.running():
             if self.replicator.is_async:
                 # No update beyond the next evaluation is scheduled.
