@@ -237,8 +237,8 @@ class _Times:
             raise ValueError("`profile` must have run.")
         traced = profile.run.operations
         found: dict[str, dict[float, list[float]]] = {}
-        taken: dict[str, float] = collections.Counter()
-        moved: dict[str, float] = collections.Counter()
+        taken: dict[str, float] = collections.defaultdict(float)
+        moved: dict[str, float] = collections.defaultdict(float)
         for operation in profile.program:
             seconds, size = traced.get(operation.name, 0.0), operation.size_bytes
             found.setdefault(operation.kind, {}).setdefault(size, []).append(seconds)
