@@ -1,6 +1,7 @@
 """`check_causal`: a test for networks that look ahead."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from autoregressive.networks import as_function, condition_spec, input_spec
 
 # Length of the compared sequences.
 LENGTH = 24
+# Height and width of the compared images.
+SIDES = (5, 6)
 # Rounding may differ between lengths.
 TOLERANCE = 1e-3
 
@@ -87,9 +90,28 @@ def observed_lookahead(
     """
     specs = [input_spec(network, inputs), condition_spec(network, condition)]
     specs = [spec for spec in specs if spec is not None]
-    call = as_function(network, specs)
+    return observed_fault(as_function(network, specs), specs, specs, seed, length)
+
+
+def observed_fault(
+    call: Callable[..., tf.Tensor],
+    specs: Sequence[tf.TensorSpec],
+    causal: Sequence[tf.TensorSpec],
+    seed: int = 0,
+    length: int = LENGTH,
+) -> str:
+    """Return how outputs break the law of a causal network; "" if they seem to keep it.
+
+    Args:
+      call: the network.
+      specs: of its arguments, [batch, time, ...].
+      causal: those of the first arguments that the outputs must not look ahead in.
+      seed: of the random arguments.
+      length: of the sequences, in steps.
+    """
     generator = np.random.default_rng(seed)
     first, other = ([_numbers(generator, spec, length) for spec in specs] for _ in range(2))
+    other = other[: len(causal)] + first[len(causal) :]
     whole = call(*first)
     if _differs(whole, call(*first)):
         return "two calls on the same input differ: the network draws random numbers of its own"
@@ -101,9 +123,41 @@ def observed_lookahead(
         ahead = max(ahead, _rows_changed(whole, call(*changed), time))
     if ahead:
         return f"output t depends on input t + {ahead}"
+    if len(causal) < len(specs):  # the others may decide with their length
+        return ""
     shorter = call(*(x[:, : length // 2] for x in first))
     if shorter.shape[1] != length // 2 or _differs(whole[:, : length // 2], shorter):
         return "the first outputs change with the length of the input"
+    return ""
+
+
+def observed_unmasked(call: Callable[..., tf.Tensor], inputs: tf.TensorSpec, seed: int = 0) -> str:
+    """Return how outputs of a masked network depend on later pixels; "" if they seem not to.
+
+    Args:
+      call: the network, whose outputs at a pixel must depend only on the pixels before it.
+      inputs: of the network, [batch, height, width, channels].
+      seed: of the random images.
+    """
+    height, width = (given or size for given, size in zip(inputs.shape[1:3], SIDES, strict=True))
+    generator = np.random.default_rng(seed)
+    shape = [2, height * width, inputs.shape[-1]]
+    first, other = (generator.normal(size=shape) for _ in range(2))
+
+    def outputs(pixels: np.ndarray) -> tf.Tensor:
+        images = pixels.reshape([2, height, width, -1])
+        made = call(tf.constant(images, inputs.dtype))
+        return tf.reshape(made, [2, height * width, -1])
+
+    whole = outputs(first)
+    if _differs(whole, outputs(first)):
+        return "two calls on the same input differ: the network draws random numbers of its own"
+    for pixel in (0, width - 1, width, height * width // 2, height * width - 1):
+        changed = np.concatenate([first[:, :pixel], other[:, pixel:]], axis=1)
+        rows = _rows_changed(whole, outputs(changed), pixel + 1)
+        if rows:
+            at = divmod(pixel + 1 - rows, width)
+            return f"the output at pixel {at} depends on that pixel or on later ones"
     return ""
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from autoregressive.training.batches import Batches, BatchSource
-from autoregressive.training.losses import Loss, MeanLoss, Score, checked
+from autoregressive.training.losses import Loss, MeanLoss, Score, check_mean_over_rows, checked
 from autoregressive.training.state import KerasState, Weights
 from likelihoods.codec import Codec
 from replicator.runs.field_rules import require
@@ -72,7 +72,10 @@ def fit(
       batches: elements [num, time] or [num, height, width, channels], a pair of elements and
         condition, an iterable of these, `tf.data` or a function of the step, see `Batches`.
       steps: total number of updates, including those of a run that is resumed.
-      loss: from the model and a batch to a scalar, a mean over rows, or that and a dict of metrics.
+      loss: from the model and a batch to a scalar, or that and a dict of metrics. If replicas or
+        microbatches share a batch, it must be a mean over rows, or have
+        `global_inputs(model, batch, replicator)`, whose figures of the global batch by name are
+        added to the batch; see `GlobalBatchLoss`.
       optimizer: a Keras optimiser or an `OptimizerConfig`, which leaves the averaged weights.
       schedule: from the step, int32 [], to Adam's learning rate; None: the optimiser's own.
       evaluate: held-out data as for `batches` (a pair is a tuple, a list is of batches), whose mean
@@ -104,6 +107,8 @@ def fit(
     with TrainingRun(workdir, replicator, log, len(example["elements"]), adam) as run:
         with run.variables():
             state = _state(model, example, optimizer, schedule, steps, run.replicator)
+        with run.replicator.gathered_variables():
+            check_mean_over_rows(loss_fn, example, _shares(run.replicator, adam))
         with run.preparing():
             identity = _identity(state, optimizer, batch_size, seed, loop)
             run.claim(identity, ("loop",), {} if adam is None else {"optimizer": defaults(adam)})
@@ -120,6 +125,12 @@ def _check_counts(**counts: Any) -> None:
     for name, count in counts.items():
         is_count = isinstance(count, int | np.integer) and int(count) >= 1
         require(is_count, name, "an integer of at least 1", count)
+
+
+def _shares(replicator: Replicator, optimizer: OptimizerConfig | None) -> int:
+    """Return the number of replicas and microbatches that share a batch."""
+    replicas = 1 if replicator.is_async else replicator.num_devices
+    return replicas * (1 if optimizer is None else optimizer.accumulate)
 
 
 def _score(evaluate: Any, model: Trainable, loss_fn: LossFn, read: Callable[..., Batches]):

@@ -44,6 +44,7 @@ class Autoregressive:
     Raises:
       ValueError: the network has another number of output channels than the distribution has
         parameters, or codec and distribution have different levels.
+      NotCausalError: its outputs look ahead, change with the length, or by chance.
 
     Attributes:
       sample_rate_hz: of a model of sound that was stored with one; else None.
@@ -81,6 +82,7 @@ class Autoregressive:
             symbols = TimeOrder(network, distribution, codec, *specs)
         self._begin(symbols, distribution, codec, order)
         self._check_parameters()
+        symbols.check()
 
     def _begin(self, symbols: Any, distribution: Distribution, codec: Codec, order: str) -> None:
         self.symbol_network, self.distribution = symbols, distribution

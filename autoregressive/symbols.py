@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from autoregressive.causality import observed_fault, observed_unmasked
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
 from autoregressive.networks import as_function
 from likelihoods.capabilities import pixel_channels
@@ -91,6 +92,7 @@ class TimeOrder:
         self._start = (distribution.levels or 0) // 2 if inputs.dtype.is_integer else 0
         self.call: Callable[..., tf.Tensor] = as_function(network, specs)
         self._stepped: Any = None
+        self._has_step: bool | None = None
 
     @property
     def stepped(self) -> Any:
@@ -109,11 +111,30 @@ class TimeOrder:
 
     @property
     def has_step(self) -> bool:
-        """True if the network has a step, its own or a derived one."""
-        try:
-            return self.stepped is not None
-        except (NotCausalError, UnsupportedNetworkError):
-            return False
+        """True if the network has a step, its own or a derived one.
+
+        Raises:
+          NotCausalError: the network breaks the law of a `SymbolNetwork`.
+        """
+        if self._has_step is None:
+            try:
+                self._has_step = self.stepped is not None
+            except UnsupportedNetworkError:
+                self._has_step = False
+            except NotCausalError:  # a condition may be looked ahead in
+                if self.condition is None:
+                    raise
+                self._has_step = False
+        return self._has_step
+
+    def check(self) -> None:
+        """Raise NotCausalError if outputs look ahead, or change with the length or by chance."""
+        specs = [self.inputs] + ([] if self.condition is None else [self.condition])
+        fault = observed_fault(self.call, specs, specs[:1])
+        if fault:
+            raise NotCausalError(
+                f"`network` must be causal: {fault} (`check_causal` names the layer)."
+            )
 
     def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return [batch, time, num_parameters]; those of position t from the symbols before t."""
@@ -199,6 +220,12 @@ class RasterOrder:
         self._whole_pixels = pixel_channels(distribution) is not None
         self._num_parameters = distribution.num_parameters
         self.call = as_function(network, [inputs])
+
+    def check(self) -> None:
+        """Raise NotCausalError if outputs depend on their own pixel or on later ones."""
+        fault = observed_unmasked(self.call, self.inputs)
+        if fault:
+            raise NotCausalError(f"`network` must be masked: {fault}.")
 
     def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return [batch, height, width, p], or [batch, height, width, channels, p]."""

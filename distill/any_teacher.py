@@ -138,8 +138,8 @@ def distill(
     """Train a student that draws a whole sequence in one pass.
 
     Args:
-      teacher: a model in time order whose distribution has a density, or any object with
-        `conditionals`. Its weights do not change.
+      teacher: a model in time order whose distribution has a density, a loaded bundle of such a
+        model, or any object with `conditionals`. Its weights do not change.
       data: as for `fit`. The elements give the length and the condition, and `Compared` reads them.
       steps: total number of updates.
       student: trained in place; None: three flows over small dilated networks. Required if
@@ -171,6 +171,9 @@ def prepared(teacher: Any, student: FlowStudent | None) -> tuple[Teacher, FlowSt
     Raises:
       ValueError: no student is given for a kind of teacher that has no default.
     """
+    model = getattr(teacher, "autoregressive", None)  # of a bundle, or of a shipped model
+    if model is not None:
+        return prepared(model, student)
     if student is None:
         raise ValueError("`student` must be given for a teacher that is no Autoregressive.")
     return teacher, student

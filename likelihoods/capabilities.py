@@ -3,6 +3,7 @@
 A user's distribution declares nothing: its optional methods and attributes are found by name.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from likelihoods.distribution import Continuous, Distribution, LocationScale, Normal
@@ -16,12 +17,28 @@ def pixel_channels(distribution: Distribution) -> int | None:
 
 def with_density(distribution: Distribution) -> Continuous | None:
     """Return the distribution if it has a density over the reals, else None."""
-    return distribution if isinstance(distribution, Continuous) else None
+    # A class that has the method for some of its settings only answers by `has_density`.
+    has_density = getattr(distribution, "has_density", True)
+    return distribution if isinstance(distribution, Continuous) and has_density else None
 
 
 def with_scales(distribution: Distribution) -> LocationScale | None:
     """Return the distribution if its parameters are means and scales, else None."""
     return distribution if isinstance(distribution, LocationScale) else None
+
+
+def cumulative_of(distribution: Distribution) -> Callable[..., Any] | None:
+    """Return the function of `Cumulative` if the distribution has it, else None."""
+    cumulative: Callable[..., Any] | None = getattr(distribution, "cumulative", None)
+    return cumulative
+
+
+def closed_form(distribution: Distribution) -> dict[str, Any]:
+    """Return what `compression.forms` reads of a distribution in closed form, else nothing."""
+    names = ("form", "sections", "min_log_scale")
+    if getattr(distribution, "form", None) is None:
+        return {}
+    return {name: getattr(distribution, name, None) for name in names}
 
 
 def normal_parameters(distribution: Distribution, parameters: Any) -> tuple[Any, Any] | None:

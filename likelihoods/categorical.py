@@ -22,6 +22,7 @@ class Categorical:
     """
 
     levels: int = 256
+    form = "softmax"  # of `compression.forms`
 
     def __post_init__(self) -> None:
         check_levels(self.levels, MAX_COMPANDED_LEVELS)

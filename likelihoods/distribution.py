@@ -116,6 +116,19 @@ class HasEntropy(Distribution, Protocol):
         """Return the entropy float32 [...], nats."""
 
 
+@runtime_checkable
+class Cumulative(Distribution, Protocol):
+    """A distribution over levels whose cumulative probabilities are known, for compression."""
+
+    def cumulative(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
+        """Return the probability of the levels below `levels`, float32 [...] in [0, 1].
+
+        Args:
+          parameters: [..., num_parameters].
+          levels: int32 [...], 0 to the number of levels.
+        """
+
+
 class Tabulated:
     """Base class of a distribution over few levels that defines only `log_prob`.
 

@@ -18,6 +18,8 @@ class GaussianMixture(Mixture):
     Source: Bishop 1994, "Mixture density networks", equation 22; the bins are those of `Gaussian`.
     """
 
+    form = "normal"  # of `compression.forms`
+
     def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         """Return the log of a normal's mass in a level's bin, float32 [...]."""
         if self.levels is None:

@@ -1,6 +1,7 @@
 """Distributions of TensorFlow Probability, or with the same interface."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,13 +26,26 @@ class FromTFP:
         [0, levels) sum to 1.
       num_parameters: output channels that a network must have.
       levels: number of integers; None: symbols are real numbers.
-      has_quantile: whether to sample by `quantile`.
     """
 
     make: Callable[[tf.Tensor], Any]
     num_parameters: int
     levels: int | None = None
-    has_quantile: bool = True
+
+    @functools.cached_property
+    def has_quantile(self) -> bool:
+        """True if the distribution implements `quantile`, which is traced to find out."""
+        return self._implements("quantile", 0.5)
+
+    @functools.cached_property
+    def cumulative(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None:
+        """`Cumulative.cumulative` by the distribution's `cdf`; None without it or over reals."""
+        return self._cumulative if self.levels and self._implements("cdf", 1.0) else None
+
+    @property
+    def has_density(self) -> bool:
+        """True if symbols are real numbers."""
+        return self.levels is None
 
     @property
     def noise_channels(self) -> int:
@@ -104,6 +118,28 @@ class FromTFP:
         if self.has_quantile:
             return counter_noise.uniform(seed, rows, start, length)[..., :1]
         return tf.bitcast(counter_noise.bits(seed, rows, start, length), tf.int32)
+
+    def _cumulative(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
+        dtype = level_grid.real(parameters).dtype
+        below = self._made(parameters).cdf(tf.cast(tf.maximum(levels - 1, 0), dtype))
+        return tf.where(levels > 0, tf.cast(below, tf.float32), 0.0)
+
+    def _implements(self, name: str, argument: float) -> bool:
+        """Return whether the distribution has a method, which is traced for an argument."""
+
+        def call(parameters: tf.Tensor) -> tf.Tensor:
+            method = getattr(self._made(parameters), name, None)
+            if method is None:
+                raise NotImplementedError
+            return method(tf.fill([1], tf.constant(argument, level_grid.real(parameters).dtype)))
+
+        traced = tf.function(call, autograph=False)
+        try:
+            with tf.init_scope():
+                traced.get_concrete_function(tf.TensorSpec([1, self.num_parameters]))
+        except NotImplementedError:
+            return False
+        return True
 
     def _made(self, parameters: tf.Tensor) -> Any:
         return self.make(level_grid.real(parameters))

@@ -16,7 +16,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from onepass.command import main
-from onepass.models import ModelInfo, list_models, load
+from onepass.models import ModelInfo as ModelInfo
+from onepass.models import list_models, load
 from replicator.runs.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from distill.model_store import save as save
     from onepass.array_compression import compress as compress
     from onepass.array_compression import decompress as decompress
+    from onepass.evaluation import evaluate as evaluate
     from replicator import OptimizerConfig as OptimizerConfig
     from replicator import strategies as strategies
     from serving import Client as Client
@@ -56,6 +58,7 @@ _EXPORTS = {
     "compress": "onepass.array_compression",
     "decompress": "onepass.array_compression",
     "distill": "distill.any_teacher",
+    "evaluate": "onepass.evaluation",
     "export": "serving.bundles.own_export",
     "fit": "autoregressive.fit",
     "incremental": "autoregressive.incremental",
@@ -69,7 +72,6 @@ __all__ = [
     "Client",
     "Compared",
     "FlowStudent",
-    "ModelInfo",
     "NotCausalError",
     "OptimizerConfig",
     "UnsupportedNetworkError",
@@ -79,6 +81,7 @@ __all__ = [
     "compress",
     "decompress",
     "distill",
+    "evaluate",
     "export",
     "fit",
     "incremental",

@@ -10,17 +10,15 @@ import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from compression.container import Container, check_decoded, checksum_of, read_for
-from compression.splits import Categorical
+from compression.forms import tolerances
 from compression.stream import Decoder, Encoder, Layout, Odds, depth_of, odds_of
 from likelihoods.capabilities import pixel_channels
+from onepass.array_odds import ArrayOdds, check_table, ways_of
 from replicator.runs.errors import UserError
 
-MOST_LEVELS = 4096  # the probabilities of all levels are computed for every element
+MOST_LEVELS = 1 << 16
 TABLE_ELEMENTS = 1 << 22  # log-probabilities in memory at once
 TOLERANCE = 1e-5
-# The tolerance applies to an output, or at least to this share of its root mean square.
-LEAST_SHARE = 0.03
-LEAST_LOG_PROB = -700.0
 
 
 def compress(
@@ -32,8 +30,9 @@ def compress(
     elements as the nearest of the model's levels.
 
     Args:
-      model: an `Autoregressive` with at most 4,096 levels; or a shipped or trained model with its
-        own `compress`, which is then called.
+      model: an `Autoregressive` with at most 65,536 levels; or a shipped or trained model with its
+        own `compress`, which is then called. A distribution that has neither a closed form nor
+        `cumulative` takes a table of all levels per element.
       elements: [num, time] or [num, height, width, channels].
       condition: as for `log_prob`; it is not stored in the file, and `decompress` needs it.
       tolerance: relative difference of the network's outputs that is allowed on the decoding
@@ -54,13 +53,16 @@ def compress(
     if not 0 <= tolerance <= 1e-3:
         raise UserError(f"`tolerance` must be 0 to 0.001, got {tolerance:g}.")
     codec = ArrayCodec(model)
+    codec.check_encoding()
     symbols = model.symbols(elements).numpy()
     parameters = model.conditionals(elements, condition).numpy()
     stream = codec.encode(symbols, parameters, tolerance)
     shape = (*symbols.shape, 1, 1)[:4]
     checksum = checksum_of(symbols.astype("<u2"))
     digest = digest_of_model(model)
-    return Container("arrays", digest, codec.levels, checksum, shape, {}, (stream,)).to_bytes()
+    described = {"odds": codec.way}
+    parts = (digest, codec.levels, checksum, shape, described, (stream,))
+    return Container("arrays", *parts).to_bytes()
 
 
 def decompress(model: Any, data: bytes, condition: Any = None) -> np.ndarray:
@@ -80,8 +82,9 @@ def decompress(model: Any, data: bytes, condition: Any = None) -> np.ndarray:
     own = _of_its_own(model, "decompress")
     if own is not None:
         return own(data)
-    codec = ArrayCodec(model)
-    found = read_for(data, "arrays", digest_of_model(model), codec.levels)
+    levels = ArrayCodec(model).levels
+    found = read_for(data, "arrays", digest_of_model(model), levels)
+    codec = ArrayCodec(model, found.description.get("odds", "table"))
     shape = found.shape[:2] if model.order == "time" else found.shape
     given = None if condition is None else tf.convert_to_tensor(condition)
     symbols = codec.decode(found.streams[0], shape, given)
@@ -125,12 +128,14 @@ class ArrayCodec:
 
     Args:
       model: with levels and a distribution of single channels.
+      way: of the odds, see `ways_of`; None: the best.
 
     Raises:
-      UserError: the model has no levels, too many, or a distribution of whole pixels.
+      UserError: the model has no levels, too many, or a distribution of whole pixels; or its
+        distribution lacks what the way needs.
     """
 
-    def __init__(self, model: Autoregressive):
+    def __init__(self, model: Autoregressive, way: str | None = None):
         levels = model.distribution.levels
         if levels is None or levels > MOST_LEVELS:
             raise UserError(
@@ -142,8 +147,20 @@ class ArrayCodec:
                 "`model` must have a distribution of single channels to compress, got one of whole"
                 " pixels."
             )
+        ways = ways_of(model)
+        self.way = ways[0] if way is None else way
+        if self.way not in ways:
+            raise UserError(
+                f"The compressed file requires odds by {self.way!r:.20}, which"
+                f" {type(model.distribution).__name__} cannot compute; save the model again."
+            )
         self.model, self.levels, self.depth = model, levels, depth_of(levels)
-        self._logits = tf.function(self._log_probs, autograph=False, reduce_retracing=True)
+        self._odds = ArrayOdds(model, self.way)
+
+    def check_encoding(self) -> None:
+        """Raise UserError if an element would take too large a table to encode."""
+        if self.way == "table":
+            check_table(self.model)
 
     def encode(self, symbols: np.ndarray, parameters: np.ndarray, tolerance: float) -> bytes:
         """Return the stream of symbols.
@@ -155,12 +172,11 @@ class ArrayCodec:
         """
         known, calls = _by_position(symbols), _calls(symbols.shape)
         rows = _by_position(parameters, 1).reshape(len(known), -1).astype(np.float64)
-        like = np.sqrt(np.mean(np.square(rows), 0))
-        off = tolerance * (np.abs(rows) + LEAST_SHARE * like)
+        off = tolerances(rows, tolerance)
         parts: list[Odds] = []
-        size = max(1, TABLE_ELEMENTS // self.levels)
+        size = max(1, TABLE_ELEMENTS // self._odds.table_levels)
         for part in _slices(len(known), size):
-            distribution = self._distribution(rows[part], off[part], tolerance)
+            distribution = self._odds(rows[part], off[part], tolerance)
             parts.append(odds_of(distribution, known[part], self.depth))
         encoder = Encoder(Layout(self.depth, 1, 1, len(known)))
         encoder.add([Odds(*map(np.concatenate, zip(*parts, strict=True)))], 0, calls)
@@ -179,7 +195,7 @@ class ArrayCodec:
 
         def read(parameters: tf.Tensor) -> np.ndarray:
             rows = np.asarray(parameters, np.float64).reshape(count, -1)
-            return decoder.levels(self._distribution(rows, None, 0.0), count, 0, 0)
+            return decoder.levels(self._odds(rows, None, 0.0), count, 0, 0)
 
         network = self.model.symbol_network
         by_steps = network.has_step and network.block == 1
@@ -212,42 +228,6 @@ class ArrayCodec:
             here: Any = (slice(None), *(int(index) for index in at))
             symbols[here] = read(parameters[here]).reshape(symbols[here].shape)
         return symbols
-
-    def _distribution(
-        self, rows: np.ndarray, off: np.ndarray | None, tolerance: float
-    ) -> Categorical:
-        """Return the distributions of elements, from the logarithms of all probabilities.
-
-        Args:
-          rows: of parameters, float64 [elements, num_parameters].
-          off: largest differences of the parameters; None: no margins are needed.
-          tolerance: of the logarithms themselves.
-        """
-        table = self._table(rows)
-        if off is None:
-            return Categorical(table, np.zeros_like(table))
-        margin = tolerance * (LEAST_SHARE + np.abs(table))
-        for k in range(rows.shape[1]):
-            moved = rows.copy()
-            # Moved ten times as far, so that the difference exceeds rounding.
-            moved[:, k] += 10.0 * off[:, k]
-            margin += 0.1 * np.abs(self._table(moved) - table)
-        return Categorical(table, margin)
-
-    def _table(self, rows: np.ndarray) -> np.ndarray:
-        """Return log-probabilities float64 [elements, levels]."""
-        table = self._logits(tf.constant(rows, tf.float32)).numpy().astype(np.float64)
-        return np.maximum(table, LEAST_LOG_PROB)
-
-    def _log_probs(self, rows: tf.Tensor) -> tf.Tensor:
-        count, width = tf.shape(rows)[0], rows.shape[1]
-        parameters = tf.repeat(rows[:, tf.newaxis], self.levels, 1)
-        every = tf.repeat(tf.range(self.levels)[tf.newaxis], count, 0)
-        if self.model.order == "raster":  # as many axes as images have
-            parameters = tf.reshape(parameters, [1, 1, count, self.levels, width])
-            every = every[tf.newaxis, tf.newaxis]
-        table = self.model.distribution.log_prob(parameters, every)
-        return tf.reshape(table, [count, self.levels])
 
 
 def _calls(shape: tuple[int, ...]) -> int:

@@ -1,9 +1,7 @@
 """Samples and figures of a user's model, as `onepass sample` and `onepass evaluate` write them."""
 
-import functools
 import json
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +9,11 @@ import numpy as np
 
 from onepass.array_command import EvaluateArguments, SampleArguments
 from onepass.array_files import array_of, rows_of
+from onepass.evaluation import evaluate as measure
 from onepass.models import load
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, make_folder
-from replicator.runs.intervals import format_measure, weighted_mean
+from replicator.runs.intervals import format_measure
 from serving.bundles.own_signatures import elements_of
 from serving.errors import ServingError
 
@@ -50,35 +49,20 @@ def evaluate(given: EvaluateArguments) -> int:
     condition = None if given.condition is None else array_of(given.condition)
     if given.batch < 1:
         raise UserError(f"`--batch` must be at least 1, got {given.batch}.")
-    bits, elements, count = [], 0, 0
-    for rows, first in _batches(rows_of(given.data, model), given.batch):
-        part = None if condition is None else condition[first : first + len(rows)]
-        found = np.asarray(_drawn(functools.partial(model.log_prob, rows, part)), np.float64)
-        each = rows[0].size
-        bits += [-float(row.sum()) / math.log(2.0) / each for row in found]
-        elements += rows.size
-        count = first + len(rows)
-    _check_rows(given, condition, count)
-    measured = vars(weighted_mean(np.array(bits)))
+    rows = rows_of(given.data, model)
+    found = _drawn(lambda: measure(model, rows, condition, batch_size=given.batch))
+    measured = vars(found.bits)
     figures: dict[str, Any] = {
         "model": str(given.model),
         "data": str(given.data),
         "bits_per_element": measured,
+        "elements": found.elements,
     }
-    figures["elements"] = elements
     if given.as_json:
         print(json.dumps(figures, indent=2))
     else:
-        print(f"{format_measure(measured)} bits per element, of {elements:,} elements")
+        print(f"{format_measure(measured)} bits per element, of {found.elements:,} elements")
     return 0
-
-
-def _check_rows(given: EvaluateArguments, condition: np.ndarray | None, count: int) -> None:
-    """Raise UserError for no data, or a condition of other data."""
-    if not count:
-        raise UserError(f"{given.data} contains no data.")
-    if condition is not None and len(condition) != count:
-        raise UserError(f"{given.condition} must have {count} rows, got {len(condition)}.")
 
 
 def _drawn(function: Callable[[], Any]) -> Any:
@@ -91,19 +75,6 @@ def _drawn(function: Callable[[], Any]) -> Any:
         return function()
     except (ServingError, ValueError) as error:
         raise UserError(str(error)) from error
-
-
-def _batches(rows: Iterator[np.ndarray], size: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield consecutive rows of one shape, at most `size`, and the number of the first one."""
-    first = 0
-    together: list[np.ndarray] = []
-    for row in rows:
-        if together and (row.shape != together[0].shape or len(together) == size):
-            yield np.stack(together), first
-            first, together = first + len(together), []
-        together.append(row)
-    if together:
-        yield np.stack(together), first
 
 
 def _paths(given: SampleArguments, model: Any, length: Any) -> list[Path]:

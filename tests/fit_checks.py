@@ -1,10 +1,11 @@
 """Checks of `fit` on four logical CPUs; see in_replicas.py."""
 
+import dataclasses
 import tempfile
 
 import numpy as np
 import tensorflow as tf
-from fit_models import ADAM, WAVES, Line, drawn
+from fit_models import ADAM, WAVES, Line, Squared, drawn, squared
 
 from autoregressive.fit import fit
 from autoregressive.model import Autoregressive
@@ -81,6 +82,13 @@ def check_resumed():
         return trained(LOCAL, workdir=workdir, evaluate=WAVES, evaluate_every=2)
 
 
+def check_global():
+    """A loss over the global batch: on one device, on two, sharded, and in microbatches on two."""
+    options = {"optimizer": dataclasses.replace(ADAM, accumulate=2)}
+    runs = [(SINGLE, {}), (LOCAL, {}), ("sharded:2x1", {}), (LOCAL, options)]
+    return [trained(strategy, loss=Squared(), **more)[0] for strategy, more in runs]
+
+
 def _raised(batches, **options):
     try:
         trained(LOCAL, batches, **options)
@@ -97,4 +105,5 @@ def check_errors():
         "shape": _raised([drawn(0), drawn(1)[:2]]),
         "nan": _raised(late),
         "rows": _raised(WAVES, batch_size=3),
+        "global": _raised(WAVES, loss=squared),
     }

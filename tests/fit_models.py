@@ -44,6 +44,27 @@ def drawn(step):
     return WAVES[np.random.default_rng([0, step]).choice(12, 4, replace=False)]
 
 
+class Squared:
+    """The square of the mean of the global batch, in which every row has a weight of its own."""
+
+    @staticmethod
+    def mean(model, batch):
+        weight = 1.5 + tf.sin(tf.cast(batch["row"], tf.float32))
+        return -tf.reduce_mean(weight[:, tf.newaxis] * model.log_prob(batch["elements"]))
+
+    def __call__(self, model, batch):
+        share = self.mean(model, batch)
+        return tf.square(share + tf.stop_gradient(batch.get("mean", share) - share))
+
+    def global_inputs(self, model, batch, replicator):
+        return replicator.all_reduce({"mean": self.mean(model, batch)}, "mean")
+
+
+def squared(model, batch):
+    """The same, in ignorance of shares."""
+    return tf.square(Squared.mean(model, batch))
+
+
 def killed(workdir):
     """Trains until the process kills itself before the fifth step is made."""
 

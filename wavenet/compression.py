@@ -4,17 +4,15 @@ One parallel pass gives the distributions of a whole recording to the encoder. T
 them from the step of the cached sampler, sample by sample, and feeds back the decoded samples.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from compression.container import Container, check_decoded, checksum_of, digest_of, read_for
+from compression.forms import closed, form_of, tolerances
 from compression.splits import Categorical, Mixture
 from compression.stream import Decoder, Encoder, Layout, depth_of, odds_of
-from likelihoods import Categorical as Softmax
-from likelihoods import Gaussian, GaussianMixture, LogisticMixture
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import variable_names
 from wavenet.density import Density
@@ -23,11 +21,6 @@ from wavenet.samplers.xla import Step, XlaSampler
 
 CHUNK_SAMPLES = 4096
 SIXTEEN_BIT = 1 << 16  # levels
-# Of the number of levels: what a scale is taken to be at least. Outputs that are known to 1e-5 of
-# the whole range cannot place a narrower component.
-LEAST_SCALE = 4e-5
-# Of the root mean square of an output: what it is at least when it is asked how far it may be off.
-LEAST_SHARE = 0.03
 
 
 class SoundCodec:
@@ -44,7 +37,7 @@ class SoundCodec:
                 "Only a WaveNet without frames and context stack compresses: frames are made of "
                 "the sound itself, and would have to be in the file."
             )
-        if type(network.likelihood) not in CODES:
+        if form_of(network.likelihood) is None:
             raise UserError(
                 "Only softmax, logistic and Gaussian outputs compress, got "
                 f"{type(network.likelihood).__name__}."
@@ -105,62 +98,12 @@ class SoundCodec:
     def _distribution(self, outputs: np.ndarray, tolerance: float) -> Mixture | Categorical:
         """Return the distributions of samples with outputs float [samples, parameters]."""
         outputs = self.outputs(np.asarray(outputs, np.float64))
-        like = np.sqrt(np.mean(np.square(outputs), 0))
-        off = tolerance * (np.abs(outputs) + LEAST_SHARE * like)
-        likelihood = self.network.likelihood
-        return CODES[type(likelihood)](likelihood, outputs, off)
+        return closed(self.network.likelihood, outputs, tolerances(outputs, tolerance))
 
     @staticmethod
     def outputs(outputs: np.ndarray) -> np.ndarray:
         """Return the network's outputs as the code reads them, float64 [samples, parameters]."""
         return outputs
-
-
-def _softmax(likelihood: Softmax, outputs: np.ndarray, off: np.ndarray) -> Categorical:
-    return Categorical(outputs, off)
-
-
-def _normals(
-    likelihood: Gaussian | GaussianMixture, outputs: np.ndarray, off: np.ndarray
-) -> Mixture:
-    return _components(likelihood, outputs, off, normal=True)
-
-
-def _logistics(likelihood: LogisticMixture, outputs: np.ndarray, off: np.ndarray) -> Mixture:
-    return _components(likelihood, outputs, off, normal=False)
-
-
-def _components(likelihood: Any, outputs: np.ndarray, off: np.ndarray, normal: bool) -> Mixture:
-    half = 0.5 * (likelihood.levels - 1)
-    least = max(likelihood.min_log_scale + np.log(half), np.log(LEAST_SCALE * likelihood.levels))
-    weights, means, scales = _sections(likelihood, outputs)
-    weights_off, means_off, scales_off = _sections(likelihood, off)
-    return Mixture(
-        likelihood.levels,
-        weights,
-        half * (means + 1.0),
-        np.maximum(scales + np.log(half), least),
-        (weights_off, half * means_off, scales_off),
-        normal,
-    )
-
-
-def _sections(likelihood: Any, array: np.ndarray) -> list[np.ndarray]:
-    """Return logits, means and log-scales, float64 [samples, components] each."""
-    logits, means, _ = likelihood.sections
-    parts = np.split(array, [logits, logits + means], -1)
-    # A component alone has the whole weight.
-    parts = parts if logits else [np.zeros_like(parts[1]), *parts[1:]]
-    return [np.ascontiguousarray(part) for part in parts]
-
-
-CODES: dict[type, Callable[[Any, np.ndarray, np.ndarray], Mixture | Categorical]] = {
-    Softmax: _softmax,
-    Gaussian: _normals,
-    GaussianMixture: _normals,
-    LogisticMixture: _logistics,
-}
-"""The distributions that compress, and what makes a code of their parameters and tolerances."""
 
 
 def compress(

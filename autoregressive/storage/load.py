@@ -90,6 +90,10 @@ class StoredDistribution:
         self.num_parameters = spec["num_parameters"]
         self.noise_channels = spec["noise_channels"]
         self.channels = spec["channels"]
+        self.cumulative = program.cumulative if spec.get("has_cumulative") else None
+        self.form = spec.get("form")
+        self.sections = spec.get("sections")
+        self.min_log_scale = spec.get("min_log_scale")
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
         """Return the log-probability float32 [...], nats."""
@@ -102,8 +106,11 @@ class StoredDistribution:
         return self._program.draw(parameters, noise, tf.cast(temperature, tf.float32))
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Return the most probable symbol [...]."""
-        return self._program.mode(parameters)
+        """Return the most probable symbol [...]; NotImplementedError if it was not stored."""
+        mode = getattr(self._program, "mode", None)
+        if mode is None:
+            raise NotImplementedError(f"`mode` must be a method of {self.name} to be stored.")
+        return mode(parameters)
 
     def noise(self, seed, rows: tf.Tensor, start, length) -> tf.Tensor:
         """Return noise float32 [rows, length, noise_channels]."""

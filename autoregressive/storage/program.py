@@ -7,7 +7,13 @@ from typing import Any
 import tensorflow as tf
 
 from autoregressive.model import Autoregressive
-from likelihoods.capabilities import is_normal, normal_parameters, pixel_channels, with_density
+from likelihoods.capabilities import (
+    cumulative_of,
+    is_normal,
+    normal_parameters,
+    pixel_channels,
+    with_density,
+)
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
 
@@ -60,8 +66,13 @@ class Program(tf.Module):
         key, rows = tf.TensorSpec([2], tf.uint32), tf.TensorSpec([None], tf.int32)
         self.log_prob = function_of(distribution.log_prob, [parameters, symbols])
         self.draw = function_of(distribution.sample, [parameters, noise, tf.TensorSpec([])])
-        self.mode = function_of(lambda x: distribution.mode(tf.cast(x, tf.float32)), [parameters])
+        self.mode = _implemented(
+            function_of(lambda x: distribution.mode(tf.cast(x, tf.float32)), [parameters])
+        )
         self.noise = function_of(distribution.noise, [key, rows, scalar, scalar])
+        cumulative = cumulative_of(distribution)
+        if cumulative is not None:
+            self.cumulative = function_of(cumulative, [parameters, symbols])
 
     def _add_density(self, distribution: Distribution, parameters_dtype: tf.DType) -> None:
         """Add what a teacher needs, differentiable: `log_density` and `normal`."""
@@ -76,6 +87,15 @@ class Program(tf.Module):
             self.normal = function_of(
                 functools.partial(normal_parameters, distribution), [parameters]
             )
+
+
+def _implemented(function: Any) -> Any:
+    """Return a `tf.function`, or None if a distribution does not implement what it calls."""
+    try:
+        function.get_concrete_function()
+    except (AttributeError, NotImplementedError):
+        return None
+    return function
 
 
 def add_codec(program: Any, codec: Codec, order: str) -> None:

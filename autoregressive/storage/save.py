@@ -10,7 +10,13 @@ import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from autoregressive.storage.program import STEP_ROWS, Program
-from likelihoods.capabilities import is_normal, pixel_channels, with_density
+from likelihoods.capabilities import (
+    closed_form,
+    cumulative_of,
+    is_normal,
+    pixel_channels,
+    with_density,
+)
 from likelihoods.distribution import Distribution
 from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
@@ -106,6 +112,8 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
             "noise_channels": distribution.noise_channels,
             "channels": pixel_channels(distribution),
             "density": _density(distribution),
+            "has_cumulative": cumulative_of(distribution) is not None,
+            **closed_form(distribution),
         },
         "log_unit": model.codec.log_unit,
         "step_rows": list(STEP_ROWS) if with_step else [],

@@ -1,11 +1,13 @@
 """A caller's loss, checked when it is traced, and the score of an evaluation."""
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from replicator.training.accumulation import Batch
+from replicator.training.accumulation import Batch, GlobalBatchLoss
 from replicator.training.state import LossFn, TrainState
 
 Loss = Callable[[Any, Batch], Any]
@@ -14,7 +16,8 @@ Loss = Callable[[Any, Batch], Any]
 def checked(loss: Loss, model: Any) -> LossFn:
     """Return the loss as a function from a batch to a scalar and a dict of metrics.
 
-    The function raises ValueError if the loss or a metric is not a floating scalar.
+    The function raises ValueError if the loss or a metric is not a floating scalar. It is a
+    `GlobalBatchLoss` if the loss has `global_inputs(model, batch, replicator)`.
 
     Args:
       loss: from the model and a batch to a scalar, or to that and a dict of scalars.
@@ -30,7 +33,56 @@ def checked(loss: Loss, model: Any) -> LossFn:
         }
         return _scalar(value, "`loss`"), scalars
 
-    return loss_fn
+    inputs = getattr(loss, "global_inputs", None)
+    return loss_fn if inputs is None else _OfGlobalBatch(loss_fn, functools.partial(inputs, model))
+
+
+class _OfGlobalBatch:
+    """A loss that reads figures of the global batch, see `GlobalBatchLoss`."""
+
+    def __init__(self, loss_fn: LossFn, global_inputs: Callable[[Batch, Any], Batch]):
+        self._loss_fn, self.global_inputs = loss_fn, global_inputs
+
+    def __call__(self, batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        return self._loss_fn(batch)
+
+
+def check_mean_over_rows(loss_fn: LossFn, batch: Batch, shares: int) -> None:
+    """Raise ValueError if a loss is not a mean over rows.
+
+    Replicas and microbatches compute the loss of their share; the update is that of the mean. Two
+    shares a and b are compared by batches of equal size, since only these round alike:
+    loss(a, b) = (loss(a, a) + loss(b, b)) / 2. A sum is recognised by loss(a, a) = loss(a), for
+    which a rough comparison suffices.
+
+    Args:
+      loss_fn: from `checked`; not compared if it is a `GlobalBatchLoss`, or differs from call to
+        call because it draws its own random numbers.
+      batch: rows of the global batch.
+      shares: number of replicas and microbatches that share the batch.
+    """
+    if shares == 1 or isinstance(loss_fn, GlobalBatchLoss):
+        return
+    function = tf.function(lambda part: loss_fn(part)[0], autograph=False)
+    rows = np.arange(len(batch["elements"]) // shares)
+    both = np.concatenate([rows, rows + len(rows)])
+
+    def of(index: np.ndarray) -> tf.Tensor:
+        return function({name: tf.gather(value, index) for name, value in batch.items()})
+
+    parts = (both, both, rows, np.tile(rows, 2), np.tile(rows + len(rows), 2))
+    losses = [of(index) for index in parts]
+    rounding = 1e-5 if losses[0].dtype.size > 2 else 3e-2
+    whole, again, share, first, second = map(float, losses)
+    mean, size = 0.5 * (first + second), abs(first) + abs(second)
+    is_mean = abs(whole - mean) <= rounding * size + 1e-5
+    is_mean = is_mean and abs(first - share) <= 0.1 * size + 1e-5
+    if whole == again and not is_mean:
+        raise ValueError(
+            f"`loss` must be a mean over rows, or have `global_inputs`, for {shares} replicas and"
+            f" microbatches: of two shares it is {whole:g}, their mean is {mean:g}; of a share"
+            f" {share:g}, of the same repeated {first:g}."
+        )
 
 
 def _scalar(value: Any, name: str) -> tf.Tensor:

@@ -1,8 +1,9 @@
 """Bundles of models of users: sequences, arrays of one shape, and 8-bit images among these."""
 
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,12 +15,26 @@ from serving.bundles.program import Program
 from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Arrays, example
 from serving.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from autoregressive.model import Autoregressive
+
 ARRAY, SOUND, IMAGE = "array", "sound", "picture"
 ELEMENTS = "elements"
 
 
 class _HasLogProb(Bundle):
     """A bundle that may give log-probabilities."""
+
+    @functools.cached_property
+    def autoregressive(self) -> "Autoregressive":
+        """The model that was exported, with the weights of the export, trainable.
+
+        Raises:
+          UserError: the bundle holds none: a student, or a bundle of version 0.2.
+        """
+        from serving.bundles.stored_model import read_model
+
+        return read_model(self.path)
 
     def log_prob(self, elements: Any, condition: Any = None) -> np.ndarray:
         """Return the log-probability of every element, float32, in nats, as the model's own.

@@ -27,6 +27,7 @@ from serving.bundles.own_signatures import (
 )
 from serving.bundles.own_streaming import StreamingAutoregressive, StreamingFlows
 from serving.bundles.signing import private_key, sign
+from serving.bundles.stored_model import write_model
 from serving.bundles.warmup import write_warmup
 from serving.bundles.writing import atomic_folder, check_new, check_version, write_program
 
@@ -97,6 +98,8 @@ def _write(model: Any, out: Path, length: Length, sign_with: Path | None, warm: 
         except UserError as error:
             reason = str(error).removeprefix(f"{folder / PROGRAM} ")
             raise UserError(f"The model cannot be exported: it {reason}") from error
+        if model.kind == Autoregressive.kind:
+            write_model(model, folder)
         if warm:
             write_warmup(folder, out.parent.name, exported.serving)
         write_manifest(folder)

@@ -1,5 +1,6 @@
 """`fit`: the same weights in memory, in a work directory, and after a stop in between."""
 
+import dataclasses
 import json
 import signal
 
@@ -8,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_models import ADAM, WAVES, Line, drawn, trained, untrained
+from fit_models import ADAM, WAVES, Line, Squared, drawn, squared, trained, untrained
 from processes import TensorflowProcess
 
 from autoregressive.fit import fit
@@ -242,6 +243,32 @@ def test_a_loss_that_is_no_scalar_is_named(kind):
     with pytest.raises(ValueError) as caught:
         trained(batches=[WAVES], loss=loss)
     assert line in str(caught.value)
+
+
+HALVES = {"optimizer": dataclasses.replace(ADAM, accumulate=2)}
+
+
+def test_microbatches_give_the_weights_of_a_loss_over_the_global_batch():
+    expected = trained(loss=squared)[0]
+    np.testing.assert_allclose(trained(loss=Squared(), **HALVES)[0], expected, rtol=0, atol=5e-6)
+
+
+def summed(model, batch):
+    return -tf.reduce_sum(model.log_prob(batch["elements"]))
+
+
+@pytest.mark.parametrize("loss", [squared, summed])
+def test_a_loss_that_is_no_mean_over_rows_is_refused_for_microbatches(loss):
+    with pytest.raises(ValueError, match=r"`loss` must be a mean over rows, or have `global_in.*2"):
+        trained(loss=loss, **HALVES)
+
+
+def test_a_loss_that_draws_its_own_numbers_may_be_shared():
+    def noisy(model, batch):
+        noise = tf.random.normal([], seed=1) * tf.reduce_sum(model.network.kernel)
+        return noise - tf.reduce_mean(model.log_prob(batch["elements"]))
+
+    assert trained(loss=noisy, **HALVES)[1].step == 6
 
 
 def test_a_loss_that_is_not_finite_ends_training_with_the_weights_before_it():

@@ -31,6 +31,11 @@ def test_a_run_may_change_its_devices(checks):
     assert_close(checks("resumed"), checks("one"))
 
 
+def test_a_loss_over_the_global_batch_gives_the_same_weights_on_any_number_of_devices(checks):
+    one, *others = checks("global")
+    assert_close(others, [one] * len(others))
+
+
 @pytest.mark.parametrize(
     ("source", "kind", "line"),
     [
@@ -38,6 +43,7 @@ def test_a_run_may_change_its_devices(checks):
         ("shape", "ValueError", "all batches must have the same shapes, got {'elements': [2, 40]"),
         ("nan", "ValueError", "`elements` must be finite, got nan at [0, 0]"),
         ("rows", "UserError", "`batch_size` must be a multiple of 2"),
+        ("global", "ValueError", "`loss` must be a mean over rows, or have `global_inputs`, for 2"),
     ],
 )
 def test_what_is_wrong_with_a_batch_is_named_on_several_devices_too(checks, source, kind, line):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from autoregressive.incremental import NotCausalError
 from autoregressive.model import Autoregressive
 from autoregressive.samplers import registry
 from likelihoods import Categorical, Gaussian, LogisticMixture
@@ -208,6 +209,57 @@ def test_wrong_parameter_count_of_images_is_named():
         Autoregressive(
             network, Gaussian(), order="raster", inputs=tf.TensorSpec([None, None, None, 2])
         )
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (causal_networks.future, "input t [+] 1"),
+        (causal_networks.length_scaled, "change with the length"),
+        (causal_networks.noisy, "random numbers of its own"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_network_that_breaks_the_law_is_refused_at_once(make, text):
+    network = make()
+
+    def wide(x):
+        return tf.repeat(network(x)[..., :1], 2, axis=-1)
+
+    with pytest.raises(NotCausalError, match=f"must be causal: .*{text}"):
+        Autoregressive(wide, Gaussian())
+
+
+def test_lookahead_that_outputs_do_not_show_is_refused_by_sample():
+    """A look ahead farther than the compared sequences are long."""
+
+    def network(x):
+        later = tf.concat([x, tf.zeros_like(x)[:, :1]], 1)[:, 1:]
+        padded = tf.pad(later, [[0, 0], [0, 50], [0, 0]])[:, 50:]
+        return tf.concat([x, padded], -1)
+
+    model = Autoregressive(network, Gaussian())
+    with pytest.raises(NotCausalError):
+        model.sample(1, 4, seed=0)
+
+
+def test_a_condition_may_be_looked_ahead_in():
+    def network(x, condition):
+        blurred = tf.nn.conv1d(condition, tf.ones([3, 2, 1]), 1, "SAME")
+        return tf.concat([0.5 * x + blurred, tf.zeros_like(x) - 2.0], -1)
+
+    model = Autoregressive(network, Gaussian(levels=64), condition_channels=2)
+    condition = np.random.default_rng(0).normal(size=(1, 9, 2)).astype(np.float32)
+    one, other = (model.sample(1, 9, 1, condition, method=m) for m in ("auto", "naive"))
+    np.testing.assert_array_equal(one, other)
+
+
+def test_an_image_network_that_is_not_masked_is_refused():
+    def network(images):
+        return tf.concat([images, tf.zeros_like(images)], -1)
+
+    with pytest.raises(NotCausalError, match=r"must be masked: the output at pixel \(0, 0\)"):
+        Autoregressive(network, Gaussian(levels=16), order="raster")
 
 
 def test_a_network_that_shortens_its_input_is_named():

@@ -71,6 +71,21 @@ def test_what_is_loaded_can_be_stored_again(stored, tmp_path):
     np.testing.assert_array_equal(again.sample(1, 12, seed=5), model.sample(1, 12, seed=5))
 
 
+class Modeless(Triangle):
+    """A distribution whose most probable level nobody knows."""
+
+    def mode(self, parameters):
+        raise NotImplementedError
+
+
+def test_a_distribution_without_a_mode_is_stored(tmp_path):
+    model = Autoregressive(causal_networks.Gated(1), Modeless())
+    loaded = load(save(model, tmp_path))
+    np.testing.assert_array_equal(loaded.sample(2, 9, seed=1), model.sample(2, 9, seed=1))
+    with pytest.raises(NotImplementedError, match="`mode` must be a method of Modeless"):
+        loaded.distribution.mode(tf.zeros([1, 1, 1]))
+
+
 def test_images_are_stored(tmp_path):
     distribution = LogisticMixture(levels=4096, components=2)
     network = causal_networks.MaskedImage(1, distribution.num_parameters)

@@ -1,16 +1,23 @@
 """`distill` with teachers that the library has never seen."""
 
+import shutil
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import onepass
 from autoregressive.model import Autoregressive
 from autoregressive.storage import load, save
 from distill.any_teacher import KL, Compared, ModelTeacher, distill, flow_student
 from distill.flow_student import FlowStudent
 from likelihoods import Categorical, Gaussian, LogisticMixture
 from likelihoods.codec import MuLaw
+from replicator.runs.errors import UserError
 from replicator.training.config import OptimizerConfig
+from serving.bundles.manifest import write_manifest
 
 FAST = OptimizerConfig(learning_rate=3e-2, warmup_steps=2, average_decay=0.0)
 SILENCE = np.zeros([4, 24], np.float32)
@@ -67,14 +74,74 @@ def two_logistics(x):
 )
 def test_a_stored_model_is_a_teacher_without_its_code(network, distribution, noise, tmp_path):
     live = Autoregressive(network, distribution)
+    stored = load(save(live, tmp_path / "saved"))
+    bundle = onepass.load(onepass.export(live, tmp_path / "mine" / "1", length=24))
     flows = []
-    for teacher in (live, load(save(live, tmp_path))):
+    for teacher in (live, stored, bundle):
         flows.append(Affine())
-        student = FlowStudent([flows[-1]], teacher.codec, noise=noise)
+        student = FlowStudent([flows[-1]], live.codec, noise=noise)
         distill(teacher, SILENCE, student=student, steps=10, optimizer=FAST)
-    assert float(flows[0].gain) != 0.0
-    for name in ("gain", "log_scale"):
-        assert float(getattr(flows[1], name)) == pytest.approx(float(getattr(flows[0], name)), 1e-4)
+    first, *others = [(float(flow.gain), float(flow.log_scale)) for flow in flows]
+    assert first[0] != 0.0
+    for other in others:
+        assert other == pytest.approx(first, 1e-4)
+
+
+DISTIL = """
+import sys
+import numpy as np
+import onepass
+
+teacher = onepass.load(sys.argv[1])
+student = onepass.distill(teacher, np.zeros([4, 24], np.float32), steps=1)
+np.savez(
+    sys.argv[2],
+    conditionals=teacher.autoregressive.conditionals(np.linspace(-1, 1, 24)[None]),
+    drawn=student.sample(1, 24, seed=1),
+)
+"""
+
+
+def test_a_bundle_is_a_teacher_in_a_process_without_its_code(tmp_path):
+    live = Autoregressive(Echo(), Gaussian(levels=256))
+    folder = onepass.export(live, tmp_path / "mine" / "1", length=24)
+    words = [sys.executable, "-c", DISTIL, str(folder.parent), str(tmp_path / "found.npz")]
+    subprocess.run(words, check=True, cwd=tmp_path)
+    found = np.load(tmp_path / "found.npz")
+    expected = live.conditionals(np.linspace(-1, 1, 24)[None])
+    np.testing.assert_allclose(found["conditionals"], expected, atol=1e-6)
+    assert found["drawn"].shape == (1, 24)
+
+
+def changed(folder):
+    shutil.rmtree(folder / "autoregressive")
+    return "holds no model, only its sampler"
+
+
+def hostile(folder):
+    program = tf.Module()
+    program.read = tf.function(tf.io.read_file, input_signature=[tf.TensorSpec([], tf.string)])
+    tf.saved_model.save(program, str(folder / "autoregressive" / "program"))
+    return "holds a disallowed operation: ReadFile"
+
+
+@pytest.mark.parametrize("change", [changed, hostile])
+def test_the_model_of_a_bundle_is_scanned_before_it_runs(change, tmp_path):
+    live = Autoregressive(Echo(), Gaussian(levels=256))
+    folder = onepass.export(live, tmp_path / "mine" / "1", length=24)
+    line = change(folder)
+    with pytest.raises(UserError, match="was changed since its export"):
+        onepass.load(folder)
+    write_manifest(folder)
+    with pytest.raises(UserError, match=line):
+        distill(onepass.load(folder), SILENCE, steps=1)
+
+
+def test_the_bundle_of_a_student_is_no_teacher(tmp_path):
+    student = FlowStudent([Affine()], MuLaw(16))
+    bundle = onepass.load(onepass.export(student, tmp_path / "mine" / "1", length=24))
+    with pytest.raises(UserError, match="holds no model, only its sampler"):
+        distill(bundle, SILENCE, steps=1)
 
 
 def test_a_mixture_is_a_teacher_by_draws():

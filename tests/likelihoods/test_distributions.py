@@ -17,6 +17,7 @@ from likelihoods import (
     PixelMixture,
     Tabulated,
 )
+from likelihoods.capabilities import with_density
 from likelihoods.distribution import HasEntropy
 
 LEVELS, DRAWS = 9, 60_000
@@ -59,6 +60,16 @@ class Geometric:
         return tf.where(self._log_rest < tf.math.log(0.5), tf.zeros(shape), 0.0)
 
 
+class Drawn(Geometric):
+    """The same without quantiles, as `tfd.Poisson` and most others over integers answer."""
+
+    def quantile(self, uniform):
+        raise NotImplementedError("quantile is not implemented: Drawn")
+
+    def sample(self, seed):
+        return super().quantile(tf.random.stateless_uniform(tf.shape(self._log_rest), seed))
+
+
 class Laplace:
     """Answers as `tfd.Laplace` does."""
 
@@ -91,7 +102,7 @@ OVER_LEVELS = {
     "gaussian mixture": GaussianMixture(LEVELS, 3),
     "binomial": Binomial(),
     "by quantile": FromTFP(geometric, 1, LEVELS),
-    "by sample": FromTFP(geometric, 1, LEVELS, has_quantile=False),
+    "by sample": FromTFP(lambda p: Drawn(p[..., 0]), 1, LEVELS),
 }
 OVER_REALS = {
     "gaussian": Gaussian(None),
@@ -271,11 +282,49 @@ def test_a_tabulated_distribution_without_a_log_prob_says_so():
         Forgetful().mode(tf.zeros([1, 1]))
 
 
-@pytest.mark.parametrize("kind", ["quantile", "sample"])
-def test_a_distribution_of_tensorflow_probability_is_one(kind):
+def test_a_distribution_of_tensorflow_probability_is_one():
     tfd = pytest.importorskip("tensorflow_probability").distributions
-    distribution = FromTFP(
-        lambda p: tfd.Laplace(p[..., 0], tf.exp(p[..., 1])), 2, has_quantile=kind == "quantile"
-    )
+    distribution = FromTFP(lambda p: tfd.Laplace(p[..., 0], tf.exp(p[..., 1])), 2)
     symbols = drawn(distribution, 500)
     assert stats.kstest(symbols, stats.laplace(0.3, np.exp(-1.2)).cdf).pvalue > 1e-3
+
+
+POISSON = {"eager": lambda draw: draw(), "traced": lambda draw: tf.function(draw)()}
+
+
+@pytest.mark.parametrize("how", POISSON)
+def test_a_distribution_without_quantiles_is_recognised_and_drawn(how):
+    tfd = pytest.importorskip("tensorflow_probability").distributions
+    counts = FromTFP(lambda p: tfd.Poisson(tf.exp(p[..., 0])), 1, levels=64)
+    parameters, noise = tf.fill([4000, 1], 1.0), lambda: counts.noise(7, [0], 0, 4000)[0]
+    symbols = POISSON[how](lambda: counts.sample(parameters, noise())).numpy()
+    assert not counts.has_quantile and counts.noise_channels == 2
+    expected = 4000 * stats.poisson(np.e).pmf(np.arange(7))
+    found = np.bincount(symbols, minlength=64)[:7]
+    assert stats.chisquare(found, expected * found.sum() / expected.sum()).pvalue > 1e-3
+
+
+def test_only_a_distribution_over_reals_has_a_density():
+    assert with_density(FromTFP(laplace, 2)) is not None
+    assert with_density(FromTFP(geometric, 1, LEVELS)) is None
+
+
+def test_cumulative_probabilities_are_the_sums_of_those_of_levels():
+    tfd = pytest.importorskip("tensorflow_probability").distributions
+    counts = FromTFP(lambda p: tfd.Poisson(tf.exp(p[..., 0])), 1, levels=64)
+    below = counts.cumulative(tf.fill([65, 1], 1.0), tf.range(65))
+    each = np.exp(counts.log_prob(tf.fill([64, 1], 1.0), tf.range(64)))
+    np.testing.assert_allclose(below, np.concatenate([[0.0], np.cumsum(each)]), atol=1e-6)
+
+
+def test_a_distribution_without_a_cdf_has_no_cumulative_probabilities():
+    assert FromTFP(geometric, 1, LEVELS).cumulative is None
+    tfd = pytest.importorskip("tensorflow_probability").distributions
+    trials = FromTFP(lambda p: tfd.BetaBinomial(8.0, tf.exp(p[..., 0]), 1.0), 1, LEVELS)
+    assert trials.cumulative is None
+
+
+def test_an_error_in_making_a_distribution_is_not_taken_for_a_missing_quantile():
+    wrong = FromTFP(lambda p: p.no_such_attribute, 1)
+    with pytest.raises(AttributeError, match="no_such_attribute"):
+        wrong.noise(7, [0], 0, 4)

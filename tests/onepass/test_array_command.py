@@ -8,9 +8,11 @@ import pytest
 import soundfile
 from own_models import LONGEST, RATE_HZ, SHAPE, model
 from PIL import Image
+from scipy import stats
 
 import onepass
 from onepass.command import main
+from replicator.runs.errors import UserError
 
 BITS = 1 / np.log(2.0)
 
@@ -74,6 +76,36 @@ def test_bits_per_element_are_those_of_the_model_and_of_its_bundle(saved, tmp_pa
         assert measured["mean"] == pytest.approx(expected.mean(), rel=1e-4)
         assert measured["low"] < measured["mean"] < measured["high"] and measured["n"] == 2
         assert figures["elements"] == rows.size
+
+
+def test_figures_have_the_interval_of_students_t_over_examples():
+    made, rows = model("own"), model("own").sample(4, 30, 7)
+    each = -np.asarray(made.log_prob(rows)).mean(1)
+    figures = onepass.evaluate(made, rows, batch_size=3)
+    low, high = stats.t.interval(0.95, 3, each.mean(), stats.sem(each))
+    found = figures.nats
+    assert (found.mean, found.low, found.high) == pytest.approx((each.mean(), low, high), rel=1e-4)
+    assert (found.n, figures.elements) == (4, 120)
+    assert figures.bits.high == pytest.approx(high * BITS, rel=1e-4)
+
+
+def test_examples_of_different_lengths_count_the_same():
+    made = model("own")
+    rows = [made.sample(1, length, 7)[0] for length in (20, 20, 5)]
+    each = [-np.asarray(made.log_prob(row[None])).mean() for row in rows]
+    figures = onepass.evaluate(made, rows)
+    assert figures.nats.mean == pytest.approx(np.mean(each), rel=1e-4)
+    assert (figures.nats.n, figures.elements) == (3, 45)
+
+
+def test_what_cannot_be_evaluated_is_named():
+    given = own_models.condition("conditioned")[0]
+    with pytest.raises(UserError, match="must have log-probabilities to be evaluated, got FlowS"):
+        onepass.evaluate(model("student"), np.zeros([1, 4]))
+    with pytest.raises(UserError, match="`data` must contain an example"):
+        onepass.evaluate(model("own"), [])
+    with pytest.raises(UserError, match="`condition` must have 1 rows, got 2"):
+        onepass.evaluate(model("conditioned"), np.zeros([1, LONGEST], np.float32), given)
 
 
 def test_a_folder_of_images_is_evaluated(saved, tmp_path, capsys):

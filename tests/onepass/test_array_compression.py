@@ -1,18 +1,144 @@
 """A user's model compresses arrays, and gives the same levels back."""
 
+import dataclasses
+import functools
 import math
 
 import numpy as np
 import own_models
 import pytest
+import tensorflow as tf
 from own_models import model
 
 import onepass
+from compression.container import Container, checksum_of, read
+from onepass import likelihoods
+from onepass.array_compression import ArrayCodec, digest_of_model
 from onepass.command import main
 from replicator.runs.errors import UserError
 
 pytest.importorskip("constriction")
 HEADER = 120  # bytes of a file that are not the stream's
+LEVELS = 65536
+
+
+class Steps:
+    """A logistic in steps of one, as a library of distributions would write it."""
+
+    def __init__(self, parameters):
+        self.mean = 32768.0 * (1.0 + parameters[..., 0])
+        self.scale = 32768.0 * tf.exp(parameters[..., 1])
+
+    def cdf(self, value):
+        whole = tf.sigmoid((value + 0.5 - self.mean) / self.scale)
+        return tf.where(value >= LEVELS - 1, tf.ones_like(whole), whole)
+
+    def log_prob(self, value):
+        below = tf.where(value <= 0, 0.0, self.cdf(value - 1.0))
+        return tf.math.log(tf.maximum(self.cdf(value) - below, 1e-12))
+
+    def quantile(self, uniform):
+        return tf.math.ceil(self.mean + self.scale * tf.math.log(uniform / (1 - uniform)) - 0.5)
+
+
+class Many(likelihoods.Tabulated):
+    """Levels without a closed form."""
+
+    levels, num_parameters = LEVELS, 20
+
+
+def outputs(x):
+    """A causal network of two outputs: near the element before, and narrower than the range."""
+    return tf.concat([0.6 * x, 0.2 * x - 3.5], -1)
+
+
+def mixed(x):
+    """The same of three components."""
+    means, scales = [0.6 * x, 0.3 * x, -0.2 * x], [0.2 * x - 3.5, 0.0 * x - 4.0, 0.1 * x - 6.0]
+    return tf.concat([0.5 * x, 0.0 * x, -x, *means, *scales], -1)
+
+
+def softmax(x):
+    """Logits of 1000 levels."""
+    return -0.5 * tf.square((tf.range(1000.0) - 500.0 - 300.0 * x) / 50.0)
+
+
+FINE = {
+    "logistics": lambda: onepass.Autoregressive(mixed, likelihoods.LogisticMixture(LEVELS, 3)),
+    "normals": lambda: onepass.Autoregressive(mixed, likelihoods.GaussianMixture(LEVELS, 3)),
+    "normal": lambda: onepass.Autoregressive(outputs, likelihoods.Gaussian(LEVELS)),
+    "cumulative": lambda: onepass.Autoregressive(outputs, likelihoods.FromTFP(Steps, 2, LEVELS)),
+    "softmax": lambda: onepass.Autoregressive(softmax, likelihoods.Categorical(1000)),
+}
+WAYS = {name: name if name == "cumulative" else "closed" for name in FINE}
+REFUSED = {
+    "fine": lambda: onepass.Autoregressive(outputs, likelihoods.Gaussian(2 * LEVELS)),
+    "many": lambda: onepass.Autoregressive(lambda x: tf.tile(x, [1, 1, 20]), Many()),
+}
+
+
+@functools.cache
+def fine(name):
+    """A model of many levels, and samples of it."""
+    made = FINE[name]()
+    return made, made.sample(num=4, length=1000, seed=1)
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_many_levels_take_at_most_half_a_percent_more_than_the_models_own_bits(name):
+    made, elements = fine(name)
+    data = onepass.compress(made, elements)
+    assert read(data).description == {"odds": WAYS[name]}
+    np.testing.assert_array_equal(onepass.decompress(made, data), elements)
+    bits = -float(np.sum(made.log_prob(elements))) / math.log(2.0)
+    assert 8 * len(data) < 1.005 * bits + 8 * HEADER
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_any_levels_are_kept_however_improbable(name):
+    made = fine(name)[0]
+    levels = np.random.default_rng(0).integers(0, made.codec.levels, [2, 64], np.int32)
+    levels[:, :8] = np.tile([0, made.codec.levels - 1], 4)
+    elements = made.codec.decode(levels).numpy()
+    found = onepass.decompress(made, onepass.compress(made, elements))
+    np.testing.assert_array_equal(found, elements)
+
+
+@pytest.mark.parametrize("name", ["logistics", "cumulative", "softmax"])
+def test_a_loaded_model_decompresses_many_levels_of_the_live_one_and_the_reverse(name, tmp_path):
+    made, elements = fine(name)
+    elements = elements[:, :100]
+    loaded = onepass.load(onepass.save(made, tmp_path / "mine"))
+    for one, other in ((made, loaded), (loaded, made)):
+        data = onepass.compress(one, elements)
+        assert read(data).description == {"odds": WAYS[name]}
+        np.testing.assert_array_equal(onepass.decompress(other, data), elements)
+
+
+@pytest.mark.parametrize("index", [0, 9, 40, 70, -20, -1])
+def test_a_damaged_file_is_refused(index):
+    made, elements = fine("logistics")
+    data = bytearray(onepass.compress(made, elements[:, :20]))
+    data[index] ^= 1
+    with pytest.raises(UserError):
+        onepass.decompress(made, bytes(data))
+
+
+def test_a_file_that_names_no_odds_is_decoded_by_tables_of_all_levels():
+    made, elements = model("own"), own_models.drawn("own")
+    symbols = made.symbols(elements).numpy()
+    stream = ArrayCodec(made, "table").encode(symbols, made.conditionals(elements).numpy(), 1e-5)
+    parts = (digest_of_model(made), made.codec.levels, checksum_of(symbols.astype("<u2")))
+    old = Container("arrays", *parts, (*symbols.shape, 1, 1), {}, (stream,)).to_bytes()
+    np.testing.assert_array_equal(onepass.decompress(made, old), elements)
+
+
+def test_a_file_whose_odds_the_model_cannot_compute_is_refused():
+    made, elements = model("own"), own_models.drawn("own")
+    found = read(onepass.compress(made, elements))
+    changed = dataclasses.replace(found, description={"odds": "closed"}).to_bytes()
+    with pytest.raises(UserError, match="requires odds by 'closed', which Laplace cannot compute"):
+        onepass.decompress(made, changed)
 
 
 @pytest.mark.parametrize("name", ["own", "deep", "conditioned", "attention"])
@@ -52,11 +178,13 @@ def test_the_command_compresses_an_array(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("real", "must have 2 to 4096 levels to compress, got real numbers"),
-        ("sound", "must have 2 to 4096 levels to compress, got 65536"),
+        ("real", "must have 2 to 65536 levels to compress, got real numbers"),
+        ("fine", "must have 2 to 65536 levels to compress, got 131072"),
+        ("many", "a distribution with `cumulative` to compress 65536 levels of 20 parameters"),
         ("student", "`model` must have exact conditionals to compress, got FlowStudent"),
     ],
 )
 def test_what_cannot_compress_is_refused(name, reason):
+    made = REFUSED[name]() if name in REFUSED else model(name)
     with pytest.raises(UserError, match=reason):
-        onepass.compress(model(name), np.zeros([1, 4], np.float32))
+        onepass.compress(made, np.zeros([1, 4], np.float32))

@@ -83,7 +83,7 @@ SMALLER = (
 )
 # What is parsed (test_docs.py) and not run here, and why.
 ONLY_PARSED = {
-    r"^(onepass bench|python -m benchmarks)": "tests/benchmarks run them at small sizes",
+    r"^python -m benchmarks(?!\.captions)": "tests/benchmarks run them at small sizes",
     r"^(locust|oha) ": "load generators are not installed",
     r"^serve (run|deploy) ": "Ray listens on every interface, and is not installed",
     r"^onepass launch .* examples\.": "tests/examples run the examples",

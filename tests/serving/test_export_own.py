@@ -262,7 +262,7 @@ class Softmax(likelihoods.Tabulated):
 
 @pytest.mark.parametrize(
     "distribution",
-    [likelihoods.FromTFP(Student, num_parameters=1, has_quantile=False), Softmax()],
+    [likelihoods.FromTFP(Student, num_parameters=1), Softmax()],
     ids=["drawn by seeds", "cross entropy"],
 )
 def test_what_distributions_compute_with_is_allowed(distribution, tmp_path):
@@ -288,9 +288,7 @@ def turned(tfd, parameters):
 @pytest.mark.parametrize(("make", "draws"), [(mixed, True), (turned, False)])
 def test_distributions_of_tensorflow_probability_are_exported(make, draws, tmp_path):
     tfd = pytest.importorskip("tensorflow_probability").distributions
-    distribution = likelihoods.FromTFP(
-        lambda parameters: make(tfd, parameters), num_parameters=1, has_quantile=False
-    )
+    distribution = likelihoods.FromTFP(lambda parameters: make(tfd, parameters), num_parameters=1)
     live = onepass.Autoregressive(batch_normalised, distribution)
     made = serving.load(onepass.export(live, tmp_path / "mine" / "1", length=6))
     elements = np.linspace(-1, 1, 6, dtype=np.float32)[np.newaxis]

@@ -1,0 +1,169 @@
+"""Odds of a model's levels: in closed form, by cumulative masses, or by a table of all levels."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.model import Autoregressive
+from compression import forms
+from compression.splits import CURVATURE, LARGEST_LOG_ODDS, REACH, ROUNDING, Categorical, Split
+from likelihoods.capabilities import cumulative_of
+from replicator.runs.errors import UserError
+
+FINE = 256  # levels that are coded by a table of their own, after those above by cumulative masses
+MOST_TABLE = 1 << 20  # log-probabilities per element
+LEAST_LOG_PROB = -700.0
+SHARE = 1e-5  # added to the masses of both halves, so that each has a code
+MASS_ERROR = 3e-7  # of a cumulative mass in float32
+FARTHER = 10.0  # factor on differences, so that their effects exceed rounding
+Values = Callable[[np.ndarray], np.ndarray]
+
+
+def ways_of(model: Autoregressive) -> list[str]:
+    """Return the ways in which a model's levels can be coded, the best first."""
+    distribution: Any = model.distribution
+    is_cumulative = distribution.levels > FINE and cumulative_of(distribution) is not None
+    known = {"closed": forms.form_of(distribution) is not None, "cumulative": is_cumulative}
+    return [*(way for way, is_known in known.items() if is_known), "table"]
+
+
+def check_table(model: Autoregressive) -> None:
+    """Raise UserError if a table of all levels would be too large to encode an element."""
+    distribution: Any = model.distribution
+    if distribution.levels * (1 + distribution.num_parameters) > MOST_TABLE:
+        raise UserError(
+            f"`model` must have a distribution with `cumulative` to compress {distribution.levels}"
+            f" levels of {distribution.num_parameters} parameters, got"
+            f" {type(distribution).__name__}."
+        )
+
+
+class ArrayOdds:
+    """Distributions of elements, as an encoder or decoder splits them.
+
+    Args:
+      model: with levels.
+      way: of `ways_of`.
+    """
+
+    def __init__(self, model: Autoregressive, way: str):
+        self._distribution: Any = model.distribution
+        self._way = way
+        self._log_prob = _evaluation(model.distribution.log_prob, model.order)
+        cumulative = cumulative_of(model.distribution)
+        if way == "cumulative" and cumulative is not None:
+            self._below = _evaluation(cumulative, model.order)
+
+    @property
+    def table_levels(self) -> int:
+        """Number of levels in a table of an element."""
+        return {"closed": 1, "cumulative": FINE}.get(self._way, int(self._distribution.levels))
+
+    def __call__(self, rows: np.ndarray, off: np.ndarray | None, tolerance: float) -> Any:
+        """Return the distributions of elements.
+
+        Args:
+          rows: of parameters, float64 [elements, num_parameters].
+          off: largest differences of the parameters; None: no margins are needed.
+          tolerance: of the log-probabilities themselves.
+        """
+        if self._way == "closed":
+            zeros = np.zeros_like(rows) if off is None else off
+            return forms.closed(self._distribution, rows, zeros)
+        if self._way == "cumulative":
+            return _Cumulative(self, rows, off, tolerance)
+        return self.table(rows, off, tolerance, np.zeros(len(rows), np.int64))
+
+    def table(
+        self, rows: np.ndarray, off: np.ndarray | None, tolerance: float, first: np.ndarray
+    ) -> Categorical:
+        """Return the distributions over `table_levels` levels from `first` [elements] on."""
+        levels = first[:, None] + np.arange(self.table_levels)
+        last = self._distribution.levels - 1
+
+        def values(moved: np.ndarray) -> np.ndarray:
+            table = self._log_prob(moved, np.minimum(levels, last))
+            return np.maximum(np.where(levels > last, -np.inf, table), LEAST_LOG_PROB)
+
+        table = values(rows)
+        if off is None:
+            return Categorical(table, np.zeros_like(table))
+        margin = tolerance * (forms.LEAST_SHARE + np.abs(table))
+        return Categorical(table, margin + _effect(values, table, rows, off))
+
+    def masses(self, rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
+        """Return the masses between neighbouring edges, float64 [elements, edges - 1]."""
+        levels = self._distribution.levels
+        below = self._below(rows, np.clip(edges, 0, levels))
+        below = np.where(edges <= 0, 0.0, np.where(edges >= levels, 1.0, below))
+        return np.maximum(np.diff(below, axis=1), 0.0)
+
+
+class _Cumulative:
+    """Distributions whose upper bits are coded by cumulative masses, the last 8 by a table."""
+
+    def __init__(self, odds: ArrayOdds, rows: np.ndarray, off: np.ndarray | None, tolerance: float):
+        self._odds, self._rows, self._off, self._tolerance = odds, rows, off, tolerance
+        self._table: tuple[np.ndarray, Categorical] | None = None
+
+    def split(self, low: np.ndarray, half: int, whole: int) -> Split:
+        """Return the odds of the bits that split [low, low + 2 half), the highest bits first."""
+        if 2 * half > FINE:
+            return self._coarse(low[:, None] + half * np.arange(3))
+        if 2 * half == FINE:
+            table = self._odds.table(self._rows, self._off, self._tolerance, low)
+            self._table = low, table
+        if self._table is None:
+            raise ValueError("`half` must fall from call to call.")
+        first, table = self._table
+        return table.split(low - first, half, FINE)
+
+    def _coarse(self, edges: np.ndarray) -> Split:
+        values = functools.partial(self._odds.masses, edges=edges)
+        masses = values(self._rows)
+        lower, upper = (masses + SHARE).T
+        u = np.clip(np.log(upper / lower), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
+        slope = np.exp(-np.abs(u) / REACH)
+        t = np.copysign(REACH * (1.0 - slope), u)
+        if self._off is None:
+            return Split(t, np.zeros_like(t))
+        off = MASS_ERROR + _effect(values, masses, self._rows, self._off)
+        return Split(t, CURVATURE * slope * (off / (masses + SHARE)).sum(1) + ROUNDING)
+
+
+def _effect(values: Values, now: np.ndarray, rows: np.ndarray, off: np.ndarray) -> np.ndarray:
+    """Return the sum of the differences of values that the difference of each parameter causes."""
+    total = np.zeros_like(now)
+    for k in range(rows.shape[1]):
+        moved = rows.copy()
+        moved[:, k] += FARTHER * off[:, k]
+        total += np.abs(values(moved) - now) / FARTHER
+    return total
+
+
+def _evaluation(
+    function: Callable[..., tf.Tensor], order: str
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Return a function from rows of parameters and levels [elements, n] to float64 [elements, n].
+
+    Args:
+      function: from parameters [..., num_parameters] and symbols [...] to [...].
+      order: of the model, which gives the number of axes.
+    """
+
+    def shaped(rows: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
+        count, width = tf.shape(levels)[1], rows.shape[1]
+        parameters, symbols = tf.repeat(rows[:, tf.newaxis], count, 1), levels
+        if order == "raster":  # as many axes as images have
+            axes = tf.concat([[1, 1], tf.shape(levels)], 0)
+            parameters = tf.reshape(parameters, tf.concat([axes, [width]], 0))
+            symbols = tf.reshape(levels, axes)
+        return tf.reshape(function(parameters, symbols), tf.shape(levels))
+
+    compiled = tf.function(shaped, autograph=False, reduce_retracing=True)
+    return lambda rows, levels: np.asarray(
+        compiled(tf.constant(rows, tf.float32), tf.constant(levels, tf.int32)), np.float64
+    )

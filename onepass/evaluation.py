@@ -1,0 +1,79 @@
+"""`evaluate`: nats and bits per dimension of data, with a 95% interval over examples."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from replicator.runs.errors import UserError
+from replicator.runs.intervals import Measure, weighted_mean
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Figures of a model on data.
+
+    Attributes:
+      nats: mean negative log-likelihood of an element (`mean`), its 95% interval over examples by
+        Student's t (`low`, `high`; None for a single example), and the number of examples (`n`).
+      bits: the same in bits; for integers this is the number of bits per dimension.
+      elements: number of elements.
+    """
+
+    nats: Measure
+    bits: Measure
+    elements: int
+
+
+def evaluate(
+    model: Any, data: Iterable, condition: np.ndarray | None = None, *, batch_size: int = 16
+) -> Evaluation:
+    """Measure the log-likelihood of data under a model.
+
+    Args:
+      model: with `log_prob`: an `Autoregressive`, a bundle or a served model.
+      data: [num, time] or [num, height, width, channels]; or an iterable of examples without the
+        first axis, also of different lengths, each of which counts the same.
+      condition: [num, time, channels], for a model with a condition.
+      batch_size: examples computed together.
+
+    Returns:
+      The figures.
+
+    Raises:
+      UserError: the model has no log-probabilities; there is no example, or not one per condition.
+      ValueError: the model cannot read the data.
+    """
+    if not hasattr(model, "log_prob"):
+        raise UserError(
+            f"`model` must have log-probabilities to be evaluated, got {type(model).__name__}."
+        )
+    if batch_size < 1:
+        raise UserError(f"`batch_size` must be at least 1, got {batch_size}.")
+    nats: list[float] = []
+    elements = 0
+    for rows in _batches(data, batch_size):
+        part = None if condition is None else condition[len(nats) : len(nats) + len(rows)]
+        found = np.asarray(model.log_prob(rows, part), np.float64)
+        nats += [-float(row.sum()) / rows[0].size for row in found]
+        elements += rows.size
+    if not nats:
+        raise UserError("`data` must contain an example.")
+    if condition is not None and len(condition) != len(nats):
+        raise UserError(f"`condition` must have {len(nats)} rows, got {len(condition)}.")
+    each = np.array(nats)
+    return Evaluation(weighted_mean(each), weighted_mean(each / math.log(2.0)), elements)
+
+
+def _batches(rows: Iterable, size: int) -> Iterator[np.ndarray]:
+    """Yield consecutive rows of one shape, at most `size`."""
+    together: list[np.ndarray] = []
+    for row in map(np.asarray, rows):
+        if together and (row.shape != together[0].shape or len(together) == size):
+            yield np.stack(together)
+            together = []
+        together.append(row)
+    if together:
+        yield np.stack(together)
