@@ -69,10 +69,7 @@ class Settings:
 def perceptron(weights, x, arrays: Any = tf):
     """Return the linear last layer of a network of `[kernel, bias, kernel, bias, ...]`.
 
-    Args:
-      weights: of the network.
-      x: float [..., inputs].
-      arrays: tf or np, whose functions are used.
+    `x` is float [..., inputs]; `arrays` is tf or np, whose functions are used.
     """
     for kernel, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
         x = arrays.maximum(x @ kernel + bias, 0.0)
@@ -91,12 +88,7 @@ def layers(rng, widths):
 class Learner(tf.Module, abc.ABC):
     """Actor, critic, their targets and Adam's moments. Actions are scaled to [-1, 1].
 
-    Args:
-      settings: of the run.
-      observations: size of an observation.
-      outputs: number of outputs of the actor and of the critic.
-      critic_inputs: number of inputs of the critic.
-      replicator: that runs the updates.
+    `outputs` are the numbers of outputs of the actor and of the critic.
 
     Attributes:
       draws: number of standard normal actions in each transition of a batch.
@@ -159,13 +151,8 @@ class Learner(tf.Module, abc.ABC):
 def n_step(rewards, discount: float, steps: int):
     """Return sums of `discount^i r_(t+i)` over the next `steps` rewards, and their counts.
 
-    Args:
-      rewards: float [time].
-      discount: per step.
-      steps: number of rewards in a sum; fewer are left near the end of an episode.
-
-    Returns:
-      Sums float64 [time], and the number of rewards in each int [time].
+    Fewer are left near the end of an episode. Rewards are float [time], sums float64 [time], and
+    the number of rewards in each int [time].
     """
     length = len(rewards)
     padded = np.concatenate([rewards, np.zeros(steps)])
@@ -181,14 +168,7 @@ class Replay:
         self.rows: dict[str, np.ndarray] = {}
 
     def add(self, observations, actions, rewards, ended: bool):
-        """Add an episode.
-
-        Args:
-          observations: [time + 1, ...].
-          actions: [time, ...].
-          rewards: [time].
-          ended: whether the episode ended rather than being truncated.
-        """
+        """Add an episode: observations [time + 1, ...], actions [time, ...] and rewards [time]."""
         given = self.settings
         sums, counts = n_step(rewards * given.reward_scale, given.discount, given.returns)
         last = np.arange(len(rewards)) + counts
@@ -201,9 +181,7 @@ class Replay:
     def dataset(self, batches: int, draws: int = 0):
         """Return a tf.data.Dataset of `batches` global batches.
 
-        Args:
-          batches: number of batches.
-          draws: number of standard normal actions per transition: "draws" [batch, draws, actions].
+        Each transition has `draws` standard normal actions: "draws" [batch, draws, actions].
         """
         shape = [batches, self.settings.batch]
         chosen = self.rng.integers(len(self.rows["reward"]), size=shape)
@@ -254,10 +232,7 @@ def draw(path: Path, name: str, curve, by_chance):
 def train(name: str, settings: Settings, make: Callable[..., Learner]) -> None:
     """Alternate between acting and learning, and write curve and weights to `settings.out`.
 
-    Args:
-      name: of the algorithm.
-      settings: of the run.
-      make: returns a learner, from settings, sizes of observation and action, and a Replicator.
+    `make` returns a learner, from settings, sizes of observation and action, and a Replicator.
     """
     replicator = strategies.from_environment(settings.strategy)
     for many, one in (("updates", "updates_per_call"), ("episodes", "episodes_per_round")):

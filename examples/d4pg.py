@@ -47,13 +47,8 @@ class Settings(CriticSettings):
 def projected(atoms, moved, probabilities):
     """Return the distribution of `moved` on fixed, evenly spaced `atoms`, float32 [batch, atoms].
 
-    The probability of each moved atom is divided between its two neighbours by distance; atoms
-    beyond the ends give it to the end (Bellemare et al. 2017, algorithm 1).
-
-    Args:
-      atoms: float32 [atoms], ascending.
-      moved: float32 [batch, atoms], the target's atoms `r + discount * atom`.
-      probabilities: float32 [batch, atoms].
+    The probability of each moved atom, `r + discount * atom`, is divided between its two neighbours
+    by distance; atoms beyond the ends give it to the end (Bellemare et al. 2017, algorithm 1).
     """
     gap = atoms[1] - atoms[0]
     moved = tf.clip_by_value(moved, atoms[0], atoms[-1])
@@ -65,12 +60,7 @@ def projected(atoms, moved, probabilities):
 class CategoricalCritic(control.Learner):
     """A learner whose critic returns the distribution of an action's return.
 
-    Args:
-      settings: of the run.
-      observations: size of an observation.
-      actions: size of an action.
-      replicator: that runs the updates.
-      outputs: of the actor, per number of an action.
+    The actor has `outputs` per number of an action.
     """
 
     def __init__(

@@ -19,8 +19,7 @@ import numpy as np
 import tensorflow as tf
 import tyro
 
-from replicator import OptimizerConfig, Replicator, TrainState, strategies
-from replicator.planning.trainable import Trainable
+from replicator import Replicator, strategies
 from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.errors import UserError, in_one_line
 from replicator.runs.progress import Progress
@@ -72,8 +71,7 @@ class Settings:
 class Pass:
     """A pass through the network: exchange between replicas, and new moving averages.
 
-    Args:
-      all_gather: of the Replicator; None in an evaluation, which uses the moving averages.
+    Without `all_gather` of the Replicator it is an evaluation, which uses the moving averages.
     """
 
     def __init__(self, all_gather=None):
@@ -91,14 +89,6 @@ class Pass:
         for average, new in zip(averages, pair, strict=True):
             self.left[average.ref()] = MEMORY * average + (1.0 - MEMORY) * new
         return pair
-
-
-class OwnBatchPass(Pass):
-    """A pass whose batch norm uses the current batch and updates no averages."""
-
-    def moments(self, x, averages):
-        """Return mean and variance [channels] of x."""
-        return tf.nn.moments(x, [0, 1, 2])
 
 
 class ConvNorm(tf.Module):
@@ -304,25 +294,6 @@ def evaluate(replicator: Replicator, trainer: Trainer) -> float:
     calls = -(-len(listed(settings, "dev")[0]) // settings.batch)
     right, rows = np.sum([step(batches) for _ in range(calls)], axis=0)
     return float(right / rows)
-
-
-def trainable() -> Trainable:
-    """Return the network on images of 64x64, with Adam in place of momentum, for planning.
-
-    Batch norm is over the batch of the program: under GSPMD that of all devices.
-    """
-    network = ResNet(np.random.default_rng(0), Settings.blocks, Settings.width, Settings.classes)
-
-    def loss(batch):
-        logits = network(batch["images"], OwnBatchPass())
-        labels = tf.one_hot(batch["labels"], Settings.classes)
-        return smoothed_cross_entropy(logits, labels), {}
-
-    spec = {
-        "images": tf.TensorSpec([8, 64, 64, 3], tf.float32),
-        "labels": tf.TensorSpec([8], tf.int32),
-    }
-    return Trainable(TrainState(network, OptimizerConfig(), 100), loss, spec, make=trainable)
 
 
 def train(settings: Settings) -> None:

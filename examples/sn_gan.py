@@ -81,8 +81,7 @@ def power_iteration(kernel, u):
 class Pass:
     """A pass through a network: exchange between replicas, and new values of variables.
 
-    Args:
-      all_gather: of the Replicator; None while sampling, when batch norm uses its moving averages.
+    Without `all_gather` of the Replicator, while sampling, batch norm uses its moving averages.
     """
 
     def __init__(self, all_gather=None):

@@ -31,14 +31,10 @@ def tempered(values, temperature):
 
 
 def temperature(values, bound: float):
-    """Return the temperature that minimises the dual, float32 [].
+    """Return the temperature that minimises the dual, float32 [], for values [..., actions].
 
-    It is the lowest whose weights are within the bound: the dual's derivative, bound - KL,
-    increases with the temperature, and its root is bisected.
-
-    Args:
-      values: float32 [..., actions].
-      bound: epsilon, nats.
+    It is the lowest whose weights are within the bound epsilon, in nats: the dual's derivative,
+    bound - KL, increases with the temperature, and its root is bisected.
     """
 
     def halved(low, high):
@@ -94,10 +90,8 @@ class GaussianPolicy(control.Learner):
     def policy_loss(self, batch, actions, weights):
         """Return minus the weighted log-likelihood of the actions, plus the cost of the bounds.
 
-        Args:
-          batch: of transitions.
-          actions: float32 [..., batch, numbers].
-          weights: float32 [..., batch], whose sum over the first axes is each row's.
+        Actions are float32 [..., batch, numbers], weights float32 [..., batch], whose sum over the
+        first axes is each row's.
         """
         before, now = self.before(batch), gaussian(self.actor, batch["observation"])
         separate = ((now[0], before[1]), (before[0], now[1]))

@@ -69,12 +69,7 @@ def at_level(waveform: np.ndarray) -> np.ndarray:
 
 
 def widened(waveform: np.ndarray, rate_hz: int) -> np.ndarray:
-    """Return [2 * samples] at twice the rate, with the band mirrored above its top, 12 dB lower.
-
-    Args:
-      waveform: float [samples] at `rate_hz`.
-      rate_hz: of the waveform.
-    """
+    """Return [2 * samples] at twice the rate, with the band mirrored above its top, 12 dB lower."""
     low = audio.resample(waveform, rate_hz, 2 * rate_hz)
     images = np.zeros(2 * waveform.size, np.float32)
     images[::2] = 2.0 * waveform  # interleaved with zeros: the band and its mirror image

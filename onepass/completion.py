@@ -19,7 +19,7 @@ def run(arguments: list[str]) -> None:
 
 def tree() -> Any:
     """Return the type of the whole command line, a union of sub-commands."""
-    from replicator.launch.command import LaunchArguments
+    from replicator.launch.arguments import LaunchArguments
     from replicator.planning.arguments import PlanArguments
     from serving.bundles.export_arguments import ExportArguments
     from serving.command import ServeArguments

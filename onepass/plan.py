@@ -12,7 +12,7 @@ from replicator.runs.errors import UserError
 from replicator.runs.model_spec import kind_of
 
 if TYPE_CHECKING:
-    from replicator.planning.programs import Programs
+    from replicator.planning.programs import ModelPrograms
 
 MODULES = {"wavenet": "wavenet", "pixelcnn": "pixelcnn", "multiscale": "pixelcnn"}
 
@@ -65,7 +65,7 @@ def _presets() -> dict[str, Any]:
     return {**SOUND_PRESETS, **IMAGE_PRESETS}
 
 
-def _programs(given: PlanArguments, package: str | None, scratch: str) -> "Programs":
+def _programs(given: PlanArguments, package: str | None, scratch: str) -> "ModelPrograms":
     from replicator.planning.programs import FolderPrograms, ModelPrograms
 
     if package is None:

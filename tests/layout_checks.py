@@ -13,8 +13,8 @@ import numpy as np
 from replicator.layouts.cost import Machine, compiled_cost
 from replicator.layouts.devices import Devices
 from replicator.layouts.layout import Layout, Step, whole
-from replicator.layouts.network import Network
 from replicator.layouts.search import Search
+from replicator.layouts.simulation import Network
 from replicator.portable import run
 
 jax.config.update("jax_disable_most_optimizations", True)

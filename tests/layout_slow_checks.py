@@ -7,7 +7,7 @@ from layout_checks import MACHINE, PERCEPTRON, exported, named, perceptron, sear
 
 from replicator.layouts.cost import Machine
 from replicator.layouts.layout import is_possible, whole
-from replicator.layouts.network import Network
+from replicator.layouts.simulation import Network
 
 TIED = [[f"{kind}/{name}" for kind in jax_steps.SLOTS] for name in PERCEPTRON]
 

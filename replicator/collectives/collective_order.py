@@ -50,11 +50,7 @@ class CollectiveRecord:
             self._calls[replica] = []
 
     def note(self, replica: int, call: str) -> None:
-        """Append a call to a replica's record.
-
-        Raises:
-          CollectiveOrderError: another replica made a different call at this index.
-        """
+        """Append a call; raise CollectiveOrderError if another replica made another one here."""
         with self._lock:
             calls = self._calls[replica]
             calls.append(call)
@@ -67,11 +63,7 @@ class CollectiveRecord:
                     )
 
     def end(self, replica: int) -> None:
-        """Complete the record of a replica.
-
-        Raises:
-          CollectiveOrderError: another replica made more calls.
-        """
+        """Complete a replica's record; raise CollectiveOrderError if another made more calls."""
         with self._lock:
             calls = self._calls[replica]
             self._done.add(replica)
@@ -103,11 +95,7 @@ def _parts(data: bytes) -> list[bytes]:
 
 
 def compare_workers(texts: list[str]) -> None:
-    """Raise CollectiveOrderError unless all workers made the same calls.
-
-    Args:
-      texts: the calls of each worker, one per line.
-    """
+    """Raise CollectiveOrderError unless the calls of all workers, one per line, are the same."""
     for worker, text in enumerate(texts):
         if text != texts[0]:
             raise CollectiveOrderError(

@@ -38,11 +38,8 @@ def is_ordered(dtype: tf.DType) -> bool:
 def sum_as_numbers(tensors: list, sum_over_replicas) -> list:
     """Return the sums of tensors of any numeric dtype.
 
-    Half precision is summed in float32 and rounded once; integers wrap around.
-
-    Args:
-      tensors: of this replica.
-      sum_over_replicas: returns the sums of a list of float32, float64 or int64 tensors.
+    Half precision is summed in float32 and rounded once; integers wrap around. `sum_over_replicas`
+    returns the sums of a list of float32, float64 or int64 tensors.
     """
     sums = sum_over_replicas([_to_numbers(tensor) for tensor in tensors])
     return [_from_numbers(s, t.dtype) for s, t in zip(sums, tensors, strict=True)]
@@ -65,8 +62,7 @@ def _from_numbers(tensor, dtype: tf.DType):
 def to_bits(tensor):
     """Return the bits of the tensor as int64, which a sum with zeros leaves unchanged.
 
-    Raises:
-      ValueError: the dtype has no such encoding (for strings, call `to_bytes` first).
+    A dtype without such an encoding raises ValueError; for strings, call `to_bytes` first.
     """
     if tensor.dtype in _SAME_BITS:
         tensor = tf.bitcast(tensor, _SAME_BITS[tensor.dtype])

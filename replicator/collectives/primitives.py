@@ -10,11 +10,7 @@ from replicator.collectives import encoding
 
 
 def reducer(name: str):
-    """Return the function of a reducer: sum, mean, min or max.
-
-    Raises:
-      ValueError: another name.
-    """
+    """Return the function of a reducer: sum, mean, min or max; or raise ValueError."""
     functions = {"sum": total, "mean": mean, "min": smallest, "max": largest}
     if name not in functions:
         raise ValueError(f"`reducer` must be sum, mean, min or max, got {name!r}.")

@@ -1,6 +1,5 @@
 """Files that start a cluster on other machines: commands, a Kubernetes Job, a Slurm job."""
 
-import dataclasses
 import json
 import math
 import re
@@ -8,68 +7,22 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from replicator.launch.cluster_shape import Shape
-from replicator.launch.yaml_text import yaml_text
-from replicator.runs.errors import UserError
+import yaml  # type: ignore[import-untyped]
+
+from replicator.launch.arguments import LaunchArguments
+from replicator.launch.tf_config import Shape
 
 PORT = 2222  # in a pod, which has its own address
 FIRST_PORT, PORTS = 20_000, 10_000  # range for Slurm jobs, by job id
 RETRIES = 100  # of pods, without --restarts
-NAME = r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?"
+# Other strings are quoted: `1e3` is a string in PyYAML (YAML 1.1) and a number to other readers.
+PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]+")
 IDENTITY = {
     False: "type=worker index=$number",
     True: """if [ "$number" -eq 0 ]; then type=chief index=0
 elif [ "$number" -le {workers} ]; then type=worker index=$((number - 1))
 else type=ps index=$((number - {workers} - 1)); fi""",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """The command of every machine and its resources.
-
-    Attributes:
-      shape: of the cluster.
-      command: its words.
-      name: of the job and its service.
-      gpus: of each process.
-      grace_seconds: between SIGTERM and SIGKILL.
-      restarts: 0 for the default.
-      image: the container (Kubernetes).
-      volume: CLAIM:/FOLDER, a persistent volume claim and its mount point (Kubernetes).
-      hours: time limit (Slurm).
-    """
-
-    shape: Shape
-    command: Sequence[str]
-    name: str = "onepass"
-    gpus: int = 0
-    grace_seconds: float = 30.0
-    restarts: int = 0
-    image: str = "onepass"
-    volume: str = "onepass:/runs"
-    hours: float = 24.0
-
-    def __post_init__(self):
-        """Raise UserError for values that the schedulers would reject."""
-        if not re.fullmatch(NAME, self.name):
-            raise UserError(
-                "`--name` must be lower-case letters, digits and hyphens, a letter first and at "
-                f"most 52, got {self.name!r}."
-            )
-        if not re.fullmatch(rf"{NAME}:/\S*", self.volume):
-            raise UserError(f"`--volume` must look like CLAIM:/FOLDER, got {self.volume!r}.")
-        if not self.image or re.search(r"\s", self.image):
-            raise UserError(f"`--image` must name a container image, got {self.image!r}.")
-        if self.gpus < 0:
-            raise UserError(f"`--gpus` must be 0 or more, got {self.gpus}.")
-        if not 0 < self.hours < 10_000:
-            raise UserError(f"`--hours` must be above 0 and below 10000, got {self.hours:g}.")
-
-    @property
-    def grace(self) -> int:
-        """`grace_seconds` as a whole number."""
-        return math.ceil(self.grace_seconds)
 
 
 def commands(shape: Shape, command: Sequence[str], addresses: Sequence[str]) -> str:
@@ -83,12 +36,9 @@ def commands(shape: Shape, command: Sequence[str], addresses: Sequence[str]) -> 
 
 
 def task_shell(shape: Shape, number: str, cluster: str) -> str:
-    """Return sh lines that set TF_CONFIG of one task.
+    """Return sh lines that set TF_CONFIG of one task, from two shell expressions.
 
-    Args:
-      shape: of the cluster.
-      number: a shell expression for the number of the task, in the order of `Shape.tasks`.
-      cluster: a shell expression for the JSON of the addresses.
+    `number` is that of the task in the order of `Shape.tasks`, `cluster` the JSON of the addresses.
     """
     return (
         f"number={number}\n"
@@ -100,7 +50,7 @@ def task_shell(shape: Shape, number: str, cluster: str) -> str:
     )
 
 
-def kubernetes(job: Job) -> str:
+def kubernetes(job: LaunchArguments, shape: Shape, command: Sequence[str]) -> str:
     """Return a headless Service and an indexed Job as YAML for `kubectl apply -f`."""
     service = {
         "apiVersion": "v1",
@@ -115,13 +65,16 @@ def kubernetes(job: Job) -> str:
     }
     spec: dict[str, Any] = {
         "completionMode": "Indexed",
-        "completions": job.shape.size,
-        "parallelism": job.shape.size,
-        "backoffLimit": job.restarts * job.shape.size or RETRIES,
+        "completions": shape.size,
+        "parallelism": shape.size,
+        "backoffLimit": job.restarts * shape.size or RETRIES,
     }
-    if job.shape.servers:  # the other tasks serve until ended; requires Kubernetes 1.31 or newer
+    if shape.servers:  # the other tasks serve until ended; requires Kubernetes 1.31 or newer
         spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
-    spec["template"] = {"metadata": {"labels": {"app": job.name}}, "spec": _pod(job)}
+    spec["template"] = {
+        "metadata": {"labels": {"app": job.name}},
+        "spec": _pod(job, shape, command),
+    }
     indexed = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -131,17 +84,34 @@ def kubernetes(job: Job) -> str:
     return KUBERNETES.format(name=job.name) + yaml_text(service, indexed).rstrip("\n")
 
 
-def _pod(job: Job) -> dict[str, Any]:
-    names = [f"{job.name}-{number}.{job.name}:{PORT}" for number in range(job.shape.size)]
-    cluster = json.dumps(job.shape.tasks(names)[0].cluster)
-    shell = task_shell(job.shape, "$JOB_COMPLETION_INDEX", f"'{cluster}'")
+class _Dumper(yaml.SafeDumper):
+    """A dumper that writes multi-line strings as blocks."""
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None if PLAIN.fullmatch(text) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def yaml_text(*documents: Any) -> str:
+    """Return the documents as YAML, separated by `---`, with keys in their order."""
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _pod(job: LaunchArguments, shape: Shape, command: Sequence[str]) -> dict[str, Any]:
+    names = [f"{job.name}-{number}.{job.name}:{PORT}" for number in range(shape.size)]
+    cluster = json.dumps(shape.tasks(names)[0].cluster)
+    shell = task_shell(shape, "$JOB_COMPLETION_INDEX", f"'{cluster}'")
     claim, _, folder = job.volume.partition(":")
     container: dict[str, Any] = {
         "name": job.name,
         "image": job.image,
         "ports": [{"containerPort": PORT}],
         "command": ["/bin/sh", "-c", _unexpanded(shell) + "\n", job.name]
-        + [_unexpanded(word) for word in job.command],
+        + [_unexpanded(word) for word in command],
     }
     if job.gpus:
         container["resources"] = {"limits": {"nvidia.com/gpu": job.gpus}}
@@ -155,9 +125,9 @@ def _pod(job: Job) -> dict[str, Any]:
     }
 
 
-def slurm(job: Job) -> str:
+def slurm(job: LaunchArguments, shape: Shape, command: Sequence[str]) -> str:
     """Return a file for `sbatch` with one process per node."""
-    shape, minutes = job.shape, math.ceil(60 * job.hours)
+    minutes = math.ceil(60 * job.hours)
     number = "$SLURM_PROCID" if not shape.servers else "$((SLURM_PROCID + FIRST))"
     shell = task_shell(shape, number, "$CLUSTER")
     kinds = " ".join(f"{kind}:{count}" for kind, count in shape.counts.items())
@@ -173,7 +143,7 @@ def slurm(job: Job) -> str:
         ports=PORTS,
         kinds=kinds,
         shell=shlex.quote(shell),
-        command=shlex.join(job.command),
+        command=shlex.join(command),
         steps=steps.format(grace=job.grace, others=shape.size - 1),
     )
 

@@ -1,22 +1,13 @@
 """`onepass launch`: a cluster of processes on this machine, or files for other machines."""
 
-import dataclasses
 import shutil
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Literal
 
-import tyro
-
-from replicator.launch.cluster_files import Job, commands, kubernetes, slurm
-from replicator.launch.cluster_shape import (
-    OWN_PROGRAMS,
-    Shape,
-    visible_gpus,
-    with_strategy,
-)
-from replicator.launch.supervisor import LaunchSettings, Supervisor
+from replicator.launch.arguments import LaunchArguments, check
+from replicator.launch.cluster_files import commands, kubernetes, slurm
+from replicator.launch.supervisor import Supervisor
+from replicator.launch.tf_config import OWN_PROGRAMS, Shape, visible_gpus, with_strategy
 from replicator.runs.errors import UserError
 
 WORKERS = 2
@@ -33,49 +24,10 @@ Every line of output starts with the task's name. The first failure ends all tas
 exit status. Ctrl-C, SIGTERM and SIGHUP are forwarded, so that a training saves and exits."""
 
 
-@dataclasses.dataclass(frozen=True)
-class LaunchArguments:
-    """The number of processes and their machines."""
-
-    workers: int | None = None
-    """Processes that train; None: 2, or the number of --hosts."""
-    servers: int = 0
-    """Parameter servers; if any, a chief is added, and the workers run steps without waiting for
-    each other."""
-    restarts: int = 0
-    """Maximum restarts after a signal ends a process or one hangs: of all processes, or of the
-    worker alone if there are servers."""
-    grace_seconds: float = 30.0
-    """Seconds between asking a process to end and killing it."""
-    log_dir: Path | None = None
-    """Folder for a copy of each task's output, such as worker-1.log."""
-    to_print: Annotated[
-        Literal["commands", "kubernetes", "slurm"] | None, tyro.conf.arg(name="print")
-    ] = None
-    """Start nothing, and print commands or a job file for the same cluster on other machines."""
-    hosts: str = ""
-    """HOST:PORT,... of the tasks: the one that writes to disk, then workers, then servers (--print
-    commands)."""
-    name: str = "onepass"
-    """Name of the job (--print kubernetes or slurm)."""
-    gpus: int = 0
-    """GPUs of each process (--print kubernetes or slurm)."""
-    image: str = "onepass"
-    """Container image with onepass in it (--print kubernetes)."""
-    volume: str = "onepass:/runs"
-    """CLAIM:/FOLDER, a persistent volume that all pods share, and its mount point (--print
-    kubernetes)."""
-    hours: float = 24.0
-    """Time limit in hours (--print slurm)."""
-
-
 def run(arguments: list[str], parse, own_program: Sequence[str]) -> int:
     """Run `onepass launch ARGUMENTS` and return the exit status.
 
-    Args:
-      arguments: before and after ` -- `.
-      parse: reads a dataclass from words.
-      own_program: the words that run this installation of onepass.
+    `own_program` are the words that run this installation of onepass.
     """
     own, command = _split(arguments)
     given = parse(LaunchArguments, own, "onepass launch", description=DESCRIPTION)
@@ -84,14 +36,13 @@ def run(arguments: list[str], parse, own_program: Sequence[str]) -> int:
             "The command must follow ` -- `, as in onepass launch --workers 2 -- onepass train ... "
             "(see onepass launch --help)."
         )
+    check(given)
     shape = _shape(given)
     command = with_strategy(command, shape)
     if given.to_print:
         print(_printed(given, shape, command))
         return 0
-    settings = LaunchSettings(
-        _runnable(command, own_program), given.grace_seconds, given.restarts, given.log_dir
-    )
+    command = _runnable(command, own_program)
     if given.log_dir is not None:
         given.log_dir.mkdir(parents=True, exist_ok=True)
     gpus = visible_gpus()
@@ -101,7 +52,7 @@ def run(arguments: list[str], parse, own_program: Sequence[str]) -> int:
             "the CPU.",
             file=sys.stderr,
         )
-    return Supervisor(shape.local_tasks, settings).run()
+    return Supervisor(shape.local_tasks, command, given).run()
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -112,10 +63,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _shape(given: LaunchArguments) -> Shape:
-    hosts = _hosts(given)
-    if hosts and given.to_print != "commands":
-        raise UserError("`--hosts` requires `--print commands`.")
-    workers = given.workers
+    workers, hosts = given.workers, given.addresses
     if workers is None and hosts:
         workers = len(hosts) - (given.servers + 1 if given.servers else 0)
     shape = Shape(WORKERS if workers is None else workers, given.servers)
@@ -128,30 +76,10 @@ def _shape(given: LaunchArguments) -> Shape:
     return shape
 
 
-def _hosts(given: LaunchArguments) -> list[str]:
-    hosts = [host.strip() for host in given.hosts.split(",") if host.strip()]
-    for host in hosts:
-        name, _, port = host.rpartition(":")
-        if not name or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise UserError(f"`--hosts` must be HOST:PORT, separated by commas, got {host!r}.")
-    return hosts
-
-
 def _printed(given: LaunchArguments, shape: Shape, command: Sequence[str]) -> str:
     if given.to_print == "commands":
-        return commands(shape, command, _hosts(given))
-    job = Job(
-        shape,
-        command,
-        name=given.name,
-        gpus=given.gpus,
-        grace_seconds=given.grace_seconds,
-        restarts=given.restarts,
-        image=given.image,
-        volume=given.volume,
-        hours=given.hours,
-    )
-    return kubernetes(job) if given.to_print == "kubernetes" else slurm(job)
+        return commands(shape, command, given.addresses)
+    return (kubernetes if given.to_print == "kubernetes" else slurm)(given, shape, command)
 
 
 def _runnable(command: Sequence[str], own_program: Sequence[str]) -> list[str]:

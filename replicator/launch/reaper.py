@@ -29,12 +29,7 @@ CANNOT_RUN = 127
 
 
 class Reaper:
-    """A running command.
-
-    Args:
-      grace_seconds: between SIGTERM and SIGKILL.
-      command: words, the first a program.
-    """
+    """A running command, whose processes are killed `grace_seconds` after SIGTERM."""
 
     def __init__(self, grace_seconds: float, command: list[str]):
         self._grace_seconds = grace_seconds
@@ -53,11 +48,7 @@ class Reaper:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ALL_SIGNALS)
 
     def wait(self) -> int:
-        """Wait until the command and its processes have ended, and return the exit status.
-
-        Returns:
-          The command's exit status, -N for signal N.
-        """
+        """Wait until all processes have ended; return the command's status, or -N for signal N."""
         launcher: list[int] = [sys.stdin.fileno()]
         while self._reap() is None or descendants():
             self._kill_in_time()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from replicator.launch import reaper as reaper
-from replicator.launch.cluster_shape import Task
+from replicator.launch.tf_config import Task
 
 MAX_LINE_BYTES = 1 << 20  # of a program that writes no line breaks
 
@@ -16,12 +16,9 @@ MAX_LINE_BYTES = 1 << 20  # of a program that writes no line breaks
 class SupervisedProcess:
     """The running command of a task.
 
-    Args:
-      task: of the cluster.
-      command: its words.
-      environment: variables in addition to TF_CONFIG.
-      grace_seconds: between SIGTERM and SIGKILL, once this process has ended.
-      log_folder: its output is also appended to a file there; None: no file.
+    `environment` is added to TF_CONFIG. Once this process has ended, the command has
+    `grace_seconds` between SIGTERM and SIGKILL. Its output is also appended to a file in
+    `log_folder`, if given.
     """
 
     def __init__(
@@ -85,13 +82,13 @@ class SupervisedProcess:
     def lines(self, is_last: bool = False) -> list[bytes]:
         """Return the lines written since the last call, prefixed with the task's name.
 
-        Args:
-          is_last: read to the end, and return an unfinished line too.
+        With `is_last`, read to the end, and return an unfinished line too.
         """
         data = self._unfinished
         with contextlib.suppress(BlockingIOError):
             while piece := os.read(self.fileno(), 1 << 16):
-                self._append_to_log(piece)
+                if self._log is not None:
+                    os.write(self._log, piece)
                 data += piece
                 if not is_last:
                     break
@@ -110,10 +107,6 @@ class SupervisedProcess:
             pipe.close()  # type: ignore[union-attr]
         if self._log is not None:
             os.close(self._log)
-
-    def _append_to_log(self, data: bytes) -> None:
-        if self._log is not None:
-            os.write(self._log, data)
 
 
 APPENDING = (os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

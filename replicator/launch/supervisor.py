@@ -8,11 +8,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
-from replicator.launch.cluster_shape import Task, gpu_shares
+from replicator.launch.arguments import LaunchArguments
 from replicator.launch.supervised_process import SupervisedProcess
-from replicator.runs.errors import UserError
+from replicator.launch.tf_config import Task, gpu_shares
 from replicator.runs.interrupt import StopRequest
 
 POLL_SECONDS = 0.05
@@ -20,42 +19,13 @@ SETTLE_SECONDS = 3.0  # for tasks to end by themselves after another has failed
 SHELL_SIGNAL = 128  # a shell's exit status for signal N is 128 + N
 
 
-@dataclasses.dataclass(frozen=True)
-class LaunchSettings:
-    """The command of every task and the treatment of failures.
-
-    Attributes:
-      command: its words.
-      grace_seconds: between SIGTERM and SIGKILL.
-      restarts: number of times that tasks ended by a signal are restarted.
-      log_folder: each task's output is also written there; None: nowhere.
-    """
-
-    command: Sequence[str]
-    grace_seconds: float = 30.0
-    restarts: int = 0
-    log_folder: Path | None = None
-
-    def __post_init__(self):
-        """Raise UserError for a number out of range."""
-        if not self.grace_seconds > 0:
-            raise UserError(f"`--grace-seconds` must be above 0, got {self.grace_seconds:g}.")
-        if self.restarts < 0:
-            raise UserError(f"`--restarts` must be 0 or more, got {self.restarts}.")
-
-
 @dataclasses.dataclass
 class _ClusterRun:
-    """The state of one start of the cluster.
+    """The state of one start of the cluster, with a process per task.
 
-    Attributes:
-      processes: one per task.
-      failed: the first task that ended unexpectedly.
-      killed: tasks that did not end in time and were killed.
-      signal_name: of the signal that was sent to this process.
-      term_at, kill_at: times on the monotonic clock at which the other tasks get SIGTERM and
-        SIGKILL.
-      is_ending_servers: whether servers have been sent SIGTERM, because nothing needs them.
+    The task `failed` was the first to end unexpectedly; those in `killed` did not end in time. The
+    others get SIGTERM and SIGKILL at `term_at` and `kill_at`, on the monotonic clock. Servers have
+    been sent SIGTERM, because nothing needs them, if `is_ending_servers`.
     """
 
     processes: list[SupervisedProcess]
@@ -85,23 +55,20 @@ class _ClusterRun:
 class Supervisor:
     """A cluster that is run, with restarts, until it is done.
 
-    Args:
-      make_tasks: returns the tasks of the cluster, the chief first; called for every start.
-      settings: of the tasks.
+    `make_tasks` returns the tasks of the cluster, the chief first; it is called for every start.
     """
 
-    def __init__(self, make_tasks: Callable[[], list[Task]], settings: LaunchSettings):
-        self._make_tasks, self._settings = make_tasks, settings
+    def __init__(
+        self, make_tasks: Callable[[], list[Task]], command: Sequence[str], given: LaunchArguments
+    ):
+        self._make_tasks, self._command, self._given = make_tasks, command, given
         self._restarts = 0
         self._is_output_open = True
 
     def run(self) -> int:
-        """Run the cluster to its end and return the exit status.
+        """Run the cluster to its end; return 0, the first failed task's status, or 128 + a signal.
 
         SIGINT, SIGTERM and SIGHUP are forwarded once; a second one kills all.
-
-        Returns:
-          0, the status of the first task that failed, or 128 + a signal.
         """
         with StopRequest() as stop:
             while True:
@@ -117,11 +84,11 @@ class Supervisor:
                     return _exit_status(run)
 
     def _start(self, run: _ClusterRun) -> None:
-        settings, tasks = self._settings, self._make_tasks()
+        given, tasks = self._given, self._make_tasks()
         for task, environment in zip(tasks, gpu_shares(tasks), strict=True):
             run.processes.append(
                 SupervisedProcess(
-                    task, settings.command, environment, settings.grace_seconds, settings.log_folder
+                    task, self._command, environment, given.grace_seconds, given.log_dir
                 )
             )
 
@@ -133,7 +100,8 @@ class Supervisor:
         for process in ready:
             self._write(process.lines())
         ended = [p for p in run.processes if p.has_ended()]
-        for process in sorted(ended, key=_causes_first):
+        # Causes first: those that a signal ended, and servers last.
+        for process in sorted(ended, key=lambda p: ((p.status or 0) >= 0, p.task.serves)):
             self._write(process.lines(is_last=True))
             self._note(run, process)
         requested = stop.signal_name or (None if self._is_output_open else "SIGTERM")
@@ -158,26 +126,26 @@ class Supervisor:
             run.processes[run.processes.index(process)] = process.restarted()
             return
         run.failed = process
-        rest = f"; the others are ended within {self._settings.grace_seconds:g} s"
+        rest = f"; the others are ended within {self._given.grace_seconds:g} s"
         self._log(f"{describe_exit(process)}{rest if run.running or run.serving else ''}.")
         if run.signal_name is None:
-            grace_seconds = self._settings.grace_seconds
+            grace_seconds = self._given.grace_seconds
             run.term_at = time.monotonic() + min(SETTLE_SECONDS, grace_seconds / 2)
             run.kill_at = time.monotonic() + grace_seconds
 
     def _forward(self, run: _ClusterRun, signal_name: str) -> None:
         """Forward a signal, but not to servers: the chief must save the variables they store."""
         run.signal_name = signal_name
-        run.kill_at = time.monotonic() + self._settings.grace_seconds
+        run.kill_at = time.monotonic() + self._given.grace_seconds
         self._log(
             f"{signal_name} forwarded; tasks that still run after "
-            f"{self._settings.grace_seconds:g} s, or after a second Ctrl-C, are killed."
+            f"{self._given.grace_seconds:g} s, or after a second Ctrl-C, are killed."
         )
         _send(run.running, signal.Signals[signal_name])
 
     def _end_servers(self, run: _ClusterRun) -> None:
         run.is_ending_servers = True
-        kill_at = time.monotonic() + self._settings.grace_seconds
+        kill_at = time.monotonic() + self._given.grace_seconds
         run.kill_at = kill_at if run.kill_at is None else min(kill_at, run.kill_at)
         _send(run.serving, signal.SIGTERM)
 
@@ -191,14 +159,14 @@ class Supervisor:
             for process in run.running:
                 run.killed.append(process)
                 self._log(
-                    f"{process.task.name} did not end within {self._settings.grace_seconds:g} s "
+                    f"{process.task.name} did not end within {self._given.grace_seconds:g} s "
                     "and was killed."
                 )
             for process in [*run.running, *run.serving]:
                 process.kill()
 
     def _may_restart(self, run: _ClusterRun) -> bool:
-        return run.signal_name is None and self._restarts < self._settings.restarts
+        return run.signal_name is None and self._restarts < self._given.restarts
 
     def _shall_restart(self, run: _ClusterRun) -> bool:
         """Return whether a task was ended by a signal, or killed, and a restart is left."""
@@ -210,7 +178,7 @@ class Supervisor:
 
     def _count(self) -> str:
         self._restarts += 1
-        return f"restart {self._restarts} of {self._settings.restarts}"
+        return f"restart {self._restarts} of {self._given.restarts}"
 
     def _write(self, lines: Iterable[bytes]) -> None:
         """Write to standard output; once it is closed, `_poll` ends all tasks."""
@@ -243,11 +211,6 @@ def describe_exit(process: SupervisedProcess) -> str:
     number = signal_of(status)
     cause = f"was ended by {number.name} (status {shell_status(status)})" if number else ""
     return f"{process.task.name} {cause or f'exited with status {status}'}"
-
-
-def _causes_first(process: SupervisedProcess) -> tuple[bool, bool]:
-    """Return a sort key for simultaneous ends: signals before statuses, servers last."""
-    return (process.status or 0) >= 0, process.task.serves
 
 
 def _send(processes: Iterable[SupervisedProcess], number: signal.Signals) -> None:

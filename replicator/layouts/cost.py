@@ -4,10 +4,9 @@ import collections
 import dataclasses
 from typing import Any
 
-from .network import Network
 from .partition import Estimate
 from .program import Operation, combined, read_program
-from .simulation import simulate
+from .simulation import Network, simulate
 
 # Floating-point operations and bytes of memory per second of a device; bandwidth in Gbit/s and
 # latency in seconds between two. The figures are round because measured ones would vary the choice.
@@ -29,12 +28,9 @@ class Machine:
 
     @classmethod
     def of(cls, platform: str, memory_bytes: float | None, link_gbps: float | None) -> "Machine":
-        """Return a device of a platform: cpu, gpu or tpu.
+        """Return a device of a platform, cpu, gpu or tpu; others get the figures of a GPU.
 
-        Args:
-          platform: other names get the figures of a GPU.
-          memory_bytes: of the device; None: unlimited.
-          link_gbps: bandwidth between two devices in Gbit/s; None: the platform's.
+        `link_gbps` is the bandwidth between two devices in Gbit/s; None: the platform's.
         """
         flops, moved, link, latency = RATES.get(platform, RATES["gpu"])
         network = Network(latency, (link_gbps or link) / 8e-9)
@@ -121,7 +117,6 @@ def scale_of(estimate: Estimate, compiled: Any, machine: Machine) -> Scale:
 
 
 def _compiled_seconds(compiled: Any, machine: Machine) -> float:
-    """Return the time of all computations of a device."""
     found = compiled.cost_analysis() or {}
     flops, moved = found.get("flops", 0.0), found.get("bytes accessed", 0.0)
     return max(flops, 0.0) / machine.flops_per_second + moved / machine.bytes_per_second
@@ -153,11 +148,8 @@ def _in_rounds(program: list[Operation]) -> list[Operation]:
 
     def sort_key(i: int) -> tuple:
         each = program[i]
-        return (
-            rounds[i],
-            each.is_collective,
-            *((each.kind, each.name) if each.is_collective else ()),
-        )
+        together = (each.kind, each.name) if each.is_collective else ()
+        return rounds[i], each.is_collective, *together
 
     order = sorted(range(len(program)), key=sort_key)
     now = {old: new for new, old in enumerate(order)}

@@ -82,12 +82,7 @@ class Devices:
         return state, alive, frozen, self._batch
 
     def compiled(self, advance: Callable, options: dict[str, Any] | None = None) -> Any:
-        """Compile the function of `jit`.
-
-        Args:
-          advance: see `jit`.
-          options: of XLA, by name.
-        """
+        """Return the compiled function of `jit`; `options` are those of XLA, by name."""
         return self.jit(advance).lower(*self.arguments()).compile(compiler_options=options)
 
     def _shapes(self, tensors: list[Tensor], cuts: tuple[Cut, ...]) -> dict[str, Any]:
@@ -130,17 +125,11 @@ def chosen(
     advance: Callable,
     log: Callable[[str], None],
 ) -> tuple[Devices, Any]:
-    """Return the devices of a layout, and the step as a function over them.
+    """Return the devices of a layout, and the step as a function over them; see `Devices.jit`.
 
-    Args:
-      folder: an exported folder; a layout found by the search is written there.
-      options: with devices, mesh, layout, memory and link, as run.py has them.
-      text: returns the text of the program.
-      advance: see `Devices.jit`.
-      log: called with progress messages.
-
-    Raises:
-      LayoutError: the devices, the mesh or the layout are impossible.
+    The options are devices, mesh, layout, memory and link, as run.py has them. A layout that is
+    found by the search, for which `text` returns the program, is written to the exported folder.
+    Impossible devices, meshes and layouts raise LayoutError.
     """
     step = Step.read(folder)
     if options.mesh is None and options.layout is None:
@@ -150,28 +139,44 @@ def chosen(
         raise LayoutError(
             "--devices divides batches by rows only; give either it or --mesh or --layout."
         )
+    limit = memory_bytes(options.memory)
     if options.layout in (None, AUTO):
-        mesh = mesh_of(step, options.mesh)
-        return _searched(Path(folder), step, mesh, options, text, advance, log)
+        from .cost import Machine  # the search needs a recent JAX
+        from .search import Search
+
+        mesh, file = mesh_of(step, options.mesh), Path(folder) / FILE
+        machine = Machine.of(jax.default_backend(), limit, options.link)
+
+        def compiled(cuts: tuple[Cut, ...]) -> Any:
+            return Devices(step, Layout(mesh, cuts)).compiled(advance)
+
+        found = Search(step, text(), mesh, machine, compiled).best()
+        if is_first():
+            found.layout.write(file, step, found.cost.described())
+        log(f"{file}: {found}")
+        return Devices(step, found.layout), found.compiled
     layout = Layout.read(options.layout, step)
     _check_number(layout)
     if options.mesh is not None and mesh_of(step, options.mesh) != layout.mesh:
         raise LayoutError(f"The layout {options.layout} is for the mesh {layout.mesh}.")
     devices = Devices(step, layout)
-    if memory_bytes(options.memory) is None:
+    if limit is None:
         return devices, devices.jit(advance)
-    return devices, _fitting(devices.compiled(advance), options)
+    from .cost import compiled_bytes
+
+    program = devices.compiled(advance)
+    if (needed := compiled_bytes(program)) > limit:
+        raise LayoutError(
+            f"The layout {options.layout} needs {needed / GIB:.3g} GiB per device, "
+            f"more than {limit / GIB:.3g}."
+        )
+    return devices, program
 
 
 def by_rows(step: Step, wanted: int | None = None) -> Layout:
     """Return a layout that divides the rows of every batch over devices.
 
-    Args:
-      step: as exported.
-      wanted: number of devices; None: as many as divide the rows.
-
-    Raises:
-      LayoutError: no such number of devices divides the rows.
+    `wanted` is their number; None: as many as divide the rows.
     """
     rows = sorted({tensor.shape[0] for tensor in step.batch if tensor.shape})
     found, processes = len(jax.devices()), jax.process_count()
@@ -193,11 +198,7 @@ def by_rows(step: Step, wanted: int | None = None) -> Layout:
 
 
 def mesh_of(step: Step, text: str | None) -> dict[str, int]:
-    """Return the sizes of `4x2` or `4,2`: rows x model; for None, as many rows as divide a batch.
-
-    Raises:
-      LayoutError: the text is no mesh, or a size divides nothing.
-    """
+    """Return the sizes of `4x2` or `4,2`, rows x model; for None, the most rows that fit."""
     if text is None:
         return by_rows(step).mesh | {MODEL: 1}
     found = re.fullmatch(r"([1-9]\d*)[x,]([1-9]\d*)", text)
@@ -219,42 +220,6 @@ def memory_bytes(given_gib: float | None) -> float | None:
     if given_gib is not None:
         return given_gib * GIB
     return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
-
-
-def _searched(
-    folder: Path,
-    step: Step,
-    mesh: dict[str, int],
-    options: argparse.Namespace,
-    text: Callable[[], str],
-    advance: Callable,
-    log: Callable[[str], None],
-) -> tuple[Devices, Any]:
-    from .cost import Machine  # the search needs a recent JAX
-    from .search import Search
-
-    machine = Machine.of(jax.default_backend(), memory_bytes(options.memory), options.link)
-
-    def compiled(cuts: tuple[Cut, ...]) -> Any:
-        return Devices(step, Layout(mesh, cuts)).compiled(advance)
-
-    found = Search(step, text(), mesh, machine, compiled).best()
-    if is_first():
-        found.layout.write(folder / FILE, step, found.cost.described())
-    log(f"{folder / FILE}: {found}")
-    return Devices(step, found.layout), found.compiled
-
-
-def _fitting(compiled: Any, options: argparse.Namespace) -> Any:
-    from .cost import compiled_bytes
-
-    needed, limit = compiled_bytes(compiled), memory_bytes(options.memory)
-    if limit is not None and needed > limit:
-        raise LayoutError(
-            f"The layout {options.layout} needs {needed / GIB:.3g} GiB per device, "
-            f"more than {limit / GIB:.3g}."
-        )
-    return compiled
 
 
 def _check_number(layout: Layout) -> None:

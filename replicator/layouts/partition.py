@@ -58,13 +58,7 @@ class Estimate:
 
 
 class Partitioner:
-    """Propagation and estimation of cuts of a step's arguments.
-
-    Args:
-      step: as exported.
-      text: its StableHLO.
-      mesh: sizes of the axes by name.
-    """
+    """Propagation and estimation of cuts of a step's arguments, over a mesh's axes by name."""
 
     def __init__(self, step: Step, text: str, mesh: dict[str, int]):
         self._step, self._mesh = step, mesh
@@ -105,10 +99,7 @@ class Partitioner:
     def _passed(self, cuts: tuple[Cut, ...], closed: bool, passes: str) -> Any:
         """Return the partitioned module, which owns what is read from it.
 
-        Args:
-          cuts: of the arguments.
-          closed: forbid the passes to cut more dimensions.
-          passes: to run.
+        `closed` forbids the passes to cut more dimensions.
         """
         module = self._module.operation.clone()
         axes = [sdy.MeshAxisAttr.get(name, size) for name, size in self._mesh.items()]
@@ -137,7 +128,6 @@ class _Reader:
         self._flops: list[float] = []
 
     def estimate(self) -> Estimate:
-        """Return the estimate of the function."""
         attributes = self._main.arg_attrs
         for argument, given in zip(self._main.arguments, attributes, strict=True):
             self._cuts[argument] = str(_sharding(given) or "")
@@ -261,7 +251,6 @@ def _cut(sharding: Any) -> Cut | None:
 
 
 def _each(attribute: Any) -> list[str]:
-    """Return the shardings of an operation's results."""
     return [str(each) for each in sdy.TensorShardingPerValueAttr(attribute).shardings]
 
 
@@ -280,7 +269,6 @@ def _bits(name: str) -> int:
 
 
 def _width(value: Any) -> int:
-    """Return the bytes of an element."""
     return _bits(str(ir.RankedTensorType(value.type).element_type)) // 8
 
 

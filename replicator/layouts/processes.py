@@ -35,14 +35,10 @@ LOST_PEER = re.compile("gloo|nccl|coordination|peer|socket", re.IGNORECASE)
 
 @contextlib.contextmanager
 def together(options: argparse.Namespace) -> Iterator[None]:
-    """Connect this process to the others named in the options for the duration of the block.
+    """Connect this process to the others named in run.py's options for the duration of the block.
 
-    Args:
-      options: with coordinator, processes, process and wait_seconds, as run.py has them.
-
-    Raises:
-      Exception: that of the block, if this process is alone; otherwise an error ends the process,
-        see `Ending`.
+    An error of the block is raised if this process is alone; otherwise it ends the process, see
+    `Ending`.
     """
     given = (options.coordinator, options.processes, options.process)
     if given == (None, None, None):
@@ -66,11 +62,7 @@ def together(options: argparse.Namespace) -> Iterator[None]:
 
 
 def _join(coordinator: str | None, count: int | None, index: int | None, seconds: int) -> None:
-    """Connect the processes.
-
-    Raises:
-      LayoutError: they cannot be connected.
-    """
+    """Connect the processes, or raise LayoutError."""
     address = None if coordinator == AUTO else coordinator
     if address and not re.fullmatch(r".+:\d+", address):
         raise LayoutError(f"--coordinator must be HOST:PORT or {AUTO}, got {address}.")
@@ -140,12 +132,7 @@ def is_first() -> bool:
 
 
 def of_first(arrays: Callable[[], dict[str, np.ndarray]], slots: Sequence[dict]) -> dict:
-    """Return the arrays of the first process in all processes.
-
-    Args:
-      arrays: reads the arrays; called only in the first process.
-      slots: names, shapes and dtypes of the arrays.
-    """
+    """Return the arrays of the first process, which alone reads them, in all processes."""
     if jax.process_count() == 1:
         return arrays()
     if is_first():

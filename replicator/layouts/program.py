@@ -58,12 +58,7 @@ class Operation:
 
 
 def read_program(text: str, num_devices: int) -> list[Operation]:
-    """Return the operations of the entry computation in order, without those that take no time.
-
-    Args:
-      text: of a compiled module.
-      num_devices: that run it, for collectives over all of them.
-    """
+    """Return the entry computation's operations in order, without those that take no time."""
     called = dict(_computations(text))
     entry = called.pop("ENTRY", [])
     digests: dict[str, str] = {}

@@ -9,13 +9,69 @@ few are compiled, and the compiled program decides.
 
 import dataclasses
 import itertools
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from .cost import Cost, Machine, Scale, compiled_cost, estimated_cost, scale_of
-from .groups import Group, batch_group, state_groups
 from .layout import GIB, MODEL, Cut, Layout, LayoutError, Step, is_possible, whole
 from .partition import Partitioner
+
+_USES_DEPTH = 2  # operations; at a greater depth the first and last layers differ from the others
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Arguments that are cut by one decision.
+
+    Attributes:
+      indices: of the arguments, in call order.
+      shape: of each; for a batch, the number of rows that all inputs can be divided by.
+      dimensions: those that may be cut.
+      num_elements: of all arguments together.
+    """
+
+    indices: tuple[int, ...]
+    shape: tuple[int, ...]
+    dimensions: tuple[int, ...]
+    num_elements: int
+
+
+def batch_group(step: Step) -> Group:
+    """Return the inputs of a step, which are cut along their rows."""
+    indices = tuple(i for i, tensor in enumerate(step.batch) if tensor.shape)
+    shared = math.gcd(*(step.batch[i].shape[0] for i in indices))
+    return Group(indices, (shared,), (0,), 0)
+
+
+def state_groups(step: Step, partitioner: Partitioner) -> list[Group]:
+    """Return the captured arguments in groups, the largest first, without scalars.
+
+    A weight and its moments have the same name after `weights/`, `first/` and so on; layers repeat
+    each other if shapes, uses and names, except for numbers, are equal.
+    """
+    tied: dict[tuple, list[int]] = {}
+    for index, tensor in enumerate(step.arguments):
+        if index >= len(step.batch) and tensor.shape:
+            name = tensor.name.partition("/")[2] if tensor.name in step.slots else tensor.name
+            tied.setdefault((name, tensor.shape, tensor.name in step.slots), []).append(index)
+    alike: dict[tuple, list[int]] = {}
+    for (name, shape, _), indices in tied.items():
+        uses = partitioner.uses(_weight(step, indices), _USES_DEPTH)
+        alike.setdefault((re.sub(r"\d+", "#", name), shape, uses), []).extend(indices)
+    groups = [
+        Group(tuple(indices), shape, tuple(range(len(shape))), len(indices) * math.prod(shape))
+        for (_, shape, _), indices in alike.items()
+    ]
+    return sorted(groups, key=lambda group: -group.num_elements)
+
+
+def _weight(step: Step, indices: list[int]) -> int:
+    """Return the tensor that the network reads among tied ones."""
+    named = [i for i in indices if step.arguments[i].name.startswith("weights/")]
+    return (named or indices)[0]
+
 
 Cuts = tuple[Cut, ...]
 SHORTLIST = 5  # layouts that are compiled after the first
@@ -47,14 +103,9 @@ class Found:
 
 
 class Search:
-    """The search for the best layout of a step over a mesh.
+    """The search for the best layout of a step, with its StableHLO `text`, over a mesh.
 
-    Args:
-      step: as exported.
-      text: its StableHLO.
-      mesh: sizes of the axes by name.
-      machine: to optimise for.
-      compile_step: returns the step compiled for the cuts of its arguments.
+    `compile_step` returns the step compiled for the cuts of its arguments.
     """
 
     def __init__(

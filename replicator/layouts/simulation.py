@@ -4,14 +4,53 @@ Every resource (a device's compute, a link, a worker, a server) runs its operati
 another in the order of the program; an operation starts when its resource is free and its inputs
 are done. Orders are fixed, so that an end is a maximum of sums of seconds: making an operation
 faster never delays another (unlike list scheduling, Graham 1969).
+
+Collectives run in a ring (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
+clusters of workstations"): R devices reduce n bytes by 2 (R - 1) messages one after another, each
+of n / R bytes, in 2 (R - 1) latency + 2 (R - 1) / R n / bandwidth.
 """
 
 import dataclasses
 
-from .network import Network, sent_bytes
 from .program import COMPUTE, LINK, Operation
 
-DEVICE, SERVERS = "device", "servers"
+SERVERS = "servers"
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """Latency in seconds and bandwidth in bytes per second between two neighbours of a ring."""
+
+    latency_seconds: float
+    bytes_per_second: float
+
+    def seconds(self, kind: str, size_bytes: float, devices: int) -> float:
+        """Return the time of a collective of XLA's programs, with `size_bytes` from each device."""
+        sent = sent_bytes(kind, size_bytes, devices)
+        return messages(kind, devices) * self.latency_seconds + sent / self.bytes_per_second
+
+
+def messages(kind: str, devices: int) -> int:
+    """Return the number of messages that a collective sends one after another."""
+    if devices == 1:
+        return 0
+    if kind.startswith("collective-"):
+        return 1
+    return (2 if kind == "all-reduce" else 1) * (devices - 1)
+
+
+def sent_bytes(kind: str, size_bytes: float, devices: int) -> float:
+    """Return the bytes that a device sends, and receives, for an input of `size_bytes`.
+
+    all-reduce: 2 (R - 1) / R n. all-gather: (R - 1) n, as n is a shard. reduce-scatter, all-to-all:
+    (R - 1) / R n. collective-permute: n. One device sends nothing.
+    """
+    if devices == 1:
+        return 0.0
+    others = devices - 1
+    factors = {"all-reduce": 2 * others / devices, "all-gather": others}
+    once = 1.0 if kind.startswith("collective-") else others / devices
+    return factors.get(kind, once) * size_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +89,8 @@ class Timeline:
 def simulate(program: list[Operation], network: Network, compute_scale: float = 1.0) -> Timeline:
     """Return the timeline of a program.
 
-    Args:
-      program: computations with their seconds; collectives with their bytes and devices.
-      network: gives the time of collectives.
-      compute_scale: factor on the time of computations, see `sharing_scale`.
+    Computations have their seconds, times `compute_scale` (see `sharing_scale`); collectives have
+    their bytes and devices.
     """
     free: dict[str, float] = {}
     ends: list[float] = []
@@ -92,10 +129,7 @@ def sharing_scale(
 def synchronous(seconds: float, reduced_bytes: list[float], devices: int) -> list[Operation]:
     """Return the step of a replica that computes, then reduces without overlap, as TensorFlow does.
 
-    Args:
-      seconds: of the computation.
-      reduced_bytes: input of each collective.
-      devices: that take part.
+    Each collective reduces one of `reduced_bytes`.
     """
     step = Operation("step", "step", 0.0, seconds=seconds)
     return [
@@ -116,16 +150,9 @@ def asynchronous_rate(
     """Return the updates per second of workers and parameter servers, and a timeline.
 
     A worker reads all variables, computes, and adds its changes (Dean et al. 2012): a worker's link
-    carries all bytes each way, a server's link its share of every worker's.
-
-    Args:
-      seconds: of a worker's computation.
-      size_bytes: of all variables.
-      workers: number of workers.
-      servers: number of parameter servers.
-      network: between two machines.
-      handling_seconds: processor time at either end for the messages of all variables one way.
-      updates: of each worker in the timeline.
+    carries all bytes each way, a server's link its share of every worker's. `handling_seconds` are
+    processor time at either end for the messages of all variables one way; the timeline has
+    `updates` of each worker.
     """
     transfer = network.latency_seconds + size_bytes / network.bytes_per_second
     # Variables on several servers arrive from all at once, limited by the worker's link.

@@ -127,7 +127,6 @@ class _Step:
         self._kept: dict[tuple[int, int], Arrays] = {}  # by stage and microbatch, from F to W
 
     def make(self, each: Pass) -> None:
-        """Run a pass, and update the peaks."""
         {"F": self._forward, "B": self._backward, "W": self._weights}[each.kind](each)
         device, devices = self._schedule.devices[each.stage], self._schedule.devices
         alive = [arrays for (stage, _), arrays in self._kept.items() if devices[stage] == device]

@@ -81,11 +81,7 @@ class Schedule:
         return [(self.devices[p.stage], self.slots[p], p) for p in self.in_order()]
 
     def peaks(self, shares: Sequence[float] | None = None) -> list[float]:
-        """Return the most activations that are live at once on each device.
-
-        Args:
-          shares: weight of the activations of each stage's microbatch; by default 1.
-        """
+        """Return the most live activations per device, weighted by each stage's share (or 1)."""
         live, peaks = [0.0] * self.num_devices, [0.0] * self.num_devices
         for device, _, (kind, stage, _) in self.rows():
             share = shares[stage] if shares else 1
@@ -150,12 +146,7 @@ def _earlier(
 ) -> dict[Pass, int]:
     """Return each pass in the first idle slot after its needs, within the limit of activations.
 
-    Args:
-      schedule: gives the devices.
-      slots: of the passes.
-      needs: passes that must precede each pass.
-      ends: the kinds of pass that start and end the lifetime of activations.
-      limit: of live activations per device.
+    The passes of the kinds in `ends` start and end the lifetime of activations.
     """
     begin, end = ends
     live = _live(schedule, slots, begin, end)

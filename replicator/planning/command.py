@@ -5,7 +5,7 @@ import json
 from replicator.planning.arguments import PlanArguments
 from replicator.planning.measurement import Store
 from replicator.planning.plan import Planner, Prediction
-from replicator.planning.programs import Programs
+from replicator.planning.programs import ModelPrograms
 from replicator.planning.report import lines, to_json, write_plot, write_trace
 from replicator.runs.atomic_files import write_text
 from replicator.runs.progress import Progress
@@ -13,13 +13,8 @@ from replicator.runs.progress import Progress
 ENOUGH_FREE = 0.9  # share of the processor time that a reliable profile needs
 
 
-def run(given: PlanArguments, programs: Programs) -> int:
-    """Plan a model's step and return the exit status.
-
-    Args:
-      given: checked arguments.
-      programs: of the model.
-    """
+def run(given: PlanArguments, programs: ModelPrograms) -> int:
+    """Plan a model's step, with checked arguments, and return the exit status."""
     with Progress(len(given.meshes), "planning", "configuration") as progress:
         store = Store(given.profiles, given.fresh, seconds=given.seconds, log=progress.say)
         planner = Planner(given, programs, store)
@@ -40,7 +35,7 @@ def run(given: PlanArguments, programs: Programs) -> int:
     return 0
 
 
-def _assumptions(given: PlanArguments, programs: Programs) -> list[str]:
+def _assumptions(given: PlanArguments, programs: ModelPrograms) -> list[str]:
     cores = {"yes": "devices share the cores", "no": "each device has its own cores"}
     shared = cores.get(given.shared_cores, "processors share their cores")
     return [

@@ -2,8 +2,8 @@
 
     python -m replicator.planning.device_program REQUEST.json
 
-The request gives the folder, the mesh, the number and seconds of rounds to run, whether to trace
-operations, and the file for the answer. TensorFlow is not imported.
+The request gives the folder, the mesh, the number and seconds of rounds to run (0: only compile),
+and the file for the answer. TensorFlow is not imported.
 """
 
 import collections
@@ -82,17 +82,15 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
                for o in read_program(text, devices)]  # fmt: skip
     found = {"memory": step.memory_bytes(), "program": program, "run": None}
     if request["rounds"]:
-        running = Running(step, devices)
-        found["run"] = running.profile(request["rounds"], request["seconds"], request["trace"])
+        found["run"] = Running(step).profile(request["rounds"], request["seconds"])
     return found
 
 
 class Running:
-    """A compiled step on its devices that can be run repeatedly; the constructor runs it once."""
+    """A step compiled for one device that can be run repeatedly; the constructor runs it once."""
 
-    def __init__(self, step: Compiled, devices: int):
-        self._step, self._devices, self._values = step, devices, step.values()
-        self._twin: Running | None = None
+    def __init__(self, step: Compiled):
+        self._step, self._values = step, step.values()
         self.advance()
 
     def advance(self) -> None:
@@ -101,32 +99,28 @@ class Running:
         values[0], values[1], metrics = self._step.compiled(*values)
         jax.block_until_ready((values[0], metrics))
 
-    def profile(self, rounds: int, seconds: float, trace: bool = False) -> dict[str, Any]:
-        """Return the fields of a `Run`, with seconds of operations if `trace`."""
+    def profile(self, rounds: int, seconds: float) -> dict[str, Any]:
+        """Return the fields of a `Run`."""
         found = timed(self.advance, rounds, seconds)
         memory_bytes = self._needed_bytes()
-        if jax.default_backend() == "cpu" and self._devices == 1:
-            self._twin = self._twin or Running(self._step, 1)
-            steps = (self.advance, self._twin.advance)
+        if jax.default_backend() == "cpu":
+            steps = (self.advance, Running(self._step).advance)
             found["paired_seconds"] = paired_seconds(steps, seconds)
         traced_steps = TRACED_STEPS if min(found["seconds"]) < seconds else 1
         return {
             **found,
             "device": jax.devices()[0].device_kind,
             "memory_bytes": memory_bytes,
-            "operations": _traced(self.advance, traced_steps) if trace else {},
+            "operations": _traced(self.advance, traced_steps),
         }
 
     def _needed_bytes(self) -> float | None:
-        """Return the memory of a device: the accelerator's peak, or a share of this process."""
+        """Return the memory of the device: the accelerator's peak, or that of this process."""
         counted = jax.devices()[0].memory_stats()
         if counted and "peak_bytes_in_use" in counted:
             return counted["peak_bytes_in_use"]
-        leaves = jax.tree.leaves(self._values)
-        held = sum(leaf.nbytes * (self._devices if leaf.sharding.is_fully_replicated else 1)
-                   for leaf in leaves)  # fmt: skip
-        needed = needed_bytes(self.advance, held)
-        return needed and needed / self._devices
+        held = sum(leaf.nbytes for leaf in jax.tree.leaves(self._values))
+        return needed_bytes(self.advance, held)
 
 
 def _traced(advance, steps: int) -> dict[str, float]:

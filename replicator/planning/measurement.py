@@ -1,5 +1,6 @@
 """Measurements of compiled and executed steps, stored by digest of program and machine."""
 
+import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -12,6 +13,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from replicator.layouts.program import Operation
 from replicator.layouts.simulation import sharing_scale
@@ -86,12 +89,8 @@ class Measurement:
 class Store:
     """Measurements in a folder, one file each.
 
-    Args:
-      folder: created if missing.
-      fresh: repeat measurements that are stored.
-      rounds: number of times a step is timed.
-      seconds: minimum duration of each round.
-      log: called with progress messages, as a measurement may take minutes.
+    `fresh` repeats those that are stored. A step is timed in `rounds` of at least so many seconds.
+    Progress is logged, as a measurement may take minutes.
     """
 
     def __init__(
@@ -116,15 +115,10 @@ class Store:
         """Return the step of an exported folder, run on one device with traced operations."""
         return self._of(folder, 1, 1, self.rounds)
 
-    def executed(self, folder: Path, rows: int, model: int = 1) -> Measurement:
-        """Return the step as `compiled`, also run on that many devices without tracing."""
-        return self._of(folder, rows, model, self.rounds)
-
     def kept(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the stored measurement of a key, or store what `measure` returns.
 
-        Raises:
-          UserError: it was measured on another machine, or cannot be read.
+        If it was measured on another machine, or cannot be read, raise UserError.
         """
         path, machine = self.folder / f"{key}.json", this_machine()
         if path.exists() and (not self._fresh or key in self._made):
@@ -139,7 +133,7 @@ class Store:
         return found
 
     def _of(self, folder: Path, rows: int, model: int, rounds: int) -> Measurement:
-        request = {"rows": rows, "model": model, "rounds": rounds, "trace": rows * model == 1}
+        request = {"rows": rows, "model": model, "rounds": rounds}
         key = f"{program_digest(folder)}-{rows}x{model}-{'run' if rounds else 'compiled'}"
         asked = {"folder": str(Path(folder).absolute()), "seconds": self.seconds, **request}
         action = "profiling" if rounds else "compiling"
@@ -161,11 +155,7 @@ def _naming_the_option() -> Iterator[None]:
 
 
 def step_of(folder: Path) -> dict[str, Any]:
-    """Return the description of the training step in an exported folder's manifest.
-
-    Raises:
-      UserError: the folder has no training step.
-    """
+    """Return the description of the training step in an exported folder's manifest."""
     manifest = read_manifest(folder)
     if "training" not in manifest:
         raise UserError(f"{folder} has no training step.")
@@ -181,11 +171,9 @@ def program_digest(folder: Path) -> str:
 def ask(request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of a process of device_program.py.
 
-    Raises:
-      UserError: it fails, with the last line of its stderr, or takes more than LIMIT_SECONDS.
+    If it fails, UserError gives the last line of its stderr; it may take LIMIT_SECONDS.
     """
     devices = request["rows"] * request["model"]
-    several = device_environment(devices)
     source = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
     with tempfile.TemporaryDirectory() as folder:
         file, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
@@ -194,7 +182,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
         try:
             done = subprocess.run(
                 command,
-                env={**os.environ, **several, **source},
+                env={**os.environ, **device_environment(devices), **source},
                 capture_output=True,
                 text=True,
                 timeout=LIMIT_SECONDS,
@@ -206,9 +194,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
                 f"{LIMIT_SECONDS:g} seconds."
             ) from error
         if done.returncode:
-            printed = [line for line in done.stderr.splitlines() if line.strip()] or [
-                "it printed nothing"
-            ]
+            printed = done.stderr.strip().splitlines() or ["it printed nothing"]
             raise UserError(
                 f"JAX cannot compile or run the step on {devices} devices: {printed[-1]}"
             )
@@ -249,49 +235,35 @@ class _Times:
     def __init__(self, profile: Measurement):
         if profile.run is None:
             raise ValueError("`profile` must have run.")
+        traced = profile.run.operations
         found: dict[str, dict[float, list[float]]] = {}
+        taken: dict[str, float] = collections.defaultdict(float)
+        moved: dict[str, float] = collections.defaultdict(float)
         for operation in profile.program:
-            seconds = profile.run.operations.get(operation.name, 0.0)
-            found.setdefault(operation.kind, {}).setdefault(operation.size_bytes, []).append(
-                seconds
-            )
+            seconds, size = traced.get(operation.name, 0.0), operation.size_bytes
+            found.setdefault(operation.kind, {}).setdefault(size, []).append(seconds)
+            taken[_name(operation.kind)] += seconds
+            moved[_name(operation.kind)] += size
         self._kinds = {
             kind: [(size, statistics.fmean(each)) for size, each in sorted(sizes.items())]
             for kind, sizes in found.items()
         }
-        self._rates = _rates(profile.program, profile.run.operations)
-        total = sum(profile.run.operations.get(o.name, 0.0) for o in profile.program)
-        moved = sum(operation.size_bytes for operation in profile.program)
+        self._rates = {name: seconds / max(moved[name], 1.0) for name, seconds in taken.items()}
+        self._total, step = sum(taken.values()), profile.run.step_seconds
         # If nothing was traced, the step time is divided by bytes.
-        self._seconds_per_byte = (total or profile.run.step_seconds) / max(moved, 1.0)
-        self._is_traced = total > 0
-        self.scale = profile.run.step_seconds / total if total else 1.0
+        self._seconds_per_byte = (self._total or step) / max(sum(moved.values()), 1.0)
+        self.scale = step / self._total if self._total else 1.0
 
     def seconds(self, operation: Operation) -> float:
-        """Return the seconds of an operation before scaling."""
         size, points = operation.size_bytes, self._kinds.get(operation.kind, [])
-        if not points or not self._is_traced:
+        if not points or not self._total:
             return self._seconds_per_byte * size
-        below = max((p for p in points if p[0] <= size), default=None)
-        above = min((p for p in points if p[0] >= size), default=None)
-        if below is None:
-            return points[0][1] * size / max(points[0][0], 1.0)
-        if above is None:
-            rate = min(below[1] / max(below[0], 1.0), self._rates[_name(operation.kind)])
-            return below[1] + rate * (size - below[0])
-        share = (size - below[0]) / (above[0] - below[0]) if above[0] > below[0] else 0.0
-        return below[1] + share * (above[1] - below[1])
-
-
-def _rates(program: list[Operation], seconds: dict[str, float]) -> dict[str, float]:
-    """Return seconds per byte by operation name, over all kinds and sizes."""
-    taken: dict[str, float] = {}
-    moved: dict[str, float] = {}
-    for operation in program:
-        name = _name(operation.kind)
-        taken[name] = taken.get(name, 0.0) + seconds.get(operation.name, 0.0)
-        moved[name] = moved.get(name, 0.0) + operation.size_bytes
-    return {name: each / max(moved[name], 1.0) for name, each in taken.items()}
+        largest, last = points[-1]
+        if size > largest:
+            rate = min(last / max(largest, 1.0), self._rates[_name(operation.kind)])
+            return last + rate * (size - largest)
+        origin = [(0.0, 0.0)] if points[0][0] else []
+        return float(np.interp(size, *zip(*origin, *points, strict=True)))
 
 
 def _name(kind: str) -> str:

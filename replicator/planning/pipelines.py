@@ -6,13 +6,13 @@ Memory between the passes is that of the compiled step's temporaries, divided in
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator
 
-from replicator.layouts.network import Network
 from replicator.layouts.program import COMPUTE
-from replicator.layouts.simulation import Event, Timeline
+from replicator.layouts.simulation import Event, Network, Timeline
 from replicator.pipeline.building_blocks import BLOCKS
 from replicator.pipeline.building_blocks import schedule as schedule_of
 from replicator.pipeline.schedule import Schedule
@@ -34,48 +34,30 @@ class Stages:
     passed_bytes: float
 
     def joined(self, count: int) -> list[float]:
-        """Join the stages into `count` runs of consecutive ones, the largest as small as possible.
+        """Return the work of `count` runs of consecutive stages, the largest as small as possible.
 
-        Among equally good solutions, the earlier runs are shorter. The dynamic programme over
-        suffixes takes count x stages^2 steps.
-
-        Returns:
-          The work of each run, in the order of the stages.
+        Among equally good solutions, the earlier runs are shorter.
         """
         ends, total = [0.0, *itertools.accumulate(self.work)], len(self.work)
         if not 1 <= count <= total:
             raise ValueError(f"`count` must be from 1 to {total}, got {count}.")
-        # largest[k][a]: the largest run when stages a and later are joined into k + 1 runs.
-        largest = [[ends[total] - ends[first] for first in range(total)]]
-        for runs in range(2, count + 1):
-            fewer = largest[-1]
-            largest.append(
-                [
-                    min(
-                        (
-                            max(ends[last] - ends[first], fewer[last])
-                            for last in range(first + 1, total - runs + 2)
-                        ),
-                        default=math.inf,
-                    )
-                    for first in range(total)
-                ]
+
+        @functools.cache
+        def largest(first: int, runs: int) -> float:
+            """Return the largest run when the stages from `first` on are joined into `runs`."""
+            if runs == 1:
+                return ends[-1] - ends[first]
+            lasts = range(first + 1, total - runs + 2)
+            return min(
+                (max(ends[last] - ends[first], largest(last, runs - 1)) for last in lasts),
+                default=math.inf,
             )
-        return _runs(ends, largest, count)
 
-
-def _runs(ends: list[float], largest: list[list[float]], count: int) -> list[float]:
-    """Return the work of the runs that attain the optimum, the first ones as short as possible."""
-    bound, first, work = largest[count - 1][0], 0, []
-    for left in range(count - 1, 0, -1):
-        last = next(
-            last
-            for last in range(first + 1, len(ends) - left)
-            if ends[last] - ends[first] <= bound and largest[left - 1][last] <= bound
-        )
-        work.append(ends[last] - ends[first])
-        first = last
-    return [*work, ends[-1] - ends[first]]
+        bound, cuts = largest(0, count), [0]
+        for left in range(count - 1, 0, -1):
+            lasts = (n for n in range(cuts[-1] + 1, total) if largest(n, left) <= bound)
+            cuts.append(next(last for last in lasts if ends[last] - ends[cuts[-1]] <= bound))
+        return [ends[b] - ends[a] for a, b in itertools.pairwise([*cuts, total])]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,44 +81,28 @@ def pipeline_steps(
 ) -> Iterator[PipelineStep]:
     """Yield every schedule with enough stages, for each number of microbatches.
 
-    Args:
-      stages: of the network.
-      devices: number of devices, at least 2.
-      rows: of the batch, which microbatches divide.
-      seconds: of a step on one device.
-      memory: bytes of that step, by use.
-      network: between two devices.
+    A step on one device takes `seconds` and `memory`, bytes by use; microbatches divide the `rows`
+    of a batch.
     """
-    for name in BLOCKS:
-        for count in (m for m in range(2, rows + 1) if rows % m == 0):
-            made = schedule_of(name, devices, count)
-            if len(made.devices) <= len(stages.work):
-                yield _step(made, stages, rows // count, seconds, memory, network)
-
-
-def _step(
-    schedule: Schedule,
-    stages: Stages,
-    rows: int,
-    seconds: float,
-    memory: dict[str, int],
-    network: Network,
-) -> PipelineStep:
-    devices, count = schedule.num_devices, schedule.num_microbatches
-    work, passed = stages.joined(len(schedule.devices)), rows * stages.passed_bytes
-    shares = [devices * each / sum(work) for each in work]
-    third = seconds / (devices * count) / 3
-    message = network.latency_seconds + passed / network.bytes_per_second
-    found = simulate(schedule, Durations(third, third, third, message), shares)
-    loads = [0.0] * devices
-    for device, share in zip(schedule.devices, shares, strict=True):
-        loads[device] += share
-    kept = sum(size for use, size in memory.items() if use != LIVING)
-    held = [
-        (kept * load + memory.get(LIVING, 0) * peak / count) / devices
-        for load, peak in zip(loads, found.peaks, strict=True)
-    ]
-    return PipelineStep(schedule.name, count, found.bubble, max(held), _timeline(found, passed))
+    counts = [count for count in range(2, rows + 1) if rows % count == 0]
+    for name, count in itertools.product(BLOCKS, counts):
+        made = schedule_of(name, devices, count)
+        if len(made.devices) > len(stages.work):
+            continue
+        work, passed = stages.joined(len(made.devices)), rows // count * stages.passed_bytes
+        shares = [devices * each / sum(work) for each in work]
+        third = seconds / (devices * count) / 3
+        message = network.latency_seconds + passed / network.bytes_per_second
+        found = simulate(made, Durations(third, third, third, message), shares)
+        loads = [0.0] * devices
+        for device, share in zip(made.devices, shares, strict=True):
+            loads[device] += share
+        kept = sum(size for use, size in memory.items() if use != LIVING)
+        held = [
+            (kept * load + memory.get(LIVING, 0) * peak / count) / devices
+            for load, peak in zip(loads, found.peaks, strict=True)
+        ]
+        yield PipelineStep(name, count, found.bubble, max(held), _timeline(found, passed))
 
 
 def _timeline(found: Simulation, passed_bytes: float) -> Timeline:

@@ -4,9 +4,9 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 
-from replicator.layouts.network import Network
 from replicator.layouts.program import COMPUTE, LINK, combined
 from replicator.layouts.simulation import (
+    Network,
     Timeline,
     asynchronous_rate,
     simulate,
@@ -15,7 +15,7 @@ from replicator.layouts.simulation import (
 from replicator.planning.arguments import PORTABLE, SERVERS, PlanArguments
 from replicator.planning.measurement import Measurement, Run, Store, costed
 from replicator.planning.pipelines import pipeline_steps
-from replicator.planning.programs import Programs
+from replicator.planning.programs import ModelPrograms
 from replicator.runs.errors import UserError
 
 GIB, MIB = 2**30, 2**20
@@ -77,30 +77,19 @@ class Prediction:
 class Planner:
     """Predictions for a model, from measurements that are taken on first use.
 
-    Args:
-      given: arguments of the command.
-      programs: of the model.
-      store: of measurements.
-      network: between two devices; None: that of the arguments.
-
     Attributes:
       free_share: least share of the processor time that other processes left to a profile.
     """
 
-    def __init__(
-        self, given: PlanArguments, programs: Programs, store: Store, network: Network | None = None
-    ):
+    def __init__(self, given: PlanArguments, programs: ModelPrograms, store: Store):
         self._given, self._programs, self._store = given, programs, store
-        self._network = network or Network(1e-6 * given.latency_us, given.link / 8e-9)
+        self._network = Network(1e-6 * given.latency_us, given.link / 8e-9)
         self.free_share = 1.0
 
     def predictions(self, advance: Callable[[], object] = lambda: None) -> list[Prediction]:
-        """Return predictions of all meshes and pipelines.
+        """Return predictions of all meshes and pipelines; `advance` is called after every mesh.
 
         If none of them fits in memory, more microbatches and cuts of the state are tried.
-
-        Args:
-          advance: called after every mesh.
 
         Raises:
           UserError: a mesh does not divide the batch, or no configuration fits in memory.
@@ -189,10 +178,10 @@ class Planner:
         seconds = self._scale(share, rows) * share.step_seconds
         reduced, held = programs.state_bytes()
         timeline = simulate(synchronous(seconds, [reduced], rows), self._network)
-        memory = (share.memory_bytes or held) + (exchanged_bytes(reduced) if rows > 1 else 0)
+        exchanged = 2 * reduced if rows > 1 else 0  # the gradients and their sums
         return Prediction(
             rows, 1, programs.microbatches, timeline.seconds, programs.batch,
-            memory, timeline.sent_bytes,
+            (share.memory_bytes or held) + exchanged, timeline.sent_bytes,
             alone.step_seconds / timeline.seconds / rows, timeline,
         )  # fmt: skip
 
@@ -245,11 +234,6 @@ class Planner:
                 f"{self._programs.microbatches} microbatches each: change `--devices`, `--mesh` or "
                 "`--batch`."
             )
-
-
-def exchanged_bytes(reduced_bytes: float) -> float:
-    """Return the memory for reducing so many bytes in addition to a step: inputs and sums."""
-    return 2 * reduced_bytes
 
 
 def cheapest(predictions: list[Prediction]) -> Prediction:

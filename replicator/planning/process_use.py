@@ -15,14 +15,10 @@ from typing import Any
 
 from replicator.runs.provenance import processor
 
-_STATUS, _CLEAR, _STAT = (
-    Path("/proc/self/status"),
-    Path("/proc/self/clear_refs"),
-    Path("/proc/stat"),
-)
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_STAT, _GPUS = Path("/proc/stat"), Path("/proc/driver/nvidia/gpus")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _SMALL_BYTES, _LARGE_BYTES = 2**16, 2**25
-_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def this_machine() -> dict[str, Any]:
@@ -46,20 +42,11 @@ def _version(package: str) -> str:
         return "none"
 
 
-def timed(
-    step: Callable[[], object], rounds: int, least_seconds: float, steps: int = 1
-) -> dict[str, Any]:
+def timed(step: Callable[[], object], rounds: int, least_seconds: float) -> dict[str, Any]:
     """Time a step in rounds, and measure the share of the cores that it keeps busy.
 
     A round runs steps until `least_seconds` have passed. Rounds end early once `rounds` times
     `least_seconds` have passed, so that a long step has fewer rounds.
-
-    Args:
-      step: runs one step.
-      rounds: maximum number of rounds.
-      least_seconds: minimum duration of a round.
-      steps: minimum per round. Processes that run a step together must all run the same number:
-        with `least_seconds` 0 there is one round of `steps`.
 
     Returns:
       seconds: median step time of each round.
@@ -68,9 +55,9 @@ def timed(
       free_share: share of all processor time that other processes left free.
     """
     own, idle, start = time.process_time(), _idle_seconds(), time.perf_counter()
-    seconds = [_median(step, least_seconds, steps)]
+    seconds = [_median(step, least_seconds)]
     while len(seconds) < rounds and time.perf_counter() - start < rounds * least_seconds:
-        seconds.append(_median(step, least_seconds, steps))
+        seconds.append(_median(step, least_seconds))
     own = time.process_time() - own
     idle = max(_idle_seconds() - idle, 0.0)
     all_cores = (os.cpu_count() or 1) * (time.perf_counter() - start)
@@ -82,30 +69,26 @@ def timed(
     }
 
 
-def _median(step: Callable[[], object], least_seconds: float, steps: int) -> float:
+def _median(step: Callable[[], object], least_seconds: float) -> float:
     taken: list[float] = []
-    while len(taken) < steps or sum(taken) < least_seconds:
+    while not taken or sum(taken) < least_seconds:
         start = time.perf_counter()
         step()
         taken.append(time.perf_counter() - start)
     return statistics.median(taken)
 
 
-def paired_seconds(
-    calls: Sequence[Callable[[], object]], least_seconds: float, steps: int = 1
-) -> float:
+def paired_seconds(calls: Sequence[Callable[[], object]], least_seconds: float) -> float:
     """Return the mean of the median step times of steps that run at the same time.
 
-    Args:
-      calls: each runs one step, and is repeated in a thread of its own; all threads start together.
-      least_seconds: minimum duration of each thread.
-      steps: minimum number of steps in each thread.
+    Each of `calls` runs one step, and is repeated in a thread of its own; all threads start
+    together.
     """
     together = threading.Barrier(len(calls))
 
     def repeated(step: Callable[[], object]) -> float:
         together.wait()
-        return _median(step, least_seconds, steps)
+        return _median(step, least_seconds)
 
     with ThreadPoolExecutor(len(calls)) as threads:
         return statistics.fmean(threads.map(repeated, calls))
@@ -123,9 +106,7 @@ def _idle_seconds() -> float:
 def needed_bytes(step: Callable[[], object], held_bytes: float) -> float | None:
     """Return the memory of a step that runs in this process; None if it cannot be measured.
 
-    Args:
-      step: runs one step.
-      held_bytes: of arguments that are allocated already.
+    `held_bytes` are those of arguments that are allocated already.
     """
     try:
         with _fresh_allocations():

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from replicator.planning.measurement import Run, Store, program_digest, step_of
 from replicator.planning.pipelines import Stages
@@ -13,40 +13,19 @@ if TYPE_CHECKING:
     from replicator.planning.trainable import Trainable
 
 
-class Programs(Protocol):
+class ModelPrograms:
     """The training step of a model, for batches and microbatches of any size.
 
     Attributes:
       batch, microbatches: as configured.
       is_fixed: whether the batch size cannot be changed.
       stages: stages that a pipeline can put on devices; None: the network cannot be cut.
-    """
-
-    batch: int
-    microbatches: int
-    is_fixed: bool
-    stages: Stages | None
-
-    def folder(self, rows: int, microbatches: int) -> Path:
-        """Return a folder with the exported step."""
-
-    def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
-        """Time the step in TensorFlow on one device; by XLA if configured and `compiles`."""
-
-    def state_bytes(self) -> list[int]:
-        """Return the bytes of the gradients, and of all variables that a step updates."""
-
-    def num_variables(self) -> int:
-        """Return the number of variables that a step updates."""
-
-
-class ModelPrograms:
-    """Programs of a model that can be exported for any batch.
 
     Args:
       model: for any batch.
-      batch, microbatches: as configured.
-      scratch: a folder for exports.
+      batch: rows, as configured.
+      microbatches: as configured.
+      scratch: folder for exported steps.
     """
 
     is_fixed = False
@@ -57,14 +36,14 @@ class ModelPrograms:
         self._scratch = Path(scratch)
 
     def folder(self, rows: int, microbatches: int) -> Path:
-        """Return a folder with the exported step, see Programs."""
+        """Return a folder with the exported step."""
         folder = self._scratch / f"{rows}x{microbatches}"
         if not folder.exists():
             self._model.resized(rows, microbatches).export(folder)
         return folder
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
-        """Time the step in TensorFlow, see Programs."""
+        """Time the step in TensorFlow on one device; by XLA if configured and `compiles`."""
         digest = program_digest(self.folder(rows, self.microbatches))
         model = self._model.resized(rows, self.microbatches)
         model = dataclasses.replace(model, jit_compile=model.jit_compile and compiles)
@@ -73,16 +52,16 @@ class ModelPrograms:
         return Run(**found)
 
     def state_bytes(self) -> list[int]:
-        """Return the bytes of gradients and state, see Programs."""
+        """Return the bytes of the gradients, and of all variables that a step updates."""
         return [self._model.reduced_bytes, self._model.state_bytes]
 
     def num_variables(self) -> int:
-        """Return the number of updated variables, see Programs."""
+        """Return the number of variables that a step updates."""
         return self._model.num_variables
 
 
-class FolderPrograms:
-    """The single program of an exported folder."""
+class FolderPrograms(ModelPrograms):
+    """The single program of an exported folder, which TensorFlow cannot time."""
 
     is_fixed, microbatches = True, 1
 
@@ -97,16 +76,5 @@ class FolderPrograms:
         return self._folder
 
     def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
-        """Raise UserError, as TensorFlow cannot time an exported step."""
-        raise self._not_portable()
-
-    def state_bytes(self) -> list[int]:
-        """Raise UserError, as `run` does."""
-        raise self._not_portable()
-
-    def num_variables(self) -> int:
-        """Raise UserError, as `run` does."""
-        raise self._not_portable()
-
-    def _not_portable(self) -> UserError:
-        return UserError(f"{self._folder} is an exported step: `--strategy` must be portable.")
+        """Raise UserError."""
+        raise UserError(f"{self._folder} is an exported step: `--strategy` must be portable.")

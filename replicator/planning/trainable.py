@@ -85,18 +85,12 @@ class Trainable:
         held = self.state_bytes + self.batch_bytes
         found = timed(step, rounds, least_seconds)
         found |= {"memory_bytes": needed_bytes(step, held), "operations": {}, "device": device}
-        another = self.another()
-        if another is not None and device == "CPU":
-            found["paired_seconds"] = paired_seconds([step, another._made()], least_seconds)
+        if self.make is not None and device == "CPU":
+            rows = next(iter(self.batch_spec.values())).shape[0]
+            other = self.make().resized(rows, self.state.optimizer.accumulate)
+            other = dataclasses.replace(other, jit_compile=self.jit_compile)
+            found["paired_seconds"] = paired_seconds([step, other._made()], least_seconds)
         return found
-
-    def another(self) -> "Trainable | None":
-        """Return the same step with separate state, or None if there is no `make`."""
-        if self.make is None:
-            return None
-        rows = next(iter(self.batch_spec.values())).shape[0]
-        model = self.make().resized(rows, self.state.optimizer.accumulate)
-        return dataclasses.replace(model, jit_compile=self.jit_compile)
 
     def _made(self) -> Callable[[], float]:
         """Return the step after running it once."""

@@ -12,14 +12,10 @@ from replicator.runs.run_directory import RunDirectory
 
 
 def adopt(folder: Path, workdir: Path) -> int:
-    """Copy the newest checkpoint of an exported run into a run directory, and return its step.
+    """Copy the newest checkpoint that run.py trained in `folder` to `workdir`, and return its step.
 
     A missing run directory is created with the exported configuration. Newer lines of metrics are
     copied too.
-
-    Args:
-      folder: where run.py trained.
-      workdir: the run directory.
 
     Raises:
       UserError: the checkpoint is damaged or does not fit, or the run has another configuration,
@@ -53,7 +49,6 @@ def _copy_checkpoint(arrays: Arrays, folder: Path, run: RunDirectory) -> int:
 
 
 def _run_for(manifest: dict, workdir: Path) -> RunDirectory:
-    """Return the run directory, locked."""
     if not (Path(workdir) / "config.json").exists():
         return RunDirectory.create(workdir, manifest["config"])
     run = RunDirectory.open(workdir)

@@ -151,11 +151,7 @@ def _copy_trainer(folder: Path) -> None:
 
 
 def new_folder(folder: Path) -> Path:
-    """Return the folder, created if missing.
-
-    Raises:
-      UserError: it has checkpoints of an exported run.
-    """
+    """Return the folder, created if missing; raise UserError if it has an exported checkpoint."""
     folder = make_folder(folder)
     if Checkpoints(folder / "checkpoints").steps():
         raise UserError(
@@ -172,17 +168,9 @@ def restore(
     changeable: Iterable[str],
     defaults: Mapping[str, Any],
 ) -> None:
-    """Restore the state from the newest checkpoint of a run, if there is one.
+    """Restore the state from the newest checkpoint of a run, if there is one, after `check`.
 
-    Args:
-      state: to restore.
-      workdir: the run directory; None: do nothing.
-      config: of the run, see `export_training`.
-      changeable: see `export_training`.
-      defaults: see `RunDirectory.check`.
-
-    Raises:
-      UserError: the run has another configuration.
+    `workdir` None does nothing.
     """
     if workdir is None or not (Path(workdir) / "config.json").exists():
         return

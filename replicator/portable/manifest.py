@@ -14,11 +14,7 @@ MANIFEST = "manifest.json"
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the content of FOLDER/manifest.json.
-
-    Raises:
-      UserError: the file is missing, cannot be read or has another format.
-    """
+    """Return the content of FOLDER/manifest.json; raise UserError if it cannot be read."""
     path = Path(folder) / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))

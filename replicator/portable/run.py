@@ -43,10 +43,7 @@ REQUESTS = (CONTINUE, SAVE, TIME, "SIGINT", "SIGTERM")
 def load(folder, name: str, weights: dict | None = None):
     """Return the exported function NAME, from inputs by keyword to a dict of outputs.
 
-    Args:
-      folder: with manifest.json.
-      name: of the function.
-      weights: arrays that replace exported variables, `averages` for example.
+    Arrays in `weights`, `averages` for example, replace exported variables.
     """
     described = read_manifest(folder)["functions"][name]
     weights = read_weights(folder, described) | (weights or {})
@@ -262,7 +259,6 @@ class Report:
 
 
 def _rate(before: tuple[int, float], now: tuple[int, float]) -> float:
-    """Return steps per second between two pairs of step and seconds."""
     return (now[0] - before[0]) / max(now[1] - before[1], 1e-9)
 
 

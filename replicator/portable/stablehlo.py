@@ -52,11 +52,7 @@ class Lowered:
 def lower(
     fn: Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]], inputs: dict[str, tf.TensorSpec]
 ) -> Lowered:
-    """Return `fn` as StableHLO.
-
-    Args:
-      fn: from a dict of tensors to a dict of tensors; it assigns no variable.
-      inputs: static shape and dtype of each input, in call order.
+    """Return `fn`, which assigns no variable, as StableHLO; `inputs` are in call order.
 
     Raises:
       ValueError: an input or output has no portable dtype, or an operation no portable form.
@@ -91,15 +87,9 @@ def as_stablehlo(program: Callable, variables: Iterable[tf.Variable]) -> Callabl
     """Return a function that calls the StableHLO of a compiled one, with bit-identical results.
 
     A program that loads it compiles it directly with XLA, which is faster than TensorFlow's
-    compilation of the original.
-
-    Args:
-      program: a `tf.function` that assigns no variable, of nested tensors with static shapes, or
-        None in place of some.
-      variables: that it may read.
-
-    Raises:
-      ValueError: as for `lower`, when the function is called.
+    compilation of the original. `program` assigns no variable and takes nested tensors with static
+    shapes, or None in place of some; it may read `variables`. Errors are those of `lower`, when the
+    function is called.
     """
     by_handle = {id(variable.handle): variable for variable in variables}
     calls: dict[Any, tuple[Callable, Any]] = {}
@@ -150,8 +140,7 @@ def _module_call(program: Callable, specs: Any, by_handle: Mapping[int, tf.Varia
 def portable_text(text: str) -> str:
     """Return the StableHLO text without source locations, which hold paths, and compiler hints.
 
-    Raises:
-      ValueError: the text has operations that only one compiler supports; the message names them.
+    Operations that only one compiler supports raise ValueError, which names them.
     """
     text = "\n".join(line for line in text.splitlines() if not line.startswith("#loc"))
     text = _LOCATION.sub("", text)

@@ -20,11 +20,7 @@ MAX_EXPANSION = 20  # unpacked over packed size: arrays are stored without compr
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path next to `path` and rename it to `path` when the block ends.
 
-    If the block raises, `path` is unchanged and the temporary file is removed. The folder must
-    exist.
-
-    Raises:
-      OSError: the folder cannot be written, or the disk is full.
+    If the block raises, `path` is unchanged and the temporary file is removed.
     """
     target = Path(path)
     temporary = target.with_name(f".{secrets.token_hex(8)}{target.suffix}")
@@ -36,14 +32,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def read_npz(path: Path) -> Arrays:
-    """Return the arrays of an npz file by name.
+    """Return the arrays of an npz file by name; raise UserError if it is missing or damaged.
 
     The sizes in the archive's directory are checked before anything is unpacked; zipfile never
     reads more than they declare.
-
-    Raises:
-      UserError: the file is missing or damaged, or its contents unpack to over MAX_EXPANSION times
-        its size.
     """
     try:
         with zipfile.ZipFile(path) as file:

@@ -40,14 +40,7 @@ class ExportArguments:
 
 
 def origin(given: ExportArguments, data: Path | str, network: tf.Module, command: str) -> dict:
-    """Return the provenance of a model for model.json.
-
-    Args:
-      given: options of the export command.
-      data: path or name of the training data.
-      network: the model's weights.
-      command: the command that made the run.
-    """
+    """Return the provenance for model.json of the weights in `network`; `command` made the run."""
     runs = (given.run, *given.parts_from)
     return {
         "data": Path(data).name,
@@ -62,7 +55,6 @@ def origin(given: ExportArguments, data: Path | str, network: tf.Module, command
 
 
 def _seconds(path: Path) -> float:
-    """Return the training time of a run directory or of a model folder."""
     if (path / SPEC_FILE).exists():
         return float(json.loads((path / SPEC_FILE).read_text())["training_seconds"])
     return training_seconds(path)
@@ -96,9 +88,7 @@ def measure_table(
 ) -> str:
     """Return the measures of several systems as rows of a Markdown table, one column per system.
 
-    Args:
-      systems: measures by name, by name of the system.
-      cell: formats a measure; the text may hold several columns, as `in_two_columns` returns.
+    `cell` formats a measure; its text may hold several columns, as `in_two_columns` returns.
     """
     names: Sequence[str] = list(next(iter(systems.values())))
     return "\n".join(

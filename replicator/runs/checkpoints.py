@@ -33,26 +33,15 @@ class Checkpoints:
         """Return the path of a step's file, which need not exist."""
         return self.folder / f"step_{step:08d}.npz"
 
-    def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> Path:
-        """Write a checkpoint to disk, then delete files beyond the newest `keep` and the best.
+    def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> None:
+        """Write the arrays of a step, then delete files beyond the newest `keep` and the best.
 
-        Args:
-          step: number in the file's name.
-          arrays: by name.
-          keep_all: delete nothing.
-
-        Returns:
-          The path of the new file.
-
-        Raises:
-          UserError: the file cannot be written; existing files are unchanged.
+        A file that cannot be written raises UserError and leaves existing ones unchanged.
         """
-        path = self.path(step)
         make_folder(self.folder)
-        write_npz(path, arrays)
+        write_npz(self.path(step), arrays)
         if not keep_all:
             self._prune()
-        return path
 
     def mark_scored(self, step: int, score: float) -> bool:
         """Record the score of a step, lower being better, and return whether it is the best so far.
@@ -63,7 +52,7 @@ class Checkpoints:
         better = math.isfinite(score) and (best is None or score < best["score"])
         if better:
             best = {"step": step, "score": score}
-        write_text(self.folder / "best.json", json.dumps({**(best or {}), "scored": step}) + "\n")
+        self._write_scores({**(best or {}), "scored": step})
         return better
 
     def best_step(self) -> int | None:
@@ -87,8 +76,7 @@ class Checkpoints:
     def newest(self) -> tuple[Arrays | None, list[Path]]:
         """Return the newest readable arrays, None if there are none, and the damaged newer files.
 
-        Raises:
-          UserError: there are files and all of them are damaged.
+        If there are files and all of them are damaged, raise UserError.
         """
         damaged: list[Path] = []
         for step in reversed(self.steps()):
@@ -138,6 +126,9 @@ class Checkpoints:
         if not {"step", "score"} <= scores.keys() or not self.path(scores["step"]).exists():
             return None
         return {"step": scores["step"], "score": scores["score"]}
+
+    def _write_scores(self, scores: dict) -> None:
+        write_text(self.folder / "best.json", json.dumps(scores) + "\n")
 
     def _scores(self) -> dict:
         try:

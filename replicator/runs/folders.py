@@ -13,11 +13,7 @@ TEXTS = ("", ".md", ".tsv")  # endings of files that accompany the data
 
 
 def make_folder(folder: Path) -> Path:
-    """Create a folder and its parents if missing, and return its path.
-
-    Raises:
-      UserError: it cannot be created.
-    """
+    """Return the folder, created with its parents if missing; raise UserError if it cannot be."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -76,9 +72,7 @@ def endings(names: Iterable[str]) -> str:
 def unread(names: Iterable[str], known: Iterable[str]) -> list[str]:
     """Return a note that counts the files with unknown endings, or an empty list if there are none.
 
-    Args:
-      names: of all files.
-      known: endings that are read, in lower case.
+    The `known` endings are in lower case.
     """
     others = [n for n in names if Path(n).suffix.lower() not in (*known, *TEXTS)]
     return [f"skipped, of an unknown kind: {endings(others)}"] if others else []

@@ -25,8 +25,7 @@ def spoke() -> None:
 def telling(line: Callable[[], str | None]) -> Iterator[None]:
     """Register the source of status lines for the duration of the block.
 
-    Args:
-      line: returns a status line, or None to print nothing.
+    It returns a status line, or None to print nothing.
     """
     with _lock:
         _telling.append(line)
@@ -49,10 +48,8 @@ def during(what: str) -> Iterator[None]:
 def heartbeat(what: str, seconds: float = SECONDS, stream: TextIO | None = None) -> Iterator[None]:
     """Print a status line during the block whenever nothing was printed for `seconds`.
 
-    Args:
-      what: name of the whole job, reported while no part of it has a source of its own.
-      seconds: silence before a status line.
-      stream: to print on; None: standard error at the time of printing.
+    It names `what`, the whole job, while no part of it has a source of its own; `stream` None is
+    standard error.
     """
     ended = threading.Event()
 

@@ -1,9 +1,10 @@
 """Training runs in memory: the interface of a run directory without files."""
 
-import math
 from collections.abc import Mapping
+from pathlib import Path
 
 from replicator.runs.atomic_files import Arrays
+from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.run_directory import NO_DEFAULTS, Keys
 
 
@@ -32,14 +33,14 @@ class InMemoryRun:
         return NoMetricsLog()
 
 
-class ScoresInMemory:
-    """`Checkpoints` that store only the scores, as the state is in the model's own variables."""
+class ScoresInMemory(Checkpoints):
+    """Checkpoints that store only the scores, as the state is in the model's own variables."""
 
     def __init__(self) -> None:
-        self._best: tuple[int, float] | None = None
-        self._scored: int | None = None
+        super().__init__(Path())
+        self._stored: dict = {}
 
-    def newest(self) -> tuple[Arrays | None, list]:
+    def newest(self) -> tuple[Arrays | None, list[Path]]:
         """Return no checkpoint and no damaged ones."""
         return None, []
 
@@ -48,26 +49,6 @@ class ScoresInMemory:
 
     def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> None:
         """Do nothing: the state is in memory."""
-
-    def mark_scored(self, step: int, score: float) -> bool:
-        """Record a step's score, lower being better, and return whether it is the best so far."""
-        self._scored = step
-        is_best = math.isfinite(score) and (self._best is None or score < self._best[1])
-        if is_best:
-            self._best = step, score
-        return is_best
-
-    def best_step(self) -> int | None:
-        """Return the step of the best score, or None before the first evaluation."""
-        return None if self._best is None else self._best[0]
-
-    def best_score(self) -> float | None:
-        """Return the best score, or None before the first evaluation."""
-        return None if self._best is None else self._best[1]
-
-    def scored_step(self) -> int | None:
-        """Return the step of the last evaluation."""
-        return self._scored
 
     def after_divergence(self) -> str:
         """Return a sentence on the state before a rejected update, with advice."""
@@ -80,6 +61,15 @@ class ScoresInMemory:
     def newest_kept(self) -> str:
         """Return a phrase on the state if the current one could not be saved."""
         return "the model has its last weights"
+
+    def _best(self) -> dict | None:
+        return self._stored if "step" in self._stored else None
+
+    def _write_scores(self, scores: dict) -> None:
+        self._stored = scores
+
+    def _scores(self) -> dict:
+        return self._stored
 
 
 class NoMetricsLog:

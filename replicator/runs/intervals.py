@@ -90,10 +90,7 @@ def share_of(found: np.ndarray) -> Measure:
 def format_interval(measured: Mapping[str, Any], scale: float = 1.0, digits: int = 3) -> str:
     """Return the interval of a stored measure and its count, as "0.1 to 0.3, n 12".
 
-    Args:
-      measured: a `Measure` as a dict; folders of version 0.2 store no n.
-      scale: multiplies the numbers; 100 for per cent.
-      digits: after the point.
+    `scale` multiplies the numbers. Folders of version 0.2 store no n.
     """
     low, high, n = measured["low"], measured["high"], measured.get("n")
     if n is not None and n < 1:
@@ -112,14 +109,7 @@ def format_interval(measured: Mapping[str, Any], scale: float = 1.0, digits: int
 def format_measure(
     measured: Mapping[str, Any], scale: float = 1.0, digits: int = 3, unit: str = ""
 ) -> str:
-    """Return a stored measure as "0.2 (95%: 0.1 to 0.3, n 12)".
-
-    Args:
-      measured: a `Measure` as a dict.
-      scale: multiplies the numbers; 100 for per cent.
-      digits: after the point.
-      unit: written after the mean.
-    """
+    """Return a stored measure, times `scale`, as "0.2 (95%: 0.1 to 0.3, n 12)"."""
     before = "" if measured["low"] is None else "95%: "
     mean = f"{scale * measured['mean']:.{digits}f}{unit}"
     return f"{mean} ({before}{format_interval(measured, scale, digits)})"

@@ -101,13 +101,10 @@ def _drop_after(path: Path, last_step: int) -> None:
         return
     with _naming(path):
         text = path.read_text(errors="replace")
-    kept = []
-    for line in text.splitlines():
-        record = _record(line)
-        if record is not None and record["step"] <= last_step:
-            kept.append(line + "\n")
-    if "".join(kept) != text:
-        write_text(path, "".join(kept))
+    records = ((line, _record(line)) for line in text.splitlines())
+    kept = "".join(f"{line}\n" for line, r in records if r is not None and r["step"] <= last_step)
+    if kept != text:
+        write_text(path, kept)
 
 
 @contextlib.contextmanager

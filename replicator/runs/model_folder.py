@@ -19,14 +19,9 @@ from replicator.runs.run_directory import RunDirectory
 def save(
     network: tf.Module, spec: dict, stored: dict, folder: Path, dtype: DTypeLike = np.float32
 ) -> None:
-    """Write a model folder: model.json and weights.npz.
+    """Write a model folder: model.json, with `spec` and the run's config.json, and weights.npz.
 
-    Args:
-      network: whose trainable variables are written.
-      spec: the content of model.json, without the configuration.
-      stored: the run's config.json.
-      folder: created if missing.
-      dtype: of the stored weights; `assign_weights` converts them to the network's.
+    `assign_weights` converts weights stored in another `dtype` to the network's.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,9 +39,6 @@ def best_or_newest(run: RunDirectory) -> Arrays:
 
     Standard error names each damaged checkpoint that is skipped, and a newer one that was never
     evaluated.
-
-    Raises:
-      UserError: the run has no readable checkpoint.
     """
     checkpoints = run.checkpoints()
     best, damaged = checkpoints.best_step(), []
@@ -79,11 +71,7 @@ def averages(arrays: Arrays) -> Arrays:
 
 
 def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """Return the content of a folder's model.json, with the key `config`, and its weights.
-
-    Raises:
-      UserError: one of the files is missing or damaged.
-    """
+    """Return the model.json of a folder, and its weights; raise UserError if one is damaged."""
     file = path / SPEC_FILE
     try:
         spec = json.loads(file.read_text())
@@ -114,11 +102,7 @@ def stored_model(
 
 
 def stored_weights(path: Path) -> Arrays:
-    """Return the weights of a model folder, or the averages of a run's best checkpoint, by name.
-
-    Raises:
-      UserError: the path is neither.
-    """
+    """Return the weights of a model folder, or the averages of a run's best checkpoint, by name."""
     if (path / SPEC_FILE).exists():
         return read_npz(path / WEIGHTS_FILE)
     return averages(best_or_newest(RunDirectory.open(path)))
@@ -127,8 +111,7 @@ def stored_weights(path: Path) -> Arrays:
 def assign_weights(network: tf.Module, weights: Arrays, path: Path) -> None:
     """Assign a network's variables by name.
 
-    Raises:
-      UserError: a variable has no weights of its shape; the message names `path`.
+    A variable without weights of its shape raises UserError; the message names `path`.
     """
     for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
         if name not in weights or weights[name].shape != tuple(variable.shape):

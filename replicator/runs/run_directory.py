@@ -61,13 +61,7 @@ class RunDirectory:
     def locked(cls, path: Path, is_chief: bool = True) -> "RunDirectory":
         """Return the directory, created if missing and locked for this process until `unlock`.
 
-        Args:
-          path: of the directory.
-          is_chief: False for a process whose run has its chief in another one: it neither creates,
-            locks nor writes the directory.
-
-        Raises:
-          UserError: the directory is in use or cannot be written.
+        A process whose run has its chief in another one neither creates, locks nor writes it.
         """
         run = cls(path)
         run._is_chief = is_chief
@@ -84,11 +78,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
-        """Return an existing run directory, for reading.
-
-        Raises:
-          UserError: there is none, or its config.json cannot be read.
-        """
+        """Return an existing run directory, for reading; raise UserError if there is none."""
         run = cls(path)
         if not run.path.is_dir():
             raise UserError(f"There is no run directory {path}.")
@@ -96,11 +86,7 @@ class RunDirectory:
         return run
 
     def config(self) -> dict:
-        """Return the content of config.json.
-
-        Raises:
-          UserError: the file is missing or is not a JSON object.
-        """
+        """Return the content of config.json; raise UserError if it is not a JSON object."""
         file = self.path / "config.json"
         try:
             stored = json.loads(file.read_text())
@@ -129,8 +115,7 @@ class RunDirectory:
     def lock(self) -> None:
         """Lock the run for this process; the operating system unlocks it when the process ends.
 
-        Raises:
-          UserError: another process holds the lock, or the lock file cannot be written.
+        If another process holds the lock, or the lock file cannot be written, raise UserError.
         """
         try:
             file = open(self.path / "lock", "a+")  # noqa: SIM115 (held open on purpose)
@@ -143,9 +128,7 @@ class RunDirectory:
         except OSError as error:
             with file:
                 raise UserError(_lock_error_text(self.path, file, error)) from error
-        with contextlib.suppress(
-            OSError
-        ):  # on a full disk the lock works without the process id in it
+        with contextlib.suppress(OSError):  # the disk is full: the lock works without the id in it
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -159,13 +142,10 @@ class RunDirectory:
             self._lock = None
 
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Raise UserError if config.json differs from some keys of the configuration.
+        """Raise UserError if config.json differs from the given keys of the configuration.
 
-        Args:
-          config: some keys of the configuration, as JSON values.
-          changeable: top-level keys that may differ.
-          defaults: default settings, see `stored_config.defaults`, for settings that a run of an
-            earlier version does not store.
+        The top-level keys in `changeable` may differ. `defaults` (see `stored_config.defaults`)
+        complete the settings of a run of an earlier version.
         """
         if (self.path / "config.json").exists():
             stored = completed(self.config(), dict(defaults))
@@ -178,16 +158,9 @@ class RunDirectory:
         """Write config.json; for a resumed run, check first that the configuration is the same.
 
         A run that is resumed on other data drops the score of its best checkpoint, which was
-        measured on the previous data.
-
-        Args:
-          config: the configuration, as JSON values. "data_folder" is the location of the data, and
-            "dev_digest" identifies the data that the run is evaluated on.
-          changeable: top-level keys that may differ when resuming; the new values are written.
-          defaults: as for `check`; these are written too.
-
-        Raises:
-          UserError: the run has another configuration, or cannot be written.
+        measured on the previous data: "data_folder" is the location of the data, and "dev_digest"
+        identifies the data that the run is evaluated on. See `check` for `changeable` and
+        `defaults`; the new values are written.
         """
         self.identity = {k: v for k, v in config.items() if k not in changeable}
         if not self._is_chief:
@@ -222,14 +195,11 @@ class RunDirectory:
             for difference in differences(stored.get(key), given.get(key), key)
         ]
         if different:
-            more = (
-                f"; and {len(different) - SHOWN_DIFFERENCES} more"
-                if len(different) > SHOWN_DIFFERENCES
-                else ""
-            )
+            left_out = len(different) - SHOWN_DIFFERENCES
+            shown = different[:SHOWN_DIFFERENCES] + [f"and {left_out} more"] * (left_out > 0)
             raise UserError(
-                f"{self.path} holds a run of another configuration: "
-                f"{'; '.join(different[:SHOWN_DIFFERENCES])}{more}. Choose another --workdir."
+                f"{self.path} holds a run of another configuration: {'; '.join(shown)}. Choose "
+                "another --workdir."
             )
 
 

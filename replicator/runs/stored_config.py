@@ -79,10 +79,7 @@ def stored_config(kind, stored: dict):
     """Return a dataclass `kind`, with nested dataclasses, from the content of a config.json.
 
     A missing setting, in a file of an earlier version, takes its default; a section with a factory
-    must be present.
-
-    Raises:
-      UserError: a required setting is missing, or a value is invalid.
+    must be present. A configuration that does not fit raises UserError.
     """
     fields = dataclasses.fields(kind)
     try:
@@ -101,17 +98,10 @@ def checked_config(
     needed: set[str],
     read: Callable[[dict], Config],
 ) -> Config:
-    """Check the config.json of a run or model, and return what `read` makes of it.
+    """Return what `read` makes of the config.json of a run or model.
 
-    Args:
-      stored: content of config.json.
-      path: of the run directory or model folder.
-      kinds: accepted kinds of models.
-      needed: required keys.
-      read: returns a configuration.
-
-    Raises:
-      UserError: another kind, a missing key, or an error of `read`; the message names the path.
+    Another kind than `kinds`, a missing key or a UserError of `read` raises UserError, which names
+    the path.
     """
     if not isinstance(stored, dict):
         raise UserError(f"The configuration in {path} must be a JSON object.")
@@ -129,9 +119,7 @@ def checked_config(
 def dataclass_from(kind, values: dict):
     """Return a dataclass of JSON values, with lists as tuples.
 
-    Raises:
-      TypeError: a setting is unknown or missing.
-      ValueError: a value is invalid.
+    An unknown or missing setting raises TypeError, an invalid value ValueError.
     """
     kinds = {field.name: field.type for field in dataclasses.fields(kind)}
     return kind(**{name: _from_json(kinds.get(name), value) for name, value in values.items()})
@@ -144,15 +132,7 @@ def _from_json(kind, value):
 
 
 def changed_flags(preset, given) -> str:
-    """Return `--section.field value` for every setting that differs from a preset's.
-
-    Args:
-      preset: a dataclass, with nested dataclasses.
-      given: another one of the same kind.
-
-    Returns:
-      "" if they are equal, else the flags, each preceded by a space.
-    """
+    """Return ` --section.field value` for every setting that differs from a preset's."""
     return "".join(f" --{name} {value}" for name, value in _changes(preset, given, ""))
 
 

@@ -18,24 +18,17 @@ def in_threads(
     unit: str,
     workers: int | None = None,
 ) -> list[Result]:
-    """Return [function(item) for item in items], computed in threads.
+    """Return [function(item) for item in items], computed in threads, with progress.
 
-    The first error is raised, and items that no thread has started by then are skipped.
-
-    Args:
-      function: called once per item.
-      items: its arguments.
-      what: title of the progress.
-      unit: singular name of an item.
-      workers: number of threads; None: one per core.
+    The first error is raised, and items that no thread has started by then are skipped. `workers`
+    None means one per core; `unit` is the singular name of an item.
     """
     pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
     try:
-        futures = [pool.submit(function, item) for item in items]
         results = []
         with Progress(len(items), what, unit) as progress:
-            for future in futures:
-                results.append(future.result())
+            for result in pool.map(function, items):
+                results.append(result)
                 progress.advance()
         return results
     finally:

@@ -132,7 +132,7 @@ class AsynchronousStep:
         self._steps_per_call = steps_per_call
         self._function = tf.function(self._step, autograph=False)
         self._finished: queue.Queue = queue.Queue()
-        self._health = _ClusterHealth(replicator.task)
+        self._answers = _Answers(replicator.task)
         self._failure: UserError | None = None
         self._structure: Any = None
         self._last_outputs: list | None = None
@@ -142,12 +142,8 @@ class AsynchronousStep:
         """Return the outputs of an update that has finished.
 
         If its worker was killed between the update and the return of its outputs, they are those of
-        the previous update.
-
-        Args:
-          iterator: over `batches` or `dataset`.
-          max_pending: updates that may be pending, including the returned one; None: one per
-            worker. No more are scheduled, so that a run can end at its last step.
+        the previous update. With `max_pending` no more than so many updates are scheduled,
+        including the returned one, so that a run can end at its last step; None: one per worker.
 
         Raises:
           tf.errors.OutOfRangeError: there is no batch left and no update pending.
@@ -203,13 +199,13 @@ class AsynchronousStep:
         )
 
     def _wait_for_update(self):
-        self._health.begin()
+        self._answers.begin()
         while True:
             try:
                 outputs, error = self._finished.get(timeout=_POLL_SECONDS)
                 break
             except queue.Empty:
-                self._health.check()
+                self._answers.check()
         self.num_pending -= 1
         try:
             with self._replicator.explaining_server_errors():
@@ -238,8 +234,8 @@ class AsynchronousStep:
         return [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
 
 
-class _ClusterHealth:
-    """Checks, during the wait for an update, that the processes of a cluster answer."""
+class _Answers:
+    """The times at which the servers and workers of a cluster last answered."""
 
     def __init__(self, task: Task):
         self._servers, self._workers = task.cluster["ps"], task.cluster["worker"]
@@ -247,26 +243,26 @@ class _ClusterHealth:
 
     def begin(self) -> None:
         """Start a wait; silence is measured from now."""
-        self._last_answers = dict.fromkeys([*self._servers, *self._workers], time.monotonic())
+        self._last = dict.fromkeys([*self._servers, *self._workers], time.monotonic())
 
     def check(self) -> None:
         """Raise UserError for a server that has ended or a process that is silent for too long."""
         for index, address in enumerate(self._servers):
             if not accepts_connections(address):
                 raise UserError(_server_gone(index, address))
-            if self._silent_seconds(address) > SERVER_SILENCE_SECONDS:
+            if self.silent_seconds(address) > SERVER_SILENCE_SECONDS:
                 raise UserError(_server_silent(index, address, SERVER_SILENCE_SECONDS))
         for index, address in enumerate(self._workers):
-            if self._silent_seconds(address) > WORKER_SILENCE_SECONDS:
+            if self.silent_seconds(address) > WORKER_SILENCE_SECONDS:
                 raise UserError(
                     f"Worker {index} ({address}) has not answered for {WORKER_SILENCE_SECONDS:.0f} "
                     "seconds, and no update has finished."
                 )
 
-    def _silent_seconds(self, address: str) -> float:
+    def silent_seconds(self, address: str) -> float:
         if responds(address):
-            self._last_answers[address] = time.monotonic()
-        return time.monotonic() - self._last_answers[address]
+            self._last[address] = time.monotonic()
+        return time.monotonic() - self._last[address]
 
 
 def _end_if_stuck(task: Task) -> None:
@@ -275,8 +271,7 @@ def _end_if_stuck(task: Task) -> None:
     This happens in a read from a suspended server, and at exit, when Python joins threads of
     TensorFlow that wait for a process that has ended.
     """
-    last_answers = dict.fromkeys(task.cluster["ps"], time.monotonic())
-    exiting_since = None
+    answers, exiting_since = _Answers(task), None
     while True:
         time.sleep(STUCK_SECONDS / 10)
         if not threading.main_thread().is_alive():
@@ -284,11 +279,10 @@ def _end_if_stuck(task: Task) -> None:
             is_late = time.monotonic() - exiting_since > EXIT_SECONDS
             if is_late and not _all_answer(task):
                 os._exit(2)
-        for index, address in enumerate(last_answers):
+        for index, address in enumerate(task.cluster["ps"]):
             # Reading from a server that has ended fails at once.
-            if responds(address) or not accepts_connections(address):
-                last_answers[address] = time.monotonic()
-            elif time.monotonic() - last_answers[address] > STUCK_SECONDS:
+            is_silent = answers.silent_seconds(address) > STUCK_SECONDS
+            if is_silent and accepts_connections(address):
                 print(_server_silent(index, address, STUCK_SECONDS), file=sys.stderr, flush=True)
                 os._exit(2)
 

@@ -112,13 +112,10 @@ class Replicator(abc.ABC):
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
         """Return a function from an iterator over `dataset` or `batches` to the outputs of a step.
 
-        It runs `steps_per_call` steps and returns the outputs of the last. The step function is
-        traced as a graph, without autograph. Floating outputs are averaged over the replicas;
-        others are those of replica 0. At the end of the data it raises tf.errors.OutOfRangeError.
-
-        Args:
-          step_fn: from the batch of a replica to a nest of tensors (or None).
-          steps_per_call: number of steps per call.
+        It runs `steps_per_call` steps and returns the outputs of the last. The step function, from
+        the batch of a replica to a nest of tensors (or None), is traced as a graph, without
+        autograph. Floating outputs are averaged over the replicas; others are those of replica 0.
+        At the end of the data it raises tf.errors.OutOfRangeError.
         """
 
     def compile_training(
@@ -164,11 +161,7 @@ class Replicator(abc.ABC):
 
     @contextlib.contextmanager
     def logical_device(self, index: int) -> Iterator[None]:
-        """Place ops and variables of the block, in a step or the scope, on a replica's device.
-
-        Raises:
-          ValueError: the replicas have fewer devices.
-        """
+        """Place ops and variables of the block, in a step or the scope, on a replica's device."""
         if not 0 <= index < self.num_logical_devices:
             raise ValueError(
                 f"`index` must be in [0, {self.num_logical_devices}), got {index}: a replica has "

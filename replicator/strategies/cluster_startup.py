@@ -1,20 +1,22 @@
-"""Waiting for all tasks of a cluster to start, before TensorFlow connects.
+"""Waiting for all tasks of a cluster to start, and signals while TensorFlow connects.
 
 TensorFlow's own wait for a missing task has no useful time limit and cannot be interrupted.
 """
 
 import contextlib
+import ctypes
+import functools
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from replicator.launch.tf_config import Task
 from replicator.runs.errors import UserError
 from replicator.runs.heartbeat import spoke, telling
-from replicator.strategies.default_sigterm import default_sigterm
 
 _CONNECT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.2
@@ -25,9 +27,7 @@ def wait_for_all(task: Task, join_seconds: float) -> None:
     """Wait until every other task has accepted a connection at its address.
 
     Until then this process listens at its own address, where TensorFlow's server will listen next.
-
-    Raises:
-      UserError: the port of this task is in use, or another task has not started in `join_seconds`.
+    If that port is in use, or another task has not started in `join_seconds`, raise UserError.
     """
     own = task.cluster[task.kind][task.index]
     missing = {
@@ -104,11 +104,7 @@ def _listener(address: str) -> socket.socket:
 
 
 def connected(address: str, seconds: float) -> socket.socket:
-    """Return a connection to HOST:PORT.
-
-    Raises:
-      OSError: none is accepted within so many seconds.
-    """
+    """Return a connection to HOST:PORT; raise OSError if none is accepted in so many seconds."""
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=seconds)
 
@@ -120,3 +116,48 @@ def refusal(address: str, seconds: float = _CONNECT_SECONDS) -> Exception | None
     except (OSError, OverflowError, ValueError) as error:
         return error
     return None
+
+
+PAUSE_MICROSECONDS = 20_000
+
+
+@contextlib.contextmanager
+def default_sigterm() -> Iterator[None]:
+    """Return a context in which SIGTERM ends the process, even if other code installs a handler.
+
+    A native thread, which does not need the GIL, restores the default action fifty times a
+    second. The caller installs the handler that is to act afterwards.
+    """
+    loop, libc = _loop(), ctypes.CDLL(None)
+    ended, thread = ctypes.c_int32(0), ctypes.c_ulong()
+    start = ctypes.c_void_p(loop.address)
+    if libc.pthread_create(ctypes.byref(thread), None, start, ctypes.byref(ended)):
+        yield  # no thread could be created
+        return
+    try:
+        yield
+    finally:
+        ended.value = 1
+        libc.pthread_join(thread, None)
+
+
+@functools.cache
+def _loop() -> Any:
+    """Return the compiled body of the thread, which ends once the int32 at its argument is set."""
+    import numba
+    import numpy as np
+
+    libc = ctypes.CDLL(None)
+    act, pause, number = libc.signal, libc.usleep, int(signal.SIGTERM)
+    act.argtypes, act.restype = (ctypes.c_int, ctypes.c_size_t), ctypes.c_size_t
+    pause.argtypes, pause.restype = (ctypes.c_uint,), ctypes.c_int
+
+    @numba.cfunc("voidptr(voidptr)")
+    def loop(argument):
+        ended = numba.carray(argument, 1, np.int32)
+        while ended[0] == 0:
+            act(number, 0)  # SIG_DFL
+            pause(PAUSE_MICROSECONDS)
+        return argument
+
+    return loop

@@ -1,4 +1,4 @@
-"""Coordination of the processes of one run: barriers, the initial state, a common stop.
+"""Coordination of the processes of one run: lost peers, barriers, initial state, a common stop.
 
 One process, the chief, reads and writes checkpoints and reports; the others follow it.
 """
@@ -7,16 +7,74 @@ import contextlib
 import hashlib
 import itertools
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 from tensorflow.python.eager import context as tf_context  # barriers have no public name
 
-from replicator.runs.errors import UserError
+from replicator.runs.errors import FAILURE, UserError
 from replicator.runs.heartbeat import during
 from replicator.strategies.base import Replicator
-from replicator.strategies.peer_errors import PEER_ERRORS, explaining_peer_errors, runs_in_lockstep
+
+PEER_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.InternalError,
+    tf.errors.FailedPreconditionError,
+)
+# These may also come from a local device, unless their message is about communication.
+_AMBIGUOUS = (tf.errors.InternalError, tf.errors.FailedPreconditionError)
+_COMMUNICATION = re.compile(
+    r"aborted by|collective|incarnation|RecvBuf|rendezvous|connect|socket|heartbeat|coordination",
+    re.IGNORECASE,
+)
+
+
+class PeerLostError(UserError):
+    """An error of another process that has ended, or did not answer in time."""
+
+    exit_status = FAILURE
+
+
+def runs_in_lockstep(replicator: Replicator) -> bool:
+    """Return whether several processes run every step together."""
+    return replicator.num_workers > 1 and not replicator.is_async
+
+
+@contextlib.contextmanager
+def explaining_peer_errors(replicator: Replicator) -> Iterator[None]:
+    """Raise TensorFlow's errors about a lost peer as PeerLostError."""
+    try:
+        yield
+    except PEER_ERRORS as error:
+        if not runs_in_lockstep(replicator) or not is_about_peers(error):
+            raise
+        slow = isinstance(error, tf.errors.DeadlineExceededError)
+        longer = "; --strategy multi_worker:SECONDS sets the time limit" if slow else ""
+        raise PeerLostError(
+            f"Another process of this run is gone or does not answer ({_reason(error)}){longer}."
+        ) from error
+
+
+def is_about_peers(error: tf.errors.OpError) -> bool:
+    """Return whether one of PEER_ERRORS is about another process and not about a local device."""
+    return not isinstance(error, _AMBIGUOUS) or bool(_COMMUNICATION.search(str(error.message)))
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """Return the start of TensorFlow's message without the location in the graph."""
+    kind = type(error).__name__.removesuffix("Error")
+    text = str(error.message)
+    cause = re.search(r"aborted by: (.*)", text)
+    if cause is None and text.startswith("Graph execution error"):
+        return kind
+    line = " ".join((cause.group(1) if cause else text).split("\n")[0].split())
+    return f"{kind}: {line.split('. ')[0][:160].rstrip(' :')}"
+
 
 BARRIER_SECONDS = 24 * 3600.0  # limit of a barrier while every peer is alive
 PEER_CHECK_SECONDS, PEER_ANSWER_SECONDS, PEER_ATTEMPTS = 3.0, 5.0, 2
@@ -27,11 +85,9 @@ _barrier_numbers = itertools.count()
 def barrier(replicator: Replicator) -> None:
     """Wait until every process of the run has called this, for any length of time.
 
-    A collective fails after its time limit; a barrier fails only if a peer has ended or hangs, so
-    that the chief may evaluate or save for as long as it takes.
-
-    Raises:
-      PeerLostError: within about 20 seconds after a peer has ended or hung.
+    A collective fails after its time limit; a barrier raises PeerLostError, within about 20
+    seconds, only if a peer has ended or hangs, so that the chief may evaluate or save for as long
+    as it takes.
     """
     if not runs_in_lockstep(replicator):
         return
@@ -79,14 +135,8 @@ def broadcast_initial_state(
 ) -> None:
     """Set the variables of every process to their values in the chief.
 
-    Args:
-      replicator: of the run.
-      variables: created in the scope of `replicator`.
-      identity: JSON values that must be equal in every process, such as the configuration.
-
-    Raises:
-      UserError: the identities differ.
-      PeerLostError: a process has ended.
+    `identity` holds JSON values that must be equal in every process, such as the configuration; if
+    they differ, raise UserError, and PeerLostError if a process has ended.
     """
     barrier(replicator)
     if not runs_in_lockstep(replicator):
@@ -113,18 +163,12 @@ def broadcast_initial_state(
 class SharedStopRequest:
     """A request of any process to stop, after which all stop after the same step.
 
-    The request is a float variable of each process. Its mean over replicas is computed with the
-    metrics of the next step, in the same collective, so that it needs no message of its own.
+    The request is a float variable of each process, in `metric_variables` (empty if one process
+    runs alone). Its mean over replicas is computed with the metrics of the next step, in the same
+    collective, so that it needs no message of its own.
 
     A reason may also request something that all processes do before they continue, such as waiting
-    while the chief saves.
-
-    Attributes:
-      metric_variables: to be averaged with the metrics; empty if one process runs alone.
-
-    Args:
-      reasons: the possible requests, least urgent first; the last of several is taken.
-      replicator: of the run.
+    while the chief saves. Of several of the `reasons`, least urgent first, the last one is taken.
     """
 
     def __init__(self, reasons: Sequence[str], replicator: Replicator):

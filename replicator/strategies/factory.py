@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
+from replicator.collectives import encoding
 from replicator.launch.tf_config import read_tf_config
-from replicator.runs.errors import UserError
+from replicator.runs.errors import UserError, first_line
 from replicator.strategies.asynchronous import ParameterServerReplicator
 from replicator.strategies.base import Replicator
+from replicator.strategies.cluster_startup import refusal
 from replicator.strategies.mesh import ShardedReplicator
-from replicator.strategies.synchronous import local, single
-from replicator.strategies.tpu_cores import tpu
+from replicator.strategies.synchronous import SynchronousReplicator, local, single
 from replicator.strategies.workers import multi_worker
 
 WORDS = (
@@ -62,9 +63,9 @@ def from_environment(strategy: str = "auto") -> Replicator:
     if word in _WITHOUT_ARGUMENT and not argument:
         return _WITHOUT_ARGUMENT[word]()
     if word == "local":
-        return local(_count(argument, strategy) if argument else None)
+        return local(_number(argument, strategy, "local:N") if argument else None)
     if word == "multi_worker":
-        return multi_worker(_seconds(argument, strategy))
+        return multi_worker(_number(argument, strategy, "multi_worker:SECONDS"))
     if word == "sharded":
         return sharded(_mesh(argument, strategy), {})
     if word == "tpu":
@@ -86,16 +87,10 @@ def _fitting() -> str:
     return "local" if len(tf.config.list_physical_devices("GPU")) > 1 else "single"
 
 
-def _count(argument: str, strategy: str) -> int:
+def _number(argument: str, strategy: str, form: str) -> int:
     if not argument.isdecimal() or int(argument) < 1:
-        raise UserError(f"`--strategy local:N` requires a number of devices, got {strategy!r}.")
+        raise UserError(f"`--strategy {form}` requires a positive number, got {strategy!r}.")
     return int(argument)
-
-
-def _seconds(argument: str, strategy: str) -> float:
-    if not argument.isdecimal() or int(argument) < 1:
-        raise UserError(f"`--strategy multi_worker:SECONDS` requires a number, got {strategy!r}.")
-    return float(argument)
 
 
 def _mesh(argument: str, strategy: str) -> dict[str, int]:
@@ -105,3 +100,45 @@ def _mesh(argument: str, strategy: str) -> dict[str, int]:
             f"`--strategy sharded:2x2` requires two sizes, batch x model, got {strategy!r}."
         )
     return {"batch": int(sizes[0]), "model": int(sizes[1])}
+
+
+class TpuReplicator(SynchronousReplicator):
+    """Replicas of a TPUStrategy, whose sum over replicas does not support 64-bit integers."""
+
+    def _sum(self, tensors: list) -> list:
+        narrow = [encoding.to_limbs(t) if t.dtype == tf.int64 else t for t in tensors]
+        sums = super()._sum(narrow)
+        return [
+            encoding.from_limbs(s) if t.dtype == tf.int64 else s
+            for s, t in zip(sums, tensors, strict=True)
+        ]
+
+
+def tpu(address: str = "") -> SynchronousReplicator:
+    """Return a replicator of synchronous replicas on the cores of a TPU.
+
+    Args:
+      address: name or `grpc://HOST:PORT`; empty: the one named by the environment; `local`: the one
+        of this machine.
+
+    Raises:
+      UserError: there is none.
+    """
+    name = f"`{address}`" if address else "the environment's address"
+    _check_reachable(address)
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
+        if address not in ("", "local"):
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        strategy = tf.distribute.TPUStrategy(resolver)
+    except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
+        raise UserError(f"There is no TPU at {name}: {first_line(str(error))}") from None
+    return TpuReplicator("tpu", strategy)
+
+
+def _check_reachable(address: str) -> None:
+    """Raise UserError if nothing listens at HOST:PORT; TensorFlow would wait for minutes."""
+    target = address.removeprefix("grpc://")
+    if ":" in target and (error := refusal(target)):
+        raise UserError(f"There is no TPU at `{address}`: {error}.")

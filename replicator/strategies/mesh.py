@@ -18,8 +18,15 @@ from tensorflow.experimental import dtensor
 from replicator.collectives.collective_order import CollectiveRecord
 from replicator.runs.errors import UserError
 from replicator.strategies.base import Call, Replicator, StepFn, check_steps_per_call
-from replicator.strategies.layouts import BATCH, LayoutRules, Layouts, check_mesh
-from replicator.strategies.sharded_variables import ReadMode, ShardedVariable, ShardedVariableStore
+from replicator.strategies.sharded_variables import (
+    BATCH,
+    LayoutRules,
+    Layouts,
+    ReadMode,
+    ShardedVariable,
+    ShardedVariableStore,
+    check_mesh,
+)
 from replicator.strategies.synchronous import local, local_devices
 
 
@@ -70,20 +77,14 @@ class ShardedReplicator(Replicator):
     ) -> Call:
         """Return a step that gathers the weights, computes on each device and updates the shards.
 
-        Args:
-          gradients_fn: as for Replicator; of each device's rows, with primitives over the devices.
-          update_fn: elementwise operations and sums; DTensor runs it on the shards.
-          variables: set by a step. `gradients_fn` may read the trainable and the scalar ones.
-          reads: other variables that `gradients_fn` reads.
+        See Replicator. `gradients_fn` gets each device's rows, with primitives over the devices,
+        and may read the trainable and scalar ones of `variables`, and `reads`. `update_fn` consists
+        of elementwise operations and sums, which DTensor runs on the shards.
         """
         return _CompiledTraining(self, gradients_fn, update_fn, variables, reads)
 
     def wrap_optimizer(self, optimizer):
-        """Return a wrapped optimiser, see Replicator.
-
-        Raises:
-          UserError: the optimiser is one of `tf_keras.optimizers.legacy`.
-        """
+        """Return a wrapped optimiser, see Replicator; none of `tf_keras.optimizers.legacy`."""
         if hasattr(optimizer, "_resource_apply_dense"):
             raise UserError(
                 f"The strategy sharded cannot run `{type(optimizer).__name__}`: its fused "
@@ -144,7 +145,6 @@ class _CompiledStep:
         self._function = tf.function(self._step, autograph=False)
 
     def __call__(self, iterator):
-        """Run the steps, and return the outputs of the last."""
         self._replicator.store.rules.check_all_used()
         for _ in range(self._steps_per_call):
             batch = self._replicator.shard_for_mesh(_next(iterator))
@@ -166,7 +166,9 @@ class _CompiledTraining:
     ):
         self._replicator, self._gradients_fn, self._update_fn = replicator, gradients_fn, update_fn
         self._variables = list(variables)
-        self._read = _distinct([*filter(_is_read_locally, variables), *reads])
+        local = [v for v in variables if v.trainable or v.shape.rank == 0]
+        read = {v.ref(): v for v in (*local, *reads) if isinstance(v, ShardedVariable)}
+        self._read = list(read.values())
         self._gather = tf.function(self._gathered_values, autograph=False)
         self._compute = tf.function(self._local_results, autograph=False)
         self._update = tf.function(self._updated, autograph=False)
@@ -174,7 +176,6 @@ class _CompiledTraining:
             variable.make_copies(range(replicator.num_devices))
 
     def __call__(self, iterator):
-        """Run a step, and return its outputs."""
         replicator, store = self._replicator, self._replicator.store
         store.rules.check_all_used()
         batch = replicator.shard_for_devices(_next(iterator))
@@ -250,14 +251,6 @@ def _replicated(rules: LayoutRules, values):
         return dtensor.relayout(value, rules.replicated(value.shape.rank))
 
     return tf.nest.map_structure(gathered_variables, values)
-
-
-def _is_read_locally(variable: ShardedVariable) -> bool:
-    return variable.trainable or variable.shape.rank == 0
-
-
-def _distinct(variables) -> list[ShardedVariable]:
-    return list({v.ref(): v for v in variables if isinstance(v, ShardedVariable)}.values())
 
 
 def _next(iterator):

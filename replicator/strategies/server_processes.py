@@ -70,11 +70,7 @@ def wait_until(
 ) -> bool:
     """Wait for a condition, and return whether it was met in time.
 
-    Args:
-      condition: to be met.
-      seconds: time limit.
-      say: called whenever the condition is not met.
-      lasting_seconds: time for which the condition must stay met.
+    It must stay met for `lasting_seconds`; `say` is called whenever it is not.
     """
     start, since = time.monotonic(), None
     while time.monotonic() - start < seconds:
@@ -91,8 +87,7 @@ def wait_until(
 def available_workers(task: Task) -> list[int]:
     """Return the indices of workers that have started: all, or after START_SECONDS some.
 
-    Raises:
-      UserError: a parameter server, or every worker, has not started in START_SECONDS.
+    If a parameter server, or every worker, has not started by then, raise UserError.
     """
     servers, workers = task.cluster["ps"], task.cluster["worker"]
     with reporting_wait(task) as say:

@@ -18,7 +18,7 @@ from replicator.strategies.base import (
     check_steps_per_call,
     whole,
 )
-from replicator.strategies.peer_errors import explaining_peer_errors
+from replicator.strategies.coordination import explaining_peer_errors
 from replicator.strategies.replica_rows import check_divisible, replica_batches, uneven_rows_error
 from replicator.strategies.wrapped_optimizer import variables_in_step_error
 
@@ -119,12 +119,7 @@ class SynchronousReplicator(Replicator):
 class _CompiledStep:
     """Several steps of a step function as one tf.function.
 
-    Args:
-      replicator: that runs it.
-      step_fn: from the batch of a replica to its outputs.
-      steps_per_call: number of steps per call.
-      outputs_are_equal: whether all replicas have the same outputs, so that no collective is needed
-        to combine them.
+    If `outputs_are_equal` on all replicas, no collective is needed to combine them.
     """
 
     def __init__(
@@ -142,11 +137,7 @@ class _CompiledStep:
         self._is_compared = False
 
     def __call__(self, iterator):
-        """Run the steps, and return the outputs of the last.
-
-        Raises:
-          PeerLostError: another process has ended.
-        """
+        """Return the last step's outputs; raise PeerLostError if another process has ended."""
         if not self._is_compared:
             self._records.clear()
             self._trace(iterator)
@@ -157,11 +148,8 @@ class _CompiledStep:
                 return self._function(iterator)
         # An error in the input of one replica ends the input of the others: either may be raised.
         except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
-            raise (
-                uneven_rows_error(error, self._replicator.num_replicas)
-                or shape_mismatch_error(error)
-                or error
-            ) from None
+            uneven = uneven_rows_error(error, self._replicator.num_replicas)
+            raise (uneven or shape_mismatch_error(error) or error) from None
 
     def _trace(self, iterator):
         try:
@@ -197,11 +185,8 @@ class _CompiledStep:
         return tf.nest.map_structure(self._first_replica, outputs)
 
     def _first_replica(self, value):
-        return (
-            None
-            if value is None
-            else self._replicator._strategy.experimental_local_results(value)[0]
-        )
+        local = self._replicator._strategy.experimental_local_results
+        return None if value is None else local(value)[0]
 
     def _replica_step(self, batch, record: CollectiveRecord, is_last: bool):
         context = tf.distribute.get_replica_context()
@@ -273,11 +258,7 @@ def local(
 
 
 def local_devices(count: int | None) -> list[str]:
-    """Return the names of `count` devices (None: all) of this machine: GPUs, else logical CPUs.
-
-    Raises:
-      UserError: there are fewer.
-    """
+    """Return the names of `count` devices (None: all) of this machine: GPUs, else logical CPUs."""
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     if kind == "CPU" and count and count > 1:
         _make_logical_cpus(count)

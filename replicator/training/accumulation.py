@@ -22,14 +22,11 @@ class GlobalBatchLoss(Protocol):
     def global_inputs(self, batch: Batch, replicator) -> Batch:
         """Return figures of the global batch, by name, which are added to the input of the loss.
 
-        This is called before the loss if the global batch is split among replicas or microbatches.
-        With its result, the mean of the losses over all microbatches must be the loss of the global
-        batch, and the mean of the gradients its gradient.
-
-        Args:
-          batch: one microbatch.
-          replicator: has `num_replicas` and `replica_id`, which count microbatches, and the
-            primitives `all_reduce` (the mean only) and `all_gather` over them.
+        This is called before the loss, with one microbatch, if the global batch is split among
+        replicas or microbatches. With its result, the mean of the losses over all microbatches must
+        be the loss of the global batch, and the mean of the gradients its gradient. The replicator
+        has `num_replicas` and `replica_id`, which count microbatches, and the primitives
+        `all_reduce` (the mean only) and `all_gather` over them.
         """
 
 
@@ -38,15 +35,9 @@ def split_microbatches(
 ) -> Batch:
     """Return a replica's batch as microbatches, with the global figures that the loss needs.
 
-    Args:
-      loss_fn: of one microbatch; a GlobalBatchLoss computes global figures.
-      batch: tensors [rows, ...].
-      num_microbatches: with more than one every tensor becomes [num_microbatches, rows /
-        num_microbatches, ...].
-      replicator: whose step is being traced; None if there is only one replica.
-
-    Raises:
-      ValueError: `num_microbatches` does not divide the rows.
+    With more than one microbatch every tensor [rows, ...] becomes [num_microbatches, rows /
+    num_microbatches, ...]; rows that they do not divide raise ValueError. `replicator` None is a
+    single replica.
     """
     replicator = _SingleReplica() if replicator is None else replicator
     microbatches = [batch] if num_microbatches == 1 else _split_rows(batch, num_microbatches)
@@ -65,12 +56,9 @@ def split_microbatches(
 
 
 def accumulate_gradients(gradients: Callable[[Batch], Any], batch: Batch, num_microbatches: int):
-    """Return the mean of `gradients` over microbatches, computed one after another.
+    """Return the mean of `gradients` over two or more microbatches, computed one after another.
 
-    Args:
-      gradients: from a microbatch to a nest of floating tensors.
-      batch: tensors [num_microbatches, rows, ...].
-      num_microbatches: 2 or more.
+    `gradients` maps a microbatch, tensors [rows, ...], to a nest of floating tensors.
     """
 
     def gradients_of(number):

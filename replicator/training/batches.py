@@ -24,13 +24,10 @@ def as_dataset(
     Args:
       make: returns the batch of a number. All have equal keys, dtypes and shapes except for the
         rows.
-      first: first batch number.
+      first: first batch number, at least 0.
       stop: end of the batch numbers.
       rows: of every batch, or None if they differ.
       then: a TensorFlow function of a batch; None: nothing.
-
-    Raises:
-      ValueError: a number below 0.
     """
     if first < 0:
         raise ValueError(f"`start_step` must be at least 0, got {first}.")

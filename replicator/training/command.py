@@ -39,12 +39,8 @@ class TrainingOptions:
 def parse_training(kind, words: Sequence[str], arguments: list[str], parse, preset: Preset) -> Any:
     """Return the options of a verb that trains, a `kind` of `TrainingOptions`.
 
-    Args:
-      kind: with data (or teacher) and config first.
-      words: the verb and the preset's name.
-      arguments: the rest of the command line.
-      parse: reads a dataclass from words.
-      preset: whose configuration the options change.
+    `kind` has data (or teacher) and config first; `words` are the verb and the preset's name,
+    `arguments` the rest of the command line.
     """
     default = kind(tyro.MISSING, preset.config, workdir=tyro.MISSING)
     return parse(kind, arguments, " ".join(["onepass", *words]), default, preset.about)
@@ -67,8 +63,7 @@ def run_training(
       export: called instead with `--portable`.
       score: a format of the best score, as in "best dev {:.3f} bits/sample".
       samples: output folder of the suggested next command.
-      adopt: copies the weights of a folder into a run directory and returns their step. None:
-        `replicator.portable.adopt`.
+      adopt: replaces `replicator.portable.adopt`.
     """
     from replicator import strategies
     from replicator.portable.adopt import adopt as adopt_checkpoint
@@ -88,13 +83,7 @@ def run_training(
 
 
 def check_outside(workdir: Path, data: Path | str, things: str) -> None:
-    """Raise UserError if a run would write into its own data.
-
-    Args:
-      workdir: the run directory.
-      data: the folder of data.
-      things: kind of data, "images" or "recordings".
-    """
+    """Raise UserError if a run would write into its own data: a folder of `things`."""
     if Path(workdir).resolve().is_relative_to(Path(data).resolve()):
         raise UserError(
             f"The run directory {workdir} must be outside the data folder {data}: its samples "

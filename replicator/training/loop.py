@@ -23,8 +23,12 @@ from replicator.runs.progress import Progress
 from replicator.runs.run_directory import RunDirectory
 from replicator.strategies import Replicator
 from replicator.strategies.base import ShardFn, whole
-from replicator.strategies.coordination import SharedStopRequest, barrier, broadcast_initial_state
-from replicator.strategies.peer_errors import PeerLostError
+from replicator.strategies.coordination import (
+    PeerLostError,
+    SharedStopRequest,
+    barrier,
+    broadcast_initial_state,
+)
 from replicator.training.accumulation import Batch
 from replicator.training.config import LoopConfig
 from replicator.training.outcome import DONE, FINISHED_BEFORE, OUT_OF_TIME, Outcome
@@ -77,13 +81,8 @@ class Trainer:
         """Restore the newest readable checkpoint, and return messages for the user.
 
         The messages are the notes of the run directory, and one for each newer checkpoint that is
-        damaged.
-
-        Args:
-          initialise: prepares the state if there is no checkpoint; called in the chief only.
-
-        Raises:
-          UserError: other processes of the run have ended, or have another configuration.
+        damaged. If there is none, `initialise` prepares the state in the chief. If other processes
+        of the run have ended, or have another configuration, UserError is raised.
         """
         self._start = time.monotonic()
         lines = self._restored() if self.replicator.is_chief else []
@@ -141,20 +140,11 @@ class Trainer:
             disk.
         """
         start = time.monotonic() if self._start is None else self._start
-        limit = 60 * self.config.max_minutes
-        with contextlib.ExitStack() as stack:
-            stop = stack.enter_context(StopRequest())
-            stream = None if self.replicator.is_chief else io.StringIO()
-            progress = stack.enter_context(
-                Progress(
-                    self.config.num_steps,
-                    "training",
-                    "step",
-                    self.step,
-                    stream=stream,
-                    until=start + limit if limit else None,
-                )
-            )
+        limit, total = 60 * self.config.max_minutes, self.config.num_steps
+        until = start + limit if limit else None
+        stream = None if self.replicator.is_chief else io.StringIO()
+        shown = Progress(total, "training", "step", self.step, stream=stream, until=until)
+        with StopRequest() as stop, shown as progress:
             reason = self._train_and_save(batches, evaluate, progress, stop, start)
         best = self.checkpoints.best_score(), self.checkpoints.best_step()
         return Outcome(self.step, reason, time.monotonic() - start, *best)
@@ -167,7 +157,6 @@ class Trainer:
             self._saved_step = self._num_updates
 
     def _join_updates(self) -> None:
-        """Wait for pending asynchronous updates."""
         if self.replicator.is_async:
             for metrics in self._step.join():
                 self._check(metrics)
@@ -188,7 +177,8 @@ class Trainer:
                 f"{self._saved_after_error()}"
             ) from error
         except (UserError, OSError) as error:
-            again = " Rerun the same commands to resume." if _is_peer_loss(error) else ""
+            lost = isinstance(error, PeerLostError)
+            again = " Rerun the same commands to resume." if lost else ""
             raise UserError(f"{_sentence(error)} {self._saved_after_error()}{again}") from error
         return reason
 
@@ -205,11 +195,8 @@ class Trainer:
         if self.step >= self.config.num_steps:
             return FINISHED_BEFORE
         config, rate, saved = self.config, _StepRate(), time.monotonic()
-        batches = iter(
-            whole(batches)
-            if is_single_device(self.replicator)
-            else self.replicator.batches(batches)
-        )
+        is_single = is_single_device(self.replicator)
+        batches = iter(whole(batches) if is_single else self.replicator.batches(batches))
         while True:
             self._stop_request.request(self._request(stop, start, saved))
             metrics = self._one_update(batches, rate)
@@ -254,15 +241,13 @@ class Trainer:
         return SAVE if is_due else None
 
     def _one_update(self, batches: Iterator[Batch], rate: "_StepRate") -> dict[str, float]:
-        """Run one more update and return its metrics."""
         with rate.running():
             if self.replicator.is_async:
                 # No update beyond the next evaluation is scheduled.
                 every = self.config.evaluate_every_steps
-                stop = min(
-                    self.config.num_steps, self._num_updates + every - self._num_updates % every
-                )
-                metrics = self._step(batches, max_pending=stop - self._num_updates)
+                left = self.config.num_steps - self._num_updates
+                left = min(left, every - self._num_updates % every)
+                metrics = self._step(batches, max_pending=left)
                 self._num_updates += 1
             else:
                 metrics = self._stop_request.take_from(self._step(batches))
@@ -354,10 +339,6 @@ class _StepRate:
         steps, seconds = self._steps, self._seconds
         self._steps, self._seconds = 0, 0.0
         return {"steps_per_second": steps / seconds} if seconds > 0 else {}
-
-
-def _is_peer_loss(error: Exception) -> bool:
-    return isinstance(error, PeerLostError)
 
 
 def _sentence(error: Exception) -> str:

@@ -38,14 +38,7 @@ def clip_by_global_norm(gradients, limit: float):
 def adam(config: OptimizerConfig, rate, step, weights, gradients, first, second):
     """Return the weights, first and second moments after one Adam update.
 
-    Args:
-      config: betas and epsilon.
-      rate: float32 [], the learning rate.
-      step: int32 [], number of updates before this one.
-      weights: list of tensors, one per variable.
-      gradients: of the weights.
-      first: first moments.
-      second: second moments.
+    All are lists with a tensor per variable; `step` counts the updates before this one.
     """
     count = tf.cast(step + 1, tf.float32)
     first = [

@@ -34,12 +34,9 @@ class Outcome:
         return 128 + signal.Signals[self.reason] if named else 0
 
     def summary(self, workdir: Path, score: str, following: str) -> str:
-        """Return a line with the end of training and a next command.
+        """Return a line with the end of training, the best score in the format `score`, and advice.
 
-        Args:
-          workdir: the run directory.
-          score: a format of the best score, such as "best dev {:.3f} bits/sample".
-          following: suggestion after all steps are done.
+        `following` is suggested after all steps are done.
         """
         best = "" if self.best_score is None else f", {score.format(self.best_score)}"
         if self.best_step not in (None, self.step):

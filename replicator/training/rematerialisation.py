@@ -27,10 +27,8 @@ def rematerialising(wanted: bool) -> Iterator[None]:
 def recomputed(layer: Callable, *inputs: Any):
     """Call a layer; within `rematerialising(True)` its intermediate results are not stored.
 
-    Args:
-      layer: a pure function to a nest of floating tensors. Except for variables, no gradient
-        reaches anything that it reads in addition to its inputs.
-      inputs: nests of floating tensors and None.
+    `layer` is a pure function to a nest of floating tensors. Except for variables, no gradient
+    reaches anything that it reads in addition to its inputs, nests of floating tensors and None.
     """
     if not _wanted.get():
         return layer(*inputs)

@@ -14,8 +14,7 @@ from replicator.strategies.coordination import broadcast_initial_state
 def assign_arrays(variables: Mapping[str, tf.Variable], arrays: Mapping[str, np.ndarray]) -> None:
     """Assign every variable the array of its name.
 
-    Raises:
-      UserError: an array is missing or has another shape or type; nothing is assigned.
+    If an array is missing or has another shape or type, raise UserError and assign nothing.
     """
     for name, variable in variables.items():
         shape, dtype = tuple(variable.shape), variable.dtype.as_numpy_dtype
@@ -39,13 +38,8 @@ def resume_variables(
     """Set the variables of every process from the newest checkpoint that the chief can read.
 
     Other processes need not share its disk. Without a checkpoint, all get the values of the chief's
-    variables.
-
-    Args:
-      replicator: in whose scope the variables were created.
-      checkpoints: of arrays by the names of `variables`.
-      variables: by name.
-      identity: JSON values that must be equal in every process, such as the configuration.
+    variables. `identity` holds JSON values that must be equal in every process, such as the
+    configuration.
 
     Raises:
       UserError: the checkpoint does not fit, or the identities differ.

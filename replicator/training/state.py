@@ -82,12 +82,7 @@ class TrainState(tf.Module):
         return values, {"loss": loss, **figures, **metrics}
 
     def gradients(self, loss_fn: LossFn, batch: Batch):
-        """Return the loss of a batch, [], its metrics, and a gradient for each weight.
-
-        Args:
-          loss_fn: of a microbatch.
-          batch: from `split_microbatches`, with as many microbatches as the optimiser accumulates.
-        """
+        """Return the loss, [], metrics and gradients of a batch from `split_microbatches`."""
         num_microbatches = self.optimizer.accumulate
         if num_microbatches == 1:
             return self._gradients(loss_fn, batch)
@@ -132,10 +127,7 @@ class TrainState(tf.Module):
     ) -> list[tf.Tensor]:
         """Return the values, or the current ones of all slots if loss or gradient is not finite.
 
-        Args:
-          values: in `slots()` order.
-          metrics: of the update.
-          elementwise: select with a condition of each value's shape, which DTensor requires.
+        `elementwise` selects with a condition of each value's shape, which DTensor requires.
         """
         is_finite = tf.math.is_finite(metrics["loss"]) & tf.math.is_finite(metrics["gradient_norm"])
         pairs = zip(values, self.slots().values(), strict=True)
@@ -153,11 +145,7 @@ class TrainState(tf.Module):
         return {name: variable.numpy().copy() for name, variable in self.slots().items()}
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Set every slot from `arrays()` of a state of the same network.
-
-        Raises:
-          UserError: an array is missing or does not fit.
-        """
+        """Set every slot from the `arrays()` of a state; raise UserError if one does not fit."""
         assign_arrays(self.slots(), arrays)
 
     def start(self, weights: Sequence[tf.Variable]) -> None:

@@ -41,15 +41,12 @@ def compile_replicated_step(
 
     The update is that of `compile_step` on the global batch: losses, metrics and gradients are
     averaged over the replicas, each of which then applies the same update. XLA compiles the loss
-    and the gradients of a replica, but not the collectives.
+    and the gradients of a replica, but not the collectives, and nothing if variables are on other
+    machines.
 
-    Args:
-      state: created in the scope of `replicator`.
-      loss_fn: created in that scope with every variable that it reads.
-      jit_compile: as for `compile_step`; ignored if variables are on other machines.
-      replicator: of more than one device.
-      extra_metrics: float variables of this process, whose mean over replicas joins the metrics.
-      reads: variables that the loss reads in addition to the state.
+    State and loss, with every variable that it reads, are created in the scope of `replicator`. The
+    mean of `extra_metrics`, float variables of this process, joins the metrics; `reads` are
+    variables that the loss reads in addition to the state.
     """
 
     def gradients_fn(batch: Batch):
@@ -86,13 +83,7 @@ def is_single_device(replicator: Replicator) -> bool:
 
 
 def check_rows(rows: int, replicator: Replicator, num_microbatches: int = 1) -> None:
-    """Raise UserError unless the replicas can divide `rows` evenly.
-
-    Args:
-      rows: of a batch.
-      replicator: of the run.
-      num_microbatches: of each replica, see `OptimizerConfig.accumulate`.
-    """
+    """Raise UserError unless the replicas, with `num_microbatches` each, divide the rows."""
     replicas = 1 if replicator.is_async else replicator.num_devices
     if rows % (replicas * num_microbatches):
         each = f" in {num_microbatches} microbatches each" if num_microbatches > 1 else ""

@@ -126,17 +126,16 @@ class TrainingRun:
         """Train from the newest checkpoint, or from the start, to the end, and return the outcome.
 
         Args:
-          state: see `Trainer`; created in `variables`.
-          loss: see `Trainer`; created in `variables`.
+          state: see `Trainer`; created in `variables`, as are `loss` and `reads`.
+          loss: see `Trainer`.
           loop: length of training and frequency of evaluations and checkpoints.
           batches: returns part i of k equal parts of the rows of the batches from a step on.
           evaluation: returns the evaluation callback; called only in the chief.
           start: initialises the weights of a new run; called only in the chief.
-          reads: see `Trainer`; created in `variables`.
+          reads: see `Trainer`.
           description: of the model, for the user; "": the number of its weights.
 
         Raises:
-          DivergedError: see `Trainer.train`.
           UserError: see `Trainer.train`.
         """
         trainer = Trainer(self._record, state, loss, loop, self.replicator, reads)

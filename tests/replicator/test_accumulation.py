@@ -1,12 +1,13 @@
-"""A batch in parts: every part knows what it must of the whole, and the mean is the whole's."""
+"""Less memory: a batch in parts, and layers computed again, give the gradients of the whole."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from replicator.training.accumulation import accumulate_gradients, split_microbatches
+from replicator.training.rematerialisation import recomputed, rematerialising
 
-ROWS = 8
+ROWS, LAYERS = 8, 3
 
 
 class Counting:
@@ -59,3 +60,35 @@ def test_gradients_of_parts_have_the_mean_of_the_whole(batch):
 def test_rows_that_the_parts_do_not_divide_are_refused(batch):
     with pytest.raises(ValueError, match=r"`x` must have a multiple of 3 rows.* got 8"):
         split_microbatches(Counting(), batch, 3)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_layer_is_computed_again_with_the_same_gradients(jit_compile):
+    kernels = [tf.Variable(tf.eye(4) * (0.5 + i)) for i in range(LAYERS)]
+    given = tf.constant(np.random.default_rng(0).normal(size=(5, 4)), tf.float32)
+
+    def layer(kernel, x, pair):
+        scale, absent = pair
+        assert absent is None
+        return {"x": tf.tanh(x @ kernel) * scale}
+
+    def gradients(x, scale):
+        with tf.GradientTape() as tape:
+            tape.watch((x, scale))
+            hidden = x
+            for kernel in kernels:
+                hidden = recomputed(lambda *a, kernel=kernel: layer(kernel, *a), hidden,
+                                    (scale, None))["x"]  # fmt: skip
+            value = tf.reduce_sum(hidden**2)
+        return tape.gradient(value, [x, scale, *kernels])
+
+    found = []
+    for wanted in (False, True):
+        traced = tf.function(gradients, jit_compile=jit_compile, autograph=False)
+        with rematerialising(wanted):
+            found.append([v.numpy() for v in traced(given, tf.constant(0.7))])
+            graph = traced.get_concrete_function(given, tf.constant(0.7)).graph
+        count = sum(op.type == "Tanh" for op in graph.get_operations())
+        assert count == LAYERS * (1 + wanted)
+    for plain, again in zip(*found, strict=True):
+        np.testing.assert_allclose(again, plain, rtol=1e-6)

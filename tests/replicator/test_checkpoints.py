@@ -10,14 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from processes import ROOT
 
+from replicator import strategies
 from replicator.runs.atomic_files import read_npz, write_npz, write_text
 from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import UserError
+from replicator.runs.errors import UserError, in_one_line
 from replicator.runs.model_folder import best_or_newest
 from replicator.runs.run_directory import RunDirectory
-
-ROOT = Path(__file__).resolve().parents[2]
+from replicator.training.resumption import assign_arrays, resume_variables
 
 
 def arrays(step):
@@ -78,13 +80,10 @@ def test_newer_weights_that_were_never_evaluated_are_named_and_not_used(saved, c
     assert capsys.readouterr().err == said
 
 
-def test_what_was_saved_is_read_bit_for_bit(saved):
+def test_what_was_saved_is_read_bit_for_bit_and_by_numpy(saved):
     found, damaged = saved.newest()
     assert_same(found, arrays(30))
     assert damaged == []
-
-
-def test_numpy_reads_the_file(saved):
     with np.load(saved.path(30), allow_pickle=False) as file:
         assert_same(dict(file), arrays(30))
 
@@ -133,15 +132,12 @@ def test_a_damaged_note_of_the_best_is_no_note(saved, text):
     assert saved.newest()[0]["step"] == 30
 
 
-def test_a_file_cut_in_half_is_named_and_passed_over(saved):
+def test_damaged_files_are_passed_over_and_named(saved):
     cut_in_half(saved.path(30))
     found, damaged = saved.newest()
     assert_same(found, arrays(20))
     assert damaged == [saved.path(30)]
-
-
-def test_when_every_file_is_damaged_the_error_names_them(saved):
-    for step in saved.steps():
+    for step in (10, 20):
         cut_in_half(saved.path(step))
     every = "step_00000030.npz, step_00000020.npz, step_00000010.npz"
     with pytest.raises(UserError, match=f"Every checkpoint in .* is damaged .{every}"):
@@ -224,7 +220,7 @@ import resource
 import numpy as np
 from pathlib import Path
 from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import UserError
+from replicator.runs.errors import UserError, in_one_line
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:
     Checkpoints(Path({str(saved.folder)!r}), 1).save(40, {{"a": np.zeros(100_000)}})
@@ -232,13 +228,8 @@ except UserError as error:
     print(error)
 """
     before = names(saved.folder)
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    words = [sys.executable, "-c", program]
+    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert result.stdout.startswith(f"Cannot write {saved.path(40)}: File too large")
     assert (result.stderr, result.returncode) == ("", 0)
     assert names(saved.folder) == before
@@ -277,3 +268,40 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 def test_keeping_none_is_refused(tmp_path):
     with pytest.raises(UserError, match="`keep` must be at least 1, got 0"):
         Checkpoints(tmp_path, keep=0)
+
+
+def variables():
+    return {"a": tf.Variable([1.0, 2.0]), "b": tf.Variable(3)}
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"a": np.zeros(2, np.float16)}, "got float16"),
+        ({"a": np.zeros(3, np.float32)}, r"got float32 \(3,\)"),
+        ({"b": None}, "got none"),
+    ],
+)
+def test_an_array_that_does_not_fit_sets_nothing(change, found):
+    into, arrays = variables(), {"a": np.ones(2, np.float32), "b": np.int32(7)} | change
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    with pytest.raises(UserError, match=f"`{next(iter(change))}` must have .*{found}"):
+        assign_arrays(into, arrays)
+    assert into["a"].numpy().tolist() == [1.0, 2.0] and into["b"].numpy() == 3
+
+
+def test_the_newest_checkpoint_is_in_the_variables(tmp_path):
+    checkpoints, into = Checkpoints(tmp_path), variables()
+    resume_variables(strategies.single(), checkpoints, into)
+    assert into["b"].numpy() == 3
+    for step in (1, 2):
+        checkpoints.save(step, {"a": np.full(2, step, np.float32), "b": np.int32(step)})
+    resume_variables(strategies.single(), checkpoints, into)
+    assert into["a"].numpy().tolist() == [2.0, 2.0] and into["b"].numpy() == 2
+
+
+def test_a_mistake_is_one_line_and_status_2(capsys):
+    with pytest.raises(SystemExit) as caught, in_one_line("own"):
+        raise UserError("That is wrong.")
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "own: That is wrong.\n"

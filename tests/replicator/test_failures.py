@@ -16,7 +16,7 @@ import pytest
 from processes import ROOT, Process, TensorflowProcess, wait_until
 from runs import assert_same, newest, steps_of
 
-from replicator.launch.cluster_shape import Shape
+from replicator.launch.tf_config import Shape
 
 COMMAND = ROOT / "onepass" / "__main__.py"
 SCRIPT = ROOT / "tests" / "line_run.py"

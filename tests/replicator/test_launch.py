@@ -13,7 +13,7 @@ import pytest
 from processes import ROOT, Process, wait_until
 
 import onepass
-from replicator.launch.cluster_shape import Shape, gpu_shares, with_strategy
+from replicator.launch.tf_config import Shape, gpu_shares, with_strategy
 
 COMMAND = ROOT / "onepass" / "__main__.py"
 LIMIT_SECONDS = 60  # of each process; they need a second on a machine that is not busy
@@ -99,25 +99,28 @@ sys.stderr.write("no end")
     assert len(lines) == 3 * 301
 
 
-def test_the_first_failure_ends_all_and_is_named(launch):
-    process = launch(f"if me['index'] == 1: sys.exit(7)\n{SLEEP}", "--grace-seconds", "10")
-    assert process.ended(LIMIT_SECONDS) == 7
-    said = [line for line in process.output().splitlines() if "launch" in line]
-    assert said == [
-        "onepass launch: worker 1 exited with status 7; the others are ended within 10 s."
-    ]
-
-
-def test_who_does_not_end_is_killed_in_time(launch):
-    program = f"{STUBBORN}if me['index'] == 1: os.kill(os.getpid(), 9)\n{SLEEP}"
-    process = launch(program, "--grace-seconds", "4")
-    assert process.ended(LIMIT_SECONDS) == 137
-    said = [line for line in process.output().splitlines() if "launch" in line]
-    assert said == [
-        "onepass launch: worker 1 was ended by SIGKILL (status 137); the others are ended within "
-        "4 s.",
-        "onepass launch: worker 0 did not end within 4 s and was killed.",
-    ]
+@pytest.mark.parametrize(
+    ("program", "seconds", "status", "said"),
+    [
+        (
+            f"if me['index'] == 1: sys.exit(7)\n{SLEEP}", 10, 7,
+            ["worker 1 exited with status 7; the others are ended within 10 s."],
+        ),
+        (
+            f"{STUBBORN}if me['index'] == 1: os.kill(os.getpid(), 9)\n{SLEEP}", 4, 137,
+            [
+                "worker 1 was ended by SIGKILL (status 137); the others are ended within 4 s.",
+                "worker 0 did not end within 4 s and was killed.",
+            ],
+        ),
+    ],
+    ids=["exit", "killed"],
+)  # fmt: skip
+def test_the_first_failure_ends_all_in_time_and_is_named(launch, program, seconds, status, said):
+    process = launch(program, "--grace-seconds", str(seconds))
+    assert process.ended(LIMIT_SECONDS) == status
+    lines = [line for line in process.output().splitlines() if "launch" in line]
+    assert lines == [f"onepass launch: {line}" for line in said]
 
 
 COUNTED = """
@@ -134,20 +137,13 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_is_handed_on_once_and_waited_for(launch, name):
-    process = launch(COUNTED)
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGTERM", 0)])
+def test_a_signal_is_handed_on_once_and_waited_for(launch, name, status):
+    process = launch(COUNTED if status else COUNTED.replace("128 + number", "0"))
     ready(process, 2)
     process.signal(signal.Signals[name])  # to the whole group, as a terminal does
-    assert process.ended(LIMIT_SECONDS) == 128 + signal.Signals[name]
+    assert process.ended(LIMIT_SECONDS) == status
     assert process.output().count(f"{name} x") == 2
-
-
-def test_a_program_that_has_finished_when_it_is_asked_leaves_with_0(launch):
-    process = launch(COUNTED.replace("128 + number", "0"))
-    ready(process, 2)
-    process.signal(signal.SIGTERM)
-    assert process.ended(LIMIT_SECONDS) == 0
 
 
 def test_patience_ends_after_a_signal(launch):
@@ -276,14 +272,7 @@ def test_a_task_does_not_outlive_its_guard(launch, tmp_path):
 
 def test_all_end_when_nobody_listens(tmp_path):
     endless = "import itertools\nfor i in itertools.count(): print(i)"
-    command = [
-        sys.executable,
-        str(COMMAND),
-        "launch",
-        "--grace-seconds",
-        "5",
-        "--",
-    ]
+    command = [sys.executable, str(COMMAND), "launch", "--grace-seconds", "5", "--"]
     reader = subprocess.Popen([*command, sys.executable, "-c", endless], stdout=subprocess.PIPE)
     reader.stdout.readline()
     reader.stdout.close()

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from in_replicas import run_checks
 
-from replicator.layouts.groups import state_groups
 from replicator.layouts.layout import Step, Tensor
 from replicator.layouts.partition import Partitioner
-from replicator.layouts.search import NEAR
+from replicator.layouts.search import NEAR, state_groups
 from replicator.portable import run
 
+pytestmark = pytest.mark.timeout(3600)
 COLUMNS, ROWS = ((), ("model",)), (("model",), ())
 
 
@@ -132,7 +132,6 @@ def test_bad_input_is_one_line_and_status_2(check, case):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 def test_no_layout_of_all_beats_what_is_found(slow_check):
     for found, every in slow_check("exhaustive"):
         assert len(every) == 18
@@ -140,7 +139,6 @@ def test_no_layout_of_all_beats_what_is_found(slow_check):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 def test_stanzas_separation_of_layers_is_found_for_vgg_16(slow_check):
     cuts, sent, sent_by_rows = slow_check("vgg_16")
     weights = {name.split("/")[1] for name in cuts if "/" in name}
@@ -150,7 +148,6 @@ def test_stanzas_separation_of_layers_is_found_for_vgg_16(slow_check):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 def test_the_pairs_of_two_blocks_over_two_axes_are_decided_as_one(slow_check):
     cuts = slow_check("two_blocks")
     for kind in jax_steps.SLOTS:

@@ -10,7 +10,8 @@ from package_exports import lazy_names
 PACKAGES = (
     *("autoregressive", "compression", "distill", "distill.losses", "likelihoods", "onepass"),
     *("pixelcnn", "pixelcnn.data", "pixelcnn.networks", "pixelcnn.sampling", "replicator"),
-    *("serving", "wavenet", "wavenet.features"),
+    *("replicator.launch.command", "replicator.runs.errors", "replicator.runs.progress"),
+    *("replicator.training.config", "serving", "wavenet", "wavenet.features"),
 )
 LAZY = ("likelihoods", "onepass", "replicator", "serving", "wavenet.features")
 

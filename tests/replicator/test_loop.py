@@ -312,16 +312,24 @@ def test_an_evaluation_that_does_not_fit_into_memory_is_named_and_the_state_save
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "rule"),
+    ("kind", "field", "value", "rule"),
     [
-        ("num_steps", 0, "at least 1"),
-        ("report_every_steps", 0, "at least 1"),
-        ("evaluate_every_steps", -1, "at least 1"),
-        ("keep_checkpoints", 0, "at least 1"),
-        ("max_minutes", math.nan, "0 or more"),
-        ("save_every_minutes", -1.0, "0 or more"),
+        (LoopConfig, "num_steps", 0, "at least 1"),
+        (LoopConfig, "report_every_steps", 0, "at least 1"),
+        (LoopConfig, "evaluate_every_steps", -1, "at least 1"),
+        (LoopConfig, "keep_checkpoints", 0, "at least 1"),
+        (LoopConfig, "max_minutes", math.nan, "0 or more"),
+        (LoopConfig, "save_every_minutes", -1.0, "0 or more"),
+        (OptimizerConfig, "learning_rate", 0.0, "positive and finite"),
+        (OptimizerConfig, "learning_rate", math.nan, "positive and finite"),
+        (OptimizerConfig, "epsilon", math.inf, "positive and finite"),
+        (OptimizerConfig, "beta1", 1.0, r"in \[0, 1\)"),
+        (OptimizerConfig, "average_decay", -0.1, r"in \[0, 1\)"),
+        (OptimizerConfig, "warmup_steps", -1, "0 or more"),
+        (OptimizerConfig, "clip_norm", -1.0, "0 or more"),
+        (OptimizerConfig, "halve_every_steps", 0, "at least 1"),
     ],
 )
-def test_a_figure_out_of_range_is_named_with_its_rule(field, value, rule):
+def test_a_figure_out_of_range_is_named_with_its_rule(kind, field, value, rule):
     with pytest.raises(ValueError, match=f"`{field}` must be {rule}, got {value}"):
-        LoopConfig(**{field: value})
+        kind(**{field: value})

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from in_replicas import run_checks
+from runs import assert_same
 
 LIMIT_SECONDS = 280
 
@@ -17,12 +18,6 @@ def assert_close(found, expected):
     for name, value in expected.items():
         scale = max(np.max(np.abs(value)), 1e-12)
         assert np.max(np.abs(found[name] - value)) / scale < 1e-5, name
-
-
-def assert_same(found, expected):
-    assert set(found) == set(expected)
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 @pytest.mark.parametrize("layouts", ["automatic", "by name"])

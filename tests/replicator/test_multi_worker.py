@@ -1,20 +1,18 @@
 """Two processes that train together end where one does; what cannot meet is said at once."""
 
-import signal
 import time
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from processes import TensorflowProcess, run_together
+from processes import ROOT, TensorflowProcess, run_together, wait_until
 
 from replicator.launch.tf_config import local_tasks
 from replicator.strategies.cluster_startup import refusal
-from replicator.strategies.peer_errors import PeerLostError, explaining_peer_errors
+from replicator.strategies.coordination import PeerLostError, explaining_peer_errors
 
-SCRIPT = Path(__file__).resolve().parent.parent / "worker_script.py"
+SCRIPT = ROOT / "tests" / "worker_script.py"
 LIMIT_SECONDS = 150
 RULE = "Replicas must call the same primitives in the same order with the same shapes; "
 
@@ -97,30 +95,13 @@ def started(tmp_path):
         process.kill()
 
 
-def wait_until_waiting(task):
-    """Returns once a worker answers at its address, which is where it waits for the others."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while refusal(task.address):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 def test_a_worker_may_come_late(started):
     first, second = local_tasks(worker=2)
     processes = [started(first)]
-    wait_until_waiting(first)
+    wait_until(lambda: not refusal(first.address))  # it listens while it waits
     time.sleep(2)
     processes.append(started(second))
     assert [p.ended(LIMIT_SECONDS) for p in processes] == [0, 0]
-
-
-def test_a_worker_that_waits_for_others_can_be_stopped(started):
-    first, _ = local_tasks(worker=2)
-    process = started(first)
-    wait_until_waiting(first)
-    process.signal(signal.SIGINT)
-    assert process.ended(30) != 0
-    assert "KeyboardInterrupt" in process.output()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 import onepass
 from replicator.pipeline import building_blocks, simulation
 from replicator.pipeline.building_blocks import BLOCKS
-from replicator.pipeline.drawing import write_plot, write_trace
+from replicator.pipeline.command import write_plot, write_trace
 from replicator.pipeline.schedule import Pass
 from replicator.runs.errors import UserError
 

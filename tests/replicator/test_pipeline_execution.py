@@ -7,9 +7,8 @@ import tensorflow as tf
 
 from replicator.pipeline import execution
 from replicator.pipeline.building_blocks import BLOCKS, schedule
-from replicator.pipeline.export import Stage, export_stages
+from replicator.pipeline.export import Stage, export_stages, split
 from replicator.pipeline.simulation import simulate
-from replicator.pipeline.split import split
 from replicator.runs.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -143,23 +142,19 @@ def only(part, tensors):
 
 
 @pytest.mark.parametrize(
-    ("name", "devices", "microbatches", "said"),
+    ("devices", "microbatches", "given", "said"),
     [
-        ("1f1b", 3, 5, "`schedule` must have 4 stages, got 3."),
-        ("1f1b", 4, 4, "`batch` must have a multiple of 4 rows, got {'x': 10, 'target': 10}."),
+        (3, 5, 3, "`schedule` must have 4 stages, got 3."),
+        (4, 4, 4, "`batch` must have a multiple of 4 rows, got {'x': 10, 'target': 10}."),
+        (4, 5, 1, "`devices` must be at least 4, got 1."),
     ],
 )
-def test_what_does_not_fit_is_refused(name, devices, microbatches, said, exported):
+def test_what_does_not_fit_is_refused(devices, microbatches, given, said, exported):
     folder, batch, _, _ = exported
+    made = schedule("1f1b", devices, microbatches)
     with pytest.raises(UserError) as caught:
-        made = schedule(name, devices, microbatches)
-        execution.Pipeline(folder, made, jax.devices()[:1] * devices).gradients(batch)
+        execution.Pipeline(folder, made, jax.devices()[:1] * given).gradients(batch)
     assert str(caught.value) == said
-
-
-def test_too_few_devices_are_refused(exported):
-    with pytest.raises(UserError, match="`devices` must be at least 4, got 1"):
-        execution.Pipeline(exported[0], schedule("1f1b", 4, 5), jax.devices()[:1])
 
 
 def test_a_network_without_a_loss_is_refused(tmp_path):

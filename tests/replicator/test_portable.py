@@ -421,12 +421,9 @@ def test_adoption_makes_a_run_and_refuses_what_does_not_fit(line, tmp_path):
         adopt(workdir, tmp_path / "other")
 
 
-def test_devices_that_cannot_share_the_rows_are_refused(line):
+def test_what_cannot_be_trained_is_refused_in_one_line(line):
     with pytest.raises(portable_run.UserError, match=r"must be one of \[1\], got 3: there are 1"):
         portable_run.train(line[0], options(devices=3))
-
-
-def test_batches_that_cannot_be_drawn_are_one_line(line):
     (line[0] / "batches.py").unlink()
     with pytest.raises(portable_run.UserError, match=r"cannot be sampled: .*No such file"):
         portable_run.train(line[0], options())
@@ -502,9 +499,6 @@ def test_what_cannot_travel_is_refused(tmp_path, fn, spec, why):
         portable.export_function(
             lambda given: {"y": fn(given["x"])}, {"x": spec}, tmp_path, "f", variables={}
         )
-
-
-def test_a_variable_that_was_not_named_is_refused(tmp_path):
     weight = tf.Variable(1.0)
     with pytest.raises(ValueError, match="`variables` must hold every variable"):
         portable.export_function(lambda _: {"y": weight + 1.0}, {}, tmp_path, "f", variables={})

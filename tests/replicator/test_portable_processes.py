@@ -15,6 +15,7 @@ from processes import Process, wait_until
 from replicator.portable import run
 from replicator.runs.atomic_files import read_npz
 
+pytestmark = pytest.mark.timeout(1200)
 SHAPES = {"up": (8, 16), "down": (16, 4)}, {"x": (8, 8), "y": (8, 4)}
 CUT_BY_ALL = {
     "mesh": {"rows": 2, "model": 2},
@@ -97,7 +98,6 @@ def test_two_processes_train_as_one_which_resumes_from_their_checkpoint(copied, 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_a_state_that_is_cut_over_processes_resumes_from_one_and_goes_back(copied, start):
     folder = copied("cut")
     alone(folder, "--steps", "2")
@@ -111,7 +111,6 @@ def test_a_state_that_is_cut_over_processes_resumes_from_one_and_goes_back(copie
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_a_layout_that_is_searched_is_the_same_in_all_processes(copied, start):
     folder = copied("searched")
     both = start([folder] * 2, "--mesh", "2x2", "--layout", "auto", devices=2)
@@ -121,7 +120,6 @@ def test_a_layout_that_is_searched_is_the_same_in_all_processes(copied, start):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_a_stop_signal_to_any_process_ends_all_after_one_step_which_is_saved(copied, start):
     folder = copied("stopped")
     both = start([folder] * 2, "--steps", "10000000", "--report-steps", "1")
@@ -133,7 +131,6 @@ def test_a_stop_signal_to_any_process_ends_all_after_one_step_which_is_saved(cop
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("victim", [0, 1])
 def test_the_others_end_with_one_line_where_a_process_is_killed(victim, copied, start):
     folder = copied("killed")
@@ -147,7 +144,6 @@ def test_the_others_end_with_one_line_where_a_process_is_killed(victim, copied, 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_what_cannot_be_connected_is_one_line_and_status_2(copied, start):
     folder = copied("refused")
     layout = folder / "layout.json"
@@ -179,7 +175,6 @@ def test_a_port_that_is_in_use_is_one_line_and_status_2(copied, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_processes_of_different_folders_are_refused(copied, start):
     first, second = copied("first"), copied("second")
     manifest = json.loads((second / "manifest.json").read_text())

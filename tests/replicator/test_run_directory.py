@@ -1,24 +1,27 @@
 """A run directory belongs to one configuration and to one process at a time."""
 
+import dataclasses
 import errno
 import json
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+import tyro
+from processes import ROOT
 
 from replicator.runs import run_directory as module
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
-from replicator.runs.stored_config import defaults, differences
+from replicator.runs.stored_config import changed_flags, defaults, differences
 from replicator.training.config import OptimizerConfig
+from wavenet.presets import PRESETS, TrainConfig
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = {"kind": "toy", "network": {"layers": 6, "factors": (4, 4)}, "loop": {"num_steps": 10}}
+PRESET = PRESETS["wavenet-vocoder-16k"].config
 HOLD = """
 import sys
 from pathlib import Path
@@ -44,13 +47,8 @@ def run(tmp_path):
 @pytest.fixture
 def holder(run):
     """Another process that holds the run."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(run.path)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    words, pipe = [sys.executable, "-c", HOLD, str(run.path)], subprocess.PIPE
+    process = subprocess.Popen(words, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
     assert process.stdout.readline() == "held\n"
     yield process
     process.kill()
@@ -257,3 +255,22 @@ def test_a_run_that_goes_on_on_other_data_says_so_and_forgets_its_best_score(run
 def test_a_run_whose_data_moved_keeps_its_best_score(run, before, now):
     resumed = resumed_on(run, before, now)
     assert resumed.notes == [] and resumed.checkpoints().best_score() == 0.5
+
+
+def test_a_preset_needs_no_flags():
+    assert changed_flags(PRESET, PRESET) == ""
+
+
+def test_the_command_line_with_the_flags_gives_the_configuration():
+    given = dataclasses.replace(
+        PRESET,
+        seed=3,
+        start_from="my runs/first",
+        data=dataclasses.replace(PRESET.data, features=("mel", "f0"), augment_speeds=(0.9, 1.1)),
+        loop=dataclasses.replace(PRESET.loop, num_steps=70),
+    )
+    flags = changed_flags(PRESET, given)
+    assert "--loop.num-steps 70" in flags and "cooldown" not in flags
+    words = [word.replace("'", "") for word in flags.replace("my runs", "my_runs").split()]
+    parsed = tyro.cli(TrainConfig, default=PRESET, args=words)
+    assert parsed == dataclasses.replace(given, start_from="my_runs/first")

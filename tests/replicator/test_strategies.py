@@ -1,4 +1,4 @@
-"""Every trainer gives the parameters of one device, whatever it runs on, and stops in order.
+"""Every trainer gives the parameters of one device, whatever it runs on.
 
 Processes of their own make the runs, see strategy_runs.py; none outlives its test.
 """
@@ -6,9 +6,6 @@ Processes of their own make the runs, see strategy_runs.py; none outlives its te
 import contextlib
 import dataclasses
 import functools
-import re
-import signal
-import time
 import types
 from pathlib import Path
 
@@ -18,7 +15,7 @@ import strategy_runs
 import tensorflow as tf
 from marks import some_slow
 from processes import TensorflowProcess
-from runs import assert_same, newest
+from runs import newest
 from strategy_runs import CONFIGS, ROWS, STEPS
 
 from pixelcnn.data.dataset import ImageDataset
@@ -26,6 +23,7 @@ from pixelcnn.density import ImageDensity, ImageLoss
 from replicator import strategies
 from replicator.launch.tf_config import local_tasks
 from replicator.runs.errors import UserError
+from replicator.training.accumulation import split_microbatches
 from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows
@@ -143,93 +141,7 @@ def test_replicas_may_be_compiled_too(folder):
             np.testing.assert_allclose(found[name], value, rtol=0, atol=bound, err_msg=name)
 
 
-# Stopping
-
-
-def lines_of(run):
-    with contextlib.suppress(FileNotFoundError):
-        return (run / "metrics.jsonl").read_text().count("\n")
-    return 0
-
-
-def once_under_way(run, started):
-    """Returns when a run has made a few steps."""
-    patience = time.monotonic() + SECONDS
-    while lines_of(run) < 3:
-        assert all(process.is_running() for process in started)
-        assert time.monotonic() < patience
-        time.sleep(0.05)
-
-
-ENDLESS = '{"num_steps": 1000000, "save_every_minutes": 1000}'
-
-
-@pytest.mark.slow
-def test_workers_stop_after_the_same_step_and_go_on_exactly(folder):
-    run = folder / "stopped" / "pixelcnn"
-    with processes("multi_worker", {"worker": 2}, folder, f"stopped/pixelcnn={ENDLESS}") as pair:
-        once_under_way(run, pair)
-        pair[1].signal(signal.SIGTERM)
-        assert [process.ended(60.0) for process in pair] == [143, 143]
-    said = [re.search(r"stopped/pixelcnn (\d+) SIGTERM", process.output()) for process in pair]
-    steps = [int(found.group(1)) for found in said]
-    assert steps[0] == steps[1] == newest(run)["step"] >= 3
-    last = f'{{"num_steps": {steps[0] + 3}}}'
-    runs = [f"stopped/pixelcnn={last}", f"whole/pixelcnn={last}"]
-    make("multi_worker", {"worker": 2}, folder, *runs)
-    assert_same(newest(run), newest(folder / "whole" / "pixelcnn"))
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_shot_ends_the_others_in_a_line(folder):
-    run = folder / "shot" / "pixelcnn"
-    with processes("multi_worker", {"worker": 2}, folder, f"shot/pixelcnn={ENDLESS}") as pair:
-        once_under_way(run, pair)
-        pair[1].signal(signal.SIGKILL)
-        status = pair[0].ended(60.0)
-    (line,) = [line for line in pair[0].output().splitlines() if line.startswith("onepass: ")]
-    assert status == 2
-    assert "Another process of this run is gone or does not answer" in line
-    step = int(newest(run)["step"])
-    assert f"step {step} is saved in {run / 'checkpoints'}" in line
-    assert line.endswith("Rerun the same commands to resume.")
-
-
 # What a share of a batch lacks
-
-
-class Shares:
-    """Computes what shares have in common, one share after another.
-
-    The first round records what every share hands to the primitives; the second answers.
-    """
-
-    def __init__(self, loss, shares):
-        self.num_replicas = len(shares)
-        self._recorded = [[] for _ in shares]
-        self._answers = False
-        for _ in range(2):
-            self.common = []
-            for self.replica_id, share in enumerate(shares):
-                self._calls = 0
-                self.common.append(loss.global_inputs(share, self))
-            self._answers = True
-
-    def all_reduce(self, value, reducer):
-        assert reducer == "mean"
-        return self._all(value, functools.partial(tf.reduce_mean, axis=0))
-
-    def all_gather(self, value):
-        return self._all(value, lambda stacked: stacked)
-
-    def _all(self, value, function):
-        if not self._answers:
-            self._recorded[self.replica_id].append(value)
-            values = [value] * self.num_replicas
-        else:
-            values = [of_share[self._calls] for of_share in self._recorded]
-        self._calls += 1
-        return tf.nest.map_structure(lambda *each: function(tf.stack(each)), *values)
 
 
 def sounds():
@@ -265,16 +177,10 @@ def test_the_mean_over_shares_is_the_whole_and_needs_what_they_have_in_common(ca
     network, loss, batch = cases[name]()
     state = TrainState(network, OptimizerConfig(), 10)
     whole, _, gradients = state.gradients(loss, batch)
-    halves = [
-        {key: value[i * ROWS // 2 : (i + 1) * ROWS // 2] for key, value in batch.items()}
-        for i in range(2)
-    ]
 
-    def mean(added):
-        parts = [
-            state.gradients(loss, {**half, **more})
-            for half, more in zip(halves, added, strict=True)
-        ]
+    def mean(cut):
+        shares = ({key: value[i] for key, value in cut.items()} for i in range(2))
+        parts = [state.gradients(loss, share) for share in shares]
         averaged = [(a + b) / 2 for a, b in zip(parts[0][2], parts[1][2], strict=True)]
         return float(parts[0][0] + parts[1][0]) / 2, averaged
 
@@ -283,10 +189,10 @@ def test_the_mean_over_shares_is_the_whole_and_needs_what_they_have_in_common(ca
         pairs = zip(averaged, gradients, strict=True)
         return max(float(tf.norm(a - b, np.inf) / tf.norm(b, np.inf)) for a, b in pairs)
 
-    value, averaged = mean(Shares(loss, halves).common)
+    value, averaged = mean(split_microbatches(loss, batch, 2))
     np.testing.assert_allclose(value, whole, rtol=1e-5)
     assert off(averaged) < 1e-4
-    assert off(mean([{}, {}])[1]) > 1e-2
+    assert off(mean(split_microbatches(lambda share: share, batch, 2))[1]) > 1e-2
 
 
 @pytest.mark.parametrize("name", some_slow(["wavenet", *IMAGE_TRAINERS], IMAGE_TRAINERS))
@@ -343,13 +249,14 @@ def test_a_batch_that_replicas_cannot_share_is_refused(mistake, monkeypatch, tmp
         check_rows(6, replicas(3), 4)
 
 
-@pytest.mark.parametrize("word", ["locals", "local:x", "sharded:2", "single:2"])
-def test_a_strategy_that_is_none_is_refused_in_a_line(mistake, word, tmp_path):
-    for verb in (["train", "wavenet-smoke"], ["train", "pixelcnn-smoke"]):
-        said = mistake(*verb, "--data", tmp_path, "--workdir", "run", "--strategy", word)
-        assert word in said and "--strategy" in said
-
-
-def test_a_student_s_strategy_is_refused_in_a_line(mistake, tmp_path):
-    words = ["--teacher", "shipped-teacher", "--workdir", tmp_path / "run", "--strategy", "nil"]
-    assert "`--strategy` must be one of auto, single" in mistake("distill", "student-smoke", *words)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "wavenet-smoke", "--data", "data"),
+        ("train", "pixelcnn-smoke", "--data", "data"),
+        ("distill", "student-smoke", "--teacher", "shipped-teacher"),
+    ],
+)
+def test_a_strategy_that_is_none_is_refused_in_a_line(mistake, words, tmp_path):
+    said = mistake(*words, "--workdir", tmp_path / "run", "--strategy", "nil")
+    assert said.startswith("`--strategy` must be one of auto, single")

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from replicator.collectives import encoding
-from replicator.strategies.tpu_cores import TpuReplicator
+from replicator.strategies.factory import TpuReplicator
 
 # The types that the sum over the cores of a TPU takes (ops.cc: CrossReplicaSum).
 SUMMED = {tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.uint32}

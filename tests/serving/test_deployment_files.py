@@ -25,7 +25,7 @@ from serve_command import Command
 from serve_load import INFER
 
 from onepass.arguments import parse
-from replicator.launch.yaml_text import yaml_text
+from replicator.launch.cluster_files import yaml_text
 from serving.command import ServeArguments
 from serving.observability.metrics import Metrics
 from serving.settings import Settings
