@@ -47,6 +47,19 @@ class ImageDensity(tf.Module):
         """Dimensions of an image: pixels times channels."""
         return self.config.data.size**2 * self.config.data.channels
 
+    def drawn_numbers(self, levels) -> float:
+        """Return the numbers of an image, pixels times channels, that bits per dimension count.
+
+        All; where images may have any shape, those that the parts draw.
+
+        Args:
+          levels: int32 [batch, height, width, channels], of known shape.
+        """
+        share = 1.0
+        if self.multiscale is not None and self.multiscale.any_shape:
+            share = self.multiscale.drawn_share
+        return share * math.prod(levels.shape[1:])
+
     def nats(self, batch: dict, mode: Mode = EXACT, seeds=None) -> dict:
         """Return the nats of every part, float32 [batch] each; they sum to the log-probability.
 
@@ -91,7 +104,7 @@ class ImageDensity(tf.Module):
             `ImageLoss.global_inputs`.
         """
         nats = tf.add_n(list(self.nats(batch, self.training_mode(batch), batch["seed"]).values()))
-        value = -tf.reduce_mean(nats) / self.num_dims
+        value = -tf.reduce_mean(nats) / self.drawn_numbers(batch["levels"])
         return value, {"bits_per_dim": value / math.log(2.0)}
 
     def training_mode(self, batch: dict) -> Mode:

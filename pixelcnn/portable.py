@@ -30,6 +30,7 @@ from replicator.portable.export import (
     specs_of,
 )
 from replicator.runs.atomic_files import Arrays, write_npz
+from replicator.runs.errors import UserError
 from replicator.runs.stored_config import defaults
 from replicator.training.state import LossFn, TrainState
 
@@ -118,6 +119,8 @@ def carried(source: Any, config: AnyTrainConfig) -> tuple[Arrays, dict[str, Any]
         conditioning = config.conditioning
         noted = {"context": conditioning.context_frames, "jitter": conditioning.jitter}
         return source.splits["train"].stored, {"kind": "video", **drawn, **noted}
+    if config.data.crop:
+        raise UserError("`--portable` does not support photographs of any shape, `data.crop`.")
     members = source.splits["train"]
     arrays = {"levels": members.images}
     needed = NEEDED.get(config.conditioning.kind)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from pixelcnn.data.corpus import Corpus, ImageSet, read_corpus, read_dev
 from pixelcnn.data.image_file import DataError
+from pixelcnn.data.photographs import square_batches, whole_photographs
 from pixelcnn.data.pipeline import batches, whole
 from pixelcnn.data.video import Statistics, Video, read_episodes, video_batches, whole_video
 
@@ -103,6 +104,8 @@ class ImageDataset:
         """A digest of the images or frames of dev, independent of their location."""
         dev = self.source.splits["dev"]
         pixels = dev.images if isinstance(dev, ImageSet) else dev.frames
+        if self.config.data.crop:
+            pixels = np.concatenate([photograph.ravel() for photograph in pixels])
         return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16).hexdigest()
 
     @property
@@ -159,12 +162,13 @@ class ImageDataset:
                 jitter=self.config.conditioning.jitter,
                 **shard,
             )
+        shard |= {"batch_size": data.batch_size, "seed": seed, "start_step": start_step}
+        if data.crop:
+            photographs = self.source.splits["train"].images
+            return square_batches(photographs, side=data.crop, flip=data.flip, **shard)
         return batches(
             self.source,
             "train",
-            batch_size=data.batch_size,
-            seed=seed,
-            start_step=start_step,
             flip=data.flip,
             shift=data.shift,
             dropout=self.config.conditioning.dropout,
@@ -180,8 +184,8 @@ class ImageDataset:
             return 1
         return min(CAPTION_SHUFFLES, len(set(self.source.splits["dev"].captions or ())) - 1)
 
-    def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> tf.data.Dataset:
-        """Return all of dev, once.
+    def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> Any:
+        """Return all of dev, once: a tf.data.Dataset; photographs in a list, one per batch.
 
         Args:
           batch_size: images per batch.
@@ -198,6 +202,9 @@ class ImageDataset:
                 shuffle_actions=shuffled > 0,
                 seed=max(shuffled - 1, 0),
             )
+        if self.config.data.crop:
+            photographs = self.source.splits["dev"].images
+            return whole_photographs(photographs, self.config.multiple)
         if not shuffled:
             return whole(self.source, "dev", batch_size)
         dev = self.source.splits["dev"]

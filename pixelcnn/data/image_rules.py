@@ -13,11 +13,12 @@ class ImageRules:
     """Size, channels and depth of images, and their split where the source has none.
 
     Attributes:
-      size: height and width, in pixels.
+      size: height and width, in pixels; the longer of them with `crop`.
       channels: 1 (grey) or 3 (R, G, B).
       reduce: "area" (averages of the stored levels) or "subsample" (every k-th pixel).
       dev_share: share of the images in dev, in [0, 1), chosen by a hash of the name.
       bits: per level; 8 scales deeper images down, more than 8 scales only 8-bit images.
+      crop: least shorter side of photographs, which keep their shape; 0: the centred square.
     """
 
     size: int
@@ -25,6 +26,7 @@ class ImageRules:
     reduce: Reduce = "area"
     dev_share: float = 0.05
     bits: int = 8
+    crop: int = 0
 
     def __post_init__(self) -> None:
         if self.size < 1:

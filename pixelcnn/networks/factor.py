@@ -68,7 +68,7 @@ class Factor(tf.Module):
       group: 2, 3 or 4.
       config: the architecture.
       output: the distribution of a pixel.
-      vector_channels, map_channels: of the condition; a map holds at least the coordinates.
+      vector_channels, map_channels: of the condition; 0: none.
     """
 
     def __init__(
@@ -86,10 +86,13 @@ class Factor(tf.Module):
         rows, columns = self.strides
         window, units = [(2 * REACH + 1) * rows, (2 * REACH + 1) * columns], config.units
         self.front = initial.kernel([*window, output.channels + 1, units], "front")
-        self.map_front = initial.kernel([6, 6, map_channels, units], "map_front")
+        self.map_front = self.map_prediction = None
+        if map_channels:
+            self.map_front = initial.kernel([6, 6, map_channels, units], "map_front")
         neighbours = passing([*window, output.channels + 1, output.channels], NEIGHBOURS[group])
         self.prediction = tf.Variable(neighbours, name="prediction")
-        self.map_prediction = initial.zeros([map_channels, output.channels], "map_prediction")
+        if map_channels:
+            self.map_prediction = initial.zeros([map_channels, output.channels], "map_prediction")
         self.blocks = [
             Block(units, initial, vector_channels, f"block_{i:02d}") for i in range(config.blocks)
         ]
@@ -110,6 +113,11 @@ class Factor(tf.Module):
         return STRIDES[self.group - 2]
 
     @property
+    def reach(self) -> int:
+        """Tiles to each side that a pixel of the group depends on."""
+        return REACH + self.config.blocks
+
+    @property
     def draws_at_once(self) -> bool:
         """Whether one pass draws all pixels of the group; else they are drawn one by one."""
         return self.output is not None
@@ -125,24 +133,27 @@ class Factor(tf.Module):
         Args:
           groups: levels of the groups before it, int32 [batch, height, width, channels] each.
           condition: vector, and a map at the size of the whole image, [batch or 1, 2 height, 2
-            width, map_channels].
+            width, map_channels]; None where it has no channels.
           mode: precision and dropout.
         """
         image = self._merged(groups)
         rows, columns = self.strides
         window = [[0, 0], [rows, rows], [columns, columns], [0, 0]]
         padded = tf.pad(image, window)
-        map_ = tf.cast(tf.pad(condition.map, [[0, 0], [2, 2], [2, 2], [0, 0]]), mode.dtype)
         x = convolved(tf.cast(padded, mode.dtype), self.front, self.strides)
-        x += convolved(map_, self.map_front, 2)
+        if self.map_front is not None:
+            map_ = tf.cast(tf.pad(condition.map, [[0, 0], [2, 2], [2, 2], [0, 0]]), mode.dtype)
+            x += convolved(map_, self.map_front, 2)
         vector = Condition(condition.vector, None)
         for i, block in enumerate(self.blocks):
             drop = functools.partial(mode.dropout, rate=self.config.dropout, place=i)
             x = recomputed(functools.partial(block, drop=drop), x, vector)
         x = tf.nn.relu(matmul(tf.nn.relu(x), self.out_kernel) + cast_like(self.out_bias, x))
-        own = condition.map[:, (self.group - 1) // 2 :: 2, (self.group - 1) % 2 :: 2]
         prediction = convolved(mode.for_prediction(padded), self.prediction, self.strides)
-        return Hidden(x, prediction + matmul(mode.for_prediction(own), self.map_prediction))
+        if self.map_prediction is not None:
+            own = condition.map[:, (self.group - 1) // 2 :: 2, (self.group - 1) % 2 :: 2]
+            prediction += matmul(mode.for_prediction(own), self.map_prediction)
+        return Hidden(x, prediction)
 
     def log_prob(self, levels, groups: list, condition: Condition, mode: Mode = EXACT):
         """Return the log-probability of a whole group, float32 [batch], nats.
