@@ -19,8 +19,8 @@ from pixelcnn.networks.mode import Mode
 from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import Hidden, Output
 from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
-from pixelcnn.networks.raster_scan import Scan, scanned
 from pixelcnn.pixel_distributions import pixels_of
+from pixelcnn.stepping import SteppedPixelCNN
 
 MODE = Mode(linear=tf.float64)
 
@@ -50,8 +50,7 @@ class ImageCodec:
         self._conditionals = tf.function(self._hidden, autograph=False, reduce_retracing=True)
         self._condition = tf.function(density.conditioner, autograph=False, reduce_retracing=True)
         self._factors: dict[str, tf.types.experimental.GenericFunction] = {}
-        self._scans: dict[tuple[str, int], tf.types.experimental.GenericFunction] = {}
-        self._decoder: Any = None  # of the stream that is decoded
+        self._stepped: dict[tuple[str, int], SteppedPixelCNN] = {}
 
     def encode(self, levels: np.ndarray, batch: dict, tolerance: float) -> bytes:
         """Return the stream of images int32 [batch, size, size, channels] and their conditions.
@@ -134,30 +133,14 @@ class ImageCodec:
 
         `more` is added to the linear prediction.
         """
+        if (name, size) not in self._stepped:
+            self._stepped[name, size] = SteppedPixelCNN(network, size, MODE)
         self.steps += size**2
-        self._decoder = decoder
-        if (name, size) not in self._scans:
-            self._scans[name, size] = self._scan_of(name, network, size)
-        return self._scans[name, size](condition, tf.constant(batch), more).numpy()
 
-    def _scan_of(self, name: str, network: PixelCNN, size: int) -> Any:
-        """Return a function that decodes images of a side, whose pixels are read in between."""
+        def read(hidden: Hidden) -> np.ndarray:
+            return self._levels(decoder, name, hidden)
 
-        def read(units, prediction):
-            return self._levels(self._decoder, name, Hidden(units, prediction))
-
-        def pixel(y, x, hidden: Hidden):
-            levels = tf.numpy_function(read, [*hidden], tf.int32)
-            return tf.ensure_shape(levels, [None, self.channels])
-
-        @tf.function(autograph=False, reduce_retracing=True)
-        def program(condition, batch, more):
-            placed = network.placed(condition, tf.zeros([1, size, size, 1]))
-            return scanned(
-                Scan(network, size, placed, pixel, prediction=more, mode=MODE), batch, size
-            )
-
-        return program
+        return self._stepped[name, size].read(condition, batch, size, read, more)
 
     def _levels(self, decoder: Decoder, name: str, hidden: Hidden) -> np.ndarray:
         """Return the levels int32 [pixels, channels] of pixels with these hidden states."""

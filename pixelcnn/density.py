@@ -6,11 +6,11 @@ import tensorflow as tf
 
 from likelihoods.initial import Initial
 from pixelcnn.config import AnyTrainConfig
-from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.mode import EXACT, BatchSlice, Mode
 from pixelcnn.networks.multiscale import Multiscale
+from pixelcnn.networks.outputs import Conditionals
 from pixelcnn.networks.pixelcnn import PixelCNN
 from replicator import Replicator
 
@@ -116,10 +116,9 @@ class ImageLoss:
         return self.density.loss(batch)
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
-        """Return the inputs of dropout that depend on the whole batch.
+        """Return the inputs of dropout that depend on the whole batch, see `GlobalBatchLoss`.
 
-        Returns:
-          "seeds" int32 [replicas, rows, 2] of the whole batch and "share" int32 [], the index of
-          the rows that the replica's batch holds; see `GlobalBatchLoss`.
+        "seeds" are those of the whole batch, int32 [replicas, rows, 2], and "share", int32 [], is
+        the index of the rows that the replica's batch holds.
         """
         return {"seeds": replicator.all_gather(batch["seed"]), "share": replicator.replica_id}

@@ -29,11 +29,7 @@ READS_MAP = {"map_kernel": 0, "map_prediction": 0, "map_front": 2}
 
 
 class _Trained(NamedTuple):
-    """A run or folder: its configuration, its weights by name, and the parts taken from it.
-
-    Attributes:
-      is_encoded: whether it has trained an encoder.
-    """
+    """A run or folder: its weights by name, the parts taken, whether it trained an encoder."""
 
     path: Path
     stored: dict[str, Any]

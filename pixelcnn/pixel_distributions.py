@@ -28,11 +28,8 @@ def tolerance_of(outputs: np.ndarray, tolerance: float) -> np.ndarray:
 class MixturePixels:
     """The mixtures of some pixels, whose channels must be asked for in turn.
 
-    Args:
-      output: the last layer.
-      hidden: float [pixels, units] and [pixels, channels].
-      tolerance: relative, of the last layer's outputs.
-      mapped: whether the prediction reads a map that a network made.
+    The hidden states are [pixels, ...]; the tolerance is relative, of the last layer's outputs;
+    `mapped` is whether the prediction reads a map that a network made.
     """
 
     def __init__(

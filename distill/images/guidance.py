@@ -15,9 +15,8 @@ import tensorflow as tf
 
 from distill.images.config import GuidedTargets
 from pixelcnn.density import ImageDensity, ImageLoss
-from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import Hidden, both_sides, guided_nats
+from pixelcnn.networks.outputs import Conditionals, Hidden, both_sides, guided_nats
 from pixelcnn.sampling.guidance import paired
 from pixelcnn.sampling.multiscale_sampler import temperatures_of
 

@@ -139,12 +139,9 @@ def moments(
 
     Example number e is step t = e % n + context of clip e // n, where n = steps - context.
 
-    Args:
-      stored: "frames" uint8 [clips, steps, height, width, channels], "actions" and "states" float32
-        [clips, steps, numbers].
-      chosen: int64 [batch].
-      acting: int64 [batch].
-      context: frames before the example's that belong to it.
+    Of `stored`, "frames" are uint8 [clips, steps, height, width, channels], "actions" and "states"
+    float32 [clips, steps, numbers]; `chosen` and `acting` are int64 [batch]; `context` frames
+    before an example's belong to it.
 
     Returns:
       "levels" int32 [batch, height, width, channels], frame t; "past" int32 [batch, context,

@@ -214,7 +214,8 @@ def read_dev(
       everything: take the images of all splits as dev.
       others_allowed: treat images of other classes as images without a class.
 
-    Raises DataError for a class that the model does not have, and as `read_corpus` does.
+    Raises:
+      DataError: a class that the model does not have, and as for `read_corpus`.
     """
     raw, source = _read_source(path, rules), shown(path)
     splits = ["dev"] * len(raw.names)

@@ -20,12 +20,7 @@ LOOKED_AT = 200  # images, evenly from all by name
 
 
 class Stored(NamedTuple):
-    """The storage of images.
-
-    Attributes:
-      channels: 1, or 3 as soon as one image has colours.
-      bits: of grey images, see `DEPTHS`.
-    """
+    """The channels of images, 3 as soon as one has colours, and the bits of grey ones."""
 
     channels: int
     bits: int

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -32,12 +33,7 @@ OTHER_DEV_NAMES = ("val", "valid", "validation", "test")
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An image file to read.
-
-    Attributes:
-      name: relative to the folder.
-      split: "train", "dev" or "".
-    """
+    """An image file: its name relative to the folder, and its split, "train", "dev" or ""."""
 
     name: str
     split: str
@@ -137,7 +133,7 @@ def _read_all(
     paths: Sequence[Path], rules: ImageRules, workers: int | None
 ) -> list[DecodedImage | ImageError]:
     def read(path: Path) -> DecodedImage | ImageError:
-        return _tried(lambda: read_stored(path, rules))
+        return _tried(functools.partial(read_stored, path, rules))
 
     formats()  # loads pillow's plugins before the threads would race to
     with warnings.catch_warnings():
@@ -154,8 +150,9 @@ def _at_depth(
     """Return the images at one depth; the brightest 16-bit image decides how many bits all have."""
     highest = max((i.highest for i in results if isinstance(i, DecodedImage) and i.deep), default=0)
 
+    depth = depth_of(highest)
     return [
-        _tried(lambda image=result: at_depth(image, depth_of(highest), bits))
+        _tried(functools.partial(at_depth, result, depth, bits))
         if isinstance(result, DecodedImage)
         else result
         for result in results

@@ -17,13 +17,7 @@ TABLES = ("pictures.tsv", "train.tsv", "dev.tsv")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The row of one image in a table.
-
-    Attributes:
-      file: normalised by `posixpath.normpath`.
-      class_name, caption: None where the table has no such column.
-      split: "train", "dev" or "".
-    """
+    """The row of one image, its path normalised; None for a column that the table lacks."""
 
     table: str
     file: str

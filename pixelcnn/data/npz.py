@@ -122,7 +122,7 @@ def _images(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def _checked(path: Path, arrays: Mapping[str, np.ndarray], images: np.ndarray) -> dict[str, Any]:
     """Return the file's other arrays as far as it has them, numbers unchanged, text as tuples."""
-    shapes = {"classes": (None,), "maps": images.shape[:3]}
+    shapes: dict[str, tuple[int | None, ...]] = {"classes": (None,), "maps": images.shape[:3]}
     found: dict[str, Any] = {}
     for key in (key for key in KEYS[1:] if key in arrays):
         array, is_text = arrays[key], key in TEXTS

@@ -41,11 +41,7 @@ class Seen(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Classifier:
-    """A trained classifier.
-
-    Attributes:
-      reference: the features [n, FEATURES] of real training images.
-    """
+    """A trained classifier, and the features [n, FEATURES] of real training images."""
 
     network: Any
     reference: np.ndarray

@@ -157,14 +157,12 @@ class VideoEncoder(tf.Module):
     def __call__(self, past, steps: list[tf.Tensor]) -> Condition:
         """Return the map [batch, height, width, map + image channels] and the vector [batch, 64].
 
-        Args:
-          past: int32 levels [batch, context_frames, height, width, picture_channels].
-          steps: the actions and the states, float32 [batch, context_frames, numbers] each; without
-            any, there is no vector.
+        The levels of the past are int32 [batch, context_frames, height, width, picture_channels];
+        the actions and the states are float32 [batch, context_frames, numbers] each; without any,
+        there is no vector.
 
         Raises:
-          ValueError: another number of frames or channels, or a height or width that is no multiple
-            of 4.
+          ValueError: another number of frames or channels, or a side that is no multiple of 4.
         """
         self._check(past)
         frames = value_of(past, self.config.levels)

@@ -19,13 +19,12 @@ import tensorflow as tf
 
 from likelihoods.initial import Initial
 from likelihoods.levels import value_of
-from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import FactorConfig, OutputConfig
 from pixelcnn.networks.groups import STRIDES, cut, merged
 from pixelcnn.networks.layers import cast_like, convolved, matmul
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import Hidden, make_output
+from pixelcnn.networks.outputs import Conditionals, Hidden, make_output
 from pixelcnn.networks.pixelcnn import ConditionTerm, PixelCNN, gated, passing
 from replicator.training.rematerialisation import recomputed
 

@@ -6,12 +6,7 @@ import tensorflow as tf
 
 
 class BatchSlice(NamedTuple):
-    """The slice of a batch that a replica holds: `number` of `shares` equal ones.
-
-    Attributes:
-      number: int32 [], from 0.
-      shares: a Python int.
-    """
+    """The slice of a batch that a replica holds: `number`, int32 [], of `shares` equal ones."""
 
     number: tf.Tensor
     shares: int

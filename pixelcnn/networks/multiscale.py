@@ -14,7 +14,6 @@ from typing import Any
 import tensorflow as tf
 
 from likelihoods.initial import Initial
-from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import (
     MultiscaleConfig,
@@ -28,6 +27,7 @@ from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import split, subsampled
 from pixelcnn.networks.image_flow import ImageFlow
 from pixelcnn.networks.mode import EXACT, Mode
+from pixelcnn.networks.outputs import Conditionals
 from pixelcnn.networks.pixelcnn import PLACE, PixelCNN, with_coordinates
 
 

@@ -21,12 +21,11 @@ import tensorflow as tf
 
 from likelihoods.initial import Initial
 from likelihoods.levels import value_of
-from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.layers import cast_like, convolved, matmul
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import Hidden, make_output
+from pixelcnn.networks.outputs import Conditionals, Hidden, make_output
 from replicator.training.rematerialisation import recomputed
 
 FRONT_ROWS, FRONT_REACH = 3, 3  # rows above that v starts from, columns to each side

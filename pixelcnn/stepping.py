@@ -1,0 +1,85 @@
+"""A PixelCNN one pixel at a time under a caller's control, with the caches of the cached sampler.
+
+`networks.raster_scan` draws within one program; here every pixel's hidden state is returned and its
+value is passed in, so that a decoder can read the value from a stream.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.mode import Mode
+from pixelcnn.networks.outputs import Hidden
+from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN
+from pixelcnn.networks.raster_scan import Scan, ScanRow, next_pixel, vertical_row
+
+# The levels int32 [batch, channels] of the pixel with this hidden state, float [batch, ...].
+Read = Callable[[Hidden], np.ndarray]
+
+
+class SteppedPixelCNN:
+    """Steps through images of one width, with the network's weights at the call."""
+
+    def __init__(self, network: PixelCNN, width: int, mode: Mode):
+        self.network, self.width, self.mode = network, width, mode
+        self._row = tf.function(self._row_of, autograph=False, reduce_retracing=True)
+        self._pixel = tf.function(self._pixel_of, autograph=False, reduce_retracing=True)
+
+    def read(
+        self, condition: Condition, batch: int, height: int, read: Read, prediction=None
+    ) -> np.ndarray:
+        """Return images int32 [batch, height, width, channels], each pixel as `read` returns it.
+
+        The condition's map is [batch or 1, height, width, channels]; the prediction [batch, height,
+        width, channels] is added to the network's own.
+        """
+        network, channels = self.network, self.network.output_config.channels
+        images = np.zeros([batch, height, self.width, channels], np.int32)
+        condition = network.placed(condition, images)
+        padded = tf.zeros([batch, FRONT_ROWS, self.width + 2 * FRONT_REACH, channels + 1])
+        units = network.config.units
+        above = [tf.zeros([batch, each.dilation, self.width, units]) for each in network.layers]
+        side = [[0, 0], [0, 0], [FRONT_REACH, FRONT_REACH], [0, 0]]
+        for y in range(height):
+            more = None if prediction is None else prediction[:, y : y + 1]
+            row, above = self._row(_row_of(condition, y), padded, above, more)
+            self._read_row(row, images[:, y], read)
+            fresh = tf.pad(network.inputs(tf.constant(images[:, y : y + 1])), side)
+            padded = tf.concat([padded[:, 1:], fresh], 1)
+        return images
+
+    def _read_row(self, row: ScanRow, levels: np.ndarray, read: Read) -> None:
+        """Fill the levels of a row, [batch, width, channels]."""
+        network, batch = self.network, len(levels)
+        units = network.config.units
+        columns = [tf.zeros([batch, layer.dilation, units]) for layer in network.layers]
+        left = tf.zeros([batch, FRONT_COLUMNS, levels.shape[-1] + 1])
+        for x in range(self.width):
+            hidden, columns = self._pixel(row, tf.constant(x), left, columns)
+            levels[:, x] = read(hidden)
+            left = self._shifted(left, tf.constant(levels[:, x]))
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def _shifted(self, left, levels):
+        """Return the inputs to the left of the next pixel."""
+        return tf.concat([left[:, 1:], self.network.inputs(levels)[:, tf.newaxis]], 1)
+
+    def _row_of(self, condition, padded, above, prediction):
+        scan = Scan(self.network, self.width, condition, _no_pixel, prediction=prediction)
+        return vertical_row(scan._replace(mode=self.mode), 0, padded, above)
+
+    def _pixel_of(self, row, x, left, columns):
+        return next_pixel(self.network, row, x, left, columns, self.mode)
+
+
+def _no_pixel(*_):
+    raise NotImplementedError  # a row alone draws none
+
+
+def _row_of(condition: Condition, y: int) -> Condition:
+    """Return the condition of row y, whose map has that row alone."""
+    if condition.map is None:
+        return condition
+    return Condition(condition.vector, condition.map[:, y : y + 1])
