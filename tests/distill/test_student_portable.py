@@ -89,7 +89,7 @@ def test_a_distillation_may_cross_to_jax_and_back(exported, places, tmp_path):
     assert onepass.main([*places[2], "--workdir", str(tmp_path / "alone")]) == 0
     done = run_alone(out, "--steps", "3", devices=2)
     assert done.returncode == 0, done.stderr
-    assert "2 x cpu: from step 0 to 3" in done.stderr
+    assert "2 x cpu: training from step 0 to 3" in done.stderr
     assert onepass.main([*places[2], "--workdir", str(workdir), "--adopt", str(out)]) == 0
     found, expected = newest(workdir), newest(tmp_path / "alone")
     start = portable_run.read_npz(out / "checkpoints/step_00000000.npz")

@@ -141,7 +141,7 @@ def test_training_may_cross_to_four_devices_and_back(tmp_path, monkeypatch):
     for folder, devices, said in ((one, 1, "1 x cpu"), (out, 6, "4 of 6 x cpu")):
         done = run_alone(folder, "--steps", "3", devices=devices)
         assert done.returncode == 0, done.stderr
-        assert f"{said}: from step 0 to 3;" in done.stderr
+        assert f"{said}: training from step 0 to 3;" in done.stderr
     arrays = [read_npz(f / "checkpoints/step_00000003.npz") for f in (one, out)]
     for kind in ("weights", "first", "second", "average"):
         single, shared = (joined(each, kind) for each in arrays)
