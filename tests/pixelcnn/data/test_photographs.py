@@ -1,9 +1,6 @@
 """Photographs keep their shape; training sees random squares of them, evaluation all of them."""
 
-import re
-
 import numpy as np
-import pytest
 from image_files import fill, mistake, noise
 
 from pixelcnn.data.corpus import ImageRules, read_corpus
@@ -107,9 +104,3 @@ def test_whole_photographs_are_cut_at_both_ends_to_a_multiple():
     np.testing.assert_array_equal(first["levels"][0], photographs[0][1:9, 1:13])
     np.testing.assert_array_equal(second["levels"][0], photographs[1])
     assert not np.array_equal(first["seed"], second["seed"])
-
-
-def test_rules_of_a_folder_are_told_in_the_message(tmp_path):
-    fill(tmp_path, ["train/a.png"], (8, 8))
-    with pytest.raises(ValueError, match=re.escape("8x8, wanted a longer side of 16")):
-        read_corpus(tmp_path, RULES)

@@ -341,8 +341,7 @@ def test_a_crop_is_judged_with_its_own_map_and_counts_for_the_whole(kind):
 def test_factors_without_coordinates_know_neither_a_size_nor_a_location(kind):
     model = multiscale_of(kind, 8, parts=("8.2", "8.3", "8.4"), coordinates=False, blocks=1)
     image = image_of(1, 16, 32)
-    names = [variable.name for variable in model.trainable_variables]
-    assert not [name for name in names if "map" in name]
+    assert all(factor.map_front is None for factor in model.factors.values())
     whole, part = (model.conditionals(x, NONE) for x in (image, image[:, :, 8:24]))
     for name, conditionals in part.items():
         each = conditionals.output.log_prob(conditionals.hidden, conditionals.levels)
