@@ -195,8 +195,12 @@ def format_report(figures: dict) -> str:
             said += ": pip install 'onepass[jxl]'"
         if name in codecs:
             change = f"{100 * (bits['mean'] / codecs[name] - 1):+.1f}%"
-            said = f"{codecs[name]:.3f}   on the same images ({change})"
+            what = "of the same numbers" if "codec_by_scale" in figures else "on the same images"
+            said = f"{codecs[name]:.3f}   {what} ({change})"
         lines.append(f"  lossless {title:<11} {said}")
+    for size, added in figures.get("codec_by_scale", {}).items():
+        of = ", ".join(f"{NAMES[name]} {value:.3f}" for name, value in added.items())
+        lines.append(f"  files of {size}, less those of {size // 2}, per number: {of}")
     if figures["seconds_per_picture"] is not None:
         lines.append(f"  seconds an image    {figures['seconds_per_picture']:.3f}")
     for name, measure in figures["measures"].items():

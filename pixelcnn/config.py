@@ -36,6 +36,7 @@ class DataConfig(ImageRules):
         super().__post_init__()
         at_least(self, 1, "batch_size")
         at_least(self, 0, "shift")
+        require(not self.crop or not self.shift, "shift", "0 with `data.crop`", self.shift)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +83,11 @@ class PixelCNNTrainConfig(TrainConfig):
     network: PixelCNNConfig = dataclasses.field(default_factory=PixelCNNConfig)
     """The network."""
 
+    def __post_init__(self):
+        """Raise ValueError for random squares of photographs, or where two parts do not fit."""
+        super().__post_init__()
+        require(not self.data.crop, "data.crop", "0 for a PixelCNN", self.data.crop)
+
 
 @dataclasses.dataclass(frozen=True)
 class MultiscaleTrainConfig(TrainConfig):
@@ -98,7 +104,30 @@ class MultiscaleTrainConfig(TrainConfig):
         """Raise ValueError where the sizes do not fit, or a part is unknown."""
         super().__post_init__()
         check_size(self.data.size, self.network.base_size)
-        self.part_names  # noqa: B018 - checks the parts
+        names, coordinates = self.part_names, self.network.factor.coordinates
+        kind = self.conditioning.kind
+        rule = "none without `network.factor.coordinates`"
+        require(coordinates or kind == "none", "conditioning.kind", rule, kind)
+        if self.data.crop:
+            self._check_photographs(str(self.network.base_size), names)
+
+    def _check_photographs(self, base: str, names: tuple[str, ...]) -> None:
+        """Raise ValueError for a model that cannot be trained on squares of photographs."""
+        crop, bits = self.data.crop, self.data.bits
+        rule = "0 with `network.factor.coordinates`"
+        require(not self.network.factor.coordinates, "data.crop", rule, crop)
+        fits = not crop % self.multiple and crop <= self.data.size
+        rule = f"a multiple of {self.multiple}, at most `data.size`"
+        require(fits, "data.crop", rule, crop)
+        require(base not in names, "parts", f"without {base}, the base, with `data.crop`", base)
+        require(bits == 8, "data.bits", "8 with `data.crop`", bits)
+        reduce = self.data.reduce
+        require(reduce == "area", "data.reduce", "area with `data.crop`", reduce)
+
+    @property
+    def multiple(self) -> int:
+        """Divisor of the sides of a photograph whose every scale is whole patches."""
+        return self.data.size // self.network.base_size * self.network.factor.patch
 
     @property
     def part_names(self) -> tuple[str, ...]:

@@ -49,6 +49,17 @@ class ImageDensity(tf.Module):
         model = self.multiscale
         return model is None or len(model.parts) == len(part_names(model.sizes))
 
+    def drawn_numbers(self, levels) -> float:
+        """Return the numbers of an image, pixels times channels, that bits per dimension count.
+
+        All; where images may have any shape, those that the parts draw. The levels are int32
+        [batch, height, width, channels], of known shape.
+        """
+        share = 1.0
+        if self.multiscale is not None and self.multiscale.any_shape:
+            share = self.multiscale.drawn_share
+        return share * math.prod(levels.shape[1:])
+
     def nats(self, batch: dict, mode: Mode = EXACT, seeds=None) -> dict:
         """Return the nats of every part, float32 [batch] each; they sum to the log-probability.
 
@@ -82,7 +93,7 @@ class ImageDensity(tf.Module):
         A replica's share of a batch comes with the output of `ImageLoss.global_inputs`.
         """
         nats = tf.add_n(list(self.nats(batch, self.training_mode(batch), batch["seed"]).values()))
-        value = -tf.reduce_mean(nats) / self.num_dims
+        value = -tf.reduce_mean(nats) / self.drawn_numbers(batch["levels"])
         return value, {"bits_per_dim": value / math.log(2.0)}
 
     def training_mode(self, batch: dict) -> Mode:

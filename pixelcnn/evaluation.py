@@ -9,8 +9,10 @@ import tensorflow as tf
 
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.depth import dtype_of
-from pixelcnn.measures.codecs import codec_bits_per_dim
+from pixelcnn.measures.codecs import codec_bits_by_scale, codec_bits_per_dim
 from pixelcnn.model import ImageModel
+from pixelcnn.networks.config import GROUPS
+from pixelcnn.networks.multiscale import size_of
 from pixelcnn.sampling.generation import Request
 from replicator.runs.heartbeat import during
 from replicator.runs.intervals import share_of, weighted_mean
@@ -26,7 +28,9 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
     Returns:
       A dict with bits_per_dim, seconds_per_picture (batch 1, without compilation; None for a model
       in part), measures {name: `Measure`}, codec {name: bits per dimension of the same images in
-      lossless files} and dev {"pictures", "of"}, their number and that of the source. Measures are
+      lossless files} and dev {"pictures", "of"}, their number and that of the source. For a model
+      of photographs, codec has what the files of the dev images add to those of the start, per
+      number that the model draws, and codec_by_scale the same for every scale. Measures are
       bits_per_dim; for a multiscale model one per scale, over the numbers drawn at that scale; for
       a conditional model bits_per_dim under the condition of another image, and the difference,
       means over `dataset.shuffles`; for a model of captions the share of images that are likelier
@@ -36,11 +40,12 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
     """
     nats = tf.function(model.density.nats, autograph=False, reduce_retracing=True)
     parts = _bits(nats, dataset.dev(), "evaluating")
-    numbers = model.density.num_dims
+    images = list(_images(dataset))
+    numbers = np.array([model.density.drawn_numbers(image[np.newaxis]) for image in images])
     total = np.sum(list(parts.values()), axis=0) / numbers
     measured = {"bits_per_dim": total}
     if model.multiscale is not None:
-        measured |= _by_scale(parts, model.channels)
+        measured |= _by_scale(parts, np.array([image.size for image in images]) / model.size**2)
     if model.config.conditioning.kind != "none" and len(total) > 1:
         others = _bits_of_others(nats, dataset) / numbers
         measured["bits_per_dim_with_another_condition"] = others.mean(0)
@@ -55,12 +60,15 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
         for name, v in measured.items()
     }
     with during("compressing the images with lossless codecs"):
-        codec = codec_bits_per_dim(_images(dataset))
+        if dataset.config.data.crop:
+            codecs = codec_bits_by_scale(images, model.size, _doublings(model))
+        else:
+            codecs = {"codec": codec_bits_per_dim(images)}
     return {
         "bits_per_dim": measures["bits_per_dim"]["mean"],
         "seconds_per_picture": _seconds(model, dataset, seed) if model.whole else None,
         "measures": measures,
-        "codec": codec,
+        **codecs,
         "dev": {"pictures": len(total), "of": dataset.found},
     }
 
@@ -105,17 +113,28 @@ def _labelled(batch: dict, label: int) -> dict:
     return {"label": tf.fill(tf.shape(batch["label"]), label)}
 
 
-def _by_scale(parts: Parts, channels: int) -> Parts:
-    """Return the bits per dimension that each scale adds, where all its parts exist."""
+def _doublings(model: ImageModel) -> list[int]:
+    """Return the sizes whose three factors are all trained."""
+    parts = [] if model.multiscale is None else [size_of(p) for p in model.multiscale.factors]
+    return sorted(size for size in set(parts) if parts.count(size) == len(GROUPS))
+
+
+def _by_scale(parts: Parts, per_pixel: np.ndarray) -> Parts:
+    """Return the bits per dimension that each scale adds, where all its parts exist.
+
+    Args:
+      parts: bits of every image, [images], part by part.
+      per_pixel: numbers of each image per pixel of the square of its size, [images].
+    """
     scales: dict[int, list[np.ndarray]] = {}
     for part, bits in parts.items():
         scales.setdefault(int(part.split(".")[0]), []).append(bits)
     each = {}
     for size, values in scales.items():
         if "." not in next(p for p in parts if p.split(".")[0] == str(size)):
-            each[f"bits_per_dim_{size}x{size}"] = values[0] / (size**2 * channels)
-        elif len(values) == 3:
-            each[f"bits_per_dim_{size}x{size}"] = np.sum(values, 0) / (0.75 * size**2 * channels)
+            each[f"bits_per_dim_{size}x{size}"] = values[0] / (size**2 * per_pixel)
+        elif len(values) == len(GROUPS):
+            each[f"bits_per_dim_{size}x{size}"] = np.sum(values, 0) / (0.75 * size**2 * per_pixel)
     return each
 
 

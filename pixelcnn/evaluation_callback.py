@@ -69,12 +69,11 @@ class EvaluationCallback:
         count = 0
         for batch in self.dataset.dev():
             count += int(batch["levels"].shape[0])
+            numbers = self.density.drawn_numbers(batch["levels"])
             for part, nats in nats_of(batch).items():
-                totals[part] = totals.get(part, 0.0) + float(np.sum(nats.numpy(), dtype=np.float64))
-        return {
-            part: nats / count / self.density.num_dims / math.log(2.0)
-            for part, nats in totals.items()
-        }
+                added = float(np.sum(nats.numpy(), dtype=np.float64)) / numbers
+                totals[part] = totals.get(part, 0.0) + added
+        return {part: nats / count / math.log(2.0) for part, nats in totals.items()}
 
     def _can_sample(self) -> bool:
         """Return whether the model is whole and its images small."""

@@ -134,7 +134,9 @@ class ImageModel:
           temperature: 1 samples the model; a multiscale model also takes one per scale, base first.
           given: an image [size, size, channels] and how many of its pixels, in raster order, to
             keep (PixelCNN).
-          start: a small image [side, side, channels] to enlarge (multiscale).
+          start: a small image [side, side, channels] to enlarge (multiscale). A model of factors
+            without coordinates enlarges one of any shape, whose longer side it draws, and `size` is
+            that of the result; it works in tiles of bounded memory.
           sampler: "cached"; "fixed-point", the same images in fewer, more expensive passes;
             "naive", a whole pass per pixel (PixelCNN).
           guidance: how far every pixel's distribution is moved away from the unconditional one

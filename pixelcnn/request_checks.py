@@ -30,14 +30,19 @@ def _check_sizes(model: Multiscale, size: int, shape: tuple[int, ...] | None) ->
     if size not in sizes:
         raise UserError(f"The model draws {', '.join(map(str, sizes))} pixels a side, not {size}.")
     smaller = [s for s in sizes if s < size]
-    if shape is not None and (shape[0] != shape[1] or shape[0] not in smaller):
+    first = 0 if shape is None else max(shape[:2])
+    if shape is not None and (
+        first not in smaller or (shape[0] != shape[1] and not model.any_shape)
+    ):
+        form = "have a longer side of" if model.any_shape else "be square with a side of"
         raise UserError(
-            f"The image to start from must be square with a side of "
-            f"{' or '.join(map(str, smaller))} pixels, got {shape[1]}x{shape[0]}."
+            f"The image to start from must {form} {' or '.join(map(str, smaller))} pixels, "
+            f"got {shape[1]}x{shape[0]}."
         )
-    first = 0 if shape is None else shape[0]
     needed = [p for p in part_names(sizes) if first < int(p.split(".")[0]) <= size]
     missing = [part for part in needed if part not in model.parts]
+    if missing == [str(sizes[0])] and model.any_shape:
+        raise UserError("The model enlarges images: name one to start from (`--start`).")
     if missing:
         raise UserError(f"The run has not trained {', '.join(missing)}; it cannot draw.")
 

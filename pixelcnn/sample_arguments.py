@@ -21,12 +21,14 @@ class SampleArguments:
     overwrite: bool = False
     """Replace existing files of the same names, and remove the rest of a larger grid of the
     seed."""
-    num: int = 16
-    """Images, from the rows 0, 1, ... of the seed; videos for a video model."""
+    num: int | None = None
+    """Images, from the rows 0, 1, ... of the seed; videos for a video model. None: 16, or 1 of a
+    photograph that is enlarged."""
     seed: int = 0
     """Seed of the noise: the same seed gives the same images."""
     size: int | None = None
-    """Side in pixels; None: as trained. A multiscale model draws every size from its base up."""
+    """Side in pixels, the longer one of a photograph; None: as trained. A multiscale model draws
+    every size from its base up."""
     temperature: tuple[float, ...] = (1.0,)
     """1 samples the model, less comes closer to its mode; one number, or one per scale, base
     first."""
@@ -45,10 +47,16 @@ class SampleArguments:
     map: Path | None = None
     """Image whose grey levels are the labels of a map, for a model of maps."""
     start: Path | None = None
-    """Small square image to enlarge, of a side that the model draws on its way (multiscale)."""
+    """Small square image to enlarge, of a side that the model draws on its way (multiscale). A
+    model trained by upsample-512 enlarges photographs of any shape, of such a longer side."""
     prime: Path | None = None
     """Image to continue (PixelCNN)."""
     prime_rows: int | None = None
     """Rows of that image to keep; None: the upper half."""
     video: Path | None = None
     """Folder of episodes (*_train.npz, *_dev.npz) whose dev clips a video model continues."""
+
+    @property
+    def count(self) -> int:
+        """Number of images."""
+        return 16 if self.num is None else self.num

@@ -11,6 +11,7 @@ from PIL import Image, UnidentifiedImageError
 from pixelcnn.data.depth import EIGHT, rescaled
 from pixelcnn.data.image_file import ImageError, ImageRules, read_image
 from pixelcnn.data.video import Video, read_episodes
+from pixelcnn.enlarge_command import INTERRUPTED, enlarge
 from pixelcnn.model import ImageModel, load
 from pixelcnn.sample_arguments import SampleArguments
 from pixelcnn.sampling.grids import (
@@ -28,7 +29,6 @@ from replicator.runs.folders import check_new, counted, make_folder
 from replicator.runs.progress import Progress
 
 FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}
-INTERRUPTED = 130
 
 
 def sample(given: SampleArguments) -> int:
@@ -36,22 +36,24 @@ def sample(given: SampleArguments) -> int:
 
     Ctrl-C keeps the images that are finished.
     """
-    if given.num < 1:
-        raise UserError(f"`--num` must be at least 1, got {given.num}.")
+    if given.count < 1:
+        raise UserError(f"`--num` must be at least 1, got {given.count}.")
     model = load(given.model)
     _check_flags(given, model.config.conditioning.kind)
     if model.config.conditioning.kind == "video":
         return _videos(given, model)
+    if given.start is not None and model.multiscale is not None and model.multiscale.any_shape:
+        return enlarge(given, model)
     conditions = _conditions(given, model)
     names = _names(given, model, conditions)
     check_new_images(given.out, names, given.overwrite)
     options = _options(given, model)
-    drawn = model.progressions(conditions, seed=given.seed, num=given.num, **options)
+    drawn = model.progressions(conditions, seed=given.seed, num=given.count, **options)
     make_folder(given.out)
     images: list[list[np.ndarray]] = []
     passes: list[int] = []
     start = time.perf_counter()
-    with Progress(given.num, "drawing", "image") as progress:
+    with Progress(given.count, "drawing", "image") as progress:
         try:
             for name, scales in zip(names, drawn, strict=True):
                 images.append(scales)
@@ -59,12 +61,12 @@ def sample(given: SampleArguments) -> int:
                 write_png(given.out / name, scales[-1])
                 progress.advance()
         except KeyboardInterrupt:
-            progress.say(f"interrupted: keeping {len(images)} of {given.num} images")
+            progress.say(f"interrupted: keeping {len(images)} of {given.count} images")
     if images:
         _show(given, images, model.bits, time.perf_counter() - start)
     if passes:
         print(_passes(passes, model, given.size, given.batch))
-    return 0 if len(images) == given.num else INTERRUPTED
+    return 0 if len(images) == given.count else INTERRUPTED
 
 
 def _check_flags(given: SampleArguments, kind: str) -> None:
@@ -94,12 +96,12 @@ def _conditions(given: SampleArguments, model: ImageModel) -> list[Any]:
     """Return the condition of each image."""
     kind = model.config.conditioning.kind
     if kind == "class" and given.label is None:
-        return [i % model.config.conditioning.classes for i in range(given.num)]
+        return [i % model.config.conditioning.classes for i in range(given.count)]
     if kind == "map" and given.map is not None:
-        return [_labels(given.map, model)] * given.num
+        return [_labels(given.map, model)] * given.count
     if kind == "text" and given.caption:
-        return list(itertools.islice(itertools.cycle(given.caption), given.num))
-    return [given.label] * given.num
+        return list(itertools.islice(itertools.cycle(given.caption), given.count))
+    return [given.label] * given.count
 
 
 def _names(given: SampleArguments, model: ImageModel, conditions: list[Any]) -> list[str]:
@@ -191,7 +193,7 @@ def _show(
     """Write the sheets and print a summary."""
     shown = [[rescaled(scale, bits, EIGHT) for scale in scales] for scales in images]
     files, side = write_sheets(given.out, shown, given.caption), images[0][-1].shape[0]
-    older = remove_older(given.out, given.seed, given.num) if given.overwrite else ""
+    older = remove_older(given.out, given.seed, given.count) if given.overwrite else ""
     print(
         f"{given.out}: {counted(len(images), 'image')} of {side}x{side} pixels in {seconds:.1f} s, "
         f"compilation included; {files}{older}"
@@ -203,7 +205,7 @@ def _videos(given: SampleArguments, model: ImageModel) -> int:
     if given.video is None:
         raise UserError("A video model needs `--video`, a folder of episodes to continue.")
     video = read_episodes(given.video, model.config.data, model.statistics)
-    num = min(given.num, len(video.splits["dev"].frames))
+    num = min(given.count, len(video.splits["dev"].frames))
     stems = [f"video_{given.seed}_{row}" for row in range(num)]
     paths = [given.out / f"{stem}.{kind}" for stem in stems for kind in ("gif", "png")]
     check_new(paths, given.overwrite)

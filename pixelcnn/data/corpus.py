@@ -29,7 +29,7 @@ class ImageSet:
     """The images of one split, all in memory; None for what the source does not have.
 
     Attributes:
-      images: uint8 [n, size, size, channels], or uint16 beyond 8 bits.
+      images: see `RawCorpus`.
       labels: int32 [n], indices into the corpus's classes.
       captions: one per image.
       maps: int32 [n, size, size], a label per pixel.
@@ -74,14 +74,16 @@ class Corpus:
 
 
 def _read_source(source: Path | str, rules: ImageRules) -> RawCorpus:
-    if str(source).startswith(PREFIX):
+    if str(source).startswith(PREFIX) and not rules.crop:
         return read_tfds(str(source).removeprefix(PREFIX), rules)
     path = Path(source)
     if not path.exists():
         raise DataError(f"{shown(path)}: no such file or folder.")
+    if rules.crop and not path.is_dir():
+        raise DataError(f"{shown(path)}: `data.crop` needs a folder of image files.")
     if not path.is_dir():
         return read_npz_file(path, rules)
-    files = pair(path)
+    files = None if rules.crop else pair(path)
     return read_npz_pair(*files, rules) if files else read_folder(path, rules)
 
 
@@ -138,6 +140,9 @@ def _summary(raw: RawCorpus, splits: dict[str, ImageSet], rules: ImageRules) -> 
     counts = {split: len(members.names) for split, members in splits.items()}
     low, high = ("x".join(map(str, size)) for size in raw.stored_sizes)
     wanted = f"{rules.size}x{rules.size}"
+    if rules.crop:
+        said = f"{counted(counts['train'], 'photograph')} for train, {counts['dev']} for dev"
+        return f"{said}, longer side {rules.size}, from {low} to {high}"
     how = "as stored"
     if (low, high) != (wanted, wanted):
         how = f"{REDUCED[rules.reduce]} from {low}{'' if low == high else f' to {high}'}"

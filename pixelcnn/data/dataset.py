@@ -20,6 +20,7 @@ from pixelcnn.data.batch_sampling import (
 )
 from pixelcnn.data.corpus import Corpus, ImageSet, read_corpus, read_dev
 from pixelcnn.data.image_file import DataError
+from pixelcnn.data.photographs import square_batches, whole_photographs
 from pixelcnn.data.video import Statistics, Video, others, read_episodes
 from replicator.runs.errors import UserError
 from replicator.training.batches import as_dataset
@@ -116,6 +117,8 @@ class ImageDataset:
         """A digest of the images or frames of dev, independent of their location."""
         dev = self.source.splits["dev"]
         pixels = dev.images if isinstance(dev, ImageSet) else dev.frames
+        if self.config.data.crop:
+            pixels = np.concatenate([photograph.ravel() for photograph in pixels])
         return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16).hexdigest()
 
     @property
@@ -170,10 +173,13 @@ class ImageDataset:
 
         With shards, a batch has one of so many equal parts of its rows.
         """
-        rows = shard_rows(self.config.data.batch_size, shard_index, num_shards)
-        make = functools.partial(
-            batches_of(*self.drawn), shard_index=shard_index, num_shards=num_shards
-        )
+        data, shard = self.config.data, {"shard_index": shard_index, "num_shards": num_shards}
+        rows = shard_rows(data.batch_size, shard_index, num_shards)
+        if data.crop:
+            photographs, options = self.source.splits["train"].images, {"side": data.crop, **shard}
+            options |= {"batch_size": data.batch_size, "seed": self.config.seed, "flip": data.flip}
+            return square_batches(photographs, start_step=start_step, **options)
+        make = functools.partial(batches_of(*self.drawn), **shard)
         return as_dataset(make, start_step, rows=rows.stop - rows.start)
 
     @property
@@ -185,13 +191,16 @@ class ImageDataset:
             return 1
         return min(CAPTION_SHUFFLES, len(set(self.source.splits["dev"].captions or ())) - 1)
 
-    def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> tf.data.Dataset:
-        """Return all of dev, once.
+    def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> Any:
+        """Return all of dev, once: a tf.data.Dataset; photographs in a list, one per batch.
 
         With `shuffled`, the number, from 1 to `shuffles`, of a permutation, every image has the
         condition of another one: a caption, a class, a map; of a frame the action and the state,
         not the frames before it.
         """
+        if self.config.data.crop:
+            photographs = self.source.splits["dev"].images
+            return whole_photographs(photographs, self.config.multiple)
         rows_of, count = self._dev_rows(shuffled)
 
         def make(step: int) -> Arrays:

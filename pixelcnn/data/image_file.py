@@ -11,7 +11,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pixelcnn.data.depth import DEPTHS, EIGHT, depth_of, rescaled
 from pixelcnn.data.image_rules import ImageRules
-from pixelcnn.data.reduction import centred_square, fitted
+from pixelcnn.data.reduction import centred_square, fitted, framed
 from replicator.runs.errors import UserError
 from replicator.runs.folders import shown
 
@@ -43,7 +43,7 @@ class DecodedImage:
     """A decoded image at the size and channels of the rules.
 
     Attributes:
-      levels: uint8 [size, size, channels]; uint16 beyond 8 bits.
+      levels: uint8 [size, size, channels], see `ImageRules.crop`; uint16 beyond 8 bits.
       stored_size: width and height when upright, in pixels.
       remarks: conversions that were made, such as `TRANSPARENT`.
       highest: the highest stored level.
@@ -75,11 +75,15 @@ def suffixes() -> frozenset[str]:
     return frozenset({ARRAY, *(end for end, form in endings if form in known)})
 
 
-def _check_size(width: int, height: int, size: int) -> None:
+def _check_size(width: int, height: int, rules: ImageRules) -> None:
     if Image.MAX_IMAGE_PIXELS and width * height > Image.MAX_IMAGE_PIXELS:
         raise _too_many(width * height)
-    if min(width, height) < size:
+    size, shorter, longer = rules.size, *sorted((width, height))
+    if not rules.crop and shorter < size:
         raise ImageError("too small", f"{width}x{height}, wanted {size}x{size}")
+    if rules.crop and (longer < size or shorter * size < rules.crop * longer):
+        wanted = f"wanted a longer side of {size}, the shorter {rules.crop} or more of it"
+        raise ImageError("too small", f"{width}x{height}, {wanted}")
 
 
 def _too_many(pixels: int) -> ImageError:
@@ -144,11 +148,11 @@ def _levels(square: Image.Image) -> tuple[np.ndarray, list[str]]:
 
 
 def _read(opened: Image.Image, rules: ImageRules) -> DecodedImage:
-    _check_size(*opened.size, rules.size)
+    _check_size(*opened.size, rules)
     sixteen_bit = _is_sixteen_bit(opened)
     opened.load()
     _turn_upright(opened)
-    levels, remarks = _levels(_square(opened))
+    levels, remarks = _levels(opened if rules.crop else _square(opened))
     if sixteen_bit and levels.dtype == np.uint8:  # pillow has scaled the colours of such a file
         remarks.insert(0, SIXTEEN_BIT)
     if _has_several_frames(opened):
@@ -165,7 +169,7 @@ def _read_array(path: Path, rules: ImageRules) -> DecodedImage:
     if levels.dtype.kind not in "iu":
         raise ImageError("no known range", f"{levels.dtype} levels")
     height, width = levels.shape[:2]
-    _check_size(width, height, rules.size)
+    _check_size(width, height, rules)
     whole = np.asarray(levels)
     levels = whole if whole.dtype == np.uint8 else _sixteen_bit(whole)
     return _reduced(levels, (width, height), rules, [])
@@ -174,7 +178,10 @@ def _read_array(path: Path, rules: ImageRules) -> DecodedImage:
 def _reduced(
     levels: np.ndarray, size: tuple[int, int], rules: ImageRules, remarks: list[str]
 ) -> DecodedImage:
-    small = fitted(levels, rules.size, rules.channels, rules.reduce)
+    if rules.crop:
+        small = framed(levels, rules.size, rules.channels)
+    else:
+        small = fitted(levels, rules.size, rules.channels, rules.reduce)
     return DecodedImage(small, size, tuple(remarks), int(levels.max()))
 
 

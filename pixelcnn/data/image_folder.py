@@ -178,6 +178,14 @@ def _filled(values: Sequence[str | None]) -> tuple[str, ...] | None:
     return tuple(value or "" for value in values) if values and values[0] is not None else None
 
 
+def separate(images: Sequence[np.ndarray]) -> np.ndarray:
+    """Return images of several shapes in one array of objects, [n]."""
+    held = np.empty(len(images), object)
+    for i, image in enumerate(images):
+        held[i] = image
+    return held
+
+
 def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> RawCorpus:
     """Read the usable images of a folder, searched to any depth; hidden files are skipped.
 
@@ -196,8 +204,9 @@ def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> 
     if not read:
         raise DataError(f"{shown(folder)}: no usable image ({'; '.join([*left_out, *notes])}).")
     splits = tuple(entry.split for entry in read)
+    levels = [image.levels for image in read.values()]
     return RawCorpus(
-        images=np.stack([image.levels for image in read.values()]),
+        images=separate(levels) if rules.crop else np.stack(levels),
         names=tuple(entry.name for entry in read),
         splits=splits if splits[0] else None,
         class_names=_filled([entry.class_name for entry in read]),

@@ -28,6 +28,7 @@ class ImageRules:
     def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "size")
+        at_least(self, 0, "crop")
         require(self.channels in (1, 3), "channels", "1 or 3", self.channels)
         kinds = get_args(Reduce)
         require(self.reduce in kinds, "reduce", " or ".join(kinds), self.reduce)

@@ -11,7 +11,8 @@ class RawCorpus:
     """The images, labels and captions of a folder, an npz file or a TensorFlow data set.
 
     Attributes:
-      images: uint8 [n, size, size, channels], or uint16 beyond 8 bits.
+      images: uint8 [n, size, size, channels], or uint16 beyond 8 bits; of photographs
+        (`ImageRules.crop`) objects [n], uint8 [height, width, channels] each.
       names: one per image.
       splits: "train" or "dev" per image; None leaves it to the hash of the name.
       class_names, captions: one per image, or None.

@@ -26,14 +26,15 @@ def _summed_rows(levels: np.ndarray, size: int) -> np.ndarray:
     return np.stack(rows).reshape(size, *rest)
 
 
-def area_averaged(levels: np.ndarray, size: int) -> np.ndarray:
-    """Return the exact mean of the stored levels over each cell's area, [size, size, channels].
+def area_averaged(levels: np.ndarray, size: int, width: int | None = None) -> np.ndarray:
+    """Return the exact mean of the stored levels over each cell's area, [size, width, channels].
 
     A pixel across a border counts in each cell by its area there; halves are rounded up.
     """
-    side = len(levels)
-    summed = _summed_rows(_summed_rows(levels, size).swapaxes(0, 1), size).swapaxes(0, 1)
-    return ((2 * summed + side * side) // (2 * side * side)).astype(levels.dtype)
+    area = levels.shape[0] * levels.shape[1]
+    rows = _summed_rows(levels, size).swapaxes(0, 1)
+    summed = _summed_rows(rows, size if width is None else width).swapaxes(0, 1)
+    return ((2 * summed + area) // (2 * area)).astype(levels.dtype)
 
 
 def subsampled(levels: np.ndarray, size: int) -> np.ndarray:
@@ -59,6 +60,20 @@ def with_channels(levels: np.ndarray, channels: int) -> np.ndarray:
     if levels.shape[-1] == channels:
         return levels
     return grey(levels) if channels == 1 else np.repeat(levels, 3, axis=-1)
+
+
+def framed(levels: np.ndarray, size: int, channels: int) -> np.ndarray:
+    """Return the whole image with a longer side of `size`, [height, width, channels].
+
+    Args:
+      levels: as for `fitted`; the longer side not below `size`.
+      size: of the longer side.
+      channels: of the result.
+    """
+    height, width = levels.shape[:2]
+    longer = max(height, width)
+    sides = [max(1, (2 * side * size + longer) // (2 * longer)) for side in (height, width)]
+    return np.ascontiguousarray(with_channels(area_averaged(levels, *sides), channels))
 
 
 def fitted(levels: np.ndarray, size: int, channels: int, reduce: Reduce) -> np.ndarray:

@@ -161,6 +161,9 @@ class FactorConfig:
     """Channels of each of its stacks (type B)."""
     dropout: float = 0.0
     """Share of the gated units dropped in training."""
+    coordinates: bool = True
+    """Give the factors the coordinates of each pixel. Without them they are convolutional: they
+    double images of any height and width, and can be trained without a base."""
 
     def __post_init__(self):
         """Raise ValueError, naming the field, for a number out of range."""
@@ -195,17 +198,17 @@ class MultiscaleConfig:
 
     def __post_init__(self):
         """Raise ValueError, naming the field, for sizes that do not fit together."""
-        sizes = (2, 4, 8, 16, 32)
-        require(self.base_size in sizes, "base_size", "2, 4, 8, 16 or 32", self.base_size)
+        sizes = (2, 4, 8, 16, 32, 64)
+        require(self.base_size in sizes, "base_size", "2, 4, 8, 16, 32 or 64", self.base_size)
         layers = self.base_flows
         require(min(layers, default=1) >= 1, "base_flows", "at least 1 layer each", layers)
         fits = self.factor.kind != "B" or self.factor.patch <= self.base_size
         rule = f"at most `base_size`, {self.base_size}"
         require(fits, "factor.patch", rule, self.factor.patch)
-        fits = self.crop == 0 or (
-            self.crop >= 2 * self.base_size and not self.crop & (self.crop - 1)
-        )
-        require(fits, "crop", "0 or a power of two, at least twice `base_size`", self.crop)
+        name = "base_size" if self.factor.coordinates else "factor.patch"
+        least = 2 * (self.base_size if self.factor.coordinates else self.factor.patch)
+        fits = self.crop == 0 or (self.crop >= least and not self.crop & (self.crop - 1))
+        require(fits, "crop", f"0 or a power of two, at least twice `{name}`", self.crop)
 
 
 def check_size(size: int, base_size: int) -> None:

@@ -34,7 +34,7 @@ def cropped(
 
     Args:
       image: int32 [batch, size, size, channels].
-      condition: vector, and a map [batch or 1, size, size, map_channels].
+      condition: vector, and a map [batch or 1, size, size, map_channels] or None.
       crop: side in pixels, less than the size.
       seeds: int32 [batch, 2], which choose the location down and across.
 
@@ -44,10 +44,10 @@ def cropped(
     """
     size, channels = image.shape[1], image.shape[-1]
     first = first_tiles(size, crop)
-    map_ = tf.broadcast_to(
-        condition.map, [*tf.unstack(tf.shape(image)[:3]), condition.map.shape[-1]]
-    )
-    both = tf.concat([tf.cast(image, tf.float32), map_], -1)
+    both = tf.cast(image, tf.float32)
+    if condition.map is not None:
+        shape = [*tf.unstack(tf.shape(image)[:3]), condition.map.shape[-1]]
+        both = tf.concat([both, tf.broadcast_to(condition.map, shape)], -1)
     corners = tf.gather(first, tf.math.floormod(seeds, len(first)))
     taken = tf.map_fn(
         lambda pair: tf.slice(pair[0], [TILE * pair[1][0], TILE * pair[1][1], 0], [crop, crop, -1]),
@@ -59,4 +59,5 @@ def cropped(
     down, across = tf.unstack(tf.gather(tile_weights(size, crop), tiles), axis=1)
     weights = down[:, :, tf.newaxis] * across[:, tf.newaxis]
     image = tf.cast(taken[..., :channels], tf.int32)
-    return image, Condition(condition.vector, taken[..., channels:]), weights
+    map_ = None if condition.map is None else taken[..., channels:]
+    return image, Condition(condition.vector, map_), weights

@@ -61,10 +61,7 @@ class Block(tf.Module):
 
 
 class Factor(tf.Module):
-    """The density of group 2, 3 or 4, int32 [batch, height, width, channels], given those before.
-
-    The condition's map holds at least the coordinates.
-    """
+    """The density of group 2, 3 or 4, int32 [batch, height, width, channels], given others."""
 
     def __init__(
         self,
@@ -81,10 +78,13 @@ class Factor(tf.Module):
         rows, columns = self.strides
         window, units = [(2 * REACH + 1) * rows, (2 * REACH + 1) * columns], config.units
         self.front = initial.kernel([*window, output.channels + 1, units], "front")
-        self.map_front = initial.kernel([6, 6, map_channels, units], "map_front")
+        self.map_front = self.map_prediction = None
+        if map_channels:
+            self.map_front = initial.kernel([6, 6, map_channels, units], "map_front")
         neighbours = passing([*window, output.channels + 1, output.channels], NEIGHBOURS[group])
         self.prediction = tf.Variable(neighbours, name="prediction")
-        self.map_prediction = initial.zeros([map_channels, output.channels], "map_prediction")
+        if map_channels:
+            self.map_prediction = initial.zeros([map_channels, output.channels], "map_prediction")
         self.blocks = [
             Block(units, initial, vector_channels, f"block_{i:02d}") for i in range(config.blocks)
         ]
@@ -105,6 +105,11 @@ class Factor(tf.Module):
         return STRIDES[self.group - 2]
 
     @property
+    def reach(self) -> int:
+        """Tiles to each side that a pixel of the group depends on."""
+        return REACH + self.config.blocks
+
+    @property
     def draws_at_once(self) -> bool:
         """Whether one pass draws all pixels of the group; else they are drawn one by one."""
         return self.output is not None
@@ -118,23 +123,27 @@ class Factor(tf.Module):
         """Return the ResNet's hidden state at each pixel of a group, [batch, height, width, ...].
 
         The groups before it are levels int32 [batch, height, width, channels] each; the condition's
-        map has the size of the whole image, [batch or 1, 2 height, 2 width, map_channels].
+        map has the size of the whole image, [batch or 1, 2 height, 2 width, map_channels], or is
+        None where it has no channels.
         """
         image = self._merged(groups)
         rows, columns = self.strides
         window = [[0, 0], [rows, rows], [columns, columns], [0, 0]]
         padded = tf.pad(image, window)
-        map_ = tf.cast(tf.pad(condition.map, [[0, 0], [2, 2], [2, 2], [0, 0]]), mode.dtype)
         x = convolved(tf.cast(padded, mode.dtype), self.front, self.strides)
-        x += convolved(map_, self.map_front, 2)
+        if self.map_front is not None:
+            map_ = tf.cast(tf.pad(condition.map, [[0, 0], [2, 2], [2, 2], [0, 0]]), mode.dtype)
+            x += convolved(map_, self.map_front, 2)
         vector = Condition(condition.vector, None)
         for i, block in enumerate(self.blocks):
             drop = functools.partial(mode.dropout, rate=self.config.dropout, place=i)
             x = recomputed(functools.partial(block, drop=drop), x, vector)
         x = tf.nn.relu(matmul(tf.nn.relu(x), self.out_kernel) + cast_like(self.out_bias, x))
-        own = condition.map[:, (self.group - 1) // 2 :: 2, (self.group - 1) % 2 :: 2]
         prediction = convolved(mode.for_prediction(padded), self.prediction, self.strides)
-        return Hidden(x, prediction + matmul(mode.for_prediction(own), self.map_prediction))
+        if self.map_prediction is not None:
+            own = condition.map[:, (self.group - 1) // 2 :: 2, (self.group - 1) % 2 :: 2]
+            prediction += matmul(mode.for_prediction(own), self.map_prediction)
+        return Hidden(x, prediction)
 
     def log_prob(self, levels, groups: list, condition: Condition, mode: Mode = EXACT):
         """Return the log-probability of a group, float32 [batch], nats; see a call."""

@@ -34,6 +34,9 @@ from pixelcnn.networks.pixelcnn import PLACE, PixelCNN, with_coordinates
 class Multiscale(tf.Module):
     """A density over images int32 [batch, size, size, channels].
 
+    Without coordinates (`FactorConfig.coordinates`) it is also one over images of another shape; a
+    size is then that of the longer side.
+
     Args:
       config: the architecture.
       size: side of the largest image, in pixels: the base size times a power of two.
@@ -69,9 +72,10 @@ class Multiscale(tf.Module):
             self.base = ImageFlow(config.base, config.base_flows, output, initial, *channels)
         elif known[0] in self.parts:
             self.base = PixelCNN(config.base, output, initial, *channels, name="base")
+        map_channels += PLACE * config.factor.coordinates
         self.factors = {
             part: Factor(
-                int(part[-1]), config.factor, output, initial, vector_channels, map_channels + PLACE
+                int(part[-1]), config.factor, output, initial, vector_channels, map_channels
             )
             for part in self.parts
             if part != known[0]
@@ -105,7 +109,7 @@ class Multiscale(tf.Module):
         """Return the distribution of every pixel, part by part, except for a base that is a flow.
 
         Args:
-          levels: int32 [batch, size, size, channels].
+          levels: int32 [batch, size, size, channels]; see `any_shape`.
           condition: vector, and map [batch, size, size, map_channels].
           mode: precision and dropout.
           seeds: int32 [batch, 2]; with these, scales beyond the configuration's `crop` are
@@ -116,15 +120,39 @@ class Multiscale(tf.Module):
             small, at_base = self.at_base(levels, condition)
             parts[self.parts[0]] = self.base.conditionals(small, at_base, mode)
         for part, factor in self.factors.items():
-            size = int(part.split(".")[0])
-            placed = with_coordinates(condition_at(condition, size), size, size)
-            image, weights, crop = subsampled(levels, size), None, self.config.crop
-            if seeds is not None and crop and size > crop:
+            size = size_of(part)
+            placed = self.placed(condition, size)
+            image, weights, crop = self.at_size(levels, size), None, self.config.crop
+            if seeds is not None and crop and image.shape[1] > crop:
                 image, placed, weights = cropped(image, placed, crop, seeds)
             groups, before = split(image), factor.group - 1
             own = factor.conditionals(groups[before], groups[:before], placed, mode)
             parts[part] = own if weights is None else own.weighted(weights)
         return parts
+
+    def at_size(self, levels, size: int) -> tf.Tensor:
+        """Return the sub-sample of images that is drawn on the way to them at a size."""
+        if not self.any_shape:
+            return subsampled(levels, size)
+        step = self.sizes[-1] // size
+        return levels[:, ::step, ::step]
+
+    def placed(self, condition: Condition, size: int) -> Condition:
+        """Return the condition of the sub-sample of a size as the factors read it."""
+        condition = condition_at(condition, size)
+        return condition if self.any_shape else with_coordinates(condition, size, size)
+
+    @property
+    def any_shape(self) -> bool:
+        """Whether the factors are convolutional, and double images of any height and width."""
+        return not self.config.factor.coordinates
+
+    @property
+    def drawn_share(self) -> float:
+        """Share of the pixels of the largest image that the parts draw."""
+        base = str(self.sizes[0])
+        drawn = sum(size_of(part) ** 2 / (1 if part == base else 4) for part in self.parts)
+        return drawn / self.sizes[-1] ** 2
 
     @property
     def has_flow(self) -> bool:
@@ -135,6 +163,11 @@ class Multiscale(tf.Module):
         """Return images and their condition at the size of the base."""
         size = self.config.base_size
         return subsampled(levels, size), condition_at(condition, size)
+
+
+def size_of(part: str) -> int:
+    """Return the size that a part draws, in pixels."""
+    return int(part.split(".")[0])
 
 
 def condition_at(condition: Condition, size: int) -> Condition:

@@ -5,8 +5,8 @@ size would change the order of sums, hence their last bit, hence sometimes a pix
 seed does not depend on what else is sampled.
 """
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from pixelcnn.networks.conditioning import Conditioner
 from pixelcnn.networks.config import check_size
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
+from pixelcnn.sampling.enlargement import Enlarger
 from pixelcnn.sampling.fixed_point_sampler import FixedPoint, sample_by_fixed_point
 from pixelcnn.sampling.guidance import paired, unpaired
 from pixelcnn.sampling.multiscale_sampler import (
@@ -54,7 +55,8 @@ class Request(NamedTuple):
       temperature: one number, or one per scale.
       given: uint8 [height, width, channels] and the number of its pixels, in raster order, to keep
         (PixelCNN).
-      start: uint8 [side, side, channels], a small image to enlarge (multiscale).
+      start: uint8 [side, side, channels], a small image to enlarge (multiscale); of any height and
+        width where the factors have no coordinates.
       sampler: of a PixelCNN, or of the base of a multiscale model, which has no naive one.
       guidance: the weight away from the null condition; 0: the model's own distribution.
       batch: images per fixed-point pass; a finished one leaves its slot to the next.
@@ -102,6 +104,10 @@ class ImageSampler:
         batch = {name: _of(value, which, request) for name, value in request.condition.items()}
         noise = (as_key(request.seed), tf.constant(rows))
         model = self.density.multiscale
+        if model is not None and model.any_shape and request.start is not None:
+            for row in rows:
+                yield list(self.enlarged(request, row))
+            return
         program = self._program(request.sampler, request.size, min(request.batch, len(rows)))
         guidance = tf.constant(request.guidance, tf.float32) if request.guidance else None
         if model is None:
@@ -119,6 +125,21 @@ class ImageSampler:
             self.passes = int(drawn.passes[i]) if counts else None
             self.batch_passes = int(drawn.batch_passes) if counts else None
             yield [levels[i].numpy().astype(kind) for levels in scales]
+
+    @cached_property
+    def enlarger(self) -> Enlarger:
+        """The sampler of images of any shape, of a model whose factors have no coordinates."""
+        model: Any = self.density.multiscale
+        return Enlarger(model)
+
+    def enlarged(
+        self, request: Request, row: int, advance: Callable[[], None] = lambda: None
+    ) -> Iterator[np.ndarray]:
+        """Yield the scales of a row's enlargement of `request.start`; see `Enlarger.scales`."""
+        heat = temperatures_of(request.temperature, len(self.enlarger.model.sizes)).numpy()
+        start: Any = request.start
+        drawn = self.enlarger.scales(start, request.size, as_key(request.seed), row, heat, advance)
+        return (levels.astype(dtype_of(self.density.config.data.bits)) for levels in drawn)
 
     def _program(self, sampler: SamplerName, size: int, slots: int):
         key = (sampler, size, slots)

@@ -17,7 +17,6 @@ from pixelcnn.networks.config import GROUPS, sizes_between
 from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import cut, merge, paste
 from pixelcnn.networks.multiscale import Multiscale, condition_at
-from pixelcnn.networks.pixelcnn import with_coordinates
 from pixelcnn.sampling.pixelcnn_sampler import sample
 from replicator.runs.errors import UserError
 
@@ -79,7 +78,7 @@ def sample_base(model: Multiscale, inputs: SamplingInputs, base_sampler=sample):
 def upscale(model: Multiscale, inputs: SamplingInputs, image, temperature):
     """Return images of twice the side, int32, whose group 1 is `image`: three network passes."""
     side = 2 * image.shape[1]
-    condition = with_coordinates(condition_at(inputs.condition, side), side, side)
+    condition = model.placed(inputs.condition, side)
     groups = [image]
     for group in GROUPS:
         factor = model.factors[f"{side}.{group}"]
@@ -100,8 +99,21 @@ def sample_group(
     A factor of type B adds the M^2 steps of its shallow PixelCNN, all patches at once.
     """
     hidden, words = factor(groups, condition), group_words(inputs.words, side, factor.group)
+    return sample_hidden(factor, hidden, words, temperature, inputs.guidance)
+
+
+def sample_hidden(factor: Factor, hidden, words, temperature, guidance=None):
+    """Return the pixels of a group, int32 [batch, height, width, channels].
+
+    Args:
+      factor: the network of the group.
+      hidden: its hidden state at each of the pixels.
+      words: uint32 [batch, height, width, noise words]; for type B whole patches.
+      temperature: 1 for the model's own distribution.
+      guidance: as in `SamplingInputs`.
+    """
     if factor.output is not None:
-        return factor.output.sample(hidden, words, temperature, inputs.guidance)
+        return factor.output.sample(hidden, words, temperature, guidance)
     shallow = factor.shallow
     known = factor.patch_hidden(hidden)
     patches = sample(
@@ -111,9 +123,9 @@ def sample_group(
         None,
         temperature,
         known.prediction,
-        inputs.guidance,
+        guidance,
     )
-    return paste(patches, tf.shape(groups[0]))
+    return paste(patches, tf.concat([tf.shape(words)[:3], [patches.shape[-1]]], 0))
 
 
 def multiscale_words(model: Multiscale, seed, rows, size: int):

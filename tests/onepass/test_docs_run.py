@@ -88,6 +88,7 @@ ONLY_PARSED = {
     r"^serve (run|deploy) ": "Ray listens on every interface, and is not installed",
     r"^onepass launch .* examples\.": "tests/examples run the examples",
     r"^python -m speech\.evaluate": "tests/speech has recordings with their texts",
+    r"^onepass .*\bupsample\b": "tests/pixelcnn/test_enlarge_command.py trains such factors",
     r"^onepass \w+ mine ": "tests/onepass/test_array_command.py has a model that was saved",
     r"^python -m (pytest|examples\.)": "they are the tests, or those of tests/examples",
     r"^python3 -m venv|^pip install|^\. ": "the environment is that of the tests",

@@ -133,7 +133,8 @@ def test_images_are_moved_to_every_place_with_their_maps_and_their_edges_go_on(c
 
 
 def test_dev_gives_every_image_once_in_order(corpus):
-    config = types.SimpleNamespace(conditioning=types.SimpleNamespace(kind="class"))
+    nothing, kind = types.SimpleNamespace(crop=0), types.SimpleNamespace(kind="class")
+    config = types.SimpleNamespace(conditioning=kind, data=nothing)
     dataset = ImageDataset(config, corpus).dev(2)
     batches = [{k: v.numpy() for k, v in batch.items()} for batch in dataset]
     assert [len(batch["label"]) for batch in batches] == [2, 1]

@@ -41,7 +41,8 @@ def video(folder):
 
 def dataset_of(video, context=2, split="train"):
     """The data set whose dev is a split of the video."""
-    config = types.SimpleNamespace(conditioning=types.SimpleNamespace(context_frames=context))
+    conditioning = types.SimpleNamespace(context_frames=context)
+    config = types.SimpleNamespace(conditioning=conditioning, data=types.SimpleNamespace(crop=0))
     return ImageDataset(config, dataclasses.replace(video, splits={"dev": video.splits[split]}))
 
 

@@ -30,7 +30,7 @@ RULES = [
     (OutputConfig, {"likelihood": "softmax", "levels": 257}, "between 2 and 256, got 257."),
     (FactorConfig, {"patch": 3}, "`patch` must be 2, 4 or 8, got 3."),
     (FactorConfig, {"dropout": -0.1}, "`dropout` must be in [0, 1), got -0.1."),
-    (MultiscaleConfig, {"base_size": 3}, "`base_size` must be 2, 4, 8, 16 or 32, got 3."),
+    (MultiscaleConfig, {"base_size": 3}, "`base_size` must be 2, 4, 8, 16, 32 or 64, got 3."),
     (MultiscaleConfig, {"crop": 8}, "power of two, at least twice `base_size`, got 8."),
     (MultiscaleConfig, {"crop": 24}, "power of two, at least twice `base_size`, got 24."),
     (MultiscaleConfig, {"base_flows": (2, 0)}, "`base_flows` must be at least 1 layer each"),

@@ -337,6 +337,35 @@ def test_a_crop_is_judged_with_its_own_map_and_counts_for_the_whole(kind):
         assert len(np.unique(np.round(expected, 4))) == 9
 
 
+@pytest.mark.parametrize("kind", ["A", "B"])
+def test_factors_without_coordinates_know_neither_a_size_nor_a_location(kind):
+    model = multiscale_of(kind, 8, parts=("8.2", "8.3", "8.4"), coordinates=False, blocks=1)
+    image = image_of(1, 16, 32)
+    assert all(factor.map_front is None for factor in model.factors.values())
+    whole, part = (model.conditionals(x, NONE) for x in (image, image[:, :, 8:24]))
+    for name, conditionals in part.items():
+        each = conditionals.output.log_prob(conditionals.hidden, conditionals.levels)
+        all_ = whole[name].output.log_prob(whole[name].hidden, whole[name].levels)
+        if kind == "B":  # patches of 2 x 2 pixels of a group, row by row
+            each, all_ = (paste(x[..., None], [1, 8, -1, 1])[..., 0] for x in (each, all_))
+        inside = slice(2, -2)  # farther from the cut than `Factor.reach`
+        np.testing.assert_allclose(each[:, :, inside], all_[:, :, 4:12][:, :, inside], rtol=1e-5)
+
+
+def test_a_window_of_a_photograph_is_judged_like_an_image_of_its_size():
+    model = multiscale_of(size=16, parts=("8.2", "16.4"), coordinates=False)
+    image = image_of(2, 8, 12)
+    found = model.nats(image, NONE)
+    assert set(found) == {"8.2", "16.4"}
+    groups = split(image)
+    expected = model.factors["16.4"].log_prob(groups[3], groups[:3], NONE)
+    np.testing.assert_array_equal(found["16.4"], expected)
+    groups = split(image[:, ::2, ::2])
+    expected = model.factors["8.2"].log_prob(groups[1], groups[:1], NONE)
+    np.testing.assert_array_equal(found["8.2"], expected)
+    assert model.drawn_share == 1 / 16 + 1 / 4
+
+
 @pytest.mark.parametrize("crop", [0, 8, 16])
 def test_scales_no_larger_than_the_crop_are_judged_whole(crop):
     model, image = multiscale_of(crop=crop), image_of(3, 8, 8)

@@ -1,0 +1,191 @@
+"""Enlargement of a photograph of any shape, in tiles of bounded memory.
+
+A factor without coordinates is convolutional: a pixel of a group depends on the known pixels within
+`Factor.reach` tiles. A tile is therefore computed from a window that is larger by the reach, and
+only the pixels in its inside are drawn. Pixel n of the image in the order of sampling (group after
+group of each doubling, each row by row) is drawn from the words of seed, row and n, as in
+`multiscale_sampler`, so that any side of the tiles leads to the same image.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from likelihoods import noise
+from pixelcnn.networks.conditioning import NONE
+from pixelcnn.networks.config import GROUPS, FactorConfig
+from pixelcnn.networks.factor import Factor
+from pixelcnn.networks.groups import OFFSETS
+from pixelcnn.networks.multiscale import Multiscale
+from pixelcnn.networks.outputs import Hidden
+from pixelcnn.sampling.multiscale_sampler import sample_hidden
+from replicator.runs.errors import UserError
+
+TILE = 128  # pixels of a group; a tile of type B consists of whole patches
+
+
+class Work(NamedTuple):
+    """The work of an enlargement.
+
+    Attributes:
+      passes: network passes over the whole image, three per doubling.
+      steps: of the shallow PixelCNNs in each of the passes, type B; else 0.
+      tiles: the parts that the passes were divided into, in all.
+    """
+
+    passes: int
+    steps: int
+    tiles: int
+
+
+class Enlarger:
+    """Draws the larger scales of images of any shape.
+
+    Args:
+      model: with factors without coordinates.
+      tile: side of a tile, in pixels of a group.
+    """
+
+    def __init__(self, model: Multiscale, tile: int = TILE):
+        if not model.any_shape:
+            raise UserError("Only factors without coordinates enlarge images of any shape.")
+        patch = model.config.factor.patch
+        if tile < patch or tile % patch:
+            raise UserError(f"`tile` must be a multiple of {patch}, the patch, got {tile}.")
+        self.model, self.tile = model, tile
+        self._programs: dict[str, Callable] = {}
+
+    def scales(
+        self,
+        image: np.ndarray,
+        size: int,
+        seed: tf.Tensor,
+        row: int,
+        temperatures: np.ndarray,
+        advance: Callable[[], None] = lambda: None,
+    ) -> Iterator[np.ndarray]:
+        """Yield the image at every scale, int32 [height, width, channels], smallest first.
+
+        Args:
+          image: whole numbers [height, width, channels]; its longer side is one of the model's
+            sizes.
+          size: longer side of the largest one.
+          seed: of the noise, a key.
+          row: of the noise.
+          temperatures: float32 [scales], from the model's base up.
+          advance: called after every tile.
+        """
+        image = image.astype(np.int32)
+        yield image
+        while max(image.shape[:2]) < size:
+            side = 2 * max(image.shape[:2])
+            temperature = temperatures[self.model.sizes.index(side)]
+            draw = functools.partial(
+                self._group, side, seed, row, tf.constant(temperature), advance
+            )
+            image = _doubled(image, draw)
+            yield image
+
+    def work(self, shape: tuple[int, ...], size: int) -> Work:
+        """Return the work of enlarging an image of a shape, its longer side, to a size."""
+        config, (height, width) = self.model.config.factor, shape[:2]
+        passes = tiles = 0
+        while max(height, width) < size:
+            passes += len(GROUPS)
+            tiles += len(GROUPS) * len(list(_tiles(height, width, self.tile)))
+            height, width = 2 * height, 2 * width
+        return Work(passes, shallow_steps(config), tiles)
+
+    def _group(
+        self, side: int, seed, row, temperature, advance, groups: list[np.ndarray]
+    ) -> np.ndarray:
+        """Return the next group, tile by tile, int32 [height, width, channels]."""
+        part = f"{side}.{len(groups) + 1}"
+        program, reach = self._program(part), self.model.factors[part].reach
+        height, width = groups[0].shape[:2]
+        drawn = np.empty_like(groups[0])
+        for rows, columns in _tiles(height, width, self.tile):
+            window = _around(rows, height, reach), _around(columns, width, reach)
+            starts = (len(groups) * height + np.arange(rows.start, rows.stop)) * width
+            drawn[rows, columns] = program(
+                [tf.constant(group[window][np.newaxis]) for group in groups],
+                tf.constant([rows.start - window[0].start, columns.start - window[1].start]),
+                tf.constant(starts + columns.start, tf.int32),
+                tf.constant(columns.stop - columns.start),
+                seed,
+                tf.constant(row),
+                temperature,
+            )[0].numpy()
+            advance()
+        return drawn
+
+    def _program(self, part: str) -> Callable:
+        if part not in self._programs:
+            draw = functools.partial(_tile, self.model.factors[part], self.model.noise_words)
+            options = {"autograph": False, "reduce_retracing": True}
+            self._programs[part] = tf.function(draw, **options)
+        return self._programs[part]
+
+
+def shallow_steps(config: FactorConfig) -> int:
+    """Return the steps of the shallow PixelCNN per pass: M x M for type B, else none."""
+    return config.patch**2 if config.kind == "B" else 0
+
+
+def _doubled(image: np.ndarray, draw: Callable[[list[np.ndarray]], np.ndarray]) -> np.ndarray:
+    """Return the image of twice the height and width; `draw` returns each group after the first."""
+    groups = [image]
+    for _ in GROUPS:
+        groups.append(draw(groups))
+    height, width, channels = image.shape
+    doubled = np.empty([2 * height, 2 * width, channels], np.int32)
+    for (down, across), group in zip(OFFSETS, groups, strict=True):
+        doubled[down::2, across::2] = group
+    return doubled
+
+
+def _tiles(height: int, width: int, side: int) -> Iterator[tuple[slice, slice]]:
+    for top in range(0, height, side):
+        for left in range(0, width, side):
+            yield (
+                slice(top, min(top + side, height)),
+                slice(left, min(left + side, width)),
+            )
+
+
+def _around(part: slice, length: int, reach: int) -> slice:
+    return slice(max(0, part.start - reach), min(length, part.stop + reach))
+
+
+def _tile(factor: Factor, noise_words: int, groups, inside, starts, width, seed, row, temperature):
+    """Return the pixels of a tile, int32 [1, height, width, channels].
+
+    Args:
+      factor: the network of the group.
+      noise_words: random words per pixel.
+      groups: the known groups in the window around the tile, int32 [1, ...] each.
+      inside: int32 [2], row and column of the tile in the window.
+      starts: int32 [height], the number of the first pixel of each row of the tile.
+      width: int32 [], of the tile.
+      seed: key of the noise.
+      row: int32 [], of the noise.
+      temperature: float32 [].
+    """
+    height = tf.size(starts)
+    hidden = factor(groups, NONE)
+    hidden = Hidden(*(_cut(part, inside, height, width) for part in hidden))
+    words = noise.words(seed, tf.fill([height], row), starts, width, noise_words)[tf.newaxis]
+    if not factor.draws_at_once:  # pixels beyond the end of the image, which no other depends on
+        beyond = [tf.math.floormod(-side, factor.config.patch) for side in (height, width)]
+        sides = [[0, 0], [0, beyond[0]], [0, beyond[1]], [0, 0]]
+        hidden = Hidden(*(tf.pad(part, sides) for part in hidden))
+        words = tf.pad(words, sides)
+    return sample_hidden(factor, hidden, words, temperature)[:, :height, :width]
+
+
+def _cut(part, inside, height, width):
+    top, left = tf.unstack(inside)
+    return part[:, top : top + height, left : left + width]

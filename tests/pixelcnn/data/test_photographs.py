@@ -1,0 +1,106 @@
+"""Photographs keep their shape; training sees random squares of them, evaluation all of them."""
+
+import numpy as np
+from image_files import fill, mistake, noise
+
+from pixelcnn.data.corpus import ImageRules, read_corpus
+from pixelcnn.data.photographs import square_batches, whole_photographs
+from pixelcnn.data.reduction import framed
+
+RULES = ImageRules(16, 3, crop=8)
+
+
+def taken(batches, count):
+    """The first batches, as arrays."""
+    return [{name: v.numpy() for name, v in batch.items()} for batch in batches.take(count)]
+
+
+def places(photographs, square):
+    """Where a square is found: the number of the photograph, row and column."""
+    windows = [np.lib.stride_tricks.sliding_window_view(p, square.shape) for p in photographs]
+    return [
+        (n, *place)
+        for n, found in enumerate(windows)
+        for place in np.argwhere((found == square).all((-3, -2, -1)))[:, :2].tolist()
+    ]
+
+
+def test_a_frame_is_the_whole_image_and_its_mean_is_kept():
+    levels = noise(48, 64, 3)
+    small = framed(levels, 16, 3)
+    assert small.shape == (12, 16, 3)
+    blocks = levels.reshape(12, 4, 16, 4, 3).mean((1, 3))
+    np.testing.assert_array_equal(small, np.floor(blocks + 0.5))
+    np.testing.assert_array_equal(framed(levels, 64, 3), levels)
+    assert framed(noise(30, 20, 3), 16, 1).shape == (16, 11, 1)
+
+
+def test_photographs_of_a_folder_keep_their_shape(tmp_path):
+    fill(tmp_path, ["train/a.png", "train/b.png"], (32, 24))
+    fill(tmp_path, ["dev/c.png"], (20, 40))
+    corpus = read_corpus(tmp_path, RULES)
+    assert [image.shape for image in corpus.splits["train"].images] == [(12, 16, 3)] * 2
+    assert [image.shape for image in corpus.splits["dev"].images] == [(16, 8, 3)]
+    assert (
+        corpus.notes[0] == "2 photographs for train, 1 for dev, longer side 16, from 32x24 to 20x40"
+    )
+
+
+def test_photographs_with_too_few_pixels_are_left_out_and_named(tmp_path):
+    fill(tmp_path, ["train/a.png", "dev/b.png"], (16, 16))
+    fill(tmp_path, ["train/flat.png"], (64, 31))
+    fill(tmp_path, ["train/tiny.png"], (15, 12))
+    corpus = read_corpus(tmp_path, RULES)
+    assert len(corpus.splits["train"].images) == 1
+    said = " ".join(corpus.notes)
+    assert "flat.png (64x31, wanted a longer side of 16, the shorter 8 or more of it)" in said
+    assert "tiny.png (15x12, " in said
+
+
+def test_only_a_folder_has_photographs(tmp_path):
+    np.savez(tmp_path / "a.npz", images=noise(4, 16, 16, 3))
+    assert "`data.crop` needs a folder of image files." in mistake(tmp_path / "a.npz", RULES)
+
+
+def test_squares_are_cut_from_every_photograph_once_per_epoch_anywhere():
+    photographs = [noise(9, 12, 1, seed=n) for n in range(3)]
+    batches = taken(square_batches(photographs, side=7, batch_size=3, seed=1), 40)
+    found = [places(photographs, square) for batch in batches for square in batch["levels"]]
+    assert all(len(each) == 1 for each in found)
+    for i in range(0, len(found), 3):
+        assert sorted(each[0][0] for each in found[i : i + 3]) == [0, 1, 2]
+    corners = {each[0][1:] for each in found}
+    assert corners == {(row, column) for row in range(3) for column in range(6)}
+
+
+def test_a_batch_is_a_function_of_the_seed_and_its_number_and_shards_make_it_up():
+    photographs = [noise(9, 12, 1, seed=n) for n in range(3)]
+    options = dict(side=6, batch_size=4, flip=True)
+    whole = taken(square_batches(photographs, seed=1, **options), 3)
+    later = taken(square_batches(photographs, seed=1, start_step=2, **options), 1)[0]
+    np.testing.assert_array_equal(later["levels"], whole[2]["levels"])
+    halves = [
+        taken(square_batches(photographs, seed=1, shard_index=i, num_shards=2, **options), 1)[0]
+        for i in range(2)
+    ]
+    for name, value in whole[0].items():
+        np.testing.assert_array_equal(np.concatenate([half[name] for half in halves]), value)
+    other = taken(square_batches(photographs, seed=2, **options), 1)[0]
+    assert (other["levels"] != whole[0]["levels"]).any()
+
+
+def test_some_squares_are_mirrored():
+    photographs = [noise(8, 8, 1)]
+    batch = taken(square_batches(photographs, side=8, batch_size=16, seed=1, flip=True), 1)[0]
+    mirrored = [(square == photographs[0][:, ::-1]).all() for square in batch["levels"]]
+    plain = [(square == photographs[0]).all() for square in batch["levels"]]
+    assert any(mirrored) and any(plain)
+    assert all(a != b for a, b in zip(mirrored, plain, strict=True))
+
+
+def test_whole_photographs_are_cut_at_both_ends_to_a_multiple():
+    photographs = [noise(10, 15, 3), noise(8, 4, 3)]
+    first, second = whole_photographs(photographs, 4)
+    np.testing.assert_array_equal(first["levels"][0], photographs[0][1:9, 1:13])
+    np.testing.assert_array_equal(second["levels"][0], photographs[1])
+    assert not np.array_equal(first["seed"], second["seed"])

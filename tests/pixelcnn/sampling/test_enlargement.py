@@ -1,0 +1,108 @@
+"""A photograph of any shape is enlarged in tiles, which change neither its pixels nor its law."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_networks import multiscale_of, output_of
+
+from likelihoods.noise import as_key
+from pixelcnn.networks.conditioning import NONE
+from pixelcnn.sampling.enlargement import Enlarger
+from pixelcnn.sampling.multiscale_sampler import (
+    SamplingInputs,
+    multiscale_words,
+    sample_scales,
+    temperatures_of,
+)
+
+KINDS = ["A", "B"]
+SIZE, SEED, ROW = 32, 5, 3
+WHOLE = 64  # a tile that holds every group
+
+
+@pytest.fixture(autouse=True)
+def eagerly(monkeypatch):
+    """Nothing is compiled; `tests/pixelcnn/test_enlarge_command.py` compiles."""
+    monkeypatch.setattr(tf, "function", lambda function, **options: function)
+
+
+@functools.cache
+def convolutional(kind):
+    """Factors from 8 to 32 pixels without a base."""
+    parts = tuple(f"{size}.{group}" for size in (16, 32) for group in (2, 3, 4))
+    return multiscale_of(
+        kind, SIZE, output_of("logistic", 3, 16), parts=parts, coordinates=False, blocks=1,
+        base_size=8,
+    )  # fmt: skip
+
+
+def photograph(height, width):
+    """Noise, [height, width, 3]."""
+    return np.random.default_rng(7).integers(16, size=[height, width, 3])
+
+
+def enlarged(kind, image, tile=WHOLE, size=SIZE, row=ROW, temperature=1.0, advance=lambda: None):
+    """All scales of an image."""
+    heat = temperatures_of(temperature, 3).numpy()
+    enlarger = Enlarger(convolutional(kind), tile)
+    return list(enlarger.scales(image, size, as_key(SEED), row, heat, advance))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("A", (8, 8)), ("A", (5, 8)), ("B", (5, 8)), ("B", (8, 3))]
+)
+def test_tiles_of_any_side_lead_to_the_same_image(kind, shape):
+    whole = enlarged(kind, photograph(*shape))
+    assert [scale.shape for scale in whole] == [(k * shape[0], k * shape[1], 3) for k in (1, 2, 4)]
+    for tile in (4, 6):
+        for expected, found in zip(whole, enlarged(kind, photograph(*shape), tile), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_square_is_enlarged_to_the_scales_that_the_whole_sampler_draws(kind):
+    model, start = convolutional(kind), photograph(8, 8)
+    words = multiscale_words(model, SEED, [ROW], SIZE)
+    inputs = SamplingInputs(words, NONE, temperatures_of(1.0, 3))
+    expected = sample_scales(model, inputs, SIZE, tf.constant(start[np.newaxis], tf.int32))
+    for image, found in zip(expected, enlarged(kind, start, 4), strict=True):
+        np.testing.assert_array_equal(found, image[0])
+
+
+def test_each_scale_contains_the_one_before_and_each_row_is_another_image():
+    scales = enlarged("A", photograph(6, 8))
+    for small, large in itertools.pairwise(scales):
+        np.testing.assert_array_equal(large[::2, ::2], small)
+    assert (enlarged("A", photograph(6, 8), row=ROW + 1)[-1] != scales[-1]).any()
+
+
+def test_each_scale_has_its_own_temperature():
+    warm = enlarged("A", photograph(6, 8), temperature=(1.0, 1.0, 1.0))
+    mixed = enlarged("A", photograph(6, 8), temperature=(0.5, 1.0, 0.0))
+    np.testing.assert_array_equal(mixed[1], warm[1])
+    assert (mixed[2] != warm[2]).any()
+    other_seed = enlarged("A", mixed[1], row=ROW + 1, temperature=(1.0, 1.0, 0.0))
+    np.testing.assert_array_equal(other_seed[-1], mixed[2])  # a mode needs no noise
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("A", 0), ("B", 4)])
+def test_passes_and_tiles_are_counted_as_they_are_made(kind, steps):
+    seen = []
+    image = photograph(8, 6)
+    enlarged(kind, image, 8, advance=lambda: seen.append(1))
+    work = Enlarger(convolutional(kind), 8).work(image.shape, SIZE)
+    assert work == (2 * 3, steps, 3 * 1 + 3 * 4)
+    assert len(seen) == work.tiles
+
+
+def test_only_factors_without_coordinates_enlarge_any_shape():
+    with pytest.raises(ValueError, match="Only factors without coordinates enlarge images of any"):
+        Enlarger(multiscale_of())
+
+
+def test_a_tile_consists_of_whole_patches():
+    with pytest.raises(ValueError, match="`tile` must be a multiple of 2, the patch, got 3"):
+        Enlarger(convolutional("B"), 3)
