@@ -164,7 +164,7 @@ class ImageDataset:
             )
         shard |= {"batch_size": data.batch_size, "seed": seed, "start_step": start_step}
         if data.crop:
-            photographs = self.source.splits["train"].images
+            photographs = list(self.source.splits["train"].images)
             return square_batches(photographs, side=data.crop, flip=data.flip, **shard)
         return batches(
             self.source,
@@ -203,7 +203,7 @@ class ImageDataset:
                 seed=max(shuffled - 1, 0),
             )
         if self.config.data.crop:
-            photographs = self.source.splits["dev"].images
+            photographs = list(self.source.splits["dev"].images)
             return whole_photographs(photographs, self.config.multiple)
         if not shuffled:
             return whole(self.source, "dev", batch_size)
