@@ -176,7 +176,8 @@ class ImageDataset:
         data, shard = self.config.data, {"shard_index": shard_index, "num_shards": num_shards}
         rows = shard_rows(data.batch_size, shard_index, num_shards)
         if data.crop:
-            photographs, options = self.source.splits["train"].images, {"side": data.crop, **shard}
+            photographs = list(self.source.splits["train"].images)
+            options = {"side": data.crop, **shard}
             options |= {"batch_size": data.batch_size, "seed": self.config.seed, "flip": data.flip}
             return square_batches(photographs, start_step=start_step, **options)
         make = functools.partial(batches_of(*self.drawn), **shard)
@@ -199,7 +200,7 @@ class ImageDataset:
         not the frames before it.
         """
         if self.config.data.crop:
-            photographs = self.source.splits["dev"].images
+            photographs = list(self.source.splits["dev"].images)
             return whole_photographs(photographs, self.config.multiple)
         rows_of, count = self._dev_rows(shuffled)
 

@@ -18,7 +18,6 @@ from pixelcnn.sampling.multiscale_sampler import (
     temperatures_of,
 )
 
-KINDS = ["A", "B"]
 SIZE, SEED, ROW = 32, 5, 3
 WHOLE = 64  # a tile that holds every group
 
@@ -52,23 +51,26 @@ def enlarged(kind, image, tile=WHOLE, size=SIZE, row=ROW, temperature=1.0, advan
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape"), [("A", (8, 8)), ("A", (5, 8)), ("B", (5, 8)), ("B", (8, 3))]
+    ("kind", "shape", "size"), [("A", (8, 8), 32), ("A", (5, 8), 32), ("B", (8, 3), 16)]
 )
-def test_tiles_of_any_side_lead_to_the_same_image(kind, shape):
-    whole = enlarged(kind, photograph(*shape))
-    assert [scale.shape for scale in whole] == [(k * shape[0], k * shape[1], 3) for k in (1, 2, 4)]
+def test_tiles_of_any_side_lead_to_the_same_image(kind, shape, size):
+    image = photograph(*shape)
+    whole = enlarged(kind, image, size=size)
+    times = (1, 2, 4)[: len(whole)]
+    assert [scale.shape for scale in whole] == [(k * shape[0], k * shape[1], 3) for k in times]
+    assert max(whole[-1].shape) == size
     for tile in (4, 6):
-        for expected, found in zip(whole, enlarged(kind, photograph(*shape), tile), strict=True):
+        for expected, found in zip(whole, enlarged(kind, image, tile, size), strict=True):
             np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_square_is_enlarged_to_the_scales_that_the_whole_sampler_draws(kind):
+@pytest.mark.parametrize(("kind", "size"), [("A", 32), ("B", 16)])
+def test_a_square_is_enlarged_to_the_scales_that_the_whole_sampler_draws(kind, size):
     model, start = convolutional(kind), photograph(8, 8)
-    words = multiscale_words(model, SEED, [ROW], SIZE)
+    words = multiscale_words(model, SEED, [ROW], size)
     inputs = SamplingInputs(words, NONE, temperatures_of(1.0, 3))
-    expected = sample_scales(model, inputs, SIZE, tf.constant(start[np.newaxis], tf.int32))
-    for image, found in zip(expected, enlarged(kind, start, 4), strict=True):
+    expected = sample_scales(model, inputs, size, tf.constant(start[np.newaxis], tf.int32))
+    for image, found in zip(expected, enlarged(kind, start, 4, size), strict=True):
         np.testing.assert_array_equal(found, image[0])
 
 
@@ -92,9 +94,10 @@ def test_each_scale_has_its_own_temperature():
 def test_passes_and_tiles_are_counted_as_they_are_made(kind, steps):
     seen = []
     image = photograph(8, 6)
-    enlarged(kind, image, 8, advance=lambda: seen.append(1))
-    work = Enlarger(convolutional(kind), 8).work(image.shape, SIZE)
-    assert work == (2 * 3, steps, 3 * 1 + 3 * 4)
+    enlarged(kind, image, 4, size=16, advance=lambda: seen.append(1))
+    work = Enlarger(convolutional(kind), 4).work(image.shape, 16)
+    assert work == (3, steps, 3 * 4)
+    assert Enlarger(convolutional(kind), 8).work(image.shape, SIZE).passes == 2 * 3
     assert len(seen) == work.tiles
 
 
