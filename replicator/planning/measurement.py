@@ -263,7 +263,8 @@ class _Times:
             rate = min(last / max(largest, 1.0), self._rates[_name(operation.kind)])
             return last + rate * (size - largest)
         origin = [(0.0, 0.0)] if points[0][0] else []
-        return float(np.interp(size, *zip(*origin, *points, strict=True)))
+        sizes, means = zip(*origin, *points, strict=True)
+        return float(np.interp(size, sizes, means))
 
 
 def _name(kind: str) -> str:
