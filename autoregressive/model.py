@@ -36,8 +36,7 @@ class Autoregressive:
         levels, `Integers` for images and `Reals` for real symbols.
       condition_channels: of the network's second argument [batch, time, channels]; 0: it has none.
         Not needed for a Keras model with two inputs.
-      order: "time" for elements [batch, time], "raster" for images [batch, height, width,
-        channels].
+      order: "time": elements [batch, time]; "raster": images [batch, height, width, channels].
       inputs: shape and dtype of the network's input, [None, None, 1] or [None, None, None,
         channels]. Not needed for a Keras model, or for float32 [batch, time, 1] and grey images.
 

@@ -70,7 +70,7 @@ def read_photograph(path: Path, channels: int) -> np.ndarray:
     try:
         with Image.open(path) as opened:
             size = max(opened.size)
-        return read_image(path, ImageRules(size, channels, crop=1)).levels
+        return read_image(path, ImageRules(size, 1 if channels == 1 else 3, crop=1)).levels
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file.") from error
     except (OSError, Image.DecompressionBombError) as error:

@@ -176,7 +176,7 @@ class ImageDataset:
         data, shard = self.config.data, {"shard_index": shard_index, "num_shards": num_shards}
         rows = shard_rows(data.batch_size, shard_index, num_shards)
         if data.crop:
-            photographs = list(self.source.splits["train"].images)
+            photographs = self._photographs("train")
             options = {"side": data.crop, **shard}
             options |= {"batch_size": data.batch_size, "seed": self.config.seed, "flip": data.flip}
             return square_batches(photographs, start_step=start_step, **options)
@@ -200,8 +200,7 @@ class ImageDataset:
         not the frames before it.
         """
         if self.config.data.crop:
-            photographs = list(self.source.splits["dev"].images)
-            return whole_photographs(photographs, self.config.multiple)
+            return whole_photographs(self._photographs("dev"), self.config.multiple)
         rows_of, count = self._dev_rows(shuffled)
 
         def make(step: int) -> Arrays:
@@ -210,6 +209,11 @@ class ImageDataset:
             return {**rows_of(chosen), "seed": example_seeds(seeds)}
 
         return as_dataset(make, 0, -(-count // batch_size))
+
+    def _photographs(self, split: str) -> list[np.ndarray]:
+        images = self.source.splits[split]
+        assert isinstance(images, ImageSet)  # frames have one size
+        return list(images.images)
 
     def _dev_rows(self, shuffled: int) -> tuple[Callable[[np.ndarray], Arrays], int]:
         """Return a function from indices to the examples of `dev`, and their number."""

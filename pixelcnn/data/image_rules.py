@@ -24,6 +24,9 @@ class ImageRules:
     """Bits per level, 8 to 16. With 8, deeper images are scaled; with more, grey images of 16-bit
     files (PNG, TIFF, npy, npz) are kept unchanged. `onepass train` detects it unless this or
     `output.levels` is given."""
+    crop: int = 0
+    """Train on random squares of this side of photographs, which keep their shape, their longer
+    side reduced to `size` (factors without coordinates); 0: on whole square images."""
 
     def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a number out of range."""

@@ -50,9 +50,10 @@ SMALLER = (
     ),
     # A teacher of seconds, which lies in the folder, in place of one of hours.
     (r"--teacher shipped-teacher", "--teacher TEACHER"),
-    (r"--start-from shipped-teacher ", ""),  # a smoke network is another
+    (r"--start-from shipped-(universal-)?teacher ", ""),  # a smoke network is another
     (r"onepass train \.\.\.$", "onepass train wavenet-smoke --data speech --workdir run"),
     (r" \.\.\.$", " --data speech --workdir run"),
+    (r"--data OUT ", "--data speech "),
     (r" --(loop\.num-steps|loop\.max-minutes|optimizer\.cooldown-steps) \d+", ""),
     (r" --(pitch-steps|clips\.clip-samples) \d+", ""),
     (r"^.*onepass (train|distill) [\w-]+-smoke .*$", r"\g<0> --loop.num-steps 2"),

@@ -142,9 +142,7 @@ def test_a_killed_worker_ends_the_others_in_one_line_and_all_start_again(launch,
     # The launcher and the worker that is left notice at about the same time.
     noticed = sorted(lines[:2], key=lambda line: line.startswith("onepass:"))
     assert noticed[0].startswith("onepass launch: worker 1 was ended by SIGKILL (status 137)")
-    assert re.search(
-        r"^onepass: Another process .* is gone .*; step \d+ is saved in .*on", noticed[1]
-    )
+    assert re.search(r"^onepass: Another process .* is gone .*; step \d+ is saved in", noticed[1])
     assert lines[2:] == [
         "onepass launch: all tasks restart (restart 1 of 1).",
         *[f"left at step {STEPS} (done)"] * 2,
@@ -173,8 +171,10 @@ def test_a_killed_server_ends_the_chief_in_one_line_and_all_start_again(launch, 
     kill(launched, "ps 0")
     assert launched.ended(2 * START_SECONDS) == 0
     lines = messages(launched)
-    assert lines[0].startswith("onepass launch: ps 0 was ended by SIGKILL")
-    assert re.search(r"^onepass: Parameter server 0 .* is gone.* step \d+", lines[1])
+    # The launcher and the chief notice at about the same time.
+    noticed = sorted(lines[:2], key=lambda line: line.startswith("onepass:"))
+    assert noticed[0].startswith("onepass launch: ps 0 was ended by SIGKILL")
+    assert re.search(r"^onepass: Parameter server 0 .* is gone.* step \d+", noticed[1])
     assert lines[2:] == [
         "onepass launch: all tasks restart (restart 1 of 1).",
         f"left at step {STEPS} (done)",
