@@ -1,8 +1,22 @@
 """Checks of data before anything is computed from it."""
 
+from typing import Any
+
 import numpy as np
+import tensorflow as tf
 
 from likelihoods.codec import Codec
+
+
+def check_parts(network: Any, distribution: Any) -> None:
+    """Raise ValueError unless a network can be called and a distribution is one."""
+    if not callable(network):
+        raise ValueError(f"`network` must be a module, a model or a function, got {network!r}.")
+    if isinstance(distribution, type) or not hasattr(distribution, "log_prob"):
+        raise ValueError(
+            f"`distribution` must be a likelihood, such as likelihoods.Gaussian(), got"
+            f" {distribution!r}."
+        )
 
 
 def check_elements(elements: np.ndarray, codec: Codec, rank: int) -> None:
@@ -29,6 +43,30 @@ def check_elements(elements: np.ndarray, codec: Codec, rank: int) -> None:
             f"`elements` must be in [{lowest:g}, {highest:g}] for {codec.levels} levels, got"
             f" {elements[where]} at {list(where)}."
         )
+
+
+def as_condition(given: Any, spec: tf.TensorSpec | None, order: str) -> Any:
+    """Return a condition as a tensor, or a dict of conditions as tensors; None: there is none.
+
+    Args:
+      given: array, dict of arrays, or None.
+      spec: of the condition of a network in time order.
+      order: "time" or "raster".
+
+    Raises:
+      ValueError: it is missing, or the network in time order has another one, or none.
+    """
+    if isinstance(given, dict):
+        return {name: tf.convert_to_tensor(value) for name, value in given.items()}
+    tensor = None if given is None else tf.convert_to_tensor(given)
+    if order != "time":
+        return tensor
+    if spec is None and tensor is not None:
+        raise ValueError("`condition` must be None: the network reads none.")
+    if spec is not None and (tensor is None or not spec.shape.is_compatible_with(tensor.shape)):
+        given = None if tensor is None else tensor.shape
+        raise ValueError(f"`condition` must be given, {spec.shape}, got {given}.")
+    return tensor
 
 
 def check_finite(array: np.ndarray, name: str) -> None:

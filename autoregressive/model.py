@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.elements import check_elements
+from autoregressive.elements import as_condition, check_elements, check_parts
 from autoregressive.networks import condition_spec, image_spec, input_spec, variables_read
 from autoregressive.samplers import (
     SAMPLERS,
@@ -65,6 +65,7 @@ class Autoregressive:
     ):
         if order not in ("time", "raster"):
             raise ValueError(f"`order` must be time or raster, got {order!r}.")
+        check_parts(network, distribution)
         codec = _default_codec(distribution, order) if codec is None else codec
         if codec.levels != distribution.levels:
             raise ValueError(
@@ -185,9 +186,9 @@ class Autoregressive:
         """
         symbols = self.symbols(elements)
         if not tf.executing_eagerly():
-            return self.symbol_network.parameters(symbols, _tensor(condition))
+            return self.symbol_network.parameters(symbols, self._condition(condition))
         function = self._function("conditionals", self.symbol_network.parameters)
-        return function(symbols, _tensor(condition))
+        return function(symbols, self._condition(condition))
 
     def log_prob(self, elements: Any, condition: Any = None) -> tf.Tensor:
         """Return the log-probability of every element, or log-density of real ones, in nats.
@@ -203,8 +204,8 @@ class Autoregressive:
         """
         symbols = self.symbols(elements)
         if not tf.executing_eagerly():
-            return self._log_prob(symbols, _tensor(condition))
-        return self._function("log_prob", self._log_prob)(symbols, _tensor(condition))
+            return self._log_prob(symbols, self._condition(condition))
+        return self._function("log_prob", self._log_prob)(symbols, self._condition(condition))
 
     def _log_prob(self, symbols: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
         parameters = self.symbol_network.parameters(symbols, condition)
@@ -243,11 +244,13 @@ class Autoregressive:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
         if num < 1:
             raise ValueError(f"`num` must be at least 1, got {num}.")
+        if temperature < 0.0:
+            raise ValueError(f"`temperature` must be at least 0, got {temperature}.")
         if (method == "speculative") != (draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
         noise = self._noise(seed, num, 0, self._shape(length))
         sampler = self._sampler(method) if draft is None else self._speculative(draft)
-        symbols = sampler(noise, _tensor(condition), tf.constant(temperature, tf.float32))
+        symbols = sampler(noise, self._condition(condition), tf.constant(temperature, tf.float32))
         return self.codec.decode(symbols).numpy()
 
     def stream(
@@ -271,12 +274,11 @@ class Autoregressive:
           temperature: as for `sample`.
 
         Raises:
-          NotCausalError: the network has no step.
           UnsupportedNetworkError: the network has no step.
         """
         if self.order != "time":
             raise ValueError("`stream` needs a model in time order, got raster.")
-        network = self.symbol_network
+        network, condition = self.symbol_network, self._condition(condition)
         chunk = -(-chunk // network.block) * network.block
         state = network.initial_state(num)
         function = self._function("stream", self._chunk, jit_compile=True)
@@ -284,7 +286,7 @@ class Autoregressive:
         for start in range(0, length, chunk):
             stop = min(start + chunk, length)
             noise = self.distribution.noise(seed, tf.range(num), start, stop - start)
-            part = None if condition is None else tf.convert_to_tensor(condition)[:, start:stop]
+            part = None if condition is None else condition[:, start:stop]
             symbols, state = function(noise, part, scale, state)
             yield self.codec.decode(symbols).numpy()
 
@@ -316,8 +318,7 @@ class Autoregressive:
           model: whose samples the draft proposes.
 
         Raises:
-          ValueError: this model has other symbols, noise or condition than `model`, or no steps of
-            one symbol.
+          ValueError: this model has other symbols, noise or condition, or no steps of one symbol.
         """
         own, other = self.distribution, model.distribution
         network = self.symbol_network
@@ -351,12 +352,14 @@ class Autoregressive:
             network.initial_state(1)  # raises for a network without steps
 
             def run(noise, condition, temperature):
-                return speculative(network, distribution, noise, condition, temperature, proposing)[
-                    0
-                ]
+                given = noise, condition, temperature, proposing
+                return speculative(network, distribution, *given)[0]
 
             self._function(("speculative", draft), run, jit_compile=True)
         return self._functions["speculative", draft]
+
+    def _condition(self, given: Any) -> Any:
+        return as_condition(given, self.symbol_network.condition, self.order)
 
     def _cached(self, noise, condition, temperature):
         if self.order != "time":
@@ -391,10 +394,3 @@ def _default_codec(distribution: Distribution, order: str) -> Codec:
     if distribution.levels is None:
         return Reals()
     return (Linear if order == "time" else Integers)(distribution.levels)
-
-
-def _tensor(condition: Any) -> Any:
-    """Return a condition as a tensor, or a dict of conditions as tensors."""
-    if isinstance(condition, dict):
-        return {name: tf.convert_to_tensor(value) for name, value in condition.items()}
-    return None if condition is None else tf.convert_to_tensor(condition)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
+from replicator import TrainState
 from replicator.runs.metrics import MetricsLog
 from replicator.runs.stored_config import to_json
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.loop import Outcome
-from replicator.training.state import TrainState
 from replicator.training.training_run import TrainingRun
 from speech.acoustic import AcousticLoss, AcousticModel, LossConfig
 from speech.examples import Example

@@ -211,9 +211,8 @@ class ImageDataset:
         return as_dataset(make, 0, -(-count // batch_size))
 
     def _photographs(self, split: str) -> list[np.ndarray]:
-        images = self.source.splits[split]
-        assert isinstance(images, ImageSet)  # frames have one size
-        return list(images.images)
+        photographs: Any = self.source.splits[split]
+        return list(photographs.images)
 
     def _dev_rows(self, shuffled: int) -> tuple[Callable[[np.ndarray], Arrays], int]:
         """Return a function from indices to the examples of `dev`, and their number."""

@@ -234,9 +234,7 @@ def test_lookahead_that_outputs_do_not_show_is_refused_by_sample():
     """A look ahead farther than the compared sequences are long."""
 
     def network(x):
-        later = tf.concat([x, tf.zeros_like(x)[:, :1]], 1)[:, 1:]
-        padded = tf.pad(later, [[0, 0], [0, 50], [0, 0]])[:, 50:]
-        return tf.concat([x, padded], -1)
+        return tf.nn.convolution(x, tf.ones([3, 1, 2]), padding="SAME", dilations=[40])
 
     model = Autoregressive(network, Gaussian())
     with pytest.raises(NotCausalError):
@@ -287,6 +285,31 @@ def test_levels_that_overflow_are_named():
         ValueError, match=r"in \[0, 255\] for 256 levels, got 300 at \[0, 0, 0, 0\]"
     ):
         model.log_prob(np.full([1, 2, 2, 1], 300, np.uint16))
+
+
+def test_parts_that_are_none_are_named():
+    network = causal_networks.length_scaled()
+    for likelihood in ("gaussian", Gaussian):
+        with pytest.raises(ValueError, match="`distribution` must be a likelihood"):
+            Autoregressive(network, likelihood)
+    with pytest.raises(ValueError, match="`network` must be a module"):
+        Autoregressive(3, Gaussian())
+
+
+def test_a_condition_that_is_not_read_is_named(model):
+    condition = np.zeros([1, 3, 2], np.float32)
+    for call in (
+        lambda: model.sample(1, 3, 0, condition),
+        lambda: model.log_prob(np.zeros([1, 3]), condition),
+        lambda: next(model.stream(3, 0, condition)),
+    ):
+        with pytest.raises(ValueError, match="`condition` must be None"):
+            call()
+
+
+def test_a_negative_temperature_is_named(model):
+    with pytest.raises(ValueError, match="`temperature` must be at least 0, got -1"):
+        model.sample(1, 3, 0, temperature=-1)
 
 
 def test_unknown_options_are_named(model):
