@@ -27,7 +27,7 @@ OPTIONS = f"""--student.flows 1 2 --student.residual-channels 4 --student.gate-c
     --student.front-width 4 --student.condition-channels 6 --loss.draws 2
     --loss.squared 1 --loss.feature 1 --loss.contrastive 0.3
     --clips.clip-samples 2560 --clips.batch-size 2 --optimizer.warmup-steps 3
-    --loop.num-steps 4 --loop.evaluate-every-steps {NEVER}"""
+    --seed 5 --loop.num-steps 4 --loop.evaluate-every-steps {NEVER}"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -71,7 +71,7 @@ def test_run_py_draws_the_clips_of_the_distillation(exported, places):
     drawn = portable_run.open_batches(out, read_manifest(out)["training"]["batches"])
     corpus = training.corpus_for(config, teacher, data, None, lambda line: None)
     clips = training.clips(
-        corpus, "train", clip_samples=2560, batch_size=2, seed=0, features=("mel",),
+        corpus, "train", clip_samples=2560, batch_size=2, seed=5, features=("mel",),
         start_step=7,
     )  # fmt: skip
     expected = next(iter(clips))
@@ -89,7 +89,8 @@ def test_a_distillation_may_cross_to_jax_and_back(exported, places, tmp_path):
     assert onepass.main([*places[2], "--workdir", str(workdir), "--adopt", str(out)]) == 0
     found, expected = newest(workdir), newest(tmp_path / "alone")
     start = portable_run.read_npz(out / "checkpoints/step_00000000.npz")
-    assert_same_training(found, expected, start)
+    # Rectified features of the classifier may lie on either side of 0 by rounding.
+    assert_same_training(found, expected, start, moments=1e-4)
     # The classifier that the loss was of is not trained again.
     assert (workdir / UNITS).read_bytes() == (out / UNITS).read_bytes()
 
