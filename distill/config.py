@@ -149,7 +149,7 @@ class StudentConfig:
 
     @property
     def reads_pitch(self) -> bool:
-        """Whether F0 and voicing are estimated from the frames, for the dense conditioner."""
+        """True if F0 and voicing are estimated from the frames, for the dense conditioner."""
         return self.reads_f0 or self.source == "pulses"
 
     @property

@@ -59,7 +59,7 @@ class LossConfig:
 
     @property
     def has_discriminators(self) -> bool:
-        """Whether a term needs discriminators."""
+        """True if a term needs discriminators."""
         return bool(self.adversarial or self.matching)
 
 

@@ -41,7 +41,7 @@ class RemoteModel:
 
     @property
     def makes_sound(self) -> bool:
-        """Whether it generates sound, rather than images or arrays."""
+        """True if it generates sound, rather than images or arrays."""
         return self.spec.get("kind") == "sound"
 
     def sample(

@@ -45,7 +45,7 @@ class ImageDensity(tf.Module):
 
     @property
     def whole(self) -> bool:
-        """Whether it can sample, for which a multiscale model needs all its parts."""
+        """True if it can sample, for which a multiscale model needs all its parts."""
         model = self.multiscale
         return model is None or len(model.parts) == len(part_names(model.sizes))
 

@@ -88,7 +88,7 @@ class ImageModel:
 
     @property
     def whole(self) -> bool:
-        """Whether it can sample, for which a multiscale model needs all its parts."""
+        """True if it can sample, for which a multiscale model needs all its parts."""
         return self.density.whole
 
     @property

@@ -109,7 +109,7 @@ class Settings:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether `host` can be reached from this machine alone."""
+        """True if `host` can be reached from this machine alone."""
         return is_loopback(self.host)
 
 

@@ -63,7 +63,7 @@ class Phoneme:
 
     @property
     def is_pause(self) -> bool:
-        """Whether nothing is said."""
+        """True if nothing is said."""
         return self.symbol in PAUSES
 
 

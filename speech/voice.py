@@ -78,7 +78,7 @@ class Voice:
 
     @property
     def speaks_questions(self) -> bool:
-        """Whether the voice was trained on questions; of one by version 0.2 it is unknown: True."""
+        """True if the voice was trained on questions; of one by version 0.2 it is unknown: True."""
         return bool(self.spec.get("questions", True))
 
     @property

@@ -33,7 +33,7 @@ def data(steps: int) -> tf.data.Dataset:
 
 
 def alone(steps: int) -> dict[str, np.ndarray]:
-    """What the variables are after the same steps on one device."""
+    """Return the variables after the same steps on one device."""
     line = Line()
     state = TrainState(line, ADAM, steps)
     step = compile_step(state, line.loss, False)

@@ -304,7 +304,7 @@ class FakeModelStore:
 
 
 def load_from_disk(path, backend="auto"):
-    """What `FakeModelStore.add` wrote, in a process that does not have the store."""
+    """A bundle of `FakeModelStore.add`, in a process that does not have the store."""
     path = Path(path)
     said = json.loads((path / "model.json").read_text(encoding="utf-8"))
     kind = {"sound": FakeSound, "picture": FakeImages}[said["kind"]]

@@ -47,7 +47,7 @@ def made(strategy):
 
 
 def trained(strategy, batches=WAVES, **options):
-    """What `fit` leaves: kernel, score, and the model's log-probabilities."""
+    """Return the results of `fit`: kernel, score, and the model's log-probabilities."""
     replicator, model = made(strategy)
     options = {"optimizer": ADAM, "batch_size": 4, "steps": STEPS, "loss": weighted, **options}
     outcome = fit(model, batches, replicator=replicator, log=lambda line: None, **options)
@@ -97,7 +97,7 @@ def _raised(batches, **options):
 
 
 def check_errors():
-    """What is raised of a source that ends, changes its shape, or gives NaN at a later step."""
+    """Return the errors of sources that end, change their shape, or give NaN at a later step."""
     late = [drawn(0), drawn(1), np.full([4, 40], np.nan, np.float32)]
     return {
         "ends": _raised(iter([drawn(0), drawn(1)])),

@@ -41,7 +41,7 @@ CONDITIONS = {"pixelcnn": "class", "multiscale": "class"}
 
 
 def toys(count: int, seed: int, size: int = 8) -> dict[str, np.ndarray]:
-    """What an npz file holds: images of three kinds, slightly noisy, in turn."""
+    """Return the arrays of an npz file: images of three kinds, slightly noisy, in turn."""
     draws = np.random.default_rng(seed)
     rows, columns = np.mgrid[:size, :size]
     kinds = np.stack([200 * (columns < size // 2), 90 * (rows % 2), 20 * columns + 40])

@@ -39,7 +39,7 @@ def perceptron(rows=16):
 
 
 def searched(folder, mesh, machine=MACHINE):
-    """What is found, and a function from cuts to their cost as compiled."""
+    """Return the result of the search, and a function from cuts to their cost as compiled."""
     step = Step.read(folder)
     manifest = run.read_manifest(folder)
     described = manifest["functions"]["step"]

@@ -1,4 +1,4 @@
-"""What tests/test_order.py reads: run in a process with four logical CPUs."""
+"""Results for tests/test_order.py, computed in a process with four logical CPUs."""
 
 import keras
 import tensorflow as tf

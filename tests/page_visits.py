@@ -164,7 +164,7 @@ class Visitor:
         self.until(f"{total} > {seconds - 0.01}")
 
     def colours(self, canvas):
-        """How many colours the left and the right half of a canvas show above its axis."""
+        """Return the colours above the axis in the left and the right half of a canvas."""
         return self.page.evaluate(
             """(name) => {
                 const canvas = document.getElementById(name);

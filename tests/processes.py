@@ -75,7 +75,7 @@ class TensorflowProcess(Process):
 
 
 class Forked:
-    """What a Popen is, of a process that the fork server started."""
+    """Popen's interface to a process that the fork server started."""
 
     def __init__(self, words, environment, output):
         self._answers, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)

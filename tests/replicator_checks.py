@@ -1,4 +1,4 @@
-"""What tests/test_replicator.py compares: run in a process with four logical CPUs."""
+"""Results for tests/test_replicator.py, computed in a process with four logical CPUs."""
 
 import numpy as np
 import tensorflow as tf

@@ -90,7 +90,7 @@ class Command:
         return int(re.search(rf"^{what}:\s+(\d+) kB$", text, re.M)[1]) / 1024
 
     def count(self, what):
-        """How many open files (`fd`) or threads (`task`) the process has."""
+        """Return the number of open files (`fd`) or threads (`task`) of the process."""
         return sum(1 for _ in Path(f"/proc/{self.process.pid}/{what}").iterdir())
 
 

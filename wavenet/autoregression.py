@@ -94,7 +94,7 @@ class WaveNetSymbols(SoundSymbols):
 
     @property
     def has_step(self) -> bool:
-        """Whether it can be sampled by "cached"."""
+        """True if it can be sampled by "cached"."""
         return self.network.context_stack is None
 
     def initial_state(self, batch: int) -> State:

@@ -127,12 +127,12 @@ class WaveNetConfig:
 
     @property
     def reads_levels(self) -> bool:
-        """Whether the network reads past levels, each of which has its own vector."""
+        """True if the network reads past levels, each of which has its own vector."""
         return registry.FACTS[self.likelihood].is_companded
 
     @property
     def reads_pitch(self) -> bool:
-        """Whether F0 and voicing are estimated from the frames, or given with them."""
+        """True if F0 and voicing are estimated from the frames, or given with them."""
         return self.pitch_taps > 0
 
     @property

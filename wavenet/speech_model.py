@@ -119,7 +119,7 @@ class TrainedSpeechModel(FeatureExtraction):
 
     @property
     def conditional(self) -> bool:
-        """Whether it needs frames."""
+        """True if it needs frames."""
         return self.network.config.feature_channels > 0
 
     @property

@@ -31,7 +31,7 @@ class GuidedTargets:
 
     @property
     def has_divergence(self) -> bool:
-        """Whether one of the terms is a divergence, by which checkpoints are then compared."""
+        """True if one of the terms is a divergence, by which checkpoints are then compared."""
         return bool(self.kl)
 
 
@@ -65,7 +65,7 @@ class FlowTargets:
 
     @property
     def has_divergence(self) -> bool:
-        """Whether one of the terms is a divergence, by which checkpoints are then compared."""
+        """True if one of the terms is a divergence, by which checkpoints are then compared."""
         return bool(self.kl or self.forward)
 
 
@@ -90,7 +90,7 @@ class DistillConfig:
 
     @property
     def needs_features(self) -> bool:
-        """Whether the loss compares features of a classifier, which is trained first."""
+        """True if the loss compares features of a classifier, which is trained first."""
         return False
 
 
@@ -129,7 +129,7 @@ class FlowConfig(DistillConfig):
 
     @property
     def needs_features(self) -> bool:
-        """Whether the loss compares features of a classifier, which is trained first."""
+        """True if the loss compares features of a classifier, which is trained first."""
         return self.targets.features > 0
 
 

@@ -56,7 +56,7 @@ class DecodedImage:
 
     @property
     def deep(self) -> bool:
-        """Whether more than 8 bits per level are stored and kept."""
+        """True if more than 8 bits per level are stored and kept."""
         return self.levels.dtype != np.uint8
 
 

@@ -71,7 +71,7 @@ class ConditioningConfig:
 
     @property
     def has_null(self) -> bool:
-        """Whether there is a null condition, by which a model can be guided.
+        """True if there is a null condition, by which a model can be guided.
 
         It is that of training with dropped conditions, or the mean of all classes.
         """
@@ -106,7 +106,7 @@ class OutputConfig:
 
     @property
     def has_density(self) -> bool:
-        """Whether the output is a density over real numbers, through which gradients flow."""
+        """True if the output is a density over real numbers, through which gradients flow."""
         return self.likelihood == "logistic"
 
 

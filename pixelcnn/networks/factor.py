@@ -111,7 +111,7 @@ class Factor(tf.Module):
 
     @property
     def draws_at_once(self) -> bool:
-        """Whether one pass draws all pixels of the group; else they are drawn one by one."""
+        """True if one pass draws all pixels of the group; else they are drawn one by one."""
         return self.output is not None
 
     @property

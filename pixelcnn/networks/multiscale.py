@@ -144,7 +144,7 @@ class Multiscale(tf.Module):
 
     @property
     def any_shape(self) -> bool:
-        """Whether the factors are convolutional, and double images of any height and width."""
+        """True if the factors are convolutional, and double images of any height and width."""
         return not self.config.factor.coordinates
 
     @property
@@ -156,7 +156,7 @@ class Multiscale(tf.Module):
 
     @property
     def has_flow(self) -> bool:
-        """Whether the base is a flow, drawn in one pass, whose `nats` are a bound."""
+        """True if the base is a flow, drawn in one pass, whose `nats` are a bound."""
         return bool(self.config.base_flows)
 
     def at_base(self, levels, condition: Condition) -> tuple[tf.Tensor, Condition]:

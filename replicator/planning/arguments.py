@@ -36,7 +36,7 @@ class PlanArguments:
     """AxB: rows of the batch over A devices, the state cut over B; A times B must equal --devices.
     Without it, meshes that cut the state are tried only if nothing else fits."""
     strategy: Literal["portable", "replicas", "parameter_server"] = "portable"
-    """How to train: run.py of the exported step (portable), `--strategy local` or multi_worker
+    """Way to train: run.py of the exported step (portable), `--strategy local` or multi_worker
     (replicas), or asynchronous workers, as many as devices (parameter_server)."""
     servers: int = 1
     """Parameter servers."""
@@ -55,7 +55,7 @@ class PlanArguments:
     """Exchange gradients in buckets of at most this many MiB, each as soon as it is ready; default:
     as compiled here, or 30 if an accelerator was profiled."""
     shared_cores: Literal["auto", "yes", "no"] = "auto"
-    """Whether the devices share this machine's cores; auto: yes if a processor was profiled."""
+    """Let the devices share this machine's cores; auto: yes if a processor was profiled."""
     profiles: Path = dataclasses.field(default_factory=profiles_folder)
     """Folder of profiles, stored by digest of the program."""
     fresh: bool = False

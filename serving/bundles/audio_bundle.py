@@ -68,7 +68,7 @@ class AudioBundle(Bundle):
 
     @property
     def conditional(self) -> bool:
-        """Whether it needs frames."""
+        """True if it needs frames."""
         return "frames" in self.signatures[COMPILED].inputs
 
     @property

@@ -121,7 +121,7 @@ class _Request:
 
     @property
     def is_long(self) -> bool:
-        """Whether one row alone takes longer than other requests should wait."""
+        """True if one row alone takes longer than other requests should wait."""
         return self.row_seconds > CALL_SECONDS
 
 

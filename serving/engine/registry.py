@@ -55,7 +55,7 @@ class ModelRegistry:
 
     @property
     def ready(self) -> bool:
-        """Whether requests can be answered.
+        """True if requests can be answered.
 
         They can when every model of the first scan is loaded or broken, one is loaded unless none
         was found, and the server is not stopping.
@@ -68,12 +68,12 @@ class ModelRegistry:
 
     @property
     def draining(self) -> bool:
-        """Whether the server is stopping."""
+        """True if the server is stopping."""
         return self._draining
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread loads a model or works for a request."""
+        """True if a thread loads a model or works for a request."""
         return any(
             version_set.is_loading or any(served.is_busy for served in version_set.loaded())
             for version_set in self._version_sets.values()

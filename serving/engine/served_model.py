@@ -74,7 +74,7 @@ class ServedModel:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is being answered, or a thread works for an abandoned one."""
+        """True if a request is being answered, or a thread works for an abandoned one."""
         return bool(self._active or self._batcher.running or self._streams.running)
 
     @property

@@ -71,13 +71,13 @@ class VersionSet:
 
     @property
     def is_loading(self) -> bool:
-        """Whether a thread loads a version, abandoned attempts included."""
+        """True if a thread loads a version, abandoned attempts included."""
         attempts = [broken.attempt for broken in self.broken.values()]
         return self.loading is not None or any(a is not None and not a.done() for a in attempts)
 
     @property
     def load_attempted(self) -> bool:
-        """Whether a version is loaded or known to be broken."""
+        """True if a version is loaded or known to be broken."""
         return self.current is not None or (self.loading is None and bool(self.broken))
 
     def report_problem(self, name: str, problem: str) -> None:

@@ -16,7 +16,7 @@ IDLE_SECONDS = 30  # between two requests of a connection
 
 
 class WholeBodies(H11Protocol):
-    """HTTP/1.1 in which a client that sends no more in the middle of a body is told so."""
+    """HTTP/1.1 that answers a client which stops sending in the middle of a body."""
 
     def eof_received(self) -> None:
         """Answer 400 where a body is cut short; the connection ends in any case."""

@@ -97,7 +97,7 @@ class SandboxedBundle:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process is running."""
+        """True if its process is running."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         if not self._has_ended and poll.poll(0):  # readable without a request: the end

@@ -57,7 +57,7 @@ def joint(teacher):
 
 
 def fits(drawn, probabilities):
-    """How probable so large a chi-square is, of sounds [rows, time]."""
+    """Return the probability of so large a chi-square, of sounds [rows, time]."""
     number = drawn @ (LEVELS ** np.arange(drawn.shape[1])[::-1])
     counts = np.bincount(number, minlength=len(probabilities))
     expected = len(drawn) * probabilities

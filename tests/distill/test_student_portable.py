@@ -56,7 +56,7 @@ def places(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(places, tmp_path_factory):
-    """What the command exported for a run that is not there yet, and the place of that run."""
+    """Return the folder exported for a run that does not exist yet, and the path of that run."""
     folder = tmp_path_factory.mktemp("exported")
     out, workdir = folder / "out", folder / "run"
     assert onepass.main([*places[2], "--workdir", str(workdir), "--portable", str(out)]) == 0

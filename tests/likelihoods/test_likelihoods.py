@@ -70,7 +70,7 @@ def reference(kind, num_levels, mean, log_scale, levels):
 
 
 def same_draws(first, second):
-    """Whether draws agree but for a few that rounding moved by one level."""
+    """True if draws agree but for a few that rounding moved by one level."""
     difference = np.abs(np.asarray(first, int) - np.asarray(second, int))
     return difference.max() <= 1 and np.mean(difference != 0) < 0.005
 

@@ -1,4 +1,4 @@
-"""What README and docs/ say to type is what the command understands."""
+"""Commands in README and docs/ are ones that `onepass` accepts."""
 
 import contextlib
 import importlib.util
@@ -40,7 +40,7 @@ class UnderstoodError(BaseException):
 
 @pytest.fixture
 def understood(monkeypatch):
-    """Whether the command reads the words; what it would do is not done."""
+    """True if the command reads the words; what it would do is not done."""
 
     def read(kind, words, program, *rest, **named):
         parse(kind, words, program, *rest, **named)
@@ -59,7 +59,7 @@ def understood(monkeypatch):
 
 
 def of_any_kind(words, understood, monkeypatch):
-    """Whether a model of sound, of images or of a user's would understand the words."""
+    """True if a model of sound, of images or of a user's would understand the words."""
     for makes in command.COMMANDS:
         monkeypatch.setattr(command, "_model_kind", lambda word, makes=makes: makes)
         if understood(words):
@@ -68,7 +68,7 @@ def of_any_kind(words, understood, monkeypatch):
 
 
 def of_a_served_model(words):
-    """Whether a served model of any kind would understand the words."""
+    """True if a served model of any kind would understand the words."""
     for kind in sampling.ARGUMENTS.values():
         with contextlib.suppress(UsageError):
             parse(kind, words, "onepass sample")

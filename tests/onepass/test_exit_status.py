@@ -1,4 +1,4 @@
-"""What a command line ends in: 2 for a mistake, 1 for a failure; and one line that says why."""
+"""Exit status of a command: 2 for a mistake, 1 for a failure, and one line with the reason."""
 
 import errno
 import os

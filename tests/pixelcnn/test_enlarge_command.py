@@ -80,7 +80,7 @@ def sample(start, out, words=""):
 
 
 def levels_of(path):
-    """What an image file holds."""
+    """Return the levels of an image file."""
     with Image.open(path) as opened:
         return np.asarray(opened)
 

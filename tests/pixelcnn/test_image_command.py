@@ -48,7 +48,7 @@ def sampled(kind, out, words=""):
 
 
 def levels_of(path):
-    """What a PNG file holds, uint8 [height, width, channels]."""
+    """Return the levels of a PNG file, uint8 [height, width, channels]."""
     with Image.open(path) as opened:
         levels = np.asarray(opened)
     return levels[..., None] if levels.ndim == 2 else levels

@@ -156,7 +156,7 @@ def density_of(kind):
 
 
 def draw_in_jax(folder, made, request, row, **options):
-    """What the exported sampler of a density draws of a row of the request, every scale."""
+    """Return every scale that the exported sampler of a density draws of a row of the request."""
     portable.export_sampler(folder, made, **options)
     high, low = divmod(request.seed, 2**32)
     inputs = {

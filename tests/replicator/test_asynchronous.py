@@ -87,7 +87,7 @@ def test_one_worker_trains_as_one_device_and_all_processes_end(tasks):
 
 @pytest.fixture(scope="module")
 def in_process(tmp_path_factory):
-    """What each check of servers_in_process.py has returned."""
+    """Return the result of each check of servers_in_process.py."""
     folder, program = tmp_path_factory.mktemp("servers"), SCRIPT.with_name("servers_in_process.py")
     [(status, log)] = run_together(program, folder, [{}], LIMIT_SECONDS, [folder])
     assert status == 0, log

@@ -84,7 +84,7 @@ def test_a_run_in_parts_is_the_whole_run_bit_for_bit(train, tmp_path):
 
 @pytest.fixture
 def hung_up():
-    """What SIGHUP does to a program that was not started by nohup."""
+    """Restore the action of SIGHUP in a program that was not started by nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

@@ -124,7 +124,7 @@ def workdir(data, prepared, alone, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(data, workdir, tmp_path_factory):
-    """What was exported from the run directory."""
+    """Return the folder exported from the run directory."""
     folder = tmp_path_factory.mktemp("exported")
     return wavenet_portable.export_run("tiny", CONFIG, data, folder, workdir, log=quiet)
 

@@ -84,7 +84,7 @@ def folder(tmp_path_factory):
 
 
 def alone(folder, *trainers):
-    """What each trainer comes to on one device."""
+    """Return the result of each trainer on one device."""
     missing = [f"single/{name}" for name in trainers if not (folder / "single" / name).exists()]
     if missing:
         make("single", {}, folder, *missing)

@@ -46,7 +46,7 @@ FREE_SAMPLES = 200
 
 
 def sound_of(kind, frames=None):
-    """What is asked for of a kind: frames, or a number of samples, and the last speaker."""
+    """Return the request of a kind: frames or a number of samples, and the last speaker."""
     given = {"num_samples": FREE_SAMPLES} if kind == FREE else {}
     if kind in LENGTHS:
         count, network = frames or LENGTHS[kind], model(kind).network.config
@@ -102,7 +102,7 @@ def test_a_sound_may_be_shorter_than_its_frames_and_sounds_more_than_a_batch():
 
 
 def by_stock_tensorflow(kind, inputs):
-    """What `serving_default` gives where no code of this project is."""
+    """Return the outputs of `serving_default` where no code of this project is."""
     loaded = tf.saved_model.load(str(bundle_folder(kind)))
     outputs = loaded.signatures[PLAIN](**{n: tf.constant(v) for n, v in inputs.items()})
     return {name: output.numpy() for name, output in outputs.items()}

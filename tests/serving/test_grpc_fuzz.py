@@ -65,7 +65,7 @@ def values(field):
 
 
 def fields(field):
-    """What a field of a message may hold: a value, a list or a map."""
+    """Return a strategy for a field of a message: a value, a list or a map."""
     if not field.is_repeated:
         return values(field)
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
@@ -127,7 +127,7 @@ def spoilt(draw):
 
 
 def is_answered_well(channel, method, sent):
-    """Whether it was answered; a refusal must not blame the server nor tell of its insides."""
+    """True if it was answered; a refusal must not blame the server nor tell of its insides."""
     try:
         if method in (SPEAK, REFLECTION):
             list(channel.stream_stream(method)(iter([sent]), timeout=20))

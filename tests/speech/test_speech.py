@@ -47,7 +47,7 @@ SIZES = VoiceConfig(6, 4, 8, (1, 2), 6, (1, 2), 8, (1, 2))
 
 @pytest.fixture(scope="module")
 def student():
-    """What a model of speech says of itself, without its weights."""
+    """Return the description of a model of speech, without its weights."""
     folder = shipped_student.student_folder()
     return types.SimpleNamespace(spec=json.loads((folder / "model.json").read_text()))
 

@@ -179,7 +179,7 @@ def test_the_loss_falls_on_real_speech(train, tmp_path):
 
 
 def tags(run):
-    """What TensorBoard finds in a run: kind -> names."""
+    """Return the names that TensorBoard finds in a run, by kind."""
     events = EventAccumulator(str(run / "events"), {"tensors": 0})
     events.Reload()
     kinds = {}

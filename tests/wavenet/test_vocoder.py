@@ -15,7 +15,7 @@ def parts(kind, batch=1, samples=SAMPLES):
 
 
 def influence(network, levels, condition, time):
-    """How much each past sample moves the parameters of one, [samples]."""
+    """Return the influence of each past sample on the parameters of one, [samples]."""
     wave = tf.cast(network.inputs(levels), tf.float64)
     with tf.GradientTape() as tape:
         tape.watch(wave)

@@ -62,7 +62,7 @@ class Mixdown:
 
     @property
     def cancels(self) -> bool:
-        """Whether the mean has lost nearly all power of the channels."""
+        """True if the mean has lost nearly all power of the channels."""
         mixed = sum(float(np.square(block, dtype=np.float64).sum()) for block in self._blocks)
         return bool(mixed < CANCELLED * self._powers.sum() / self._powers.size**2)
 

@@ -1,4 +1,4 @@
-"""What the terms of a loss are called, and what they are."""
+"""Names and values of the terms of a loss."""
 
 import numpy as np
 import pytest

@@ -197,7 +197,7 @@ def test_files_of_other_actions_are_named_in_one_line(tmp_path):
 
 
 def refusal(folder, train):
-    """What is said of a folder of these arrays for train."""
+    """Return the error message of a folder with these arrays for train."""
     np.savez(folder / "a_train.npz", **train)
     np.savez(folder / "a_dev.npz", **arrays(1))
     with pytest.raises(DataError) as caught:

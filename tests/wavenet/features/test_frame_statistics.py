@@ -20,7 +20,7 @@ def speech():
 
 @pytest.fixture(scope="module")
 def trained():
-    """What is known of some other recordings, 4.64 dB louder."""
+    """Return the statistics of other recordings, 4.64 dB louder."""
     paths = sorted(recordings_folder().glob("train/*.flac"))[:3]
     sounds = [audio.amplify(audio.read(path, MEL.sample_rate_hz), 4.64) for path in paths]
     return FrameStatistics.of(frames(sound) for sound in sounds)
