@@ -36,6 +36,7 @@ from replicator.portable.manifest import manifest_of, write_manifest
 from replicator.training.state import TrainState
 from wavenet.data import Corpus, batch_sampling, export_npz
 from wavenet.model import SpeechModel
+from wavenet.portable import rounding_allowed
 
 CLIPS = "clips.npz"
 
@@ -49,7 +50,7 @@ def export_run(
     folder: Path,
     workdir: Path | None = None,
     *,
-    tensor_float_32: bool = True,
+    tensor_float_32: bool | None = None,
     log: Callable[[str], None] = print,
 ) -> Path:
     """Write a folder whose `python run.py` distils the teacher elsewhere, and return the folder.
@@ -82,7 +83,7 @@ def export_run(
         corpus,
         classifier,
         stored,
-        tensor_float_32,
+        rounding_allowed(teacher.config.network.prediction_order, tensor_float_32),
     )
     log(next_command(folder, state))
     return folder

@@ -49,11 +49,14 @@ class MelPrediction:
         frames = tf.clip_by_value(frames, -0.5, 1.5)
         bands = tf.exp(self._mel.silence * natural * (1.0 - frames))
         power = tf.square(tf.matmul(bands, tf.cast(self._magnitudes, bands.dtype)))
-        correlation = tf.matmul(power, tf.cast(self._lags, power.dtype))
-        noise = WHITE_NOISE * correlation[..., :1] + FLOOR**2
-        correlation = tf.concat([correlation[..., :1] + noise, correlation[..., 1:]], -1)
-        coefficients, error = levinson(correlation)
-        return coefficients, 0.5 * tf.math.log(error), 0.5 * tf.math.log(correlation[..., 0])
+        # Of loud and silent bands side by side a rounding error, above all TensorFloat32's, makes
+        # another predictor, or none: these sums and the recursion are of float64.
+        exact = tf.matmul(tf.cast(power, tf.float64), tf.cast(self._lags, tf.float64))
+        noise = WHITE_NOISE * exact[..., :1] + FLOOR**2
+        exact = tf.concat([exact[..., :1] + noise, exact[..., 1:]], -1)
+        coefficients, error = levinson(exact)
+        found = coefficients, 0.5 * tf.math.log(error), 0.5 * tf.math.log(exact[..., 0])
+        return tuple(tf.cast(one, power.dtype) for one in found)
 
 
 @functools.lru_cache(maxsize=8)
@@ -96,17 +99,28 @@ def levinson(correlation):
 
     `correlation` must be positive definite, as that of a power spectrum is; rounding cannot make an
     error negative, since |k_i| is kept below one.
+
+    The steps are a loop over arrays of one size: of steps written out XLA makes one kernel, which
+    computes each step as often as later ones read it.
     """
-    error = correlation[..., 0]
-    coefficients = correlation[..., :0]
-    for i in range(1, correlation.shape[-1]):
-        explained = tf.reduce_sum(coefficients * tf.reverse(correlation[..., 1:i], [-1]), -1)
-        reflection = (correlation[..., i] - explained) / error
-        reflection = tf.clip_by_value(reflection, -0.9999, 0.9999)[..., None]
-        kept = coefficients - reflection * tf.reverse(coefficients, [-1])
-        coefficients = tf.concat([kept, reflection], -1)
-        error *= 1.0 - tf.square(reflection[..., 0])
-    return coefficients, error
+    order = correlation.shape[-1] - 1
+    rows = tf.transpose(tf.reshape(correlation, [-1, order + 1]))
+    lags, places = rows[1:], tf.range(order)
+
+    def step(i, coefficients, error):
+        before = tf.cast(places < i, lags.dtype)[:, None]
+        mirrored = tf.maximum(i - 1 - places, 0)
+        explained = tf.reduce_sum(coefficients * before * tf.gather(lags, mirrored), 0)
+        reflection = tf.clip_by_value((lags[i] - explained) / error, -0.9999, 0.9999)
+        kept = coefficients - reflection * before * tf.gather(coefficients, mirrored)
+        coefficients = tf.where(places[:, None] == i, reflection, kept)
+        return i + 1, coefficients, error * (1.0 - tf.square(reflection))
+
+    start = tf.constant(0), tf.zeros_like(lags), rows[0]
+    _, coefficients, error = tf.while_loop(lambda i, *_: i < order, step, start)
+    shape = tf.shape(correlation)[:-1]
+    whole = tf.concat([shape, [order]], 0)
+    return tf.reshape(tf.transpose(coefficients), whole), tf.reshape(error, shape)
 
 
 def predictions(wave, coefficients):

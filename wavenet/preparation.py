@@ -28,9 +28,9 @@ def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, log=p
     """Give the network the statistics of the mel, and train its reader of F0 where it has one.
 
     Both are stored with its weights and then stay fixed. A network that starts from a trained model
-    of the same frames takes them, with all its weights, from there; one of other frames (another
-    rate, hop or mel) measures the statistics and trains the reader again, and so does one with a
-    reader of another size.
+    of the same frames takes the statistics, with all its weights, from there, and its reader goes
+    on learning for `pitch_steps`; one of other frames (another rate, hop or mel) measures the
+    statistics, and one with a reader of another size learns from the start.
 
     Raises:
       UserError: that model cannot be read or is of another network.
@@ -42,8 +42,6 @@ def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, log=p
         same_frames = _mel_of(stored) == config.data.mel(config.network.hop_samples)
         own = _unlike(_reader_variables(network), weights)
         assign_weights(network, weights | own, folder)
-        if same_frames and not own:
-            return
     conditioner = network.conditioner
     if conditioner is None:
         return

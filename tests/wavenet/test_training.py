@@ -133,7 +133,7 @@ def test_a_cosine_of_another_length_is_announced(train):
 
 def test_a_run_starts_from_the_weights_of_a_trained_model(train, tmp_path):
     train(looped(TINY, num_steps=2), "first")
-    again = dataclasses.replace(TINY, start_from=str(tmp_path / "first"), seed=1)
+    again = dataclasses.replace(TINY, start_from=str(tmp_path / "first"), seed=1, pitch_steps=0)
     network = make_network(again.resolved(1))
     preparation.prepare_network(network, again, corpus=None)
     learnt = averages(newest(tmp_path / "first"))
@@ -151,9 +151,11 @@ def test_a_run_does_not_start_from_a_model_of_another_network(train, tmp_path):
         train(looped(again, num_steps=1), "second")
 
 
-@pytest.mark.parametrize(("bins", "learns"), [(0, False), (12, True)])
-def test_a_reader_of_f0_of_another_size_learns_anew(monkeypatch, bins, learns):
-    trained, network = (vocoder_of("prediction, pitch", pitch_bins=many) for many in (0, bins))
+@pytest.mark.parametrize("pitch_steps", [0, 5])
+@pytest.mark.parametrize("bins", [0, 12])
+def test_a_reader_of_f0_learns_where_steps_are_given(monkeypatch, bins, pitch_steps):
+    trained = vocoder_of("prediction, pitch")
+    network = vocoder_of("prediction, pitch", seed=1, pitch_bins=bins)
     weights = {
         name: each.numpy()
         for name, each in zip(variable_names(trained), trained.trainable_variables, strict=True)
@@ -163,8 +165,11 @@ def test_a_reader_of_f0_of_another_size_learns_anew(monkeypatch, bins, learns):
     monkeypatch.setattr(preparation, "stored_model", lambda path, _: (stored, weights, {}))
     monkeypatch.setattr(preparation, "train_reader", lambda _, reader, *__: taught.append(reader))
     monkeypatch.setattr(preparation, "reader_error", lambda *_: (10.0, 0.1))
-    preparation.prepare_network(network, dataclasses.replace(TINY, start_from="trained"), None)
-    assert taught == [network.conditioner.reader] * learns
+    config = dataclasses.replace(TINY, start_from="trained", pitch_steps=pitch_steps)
+    preparation.prepare_network(network, config, None)
+    assert taught == [network.conditioner.reader] * bool(pitch_steps)
+    own, theirs = (net.conditioner.reader.kernels[0] for net in (network, trained))
+    assert np.array_equal(own, theirs) == (bins == 0)  # of the same size it goes on from theirs
     np.testing.assert_array_equal(network.front_kernel, trained.front_kernel)
     np.testing.assert_array_equal(network.conditioner.kernel1, trained.conditioner.kernel1)
 
