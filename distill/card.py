@@ -10,6 +10,7 @@ from replicator.runs.card import ExportArguments, measure_table, training_lines,
 from replicator.runs.intervals import EXPLAINED, format_measure
 from replicator.runs.run_directory import RunDirectory
 from wavenet import model as wavenet_model
+from wavenet import shipped as teachers
 from wavenet.card import data_lines, frame_statistics, provenance
 from wavenet.evaluation import dev_corpus
 
@@ -21,9 +22,9 @@ def export(given: ExportArguments) -> str:
     data = Path(stored["data_folder"])
     name = _shipped_name(stored)
     stored = {**stored, "data_folder": data.name, "teacher": name}
-    if given.temperature is not None:
-        spec = {**model.spec, "temperature": given.temperature}
-        model = dataclasses.replace(model, spec=spec)
+    chosen = {"temperature": given.temperature, "refine": given.refine}
+    chosen = {option: value for option, value in chosen.items() if value is not None}
+    model = dataclasses.replace(model, spec={**model.spec, **chosen})
     figures = evaluate(model, teacher, dev_corpus(teacher, data))
     command = (
         f"onepass distill {stored['preset']} --teacher {name} --data {data.name} --workdir run"
@@ -38,10 +39,10 @@ def export(given: ExportArguments) -> str:
 
 
 def _shipped_name(stored: dict) -> str:
-    """Return the teacher's public name: the shipped one's, else the name of its folder."""
-    shipped = wavenet_model.load(Path(wavenet_model.SHIPPED))
-    if digest(shipped.network) == stored["teacher_weights"]:
-        return wavenet_model.SHIPPED
+    """Return the teacher's public name: that of a shipped one, else the name of its folder."""
+    for name in teachers.FOLDERS:
+        if digest(wavenet_model.load(Path(name)).network) == stored["teacher_weights"]:
+            return name
     return Path(stored["teacher"]).name
 
 

@@ -135,9 +135,9 @@ def run_sample(arguments: list[str], parse, read_text=None) -> int:
 
 
 def _keep_apart(workdir: Path, teacher: Path, data: Path) -> None:
-    from distill.model import SHIPPED
+    from wavenet.shipped import FOLDERS
 
     place = Path(workdir).resolve()
-    if str(teacher) not in SHIPPED and place == Path(teacher).resolve():
+    if str(teacher) not in FOLDERS and place == Path(teacher).resolve():
         raise UserError(f"The student needs a --workdir of its own, {workdir} is its teacher's.")
     check_outside(workdir, data, "recordings")

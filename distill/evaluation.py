@@ -79,6 +79,7 @@ def evaluate(
     temperatures = extra_temperatures(model, temperatures)
     compared |= at_temperatures(model, seed, temperatures, "student")
     compared |= at_temperatures(teacher, seed, teacher_temperatures, "teacher")
+    compared |= _unrefined(model, seed)
     compared |= _others(peers, compared, seed, temperatures)
     exact = ("student", "teacher", "untrained", *peers)
     figures = compare(compared, items, convention, on_sounds)
@@ -94,6 +95,14 @@ def evaluate(
         "against": figures,
         **measured_on(items, part, seconds, corpus),
     }
+
+
+def _unrefined(model: StudentModel, seed: int) -> dict[str, System]:
+    """Return the student without the passes that it makes by default, if any, by name."""
+    if not model.spec.get("refine"):
+        return {}
+    plain = dataclasses.replace(model, spec={**model.spec, "refine": 0})
+    return {"student_unrefined": model_system(plain, seed, plain.temperature)}
 
 
 def _others(

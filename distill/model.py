@@ -27,7 +27,6 @@ from wavenet.presets import DataConfig
 from wavenet.speech_model import TrainedSpeechModel, spec_of_speech
 
 OF_THE_TEACHER = ("teacher", "teacher_weights")  # what config.json says of it
-SHIPPED = {"shipped": shipped.student_folder, "shipped-student": shipped.student_folder}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,12 +146,10 @@ class StudentModel(TrainedSpeechModel):
 def load(path: Path) -> SpeechModel | StudentModel:
     """Load the model of a run directory or a model folder: a student, or a WaveNet.
 
-    "shipped" is the student that comes with the package, "shipped-teacher" its teacher, unless
-    there are folders of these names.
+    "shipped" and "shipped-kathleen" are students that come with the package, unless there are
+    folders of these names; for teachers see `wavenet.model.load`.
     """
-    path = Path(path)
-    if str(path) in SHIPPED and not path.exists():
-        path = SHIPPED[str(path)]()
+    path = shipped.model_folder(path)
     if kind_of(path) != KIND:
         return wavenet_model.load(path)
     return _model(*stored_model(path, spec_of), path)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 SHIPPED = {
     "shipped": "sound",
+    "shipped-kathleen": "sound",
     "shipped-teacher": "sound",
     "shipped-two-voices": "sound",
     "shipped-universal-teacher": "sound",
@@ -19,10 +20,8 @@ SHIPPED = {
 
 def folder(name: str) -> Path:
     """Return the model folder of a shipped model, with model.json and card.md."""
-    from distill.shipped import student_folder
-    from pixelcnn.shipped import folder as image_folder
+    from distill import shipped as students
+    from pixelcnn import shipped as images
     from wavenet import shipped as teachers
 
-    if name in teachers.FOLDERS:
-        return teachers.folder(name)
-    return student_folder() if name == "shipped" else image_folder(name)
+    return next(kind.folder(name) for kind in (students, teachers, images) if name in kind.FOLDERS)

@@ -1,17 +1,18 @@
-"""A student that comes with the package, distilled from the shipped teacher, with its card."""
+"""Students that come with the package, distilled from the shipped teachers, with their cards."""
 
 import importlib.resources
 from pathlib import Path
 
 STUDENT = "shipped"
+FOLDERS = {STUDENT: "universal-student-22k", "shipped-kathleen": "kathleen-student-16k"}
+
+
+def folder(name: str) -> Path:
+    """Return the folder of a shipped student: a model folder, see `distill.model.load`."""
+    return Path(str(importlib.resources.files(__name__))) / FOLDERS[name]
 
 
 def model_folder(path: Path) -> Path:
-    """Return the path, or the shipped student's folder for its name where no folder has it."""
+    """Return the path, or a shipped student's folder for its name where no folder has it."""
     path = Path(path)
-    return student_folder() if str(path) == STUDENT and not path.exists() else path
-
-
-def student_folder() -> Path:
-    """Return the folder of the shipped student: a model folder, see `distill.model.load`."""
-    return Path(str(importlib.resources.files(__name__))) / "kathleen-student-16k"
+    return folder(str(path)) if str(path) in FOLDERS and not path.exists() else path

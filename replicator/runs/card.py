@@ -35,6 +35,8 @@ class ExportArguments:
     """Machine that it was trained on; None: this machine."""
     temperature: float | None = None
     """Default sampling temperature of an audio model; None: 1."""
+    refine: int | None = None
+    """Default passes that bring a student's sound to its mel; None: 0."""
     float16: bool = False
     """Round the weights of an image model to half precision, and measure the rounded model."""
 

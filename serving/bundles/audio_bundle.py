@@ -31,6 +31,18 @@ def check_lengths(arrays: Arrays) -> None:
             raise InvalidInput(f"{counted} must be at most the {given} `frames`, got {longest}.")
 
 
+def _refined(
+    chunks: Iterator[np.ndarray], condition: np.ndarray, spec: Mapping[str, Any], passes: int
+) -> Iterator[np.ndarray]:
+    """Bring the magnitudes of chunks to the mel of the condition, see `distill.refinement`."""
+    # A bundle needs neither package for anything else.
+    refinement = importlib.import_module("distill.refinement")
+    mel = importlib.import_module("wavenet.features.mel")
+    convention = mel.MelConvention.from_dict(spec["features"]["mel"])
+    frames = mel.mel_of(np.asarray(condition)[:, : convention.bands], convention)
+    return refinement.refined(chunks, frames, refinement.Refiner(convention, passes))
+
+
 def _levelled(sound: np.ndarray, condition: np.ndarray | None) -> np.ndarray:
     """Scale a sound to the level of the recording that its frames come from, if any."""
     gain_db = getattr(condition, "gain_db", 0.0)
@@ -116,6 +128,7 @@ class AudioBundle(Bundle):
         num_samples: int | None = None,
         speaker: str | None = None,
         temperature: float | None = None,
+        refine: int | None = None,
     ) -> np.ndarray:
         """Generate sounds, float32 [num, samples] in [-1, 1].
 
@@ -128,14 +141,22 @@ class AudioBundle(Bundle):
           num_samples: length; None: that of the condition.
           speaker: name, for models with speakers; None: the first one.
           temperature: scales the noise; 1 samples the model. None: the model's default.
+          refine: passes that bring the sound's magnitudes to the mel, see `distill.refinement`; not
+            by the program, whose signatures return the sound before them. None: the model's
+            default.
 
         Raises:
           InvalidInput: the model cannot generate this.
         """
         request = self._engine_request(condition, seed, row, num, num_samples, speaker, temperature)
+        passes = self._passes(refine)
         if self._engine is not None:
-            return _levelled(self._engine.whole(request), condition)
-        whole = np.concatenate([self._whole(group) for group in self._groups(request)])
+            whole = self._engine.whole(request)
+        else:
+            whole = np.concatenate([self._whole(group) for group in self._groups(request)])
+        if passes and condition is not None:
+            made = _refined(iter([whole]), condition, self.spec, passes)
+            whole = np.concatenate(list(made), axis=1)
         return _levelled(whole, condition)
 
     def stream(
@@ -148,6 +169,7 @@ class AudioBundle(Bundle):
         num_samples: int | None = None,
         speaker: str | None = None,
         temperature: float | None = None,
+        refine: int | None = None,
         chunk_samples: int = CHUNK_SAMPLES,
     ) -> Iterator[np.ndarray]:
         """Return the same sounds in chunks float32 [num, about chunk_samples].
@@ -159,11 +181,14 @@ class AudioBundle(Bundle):
         request = self._engine_request(condition, seed, row, num, num_samples, speaker, temperature)
         if chunk_samples < 1:
             raise InvalidInput(f"`chunk_samples` must be at least 1, got {chunk_samples}.")
+        passes = self._passes(refine)
         if self._engine is not None:
             sound = self._engine.stream(request, chunk_samples)
         else:
             groups = [self._streamed(group, chunk_samples) for group in self._groups(request)]
             sound = (np.concatenate(chunks) for chunks in zip(*groups, strict=True))
+        if passes and condition is not None:
+            sound = _refined(sound, condition, self.spec, passes)
         return (_levelled(chunk, condition) for chunk in sound)
 
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
@@ -222,6 +247,14 @@ class AudioBundle(Bundle):
         given = info.default if temperature is None else temperature
         temperature_value = checked("temperature", info, [given])[0]
         return EngineRequest(frames, length, seed, rows, speaker_index, float(temperature_value))
+
+    def _passes(self, refine: int | None) -> int:
+        mel = (self.spec.get("features") or {}).get("mel")
+        passes = int(self.spec.get("refine", 0)) if refine is None else refine
+        if passes < 0 or (passes and (not mel or self.spec.get("kind") == "wavenet")):
+            rule = "at least 0" if passes < 0 else "0 for a model that is no student of a mel"
+            raise InvalidInput(f"`refine` must be {rule}, got {passes}.")
+        return passes
 
     def _frames(self, condition) -> np.ndarray | None:
         if (condition is None) == self.conditional:

@@ -10,6 +10,7 @@ from typing import Any
 
 from distill import model as speech_models
 from distill import model_store
+from distill import shipped as students
 from pixelcnn import shipped as image_shipped
 from replicator.runs import card
 from replicator.runs.errors import UserError
@@ -33,7 +34,7 @@ _SOUND = ("distill.model", "serving.bundles.audio_signatures")
 CARD = "card.md"
 PORTABLE = "portable"
 PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle is the program, and the weights a few times
-RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from", "temperature", "float16")
+RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from", "temperature", "refine", "float16")
 NOTHING = (None, "", (), False)
 OWN_OPTIONS = ("length", "sample_rate_hz")  # of a model that `onepass.save` wrote
 # What such a model has no use for.
@@ -68,7 +69,7 @@ class Exporter:
 
     def measure(self, given: ExportArguments, folder: Path) -> str:
         """Measure a run on dev and write its model folder; return what was measured, in words."""
-        names = ("run", "note", "machine", "temperature", "float16", "parts_from")
+        names = ("run", "note", "machine", "temperature", "refine", "float16", "parts_from")
         options = {name: getattr(given, name) for name in names}
         options |= {"out": folder, "data_licence": given.data_licence or "unknown"}
         return importlib.import_module(self.card).export(card.ExportArguments(**options))
@@ -193,7 +194,7 @@ def _shipped(path: Path) -> Path:
         return image_shipped.folder(str(path))
     if str(path) in teacher_shipped.FOLDERS:
         return teacher_shipped.folder(str(path))
-    return speech_models.SHIPPED[str(path)]() if str(path) in speech_models.SHIPPED else path
+    return students.folder(str(path)) if str(path) in students.FOLDERS else path
 
 
 def _measured(given: ExportArguments, folder: Path) -> str:
@@ -204,6 +205,8 @@ def _measured(given: ExportArguments, folder: Path) -> str:
     exporter = EXPORTERS[str(kind)]
     if exporter.makes_images and given.temperature is not None:
         raise UserError("`--temperature` is for models of sound.")
+    if given.refine is not None and not (kind == "parallel-wavenet" and given.refine >= 0):
+        raise UserError(f"`--refine` must be at least 0, of a student, got {given.refine}.")
     if given.parts_from and not exporter.makes_images:
         raise UserError("`--parts-from` is for multiscale models of images.")
     if given.float16 and not exporter.makes_images:

@@ -38,6 +38,8 @@ class ExportArguments:
     """Write warm-up requests for TensorFlow Serving (needs tensorflow-serving-api)."""
     temperature: float | None = None
     """Default temperature of an audio model, stored in its model.json; None: 1."""
+    refine: int | None = None
+    """Default passes that bring a student's sound to its mel, stored likewise; None: 0."""
     sign: Path | None = None
     """Private ed25519 key in PEM to sign the bundle with, for `onepass serve --trust`."""
     parts_from: tuple[Path, ...] = ()

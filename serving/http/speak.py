@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, structs
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,6 +22,7 @@ from serving.http.recordings import examples
 from serving.http.request_bodies import body_of, read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect, json_response
 from serving.http.synthesis_requests import (
+    NO_PASSES,
     SynthesisFields,
     WorkerPool,
     is_conditional,
@@ -98,6 +99,8 @@ class SpeakRoute(Endpoints):
             )
         else:
             fields = parsed = await read_body(request, json_model, SpeakRequest)
+            if parsed.text is not None and parsed.refine is None:
+                fields = structs.replace(parsed, refine=NO_PASSES)
             work = self._frames(served, parsed)
         frames, gain_db = await cancel_on_disconnect(request.receive, work)
         synthesis = synthesis_request(served, fields, frames, gain_db)

@@ -25,6 +25,7 @@ from wavenet.data.recorded_level import at_recorded_level, level_gain_db, level_
 LOG = logging.getLogger(__name__)
 UNCONDITIONAL_SECONDS = 2.0
 WORKERS = 16  # threads, which share the permits for processors
+NO_PASSES = 0  # of refinement for text: its frames are smoother than a recording's
 Temperature = Annotated[float, Meta(ge=0, le=10)]
 
 
@@ -36,6 +37,7 @@ class SynthesisFields(Struct, kw_only=True):
     temperature: Temperature | None = None
     speaker: Name | None = None
     seconds: Annotated[float, Meta(gt=0, le=3600)] | None = None
+    refine: Annotated[int, Meta(ge=0, le=8)] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +45,8 @@ class SynthesisRequest:
     """A checked request for a sound.
 
     frames: float32 [frames, channels] or None. num_samples: length of the sound. options: `seed`,
-    `row`, `temperature` and `speaker`. gain_db: the gain that was applied to the recording of the
-    frames, undone in the sound.
+    `row`, `temperature`, `speaker` and, where given, `refine`. gain_db: the gain that was applied
+    to the recording of the frames, undone in the sound.
     """
 
     frames: np.ndarray | None
@@ -104,6 +106,7 @@ def synthesis_request(
         "row": fields.row or 0,
         "temperature": fields.temperature,
         "speaker": _speaker(served, fields.speaker),
+        **({} if fields.refine is None else {"refine": fields.refine}),
     }
     return SynthesisRequest(frames, num_samples, options, gain_db)
 

@@ -235,6 +235,30 @@ def test_a_bundle_speaks_at_the_temperature_that_its_model_declares(tmp_path):
     assert inputs["temperature"] == [0.5] and np.abs(cool - hot).max() > 10 * STEP
 
 
+@pytest.mark.parametrize("backend", ["numba", "tensorflow"])
+def test_a_bundle_refines_as_the_live_model_does(tmp_path, backend):
+    folder, path = tmp_path / "model", tmp_path / "bundle/1"
+    shutil.copytree(model_folder(PLAIN_STUDENT), folder)
+    spec = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(spec | {"refine": 1}))
+    assert onepass.main(["export", str(folder), "--out", str(path), "--batches", "1"]) == 0
+    made, given = serving.load(path, backend), sound_of(PLAIN_STUDENT)
+    live = onepass.load(folder).generate(**given)
+    assert_same(made.generate(**given), live)
+    chunks = list(made.stream(**given, chunk_samples=5000))
+    assert_same(np.concatenate(chunks, axis=1), live)
+    plain = made.generate(**given, refine=0)
+    assert_same(plain, model(PLAIN_STUDENT).generate(**given))
+    assert np.abs(plain - live).max() > 10 * STEP
+
+
+@pytest.mark.parametrize(("kind", "passes"), [(FRAMED, 1), (PLAIN_STUDENT, -1)])
+def test_only_students_of_a_mel_are_refined(kind, passes):
+    for speak in (bundle(kind).generate, bundle(kind).stream):
+        with pytest.raises(InvalidInput, match="`refine` must be"):
+            speak(**sound_of(kind), refine=passes)
+
+
 def test_auto_takes_the_engine_for_students_in_float32():
     engines = [bundle(kind, "auto").engine for kind in (DRAFT, FREE)]
     assert engines == ["numba", "tensorflow"]
