@@ -9,6 +9,7 @@ import numpy as np
 from distill import model as students
 from distill.evaluation import evaluate as evaluate_student
 from distill.model import StudentModel
+from distill.shipped import STUDENT
 from distill.teacher import load_teacher
 from onepass.quickstart_arguments import QuickstartArguments
 from onepass.quickstart_images import draw_images, image_files
@@ -18,7 +19,7 @@ from replicator.runs.progress import duration
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.evaluation import dev_corpus, evaluate
-from wavenet.model import SHIPPED, SpeechModel, load
+from wavenet.model import SpeechModel, load
 from wavenet.optional_packages import left_out
 from wavenet.plots import spectrogram_png
 from wavenet.presets import PRESETS
@@ -52,7 +53,8 @@ def run(given: QuickstartArguments) -> int:
     make_folder(given.out)
     data = shipped.recordings_folder()
     recording = sorted(data.glob("dev/*.flac"))[0]
-    teacher, student = load_teacher(Path(SHIPPED)), students.load_student(Path("shipped"))
+    student = students.load_student(Path(STUDENT))
+    teacher = load_teacher(students.teacher_of(student))
     print(f"1. Speaking {recording.name}, a held-out recording, from its mel")
     report = [_speech(teacher, student, recording, given)]
     print("2. Measuring them against the Griffin-Lim algorithm and an untrained student")
@@ -168,6 +170,6 @@ Done in {duration(seconds)}.
     onepass evaluate student
     onepass sample shipped-digits --out images --label 7
     onepass train multiscale-cpu-64 --data YOUR_IMAGES --workdir images-run
-    onepass export shipped --out models/kathleen/1 && onepass serve models
+    onepass export shipped --out models/voice/1 && onepass serve models
     tensorboard --logdir {given.out}
 """

@@ -1,4 +1,4 @@
-"""What a loss says of a batch that replicas and accumulation cut, against what it says of all."""
+"""A loss on shares of a batch (of replicas, of accumulation), compared with the whole batch."""
 
 import numpy as np
 import tensorflow as tf

@@ -19,7 +19,7 @@ from wavenet.data import audio
 def test_every_shipped_model_is_listed_with_its_card():
     listed = {model.name: model for model in onepass.list_models()}
     names = {"shipped", "shipped-teacher", "shipped-two-voices", "shipped-digits", "shipped-emoji"}
-    names |= {"shipped-universal-teacher"}
+    names |= {"shipped-universal-teacher", "shipped-kathleen"}
     assert names <= set(listed)
     assert {model.makes for model in listed.values()} == {"sound", "images"}
     assert all("\n- Data: " in model.card.read_text() for model in listed.values())

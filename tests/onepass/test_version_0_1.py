@@ -1,4 +1,4 @@
-"""What version 0.1 wrote: runs go on, bundles and weights give what they gave.
+"""Files of version 0.1: runs resume, bundles and weights give the same results.
 
 version_0_1.zip was made by that version (commit e017454): of every trainer of strategy_runs.py a
 run after 4 steps, the weights that the same version came to after 8, and bundles of two of these

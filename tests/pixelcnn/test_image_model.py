@@ -1,4 +1,4 @@
-"""What a trained image model says of images, and what it draws, and how well it is evaluated."""
+"""A trained image model: likelihoods, samples and their evaluation."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Whatever ends the training loop, the state is on disk and the next one goes on from there."""
+"""Every end of the training loop leaves the state on disk, from which the next one resumes."""
 
 import dataclasses
 import errno

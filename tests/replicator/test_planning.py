@@ -1,4 +1,4 @@
-"""What a step on several devices will take: laws of the simulation, and what is made of a plan."""
+"""Plans of a step on several devices: laws of the simulation, and uses of a plan."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""What a TPU would be given: steps traced for two cores that are not there."""
+"""Steps for a TPU, traced for two cores that this machine lacks."""
 
 import itertools
 import types

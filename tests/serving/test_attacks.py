@@ -1,4 +1,4 @@
-"""What must not get through, sent to a running `onepass serve` over real sockets.
+"""Attacks, sent to a running `onepass serve` over real sockets.
 
 What uvicorn, h11 and gRPC repel is in test_lockout.py and test_server.py (connections, calls,
 heads), what the proxy in front repels in test_deployment_files.py (TLS, rates, slow clients), what

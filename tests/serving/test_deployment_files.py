@@ -273,7 +273,7 @@ def test_nginx_passes_on_sound_while_it_is_made(proxy, tls):
 
 
 def statuses(proxy, count, source, network=None):
-    """How a number of requests from an address, or each from another of a network, end."""
+    """Return the results of requests from one address, or each from another one of a network."""
     found = []
     for number in range(count):
         headers = {TESTED: f"{network}{number + 1:x}"} if network else {}

@@ -1,4 +1,4 @@
-"""Whatever bytes come over gRPC, the answer is an answer or a mistake in words."""
+"""Any bytes over gRPC get an answer, or an error in words."""
 
 import grpc
 import numpy as np

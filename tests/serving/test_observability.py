@@ -1,4 +1,4 @@
-"""What the server tells of itself: logs, metrics, traces."""
+"""Logs, metrics and traces of the server."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What a key has signed is known by it, under its name and version alone, to the last bit."""
+"""A signature is valid for one name and version, and for every bit of the bundle."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the measures of a vocoder say of sounds whose faults are known."""
+"""Measures of a vocoder on sounds with known faults."""
 
 import dataclasses
 import math

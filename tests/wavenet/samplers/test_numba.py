@@ -469,7 +469,7 @@ def _kind_of(network):
 
 
 def _to_border(network, parameters, noise, temperature):
-    """How far a draw lies from another level: in bins, or in probability of the component."""
+    """Return the distance of a draw from another level, in bins or in probability of its part."""
     logits, means, log_scales = (part.numpy() for part in network.likelihood.split(parameters))
     weights = np.exp((logits - logits.max()) / temperature)
     chances = np.cumsum(weights / weights.sum())
