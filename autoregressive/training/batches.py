@@ -53,6 +53,11 @@ class Batches:
                 f"`{name}` must be arrays, an iterable, a tf.data.Dataset or a function of the"
                 f" step, got {type(source).__name__}."
             )
+        elif isinstance(source, list) and source and np.ndim(source[0]) == rank - 1:
+            raise ValueError(
+                f"`{name}` must be an array of {len(source)} rows, not a list of them, whose entries"
+                f" are batches: numpy.stack({name}) joins rows of one length."
+            )
 
     def example(self) -> Batch:
         """Return the first batch, which an iterator still returns afterwards."""

@@ -181,6 +181,7 @@ BAD = {
     "no time": (WAVES[:, :0], "`elements` must not be empty, got shape [12, 0]."),
     "empty batch": ([WAVES, WAVES[:0]], "`elements` must not be empty"),
     "no batches": ([], "The batches ended after 0"),
+    "a list of rows": (list(WAVES), "must be an array of 12 rows, not a list of them"),
     "no iterator": (iter([]), "The batches ended after 0"),
     "rows": ((WAVES, np.zeros([3, 40, 1])), "`condition` must have 12 rows, as `elements`, got"),
     "later rows": ([{"elements": WAVES, "x": np.zeros(3)}], "`x` must have 12 rows"),
