@@ -33,8 +33,8 @@ COMMAND = ROOT / "onepass" / "__main__.py"
 
 # What a line says, and what is run in its place: all that match, in this order.
 SMALLER = (
-    (r"\bwavenet-(?!smoke)[\w-]+(16|24)k", "wavenet-smoke"),
-    (r"\bstudent-(residual-16k|paper-24k)", "student-smoke"),
+    (r"\bwavenet-(?!smoke)[\w-]+(16|22|24)k", "wavenet-smoke"),
+    (r"\bstudent-(residual-16k|paper-24k|universal-22k)", "student-smoke"),
     (r"\bguided-32", "guided-smoke"),
     (r"\bflow-(base|32)", "flow-smoke"),
     (r"\b(pixelcnn|multiscale)-cpu-\d+", r"\1-smoke --conditioning.kind class"),
@@ -57,15 +57,15 @@ SMALLER = (
     (r" --(loop\.num-steps|loop\.max-minutes|optimizer\.cooldown-steps) \d+", ""),
     (r" --(pitch-steps|clips\.clip-samples) \d+", ""),
     (r"^.*onepass (train|distill) [\w-]+-smoke .*$", r"\g<0> --loop.num-steps 2"),
-    # Neither a classifier of speech units nor a reader of F0 that has learnt anything.
+    # No classifier of speech units.
     (
         r"^onepass distill student-smoke .*$",
-        r"\g<0> --pitch-steps 2 --loss.feature 0 --loss.style 0 --clips.clip-samples 2560",
+        r"\g<0> --loss.feature 0 --loss.style 0 --clips.clip-samples 2560",
     ),
     (r" --(spoken|copy-synthesis) \d+", ""),
     (r" --beside( student-[\w-]+)+", ""),  # runs of days, of which the page gives the options
     (
-        r"^onepass evaluate (teacher|student|density|terms|run|shipped(-t[\w-]+)?)(?![\w-]).*$",
+        r"^onepass evaluate (teacher|student|density|terms|run|shipped(-[tk][\w-]+)?)(?![\w-]).*$",
         r"\g<0> --spoken 1",
     ),
     # A classifier of its own would be trained for each set of images.
