@@ -1,9 +1,9 @@
 """Students next to their teacher's cached sampler and to GAN vocoders, from frames to sound.
 
 Everything is one sound at a time on all cores, in seconds of sound per second of computing, so that
-models of different rates can be compared. "student" and "teacher" are the shipped ones (16 kHz);
-"student, paper" has the flows of Parallel WaveNet (10, 10, 10 and 30 layers of 64 channels, 24
-kHz; van den Oord et al. 2017, arXiv 1711.10433) with random weights.
+models of different rates can be compared. "student" and "teacher" are `shipped` and its teacher
+(22.05 kHz); "student, paper" has the flows of Parallel WaveNet (10, 10, 10 and 30 layers of 64
+channels, 24 kHz; van den Oord et al. 2017, arXiv 1711.10433) with random weights.
 """
 
 import functools
@@ -42,7 +42,7 @@ def benchmark(quick: bool = False, paper: StudentConfig = PAPER) -> Benchmark:
     """Return the benchmark of students; `quick` has short sounds."""
     found = Benchmark("students", left_out={"FARGAN": FARGAN_REASON})
     student: Any = onepass.load("shipped")
-    teacher: Any = onepass.load("shipped-teacher")
+    teacher: Any = onepass.load("shipped-universal-teacher")
     random = ParallelWaveNet(
         paper, mel=MelConvention(paper.sample_rate_hz, paper.hop_samples, bands=80)
     )

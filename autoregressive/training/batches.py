@@ -55,8 +55,8 @@ class Batches:
             )
         elif isinstance(source, list) and source and np.ndim(source[0]) == rank - 1:
             raise ValueError(
-                f"`{name}` must be an array of {len(source)} rows, not a list of them, whose entries"
-                f" are batches: numpy.stack({name}) joins rows of one length."
+                f"`{name}` must be an array of {len(source)} rows, not a list of them, whose"
+                f" entries are batches: numpy.stack({name}) joins rows of one length."
             )
 
     def example(self) -> Batch:
