@@ -20,7 +20,7 @@ from replicator.runs.model_spec import kind_of
 from replicator.runs.stored_config import checked_config, completed, stored_config
 from wavenet import model as wavenet_model
 from wavenet import shipped as teachers
-from wavenet.data.recorded_level import at_recorded_level, gain_of
+from wavenet.data.recorded_level import at_recorded_level, gain_of, is_recorded
 from wavenet.features.mel import mel_of
 from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
@@ -77,7 +77,8 @@ class StudentModel(TrainedSpeechModel):
           temperature: multiplies the noise; 1 samples the model. None: that of `spec`, or 1.
           backend: see `distill.generation.stream`.
           refine: passes that bring the sound's magnitudes to the mel, see `distill.refinement`.
-            None: that of `spec`, or 0.
+            None: that of `spec`, or 0, for the frames of a recording, which `frames(...)` returned;
+            0 for others, whose blur the passes would keep.
 
         Raises:
           UserError: the frames are none of this model's.
@@ -85,7 +86,8 @@ class StudentModel(TrainedSpeechModel):
         frames = None if condition is None else self._checked(condition)
         request = self._request(frames, seed, num, num_samples, speaker, temperature)
         made = iter([generate(self.network, request, backend)])
-        sounds = np.concatenate(list(self._refined(made, frames, refine)), axis=1)
+        passes = self._passes(condition, refine)
+        sounds = np.concatenate(list(self._refined(made, frames, passes)), axis=1)
         return at_recorded_level(sounds, gain_of(condition))
 
     def stream(
@@ -108,13 +110,17 @@ class StudentModel(TrainedSpeechModel):
         frames = None if condition is None else self._checked(condition)
         request = self._request(frames, seed, num, num_samples, speaker, temperature)
         chunks = stream(self.network, request, backend, chunk_samples)
-        chunks = self._refined(chunks, frames, refine)
+        chunks = self._refined(chunks, frames, self._passes(condition, refine))
         return (at_recorded_level(chunk, gain_of(condition)) for chunk in chunks)
 
+    def _passes(self, condition, refine: int | None) -> int:
+        if refine is not None:
+            return refine
+        return int(self.spec.get("refine", 0)) if is_recorded(condition) else 0
+
     def _refined(
-        self, chunks: Iterator[np.ndarray], frames: np.ndarray | None, passes: int | None
+        self, chunks: Iterator[np.ndarray], frames: np.ndarray | None, passes: int
     ) -> Iterator[np.ndarray]:
-        passes = int(self.spec.get("refine", 0)) if passes is None else passes
         convention = self.data.mel(self.hop_samples)
         if not passes:
             return chunks

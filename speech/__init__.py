@@ -27,14 +27,14 @@ def text_frames(
       model: the model that will speak them; its mel frames must be those of the voice.
       text: US English of any length; long ones are read in parts, see `text_parts`.
       speed: how much faster than the recordings, 0.25 to 4.
-      voice: the voice; None: the shipped one.
+      voice: the voice; None: the shipped one for the model's frames.
 
     Raises:
       TextError: the text cannot be spoken: what is sent is wrong.
       EspeakError: espeak-ng is missing or failed: what is installed is wrong.
       UserError: the model reads other frames.
     """
-    voice = shipped() if voice is None else voice
+    voice = shipped(model.spec) if voice is None else voice
     voice.check(model.spec)
     if not isinstance(text, str):
         raise TextError(f"The text must be a string, got {type(text).__name__}.")

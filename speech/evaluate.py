@@ -25,7 +25,7 @@ class Arguments:
     model: str = "shipped"
     """Run directory, model folder or name of the model that speaks."""
     voice: Path | None = None
-    """Folder of the text front end; None: the shipped one."""
+    """Folder of the text front end; None: the shipped one for the model."""
     spoken: int = 8
     """Dev texts to speak."""
     out: Path | None = None
@@ -38,7 +38,7 @@ def main(given: Arguments) -> int:
     mel = model.data.mel(model.hop_samples)
     if mel is None:
         raise UserError(f"{given.model} reads no mel frames: it cannot speak texts.")
-    voice = load(given.voice) if given.voice else shipped()
+    voice = load(given.voice) if given.voice else shipped(model.spec)
     voice.check(model.spec)
     with TemporaryDirectory() as folder:
         dev = examples(prepared(given.data, mel, model.gain_db, Path(folder)), mel)["dev"]

@@ -9,6 +9,7 @@ from speech.examples import Example
 from speech.training import Scale, with_silence
 from speech.voice import Voice
 from wavenet.data import audio
+from wavenet.data.recorded_level import recorded_frames
 from wavenet.features import MelConvention, above_silence, fundamental_frequency, mel_spectrogram
 from wavenet.measures import DB_PER_NAT, f0_error_cents, opinions, voicing_error
 
@@ -143,7 +144,7 @@ def spoken(
     rows, sounds = [], {}
     for place, example in enumerate(examples[:count]):
         made = model.generate(voice.frames(example.text), seed=0)[0]
-        again = model.generate(example.mel, seed=0)[0]
+        again = model.generate(recorded_frames(example.mel, 0.0), seed=0)[0]
         synthesised = above_silence(mel_spectrogram(made, mel), mel)
         away = [warped_distance_db(synthesised, e.mel, unit_db(voice)) for e in examples]
         other = examples[(place + 1) % len(examples)].mel

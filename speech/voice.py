@@ -1,5 +1,6 @@
 """A trained voice: text to mel frames, with NumPy alone."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib.resources
@@ -7,7 +8,7 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,23 @@ def _check_weights(weights: dict[str, np.ndarray], config: VoiceConfig) -> None:
         raise ValueError(f"`harmonics` must have {config.bands} bands")
 
 
+def shipped(spec: Mapping[str, Any] | None = None) -> Voice:
+    """Return the shipped voice that makes frames for a model, the first one where none does.
+
+    The voices are of one person, each for the mel of one shipped student.
+
+    Args:
+      spec: the content of the model's model.json; None: the first voice.
+    """
+    voices = _voices()
+    for voice in voices if spec is not None else ():
+        with contextlib.suppress(UserError):
+            voice.check(spec)
+            return voice
+    return voices[0]
+
+
 @functools.lru_cache(maxsize=1)
-def shipped() -> Voice:
-    """Return the voice that comes with the package."""
-    return load(Path(str(importlib.resources.files("speech"))) / "shipped")
+def _voices() -> tuple[Voice, ...]:
+    folder = Path(str(importlib.resources.files("speech"))) / "shipped"
+    return tuple(load(folder / name) for name in ("kathleen-22k", "kathleen-16k"))

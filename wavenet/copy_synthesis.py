@@ -13,6 +13,7 @@ import numpy as np
 
 from replicator.runs.intervals import EXPLAINED, finite_mean
 from replicator.runs.progress import Progress
+from wavenet.data.recorded_level import recorded_frames
 from wavenet.features.mel import MelConvention, mel_spectrogram
 from wavenet.features.mel_inversion import griffin_lim
 from wavenet.measures.quality import measure
@@ -33,7 +34,9 @@ def model_system(model, seed: int, temperature: float = 1.0) -> System:
 
     def synthesise(item: dict, length: int) -> np.ndarray:
         known = model.known_speakers
-        frames = item["frames"][: -(-length // model.hop_samples)] if model.conditional else None
+        frames = None
+        if model.conditional:
+            frames = recorded_frames(item["frames"][: -(-length // model.hop_samples)], 0.0)
         speaker = known[item["speaker"]] if known else None
         sounds = model.generate(
             frames,

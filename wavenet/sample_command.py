@@ -16,7 +16,7 @@ from replicator.runs.folders import check_new, make_folder
 from replicator.runs.progress import Progress
 from wavenet import shipped
 from wavenet.data import audio
-from wavenet.data.recorded_level import at_recorded_level
+from wavenet.data.recorded_level import at_recorded_level, recorded_frames
 from wavenet.features.frame_statistics import unlike
 from wavenet.features.mel import above_silence
 from wavenet.plots import spectrogram_png
@@ -137,12 +137,8 @@ def _chunks(given: SampleArguments, model, frames, prime, samples: int) -> Itera
         temperature=given.temperature,
         backend=given.backend,
         **({} if prime is None else {"prime": prime}),
-        **({"refine": _passes(given)} if model.refinable else {}),
+        **({"refine": given.refine} if model.refinable else {}),
     )
-
-
-def _passes(given: SampleArguments) -> int | None:
-    return 0 if given.refine is None and given.text else given.refine
 
 
 def _plot_and_report(paths, written: _Written, model, recording: np.ndarray | None) -> None:
@@ -248,7 +244,9 @@ def _source(
     for note in sound.notes(model.sample_rate_hz if given.recording else None):
         print(f"{path}: {note}", file=sys.stderr)
     recording = audio.resample(sound.waveform, sound.sample_rate_hz, model.sample_rate_hz)
-    frames = np.asarray(model.frames(recording)) if model.conditional else None
+    frames = (
+        recorded_frames(np.asarray(model.frames(recording)), 0.0) if model.conditional else None
+    )
     return _Source(recording, model.level_gain_db(recording), frames)
 
 

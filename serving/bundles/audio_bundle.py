@@ -143,13 +143,13 @@ class AudioBundle(Bundle):
           temperature: scales the noise; 1 samples the model. None: the model's default.
           refine: passes that bring the sound's magnitudes to the mel, see `distill.refinement`; not
             by the program, whose signatures return the sound before them. None: the model's
-            default.
+            default for frames from `frames(...)`, else 0.
 
         Raises:
           InvalidInput: the model cannot generate this.
         """
         request = self._engine_request(condition, seed, row, num, num_samples, speaker, temperature)
-        passes = self._passes(refine)
+        passes = self._passes(condition, refine)
         if self._engine is not None:
             whole = self._engine.whole(request)
         else:
@@ -181,7 +181,7 @@ class AudioBundle(Bundle):
         request = self._engine_request(condition, seed, row, num, num_samples, speaker, temperature)
         if chunk_samples < 1:
             raise InvalidInput(f"`chunk_samples` must be at least 1, got {chunk_samples}.")
-        passes = self._passes(refine)
+        passes = self._passes(condition, refine)
         if self._engine is not None:
             sound = self._engine.stream(request, chunk_samples)
         else:
@@ -248,9 +248,10 @@ class AudioBundle(Bundle):
         temperature_value = checked("temperature", info, [given])[0]
         return EngineRequest(frames, length, seed, rows, speaker_index, float(temperature_value))
 
-    def _passes(self, refine: int | None) -> int:
+    def _passes(self, condition: np.ndarray | None, refine: int | None) -> int:
         mel = (self.spec.get("features") or {}).get("mel")
-        passes = int(self.spec.get("refine", 0)) if refine is None else refine
+        default = int(self.spec.get("refine", 0)) if hasattr(condition, "gain_db") else 0
+        passes = default if refine is None else refine
         if passes < 0 or (passes and (not mel or self.spec.get("kind") == "wavenet")):
             rule = "at least 0" if passes < 0 else "0 for a model that is no student of a mel"
             raise InvalidInput(f"`refine` must be {rule}, got {passes}.")

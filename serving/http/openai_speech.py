@@ -31,7 +31,6 @@ from serving.http.operations import Bytes, Endpoints, post
 from serving.http.request_bodies import read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect
 from serving.http.synthesis_requests import (
-    NO_PASSES,
     SynthesisFields,
     SynthesisRequest,
     Temperature,
@@ -132,11 +131,7 @@ class OpenaiSpeech(Endpoints):
         speed = parsed.speed or 1.0
         frames = await self._workers.run(text_frames, served.bundle, parts[number], speed)
         fields = SynthesisFields(
-            seed=parsed.seed,
-            row=number,
-            temperature=parsed.temperature,
-            speaker=speaker,
-            refine=NO_PASSES,
+            seed=parsed.seed, row=number, temperature=parsed.temperature, speaker=speaker
         )
         return synthesis_request(served, fields, frames)
 

@@ -22,7 +22,6 @@ from serving.http.recordings import examples
 from serving.http.request_bodies import body_of, read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect, json_response
 from serving.http.synthesis_requests import (
-    NO_PASSES,
     SynthesisFields,
     WorkerPool,
     is_conditional,
@@ -92,16 +91,18 @@ class SpeakRoute(Endpoints):
         """Stream the speech of a recording, of frames or of a text."""
         served = require_kind(model_from_path(self._registry, request), "sound")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind in RECORDING_TYPES:
+        recorded = kind in RECORDING_TYPES
+        if recorded:
             fields: SpeakQuery = as_model(dict(request.query_params), SpeakQuery, strict=False)
             work: Coroutine[Any, Any, Any] = self._conditional_frames(
                 served, "recording", await body_of(request)
             )
         else:
             fields = parsed = await read_body(request, json_model, SpeakRequest)
-            if parsed.text is not None and parsed.refine is None:
-                fields = structs.replace(parsed, refine=NO_PASSES)
             work = self._frames(served, parsed)
+            recorded = parsed.recording is not None or parsed.example is not None
+        if recorded and fields.refine is None:
+            fields = structs.replace(fields, refine=served.spec.get("refine"))
         frames, gain_db = await cancel_on_disconnect(request.receive, work)
         synthesis = synthesis_request(served, fields, frames, gain_db)
         form = stream_format(

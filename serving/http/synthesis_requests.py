@@ -25,7 +25,6 @@ from wavenet.data.recorded_level import at_recorded_level, level_gain_db, level_
 LOG = logging.getLogger(__name__)
 UNCONDITIONAL_SECONDS = 2.0
 WORKERS = 16  # threads, which share the permits for processors
-NO_PASSES = 0  # of refinement for text: its frames are smoother than a recording's
 Temperature = Annotated[float, Meta(ge=0, le=10)]
 
 
@@ -172,7 +171,7 @@ def supports_text(served: ServedModel) -> bool:
     from speech.phonemes import PROGRAM
 
     try:
-        speech.shipped().check(served.spec)
+        speech.shipped(served.spec).check(served.spec)
     except UserError:
         return False
     return shutil.which(PROGRAM) is not None

@@ -137,7 +137,7 @@ def test_without_a_front_end_speech_says_what_is_missing(models, monkeypatch):
 
 
 def test_a_voice_that_is_not_installed_does_not_say_where(models, monkeypatch):
-    def missing():
+    def missing(*_):
         raise speech.TextError("/secret/place holds no voice.")
 
     monkeypatch.setattr(speech, "shipped", missing)

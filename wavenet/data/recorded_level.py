@@ -38,6 +38,11 @@ def recorded_frames(frames: np.ndarray, gain_db: float) -> RecordedFrames:
     return made
 
 
+def is_recorded(condition: Any) -> bool:
+    """Return whether frames are known to be of a recording."""
+    return isinstance(condition, RecordedFrames)
+
+
 def gain_of(condition: Any) -> float:
     """Return the gain of the recording of some frames, in dB; 0 for plain frames."""
     return getattr(condition, "gain_db", 0.0)
