@@ -8,7 +8,7 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +206,7 @@ def _check_weights(weights: dict[str, np.ndarray], config: VoiceConfig) -> None:
         raise ValueError(f"`harmonics` must have {config.bands} bands")
 
 
-def shipped(spec: Mapping[str, Any] | None = None) -> Voice:
+def shipped(spec: dict[str, Any] | None = None) -> Voice:
     """Return the shipped voice that makes frames for a model, the first one where none does.
 
     The voices are of one person, each for the mel of one shipped student.
@@ -214,12 +214,12 @@ def shipped(spec: Mapping[str, Any] | None = None) -> Voice:
     Args:
       spec: the content of the model's model.json; None: the first voice.
     """
-    voices = _voices()
-    for voice in voices if spec is not None else ():
-        with contextlib.suppress(UserError):
-            voice.check(spec)
-            return voice
-    return voices[0]
+    if spec is not None:
+        for voice in _voices():
+            with contextlib.suppress(UserError):
+                voice.check(spec)
+                return voice
+    return _voices()[0]
 
 
 @functools.lru_cache(maxsize=1)
