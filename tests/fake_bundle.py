@@ -19,7 +19,7 @@ SPEAKERS = ("anna", "ben")
 
 @dataclasses.dataclass
 class Control:
-    """What a test decides about a bundle, and what the bundle tells it.
+    """A test's decisions about a bundle, and the bundle's notes for the test.
 
     open: calls and chunks wait for it. seconds: that each call takes. fails_on: a seed that makes a
     call raise. endless: streams go on for ever, in chunks of 256 KiB. calls: (signature, rows,

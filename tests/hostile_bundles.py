@@ -84,7 +84,7 @@ def set_affinity(place):
 
 
 def use_own_descriptors(place):
-    """What a process may do with descriptors and processors of its own; raises if it may not."""
+    """Do what a process may do with descriptors and processors of its own; raises if it may not."""
     copy = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
     fcntl.fcntl(copy, fcntl.F_SETFD, fcntl.fcntl(copy, fcntl.F_GETFD))
     fcntl.fcntl(copy, fcntl.F_SETFL, fcntl.fcntl(copy, fcntl.F_GETFL) | os.O_NONBLOCK)

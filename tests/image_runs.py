@@ -58,7 +58,7 @@ def toys(count: int, seed: int, size: int = 8) -> dict[str, np.ndarray]:
 
 
 def episodes(count: int, seed: int, steps: int = 4, actions: int = 2) -> dict[str, np.ndarray]:
-    """What an npz file of episodes holds: a square that the actions push about, two views."""
+    """Return the content of an npz file of episodes: a square that actions push, in two views."""
     draws = np.random.default_rng(seed)
     moves = draws.normal(3.0, 2.0, [count, steps, actions]).astype(np.float32)
     frames = draws.integers(0, 30, [count, 2, steps, 16, 16, 3]).astype(np.uint8)

@@ -25,7 +25,7 @@ LEVELS, DRAWS = 9, 60_000
 
 @dataclasses.dataclass(frozen=True)
 class Binomial(Tabulated):
-    """What a user writes for counts: the trials that succeed, of `levels - 1`."""
+    """A user's distribution of counts: the trials that succeed, of `levels - 1`."""
 
     levels: int = LEVELS
     num_parameters: int = 1

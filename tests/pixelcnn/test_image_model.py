@@ -31,7 +31,7 @@ def whole_dev(kind, shuffled=0):
 
 
 def dataset_of(tmp_path, config, **arrays):
-    """What `dev_dev.npz` with these arrays is to a model with the classes of the toys."""
+    """Return what `dev_dev.npz` with these arrays is to a model with the classes of the toys."""
     np.savez(tmp_path / "x_dev.npz", **arrays)
     return ImageDataset.for_evaluation(tmp_path / "x_dev.npz", config, CLASSES)
 

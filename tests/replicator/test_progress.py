@@ -17,7 +17,7 @@ from replicator.runs.progress import Progress, duration
 
 
 def on_a_terminal(show, columns=70):
-    """What `show(stream)` writes to a pseudo-terminal; 0 columns is one of unknown width."""
+    """Return what `show(stream)` writes to a pseudo-terminal; 0 columns is one of unknown width."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     with os.fdopen(theirs, "w") as stream:
@@ -96,7 +96,7 @@ def clock(monkeypatch):
 
 
 def last_line(clock, seconds, until=None):
-    """What is said after the last of steps that took so many seconds each."""
+    """Return the line after the last of steps that took so many seconds each."""
     stream = io.StringIO()
     with Progress(18_000, "training", "step", 0, 0.0, stream, until) as shown:
         for each in seconds:

@@ -8,12 +8,13 @@ import struct
 import threading
 import time
 import wave
+from typing import ClassVar
 
 import httpx
 import numpy as np
 import pytest
 import soundfile
-from fake_bundle import CHANNELS, RATE, FakeDrawings, FakeModelStore
+from fake_bundle import CHANNELS, RATE, FakeDrawings, FakeModelStore, FakeSound
 from http_running import Running, ask
 from PIL import Image
 from serve_load import until
@@ -212,6 +213,29 @@ def test_a_long_recording_is_refused_before_it_is_decoded(monkeypatch):
     monkeypatch.setattr("serving.http.recordings._decoded", decoded)
     with pytest.raises(TooLarge, match="at most 2 seconds"):
         decode_recording(data, RATE, 2)
+
+
+class Refining(FakeSound):
+    """A student that makes two passes of refinement by default, and notes those asked of it."""
+
+    asked: ClassVar[list] = []
+
+    def __init__(self, *arguments, **rest):
+        super().__init__(*arguments, **rest)
+        self.spec |= {"refine": 2}
+
+    def stream(self, condition=None, *, refine=None, **rest):
+        self.asked.append(refine)
+        return super().stream(condition, **rest)
+
+
+def test_recordings_are_refined_by_default_and_other_frames_are_not(models):
+    models.add("refining", kind=Refining)
+    Refining.asked.clear()
+    sources = ({"recording": b64(recording())}, {"frames": frames().tolist()})
+    for given in (*sources, *({**source, "refine": 1} for source in sources)):
+        assert ask(models, "POST", "/v1/models/refining:speak", json=given).status_code == 200
+    assert Refining.asked == [2, None, 1, 1]
 
 
 def test_an_example_is_a_recording_of_the_package(models):

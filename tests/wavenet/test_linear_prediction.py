@@ -15,6 +15,7 @@ from wavenet.linear_prediction import (
     levinson,
     predictions,
 )
+from wavenet.portable import rounding_allowed
 
 MEL = MelConvention(16_000, 200)
 
@@ -113,3 +114,8 @@ def test_predictions_are_the_sum_of_their_definition():
 def test_no_order_is_refused():
     with pytest.raises(ValueError, match="`order` must be at least 1"):
         MelPrediction(MEL, 0)
+
+
+def test_an_exported_step_rounds_no_product_of_a_linear_prediction():
+    assert [rounding_allowed(order, None) for order in (0, 1, 32)] == [True, False, False]
+    assert rounding_allowed(32, True) and not rounding_allowed(0, False)

@@ -37,7 +37,7 @@ def outputs_of(model):
 
 
 def inputs_of(model, size, seed=5, rows=(0, 1, 2), temperature=1.0):
-    """What some of three images of a seed, with a condition each, are drawn from."""
+    """Return what some of three images of a seed, with a condition each, are drawn from."""
     condition = condition_at(condition_of(3, 2 * SIZE, 2 * SIZE, *CHANNELS), size)
     taken = Condition(*(tf.gather(x, rows) for x in condition))
     words = multiscale_words(model, seed, list(rows), size)
