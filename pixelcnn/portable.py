@@ -28,7 +28,6 @@ from replicator.portable.export import (
     specs_of,
 )
 from replicator.runs.atomic_files import write_npz
-from replicator.runs.errors import UserError
 from replicator.runs.stored_config import defaults
 from replicator.training.state import LossFn, TrainState
 
@@ -89,8 +88,6 @@ def write_training(
     folder: Path, state: TrainState, loss_fn: LossFn, dataset: ImageDataset, **options: Any
 ) -> None:
     """Write a training step, see `export_training`, and the images of its batches."""
-    if dataset.config.data.crop:
-        raise UserError("`--portable` does not support photographs of any shape, `data.crop`.")
     arrays, settings = dataset.drawn
     settings = {**settings, "file": IMAGES}
     write_npz(Path(folder) / IMAGES, arrays)

@@ -5,7 +5,7 @@ machine, where `open_batches` gives exactly the batches made here.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +132,49 @@ def image_batch(
     return {**batch, "seed": example_seeds(seeds)}
 
 
+def square_batch(
+    photographs: Mapping[str, np.ndarray],
+    seed: int,
+    step: int,
+    *,
+    batch_size: int,
+    side: int,
+    flip: bool,
+    rows: slice = ALL_ROWS,
+) -> Arrays:
+    """Return rows of batch `step` of random squares; every photograph gives one per epoch.
+
+    Args:
+      photographs: uint8 [height, width, channels] each, no side below `side`.
+      seed: of the whole sequence of batches.
+      step: index of the batch.
+      batch_size: squares per batch.
+      side: of a square, in pixels.
+      flip: mirror squares with probability one half.
+      rows: of the batch.
+
+    Returns:
+      "levels" int32 [rows, side, side, channels]; "seed" int32 [rows, 2].
+    """
+    images = list(photographs.values())
+    chosen = sampled_examples(seed, step, batch_size, len(images))[rows]
+    seeds, flips, *corners, _ = example_words(seed, step, batch_size, LANES)[:, rows]
+    located = zip(chosen, *corners, strict=True)
+    squares = np.stack([_square(images[i], corner, side) for i, *corner in located])
+    levels = (flipped(squares, flips) if flip else squares).astype(np.int32)
+    return {"levels": levels, "seed": example_seeds(seeds)}
+
+
+def _square(photograph: np.ndarray, corner: Sequence, side: int) -> np.ndarray:
+    """Return the square whose corner two words determine, down and across."""
+    cut = []
+    for word, length in zip(corner, photograph.shape[:2], strict=True):
+        places = np.uint64(length - side + 1)
+        first = int((word >> np.uint64(32)) * places >> np.uint64(32))
+        cut.append(slice(first, first + side))
+    return photograph[tuple(cut)]
+
+
 def moments(
     stored: Mapping[str, np.ndarray], chosen: np.ndarray, acting: np.ndarray, context: int
 ) -> Arrays:
@@ -188,11 +231,15 @@ def batches_of(stored: Mapping[str, np.ndarray], settings: Mapping) -> Callable[
     """Return a function from a step, `shard_index` and `num_shards` to a batch of stored arrays.
 
     Args:
-      stored: as for `image_batch` or `video_batch`.
-      settings: "kind", "images" or "video", and the other arguments of its function.
+      stored: as for `image_batch`, `square_batch` or `video_batch`.
+      settings: "kind", "images", "squares" or "video", and the other arguments of its function.
     """
     rest = dict(settings)
-    kinds: dict[str, Callable[..., Arrays]] = {"images": image_batch, "video": video_batch}
+    kinds: dict[str, Callable[..., Arrays]] = {
+        "images": image_batch,
+        "squares": square_batch,
+        "video": video_batch,
+    }
     make, seed = kinds[rest.pop("kind")], rest.pop("seed")
 
     def batch(step: int, shard_index: int = 0, num_shards: int = 1) -> Arrays:

@@ -20,7 +20,7 @@ from pixelcnn.data.batch_sampling import (
 )
 from pixelcnn.data.corpus import Corpus, ImageSet, read_corpus, read_dev
 from pixelcnn.data.image_file import DataError
-from pixelcnn.data.photographs import square_batches, whole_photographs
+from pixelcnn.data.photographs import whole_photographs
 from pixelcnn.data.video import Statistics, Video, others, read_episodes
 from replicator.runs.errors import UserError
 from replicator.training.batches import as_dataset
@@ -157,6 +157,14 @@ class ImageDataset:
         """The arguments of `batch_sampling.batches_of`, of a resolved configuration."""
         data, conditioning = self.config.data, self.config.conditioning
         settings = {"batch_size": data.batch_size, "seed": self.config.seed}
+        if data.crop:
+            photographs = {f"{n:06}": image for n, image in enumerate(self._photographs("train"))}
+            return photographs, {
+                "kind": "squares",
+                "side": data.crop,
+                "flip": data.flip,
+                **settings,
+            }
         stored = self.source.splits["train"].stored
         if isinstance(self.source, Video):
             settings |= {"context": conditioning.context_frames, "jitter": conditioning.jitter}
@@ -173,13 +181,8 @@ class ImageDataset:
 
         With shards, a batch has one of so many equal parts of its rows.
         """
-        data, shard = self.config.data, {"shard_index": shard_index, "num_shards": num_shards}
-        rows = shard_rows(data.batch_size, shard_index, num_shards)
-        if data.crop:
-            photographs = self._photographs("train")
-            options = {"side": data.crop, **shard}
-            options |= {"batch_size": data.batch_size, "seed": self.config.seed, "flip": data.flip}
-            return square_batches(photographs, start_step=start_step, **options)
+        shard = {"shard_index": shard_index, "num_shards": num_shards}
+        rows = shard_rows(self.config.data.batch_size, shard_index, num_shards)
         make = functools.partial(batches_of(*self.drawn), **shard)
         return as_dataset(make, start_step, rows=rows.stop - rows.start)
 

@@ -58,8 +58,13 @@ def some(names: Sequence[str]) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """Return `1 image`, `2 images`."""
-    return f"{count} {thing}{'' if count == 1 else 's'}"
+    """Return `1 image`, `2 images`, `2 batches`."""
+    return f"{count} {thing if count == 1 else plural(thing)}"
+
+
+def plural(thing: str) -> str:
+    """Return `images` of `image`, `batches` of `batch`."""
+    return f"{thing}es" if thing.endswith("ch") else f"{thing}s"
 
 
 def endings(names: Iterable[str]) -> str:

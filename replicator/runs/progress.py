@@ -9,6 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from replicator.runs.folders import plural
 from replicator.runs.heartbeat import SECONDS, spoke, telling
 
 COLUMNS = 80  # of a terminal of unknown width
@@ -130,7 +131,7 @@ class Progress:
         rate = self.rate
         shown = "".join(f", {name} {value:.4g}" for name, value in self._figures.items())
         return (
-            f"{self.title}: {self.done}/{self.total} {self.unit}s, "
+            f"{self.title}: {self.done}/{self.total} {plural(self.unit)}, "
             + (f"{rate:.3g} {self.unit}/s, " if rate else "")
             + f"{duration(self.seconds_left)} left{shown}"
         )

@@ -62,6 +62,13 @@ def test_without_a_terminal_a_short_job_says_only_what_it_has_to_say():
     assert stream.getvalue() == "step 2: dev 1.5\n"
 
 
+def test_the_plural_of_batch_is_batches():
+    stream = io.StringIO()
+    with Progress(2, "evaluating", "batch", line_seconds=0.0, stream=stream) as bar:
+        bar.advance()
+    assert "evaluating: 1/2 batches, " in stream.getvalue()
+
+
 def test_without_a_terminal_a_long_job_writes_plain_lines():
     stream = io.StringIO()
     counting(stream, line_seconds=0.0)

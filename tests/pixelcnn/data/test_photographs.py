@@ -1,18 +1,25 @@
 """Photographs keep their shape; training sees random squares of them, evaluation all of them."""
 
+import dataclasses
+
 import numpy as np
 from image_files import fill, mistake, noise
 
+from pixelcnn.data.batch_sampling import batches_of, open_batches
 from pixelcnn.data.corpus import ImageRules, read_corpus
-from pixelcnn.data.photographs import square_batches, whole_photographs
+from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.data.photographs import whole_photographs
 from pixelcnn.data.reduction import framed
+from pixelcnn.presets import PRESETS
+from replicator.runs.atomic_files import write_npz
 
 RULES = ImageRules(16, 3, crop=8)
 
 
-def taken(batches, count):
-    """The first batches, as arrays."""
-    return [{name: v.numpy() for name, v in batch.items()} for batch in batches.take(count)]
+def square_batches(photographs, *, seed=1, flip=False, **settings):
+    """A function from a step to its batch of squares."""
+    settings |= {"kind": "squares", "seed": seed, "flip": flip}
+    return batches_of({str(n): image for n, image in enumerate(photographs)}, settings)
 
 
 def places(photographs, square):
@@ -64,8 +71,8 @@ def test_only_a_folder_has_photographs(tmp_path):
 
 def test_squares_are_cut_from_every_photograph_once_per_epoch_anywhere():
     photographs = [noise(9, 12, 1, seed=n) for n in range(3)]
-    batches = taken(square_batches(photographs, side=7, batch_size=3, seed=1), 40)
-    found = [places(photographs, square) for batch in batches for square in batch["levels"]]
+    batch = square_batches(photographs, side=7, batch_size=3)
+    found = [places(photographs, square) for n in range(40) for square in batch(n)["levels"]]
     assert all(len(each) == 1 for each in found)
     for i in range(0, len(found), 3):
         assert sorted(each[0][0] for each in found[i : i + 3]) == [0, 1, 2]
@@ -76,22 +83,17 @@ def test_squares_are_cut_from_every_photograph_once_per_epoch_anywhere():
 def test_a_batch_is_a_function_of_the_seed_and_its_number_and_shards_make_it_up():
     photographs = [noise(9, 12, 1, seed=n) for n in range(3)]
     options = dict(side=6, batch_size=4, flip=True)
-    whole = taken(square_batches(photographs, seed=1, **options), 3)
-    later = taken(square_batches(photographs, seed=1, start_step=2, **options), 1)[0]
-    np.testing.assert_array_equal(later["levels"], whole[2]["levels"])
-    halves = [
-        taken(square_batches(photographs, seed=1, shard_index=i, num_shards=2, **options), 1)[0]
-        for i in range(2)
-    ]
-    for name, value in whole[0].items():
+    whole = square_batches(photographs, **options)(2)
+    halves = [square_batches(photographs, **options)(2, i, 2) for i in range(2)]
+    for name, value in whole.items():
         np.testing.assert_array_equal(np.concatenate([half[name] for half in halves]), value)
-    other = taken(square_batches(photographs, seed=2, **options), 1)[0]
-    assert (other["levels"] != whole[0]["levels"]).any()
+    other = square_batches(photographs, **options, seed=2)(2)
+    assert (other["levels"] != whole["levels"]).any()
 
 
 def test_some_squares_are_mirrored():
     photographs = [noise(8, 8, 1)]
-    batch = taken(square_batches(photographs, side=8, batch_size=16, seed=1, flip=True), 1)[0]
+    batch = square_batches(photographs, side=8, batch_size=16, flip=True)(0)
     mirrored = [(square == photographs[0][:, ::-1]).all() for square in batch["levels"]]
     plain = [(square == photographs[0]).all() for square in batch["levels"]]
     assert any(mirrored) and any(plain)
@@ -104,3 +106,20 @@ def test_whole_photographs_are_cut_at_both_ends_to_a_multiple():
     np.testing.assert_array_equal(first["levels"][0], photographs[0][1:9, 1:13])
     np.testing.assert_array_equal(second["levels"][0], photographs[1])
     assert not np.array_equal(first["seed"], second["seed"])
+
+
+def test_an_exported_run_draws_the_squares_of_the_pipeline(tmp_path):
+    shapes = {"train/a.png": (16, 16), "train/b.png": (16, 12), "dev/c.png": (16, 16)}
+    for name, shape in shapes.items():
+        fill(tmp_path, [name], shape)
+    config = PRESETS["upsample-512"].config
+    data = dataclasses.replace(config.data, size=16, crop=8, batch_size=3)
+    network = dataclasses.replace(config.network, base_size=8, crop=0)
+    small = dataclasses.replace(config, data=data, network=network, parts=("16",))
+    dataset = ImageDataset.read(tmp_path, small)
+    arrays, settings = dataset.drawn
+    write_npz(tmp_path / "images.npz", arrays)
+    drawn = open_batches(tmp_path, {**settings, "file": "images.npz"})
+    for step, expected in zip(range(4), dataset.training(0).take(4), strict=True):
+        for name, array in drawn(step).items():
+            np.testing.assert_array_equal(array, expected[name])
