@@ -65,7 +65,8 @@ def _folded(tensor: tf.Tensor) -> np.ndarray | None:
     if op.type in ARITHMETIC:
         return np.asarray(ARITHMETIC[op.type](*inputs), tensor.dtype.as_numpy_dtype)
     with tf.init_scope():
-        return tf.function(lambda: run_op(op, _constants(op, inputs))[0], autograph=False)().numpy()
+        folded = tf.function(lambda: run_op(op, _constants(op, inputs))[0], autograph=False)
+        return folded.get_concrete_function()().numpy()
 
 
 def _constants(op: tf.Operation, values: list) -> list[tf.Tensor]:
