@@ -122,7 +122,7 @@ def say_nothing_true(place):
 
 
 class Hostile(FakeSound):
-    """What it does is named by its model.json: `load`, `warm` and `call`, each with a place."""
+    """A bundle whose model.json names its attack at each of `load`, `warm` and `call`."""
 
     def __init__(self, path, does):
         super().__init__(path.parent.name, int(path.name), path=path)

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from marks import some_slow
 
 from autoregressive.model import Autoregressive
 from autoregressive.samplers import speculative
@@ -68,7 +69,7 @@ class Constant:
         return tf.where(place < known[:, None], symbols, self.level), memory, state
 
 
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("name", some_slow(DISTRIBUTIONS, [*DISTRIBUTIONS][1:]))
 def test_the_symbols_are_those_of_the_cached_sampler_whatever_the_draft(name):
     model, smaller = model_of(DISTRIBUTIONS[name]), model_of(DISTRIBUTIONS[name], seed=5)
     expected = model.sample(3, TIME, 7, method="cached")

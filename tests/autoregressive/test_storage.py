@@ -7,6 +7,7 @@ import causal_networks
 import numpy as np
 import pytest
 import tensorflow as tf
+from marks import some_slow
 
 from autoregressive.model import Autoregressive
 from autoregressive.storage import load, save
@@ -136,7 +137,7 @@ def test_a_sample_rate_is_stored_and_kept(stored, tmp_path):
         save(model, tmp_path / "wrong", sample_rate_hz=-1)
 
 
-@pytest.mark.parametrize("num", [1, 3, 8, 11])
+@pytest.mark.parametrize("num", some_slow([1, 3, 8, 11], [3, 8]))
 def test_a_recurrent_network_is_stored_for_any_number_of_rows(num, tmp_path):
     model = Autoregressive(causal_networks.lstm_after_convolution(), Gaussian(levels=64))
     loaded = load(save(model, tmp_path))

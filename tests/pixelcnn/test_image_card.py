@@ -122,6 +122,7 @@ def test_the_folder_says_what_the_model_is(exported):
     assert spec["config"]["data_folder"] == spec["data"] == "toys"
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_model_of_captions_names_some(tmp_path):
     given = ExportArguments(run("text"), tmp_path / "model", machine="an abacus")
     with pytest.MonkeyPatch.context() as patch:

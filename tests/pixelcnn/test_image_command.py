@@ -95,6 +95,7 @@ def test_an_image_is_not_written_over_unasked(tmp_path, mistake, monkeypatch, na
     assert kept == {name: b"mine", "sample_0_3_cat.png": b"mine too"}
 
 
+@pytest.mark.slow
 def test_guided_images_are_those_of_the_model_by_every_sampler(tmp_path):
     expected = model("pixelcnn").generate([0, 1], seed=7, num=2, guidance=2)
     for sampler in ("cached", "fixed-point"):

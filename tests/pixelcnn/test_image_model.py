@@ -103,6 +103,7 @@ def test_what_a_known_class_gains_is_over_the_mean_of_the_densities_under_all_cl
     assert name not in figures("text")["measures"]
 
 
+@pytest.mark.slow
 def test_a_caption_is_found_where_its_image_is_likelier_than_under_all_others():
     dataset, density = dev_of("text"), model("text").density
     ways = [next(iter(dataset.dev(1000, i))) for i in range(1 + dataset.shuffles)]

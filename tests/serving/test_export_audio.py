@@ -87,6 +87,7 @@ def test_a_streamed_sound_is_the_whole(kind):
     assert_same(np.concatenate(chunks, axis=1), made.generate(**given))
 
 
+@pytest.mark.slow
 def test_a_sound_may_be_shorter_than_its_frames_and_sounds_more_than_a_batch():
     given = {**sound_of(DRAFT), "seed": 3, "num": BATCH + 1}
     every = bundle(DRAFT).generate(**given)

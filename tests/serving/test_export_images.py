@@ -68,7 +68,7 @@ def test_a_bundle_is_guided_as_the_live_model_row_by_row(kind):
     np.testing.assert_array_equal(both, [expected[1], plain[1]])
 
 
-@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+@pytest.mark.parametrize("kind", ["pixelcnn", pytest.param("multiscale", marks=pytest.mark.slow)])
 def test_serving_default_is_answered_by_what_is_compiled(kind, monkeypatch):
     made, asked = bundle(kind), []
     monkeypatch.setattr(made, "_program", lambda signature, inputs: asked.append(signature) or {})

@@ -122,6 +122,7 @@ def test_a_run_of_an_earlier_version_keeps_its_gain_and_notes_what_it_hears(trai
     assert resumed["frames"].keys() == {"high", "mean", "deviation"}
 
 
+@pytest.mark.slow
 def test_a_cosine_of_another_length_is_announced(train):
     config = dataclasses.replace(
         TINY, optimizer=dataclasses.replace(TINY.optimizer, decay="cosine")

@@ -117,6 +117,7 @@ def distil(tmp_path):
     return distil
 
 
+@pytest.mark.slow
 def test_a_resumed_run_against_discriminators_is_the_uninterrupted_one(distil):
     part = dataclasses.replace(config().loop, num_steps=2)
     distil("resumed", dataclasses.replace(config(), loop=part))
@@ -128,6 +129,7 @@ def test_a_resumed_run_against_discriminators_is_the_uninterrupted_one(distil):
     assert all(line["discriminator"] > 0.0 for line in logged) and len(logged) == 4
 
 
+@pytest.mark.slow
 def test_a_student_starts_from_another_ones_weights(distil, tmp_path):
     first = distil("first", config())
     steady = dataclasses.replace(config().optimizer, learning_rate=1e-9)
