@@ -79,6 +79,7 @@ def test_the_symbols_are_those_of_the_cached_sampler_whatever_the_draft(name):
         np.testing.assert_array_equal(drawn, expected)
 
 
+@pytest.mark.slow
 def test_a_temperature_and_a_condition_reach_the_draft():
     model = model_of(DISTRIBUTIONS["mixture"], condition_channels=2)
     condition = np.random.default_rng(0).normal(size=[2, TIME, 2]).astype(np.float32)

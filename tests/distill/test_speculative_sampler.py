@@ -122,6 +122,7 @@ def spoken(sampler, rows):
     return np.concatenate(parts, 1)
 
 
+@pytest.mark.slow
 def test_the_sound_is_the_same_for_every_block_and_batch(pair):
     whole = spoken(uncompiled(*pair, 20), (0, 1))
     np.testing.assert_array_equal(spoken(uncompiled(*pair, 60), (1,)), whole[1:])

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import onepass
 from onepass import models
@@ -19,7 +20,8 @@ from wavenet.data import audio
 def test_every_shipped_model_is_listed_with_its_card():
     listed = {model.name: model for model in onepass.list_models()}
     names = {"shipped", "shipped-teacher", "shipped-two-voices", "shipped-digits", "shipped-emoji"}
-    names |= {"shipped-universal-teacher", "shipped-kathleen"}
+    names |= {"shipped-universal-teacher", "shipped-kathleen", "shipped-small"}
+    names |= {"shipped-digits-64", "shipped-digits-64-teacher", "shipped-upsample"}
     assert names <= set(listed)
     assert {model.makes for model in listed.values()} == {"sound", "images"}
     assert all("\n- Data: " in model.card.read_text() for model in listed.values())
@@ -78,11 +80,35 @@ def test_the_probability_of_images_is_that_of_each_alone(digits):
     np.testing.assert_allclose(both, alone, rtol=1e-4)
 
 
-def test_the_probability_of_the_dev_images_is_that_of_the_card(digits):
-    with np.load(dev_images("shipped-digits")) as stored:
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("shipped-digits", 2.492),
+        pytest.param("shipped-digits-64", 2.171, marks=pytest.mark.slow),
+        pytest.param("shipped-digits-64-teacher", 2.308, marks=pytest.mark.slow),
+    ],
+)
+def test_the_probability_of_the_dev_images_is_that_of_the_card(name, expected):
+    with np.load(dev_images(name)) as stored:
         images, labels = stored["images"], stored["labels"].tolist()
-    bits_per_dim = -digits.log_prob(images, labels) / (math.log(2) * images[0].size)
-    assert bits_per_dim.mean() == pytest.approx(2.492, abs=1e-3)
+    bits_per_dim = -onepass.load(name).log_prob(images, labels) / (math.log(2) * images[0].size)
+    assert bits_per_dim.mean() == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_a_photograph_is_enlarged_around_its_own_pixels_and_likelier_than_one_of_noise():
+    model = onepass.load("shipped-upsample")
+    file = sorted((dev_images("shipped-upsample") / "dev").iterdir())[0]
+    photograph = np.asarray(Image.open(file).convert("RGB"))
+    small = photograph[::8, ::8]
+    enlarged = model.generate(start=small, size=512, seed=1)[0]
+    assert enlarged.shape == photograph.shape
+    np.testing.assert_array_equal(enlarged[::8, ::8], small)
+    noise = np.random.default_rng(0).integers(0, 256, photograph.shape, np.uint8)
+    noise[::8, ::8] = small
+    each = [{"levels": image[None].astype(np.int32)} for image in (photograph, enlarged, noise)]
+    real, drawn, random = (sum(model.density.nats(batch).values())[0] for batch in each)
+    assert min(real, drawn) > random
 
 
 @pytest.mark.slow
@@ -145,6 +171,7 @@ def test_the_report_is_of_what_the_plain_install_measures(monkeypatch, missing, 
     assert report.endswith(last)
 
 
+@pytest.mark.slow
 def test_the_digits_by_flows_are_those_of_its_card_and_have_the_other_scales_of_their_teacher():
     flow, teacher = onepass.load("shipped-digits-flow"), onepass.load("shipped-digits")
     with np.load(dev_images("shipped-digits-flow")) as stored:

@@ -108,12 +108,13 @@ def test_classes_in_another_order_are_not_taken_for_the_models(tmp_path):
     assert classifier_for(known, "x", sources) is not None
 
 
-def test_the_shipped_classifier_knows_the_digits_of_dev():
-    file = shipped.classifier("shipped-digits-teacher")
-    assert file == shipped.classifier("shipped-digits") in shipped.classifiers()
+@pytest.mark.parametrize("name", ["shipped-digits", "shipped-digits-64"])
+def test_the_shipped_classifier_knows_the_digits_of_dev(name):
+    file = shipped.classifier(f"{name}-teacher")
+    assert file == shipped.classifier(name) in shipped.classifiers()
     assert shipped.classifier("shipped-objects") is shipped.classifier("digits") is None
-    data = shipped.dev_images("shipped-digits")
-    dev = read_dev(data, ImageRules(32, 3), tuple("0123456789")).splits["dev"]
+    data, side = shipped.dev_images(name), 64 if name.endswith("64") else 32
+    dev = read_dev(data, ImageRules(side, 3), tuple("0123456789")).splits["dev"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classifiers, "WIDTHS", (24, 32, 48, 64))
         seen = opened_classifier(file)(dev.images)

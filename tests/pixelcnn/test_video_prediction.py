@@ -36,6 +36,7 @@ def test_a_frame_follows_each_step_and_each_seed_and_row_has_its_own(clip):
     assert not np.array_equal(first[0], first[1])
 
 
+@pytest.mark.slow
 def test_a_changed_first_frame_changes_all_that_follow(clip):
     frames, *steps = clip
     changed = frames.copy()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from marks import some_slow
 from processes import ROOT, SETTINGS, run_together, wait_until
 
 from replicator import strategies
@@ -169,7 +170,8 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)]
+    ("number", "status"),
+    some_slow([(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)], [(signal.SIGINT, 130)]),
 )
 def test_a_task_that_waits_for_others_heeds_signals(number, status):
     process = subprocess.Popen(
@@ -191,6 +193,7 @@ workers.multi_worker()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_task_that_tensorflow_connects_heeds_signals(number):
     with socket.create_server(("127.0.0.1", 0)) as silent:

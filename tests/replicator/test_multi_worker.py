@@ -95,6 +95,7 @@ def started(tmp_path):
         process.kill()
 
 
+@pytest.mark.slow
 def test_a_worker_may_come_late(started):
     first, second = local_tasks(worker=2)
     processes = [started(first)]

@@ -314,7 +314,7 @@ class Coin(likelihoods.Tabulated):
 
 CONDITIONED = ("two_inputs", "Conditioned")
 OF_ONE_CHANNEL = [name for name in causal_networks.CAUSAL if name != "spectral"]
-QUICK = ("half_precision", "stacked_cells")
+QUICK = ("stacked_cells",)
 
 
 @pytest.mark.parametrize(

@@ -322,6 +322,7 @@ def same_weights(module, other):
         np.testing.assert_array_equal(weight, given)
 
 
+@pytest.mark.slow
 def test_the_card_says_which_terms_made_the_flow(tmp_path, monkeypatch):
     monkeypatch.setattr(card, "evaluate", lambda *_: image_runs.figures("multiscale"))
     monkeypatch.setattr(card, "load", opened)
