@@ -152,8 +152,8 @@ class StudentModel(TrainedSpeechModel):
 def load(path: Path) -> SpeechModel | StudentModel:
     """Load the model of a run directory or a model folder: a student, or a WaveNet.
 
-    "shipped" and "shipped-kathleen" are students that come with the package, unless there are
-    folders of these names; for teachers see `wavenet.model.load`.
+    The names in `shipped.FOLDERS` are students that come with the package, unless there are folders
+    of these names; for teachers see `wavenet.model.load`.
     """
     path = shipped.model_folder(path)
     if kind_of(path) != KIND:

@@ -240,7 +240,8 @@ PRESETS: dict[str, Preset[DistillConfig]] = {
         _UNIVERSAL,
     ),
     "student-universal-small-22k": Preset(
-        "The same with one flow of 8 layers and 48 channels, run once every 16 samples.",
+        "The student `shipped-small`: the same with one flow of 8 layers and 48 channels, run once "
+        "every 16 samples.",
         dataclasses.replace(
             _UNIVERSAL,
             student=dataclasses.replace(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 SHIPPED = {
     "shipped": "sound",
+    "shipped-small": "sound",
     "shipped-kathleen": "sound",
     "shipped-teacher": "sound",
     "shipped-two-voices": "sound",
@@ -13,7 +14,10 @@ SHIPPED = {
     "shipped-digits-flow": "images",
     "shipped-objects": "images",
     "shipped-objects-teacher": "images",
+    "shipped-digits-64": "images",
+    "shipped-digits-64-teacher": "images",
     "shipped-emoji": "images",
+    "shipped-upsample": "images",
 }
 """The output of each model."""
 

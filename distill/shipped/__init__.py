@@ -4,7 +4,11 @@ import importlib.resources
 from pathlib import Path
 
 STUDENT = "shipped"
-FOLDERS = {STUDENT: "universal-student-22k", "shipped-kathleen": "kathleen-student-16k"}
+FOLDERS = {
+    STUDENT: "universal-student-22k",
+    "shipped-small": "universal-small-22k",
+    "shipped-kathleen": "kathleen-student-16k",
+}
 
 
 def folder(name: str) -> Path:

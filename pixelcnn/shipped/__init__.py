@@ -9,8 +9,12 @@ FOLDERS = {
     "shipped-digits-flow": "digits-flow-32",
     "shipped-objects": "objects-multiscale-64",
     "shipped-objects-teacher": "objects-pixelcnn-64",
+    "shipped-digits-64": "digits-multiscale-64",
+    "shipped-digits-64-teacher": "digits-pixelcnn-64",
     "shipped-emoji": "emoji-multiscale-32",
+    "shipped-upsample": "upsample-512",
 }
+CORPORA = ("digits-64", "digits", "emoji", "objects", "upsample")
 
 
 def folder(name: str) -> Path:
@@ -19,8 +23,9 @@ def folder(name: str) -> Path:
 
 
 def dev_images(name: str) -> Path:
-    """Return the npz file of the dev images that a shipped model is evaluated on."""
-    return _here() / f"{_corpus(name)}_dev.npz"
+    """Return the npz file, or folder, of the dev images that a shipped model is evaluated on."""
+    photographs = _here() / f"{_corpus(name)}_dev"
+    return photographs if photographs.exists() else photographs.with_suffix(".npz")
 
 
 def classifiers() -> tuple[Path, ...]:
@@ -35,7 +40,8 @@ def classifier(name: str) -> Path | None:
 
 
 def _corpus(name: str) -> str:
-    return name.split("-")[1] if name in FOLDERS else ""
+    found = (corpus for corpus in CORPORA if name.startswith(f"shipped-{corpus}"))
+    return next(found) if name in FOLDERS else ""
 
 
 def _here() -> Path:

@@ -68,6 +68,7 @@ SMALLER = (
         r"^onepass evaluate (teacher|student|density|terms|run|shipped(-[tk][\w-]+)?)(?![\w-]).*$",
         r"\g<0> --spoken 1",
     ),
+    (r"^onepass evaluate shipped-(digits|emoji).*$", r"\g<0> --samples 10"),
     # A classifier of its own would be trained for each set of images.
     (r"^onepass evaluate (fast|drawn|digits|text|words)\b.*$", r"\g<0> --samples 0"),
     (r"^(onepass sample .*)--num \d+", r"\1--num 2"),
