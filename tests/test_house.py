@@ -19,7 +19,6 @@ SHORT = {
     "likelihoods/limits.py": "configurations import it without TensorFlow",
     "onepass/__main__.py": "`python -m onepass`",
     "benchmarks/matrix_peak.py": "two benchmarks are held against it",
-    "onepass/shipped.py": "completion imports it without NumPy",
     "replicator/runs/field_rules.py": "configurations of every folder import it",
     "replicator/runs/model_spec.py": "the command imports it without NumPy",
     "wavenet/dev_parts.py": "a help text imports it without NumPy",

@@ -20,7 +20,6 @@ from pixelcnn.data.batch_sampling import (
 )
 from pixelcnn.data.corpus import Corpus, ImageSet, read_corpus, read_dev
 from pixelcnn.data.image_file import DataError
-from pixelcnn.data.photographs import whole_photographs
 from pixelcnn.data.video import Statistics, Video, others, read_episodes
 from replicator.runs.errors import UserError
 from replicator.training.batches import as_dataset
@@ -261,3 +260,22 @@ def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
     order = np.empty(len(ranked), np.int64)
     order[ranked] = np.roll(ranked, len(ranked) // 2)
     return order
+
+
+def whole_photographs(photographs: Sequence[np.ndarray], multiple: int) -> list[dict]:
+    """Return a batch for every photograph, its sides cut at both ends to multiples of a number.
+
+    Args:
+      photographs: uint8 [height, width, channels] each.
+      multiple: of the sides, in pixels.
+    """
+    batches = []
+    for n, photograph in enumerate(photographs):
+        cut = []
+        for length in photograph.shape[:2]:
+            first = length % multiple // 2
+            cut.append(slice(first, first + length // multiple * multiple))
+        levels = tf.constant(photograph[tuple(cut)][np.newaxis].astype(np.int32))
+        seeds = example_seeds(example_words(0, n, 1, 1)[0])
+        batches.append({"levels": levels, "seed": tf.constant(seeds)})
+    return batches

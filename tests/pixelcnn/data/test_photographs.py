@@ -7,8 +7,7 @@ from image_files import fill, mistake, noise
 
 from pixelcnn.data.batch_sampling import batches_of, open_batches
 from pixelcnn.data.corpus import ImageRules, read_corpus
-from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.data.photographs import whole_photographs
+from pixelcnn.data.dataset import ImageDataset, whole_photographs
 from pixelcnn.data.reduction import framed
 from pixelcnn.presets import PRESETS
 from replicator.runs.atomic_files import write_npz
