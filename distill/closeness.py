@@ -20,8 +20,8 @@ from likelihoods.affine import FlowOutput
 
 def acceptance(teacher: Conditionals, drawn: FlowOutput, kind: str):
     """Return the probability that each sample is kept given its own past, [batch, time]."""
-    theirs = teacher.log_density(drawn.output)
-    return tf.exp(tf.minimum(0.0, theirs - log_density(drawn, kind)))
+    teacher_density = teacher.log_density(drawn.output)
+    return tf.exp(tf.minimum(0.0, teacher_density - log_density(drawn, kind)))
 
 
 def log_density(drawn: FlowOutput, kind: str):

@@ -72,7 +72,8 @@ class EvaluateArguments(wavenet_command.EvaluateArguments):
     """Temperatures besides 1 at which a student's teacher resynthesises the recordings too."""
     peers: Annotated[tuple[Path, ...], tyro.conf.arg(name="beside")] = ()
     """Run directories or model folders of other students to compare, each named by its folder: for
-    example a student without one term of its loss."""
+    example a student without one term of its loss. A folder of sounds, one by the name of each
+    recording, is another vocoder."""
     speculative_samples: int = 0
     """Samples of a dev recording that the teacher draws with the student's drafts: reports the
     share that is kept, samples per pass, and the time compared with the cached sampler at batch 1.
@@ -108,14 +109,19 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
     from distill.evaluation import evaluate, format_report
     from distill.model import load, teacher_of
     from distill.teacher import load_teacher
+    from wavenet.copy_synthesis import has_sounds, stored_sounds
     from wavenet.evaluation import dev_corpus
 
     teacher = load_teacher(given.teacher or teacher_of(model))
     data = given.data or training_data(given.model)
     corpus = dev_corpus(teacher, data, given.speaker)
     first = (given.copy_synthesis, given.seed, given.split, given.temperatures)
-    others = {path.absolute().name: load(path) for path in given.peers}
-    rest = (given.teacher_temperatures, others, given.speculative_samples)
+    sounds, models = [], []
+    for path in given.peers:
+        (sounds if has_sounds(path) else models).append(path.absolute())
+    peers = {path.name: load(path) for path in models}
+    others = {path.name: stored_sounds(path, model.sample_rate_hz) for path in sounds}
+    rest = (given.teacher_temperatures, peers, given.speculative_samples, others)
     figures = wavenet_command.reported(
         given, model, data, lambda page: evaluate(model, teacher, corpus, *first, page, *rest)
     )

@@ -51,12 +51,14 @@ def evaluate(
     teacher_temperatures: Sequence[float] = (),
     peers: Mapping[str, SpeechModel | StudentModel] = MappingProxyType({}),
     speculative_samples: int = 0,
+    others: Mapping[str, System] = MappingProxyType({}),
 ) -> dict:
     """Return the metrics of a student on dev recordings, as `evaluate --json` prints them.
 
     Model and teacher are at the corpus's rate, features and level. `copies` dev recordings (their
-    first three seconds; None: all) are resynthesised by every system; the models in `peers` are
-    further ones, by name. Temperatures are further ones besides 1 and the student's own.
+    first three seconds; None: all) are resynthesised by every system; the models in `peers`, and
+    what is no model of this library in `others`, are further ones, by name. Temperatures are
+    further ones besides 1 and the student's own.
 
     Returns:
       A dict with kl_nats (nats per sample), acceptance (how often the teacher would keep what the
@@ -80,7 +82,7 @@ def evaluate(
     compared |= at_temperatures(model, seed, temperatures, "student")
     compared |= at_temperatures(teacher, seed, teacher_temperatures, "teacher")
     compared |= _unrefined(model, seed)
-    compared |= _others(peers, compared, seed, temperatures)
+    compared |= _others(peers, others, compared, seed, temperatures)
     exact = ("student", "teacher", "untrained", *peers)
     figures = compare(compared, items, convention, on_sounds)
     for name, each in figures.items():
@@ -107,18 +109,19 @@ def _unrefined(model: StudentModel, seed: int) -> dict[str, System]:
 
 def _others(
     peers: Mapping[str, SpeechModel | StudentModel],
+    others: Mapping[str, System],
     known: Collection[str],
     seed: int,
     temperatures: Sequence[float],
 ) -> dict[str, System]:
-    """Return the systems of the other models, by names that are not `known`."""
-    if taken := sorted(set(peers) & set(known)):
+    """Return the systems of the other models and `others`, by names that are not `known`."""
+    if taken := sorted({*peers, *others} & set(known)):
         raise UserError(f"`--beside`: a folder may not be called {taken[0]}, as another system is.")
-    others: dict[str, System] = {}
+    found = dict(others)
     for name, model in peers.items():
-        others[name] = model_system(model, seed)
-        others |= at_temperatures(model, seed, temperatures, name)
-    return others
+        found[name] = model_system(model, seed)
+        found |= at_temperatures(model, seed, temperatures, name)
+    return found
 
 
 def _check_peers(model: StudentModel, peers: Mapping[str, SpeechModel | StudentModel]) -> None:

@@ -134,9 +134,9 @@ def _write(
 def adopt_run(folder: Path, workdir: Path) -> int:
     """Return the result of `replicator.portable.adopt`; copy the classifier of speech units too."""
     step = adopt(folder, workdir)
-    theirs, ours = Path(folder) / UNITS, Path(workdir) / UNITS
-    if theirs.exists() and not ours.exists():
-        save(load(theirs), ours)
+    source, copy = Path(folder) / UNITS, Path(workdir) / UNITS
+    if source.exists() and not copy.exists():
+        save(load(source), copy)
     return step
 
 

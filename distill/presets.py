@@ -103,8 +103,8 @@ class DistillConfig:
           UserError: they were given and the teacher's are others, or they cannot be combined with
             the rest.
         """
-        theirs = teacher.config.network
-        student = _following(self.student, theirs, teacher.config.data, path)
+        teacher_config = teacher.config.network
+        student = _following(self.student, teacher_config, teacher.config.data, path)
         for name in ("clip_samples", "left_samples"):
             if getattr(self.clips, name) % student.hop_samples:
                 raise UserError(
@@ -117,7 +117,7 @@ class DistillConfig:
 
 
 def _following(
-    student: StudentConfig, theirs: WaveNetConfig, data: DataConfig, path: Path
+    student: StudentConfig, teacher_config: WaveNetConfig, data: DataConfig, path: Path
 ) -> StudentConfig:
     """Return the student's configuration with its inputs from the teacher's."""
     if student.sample_rate_hz != data.sample_rate_hz:
@@ -125,11 +125,11 @@ def _following(
             f"The teacher {path} speaks at {data.sample_rate_hz} Hz, this student at "
             f"{student.sample_rate_hz} Hz; choose a preset of the teacher's rate."
         )
-    factors = theirs.upsample_factors if theirs.feature_channels else ()
+    factors = teacher_config.upsample_factors if teacher_config.feature_channels else ()
     for name, value in (
-        ("feature_channels", theirs.feature_channels),
+        ("feature_channels", teacher_config.feature_channels),
         ("upsample_factors", factors),
-        ("speakers", theirs.speakers),
+        ("speakers", teacher_config.speakers),
     ):
         given = getattr(student, name)
         if given and given != value:
@@ -138,27 +138,29 @@ def _following(
                 f"{value}, got {given}."
             )
     if student.domain == "residual":
-        student = _in_residual_domain(student, theirs, path)
+        student = _in_residual_domain(student, teacher_config, path)
     try:
         return dataclasses.replace(
             student,
-            feature_channels=theirs.feature_channels,
+            feature_channels=teacher_config.feature_channels,
             upsample_factors=factors,
-            speakers=theirs.speakers,
-            frame_width=theirs.frame_width,
+            speakers=teacher_config.speakers,
+            frame_width=teacher_config.frame_width,
         )
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
 
 
-def _in_residual_domain(student: StudentConfig, theirs: WaveNetConfig, path: Path) -> StudentConfig:
+def _in_residual_domain(
+    student: StudentConfig, teacher_config: WaveNetConfig, path: Path
+) -> StudentConfig:
     """Return the configuration with the teacher's conditioner and linear prediction."""
-    if not theirs.prediction_order:
+    if not teacher_config.prediction_order:
         raise UserError(
             f"`student.domain` must be wave: the teacher {path} has no linear prediction from the "
             "mel; wavenet-vocoder-* have."
         )
-    if student.source == "pulses" and not theirs.reads_pitch:
+    if student.source == "pulses" and not teacher_config.reads_pitch:
         raise UserError(
             f"`student.source` must be none: the teacher {path} reads no F0 (its pitch taps are 0)."
         )
@@ -166,8 +168,8 @@ def _in_residual_domain(student: StudentConfig, theirs: WaveNetConfig, path: Pat
     names = (*followed, "condition_channels", "subframes")
     return dataclasses.replace(
         student,
-        reads_f0=theirs.reads_pitch and student.source == "none",
-        **{name: getattr(theirs, name) for name in names},
+        reads_f0=teacher_config.reads_pitch and student.source == "none",
+        **{name: getattr(teacher_config, name) for name in names},
     )
 
 

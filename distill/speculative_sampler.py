@@ -305,9 +305,9 @@ class SpeculativeModel(SpeechModel):
 def speculative(teacher: SpeechModel, student: StudentModel) -> SpeculativeModel:
     """Return the teacher with the student's drafts; UserError for models of other sounds."""
     for name in SAME:
-        theirs, ours = teacher.spec[name], student.spec[name]
-        if theirs != ours:
-            raise UserError(f"A draft needs the model's `{name}`, {theirs}; it has {ours}.")
+        expected, found = teacher.spec[name], student.spec[name]
+        if expected != found:
+            raise UserError(f"A draft needs the model's `{name}`, {expected}; it has {found}.")
     fields = {field.name: getattr(teacher, field.name) for field in dataclasses.fields(teacher)}
     return SpeculativeModel(**(fields | {"passes": PassCount()}), student=student)
 

@@ -197,19 +197,19 @@ class ParallelWaveNet(tf.Module):
         tail = tf.zeros([batch, self.config.prediction_order], self.flows[0].outer_dtype)
         return [*pasts, [tail]]
 
-    def start_from_conditioner(self, theirs: Conditioner) -> None:
+    def start_from_conditioner(self, conditioner: Conditioner) -> None:
         """Copy a teacher's dense conditioner, and its reader of F0.
 
         Raises:
           ValueError: it has another size.
         """
-        ours = self.residual.conditioner.variables if self.residual else ()
-        if [v.shape for v in ours] != [v.shape for v in theirs.variables]:
-            raise UserError("`theirs` must have the size of this student's conditioner.")
-        for own, given in zip(ours, theirs.variables, strict=True):
+        own_variables = self.residual.conditioner.variables if self.residual else ()
+        if [v.shape for v in own_variables] != [v.shape for v in conditioner.variables]:
+            raise UserError("`conditioner` must have the size of this student's conditioner.")
+        for own, given in zip(own_variables, conditioner.variables, strict=True):
             own.assign(tf.cast(given, own.dtype))
 
-    def keep_frames_of(self, theirs: Conditioner) -> None:
+    def keep_frames_of(self, conditioner: Conditioner) -> None:
         """Copy the statistics of a teacher's frames, and its reader of F0.
 
         Raises:
@@ -217,9 +217,9 @@ class ParallelWaveNet(tf.Module):
         """
         if self.residual is None:
             return
-        pairs = list(zip(self.residual.conditioner.kept, theirs.kept, strict=True))
+        pairs = list(zip(self.residual.conditioner.kept, conditioner.kept, strict=True))
         if any(own.shape != given.shape for own, given in pairs):
-            raise ValueError("`theirs` must have the size of this student's conditioner.")
+            raise ValueError("`conditioner` must have the size of this student's conditioner.")
         for own, given in pairs:
             own.assign(tf.cast(given, own.dtype))
 
@@ -229,28 +229,28 @@ class ParallelWaveNet(tf.Module):
         Raises:
           ValueError: its frames or factors differ, or it has more channels.
         """
-        theirs, ours = teacher_upsampler, self.upsampler
-        if ours is None or not _fits(ours, theirs):
+        source, target = teacher_upsampler, self.upsampler
+        if target is None or not _fits(target, source):
             raise UserError(
                 "`teacher_upsampler` must have this student's frames and factors and no more "
-                f"channels, got {list(theirs.frame_kernel.shape)} and {theirs.factors}."
+                f"channels, got {list(source.frame_kernel.shape)} and {source.factors}."
             )
-        _copy_first(ours.frame_kernel, theirs.frame_kernel)
-        _copy_first(ours.frame_bias, theirs.frame_bias)
-        many, few = ours.frame_bias.shape[0], theirs.frame_bias.shape[0]
-        for own, given, factor in zip(ours.kernels, theirs.kernels, ours.factors, strict=True):
+        _copy_first(target.frame_kernel, source.frame_kernel)
+        _copy_first(target.frame_bias, source.frame_bias)
+        many, few = target.frame_bias.shape[0], source.frame_bias.shape[0]
+        for own, given, factor in zip(target.kernels, source.kernels, target.factors, strict=True):
             split = tf.Variable(tf.reshape(own, [3, many, factor, many]))
             split[:, :few, :, :few].assign(tf.reshape(given, [3, few, factor, few]))
             own.assign(tf.reshape(split, own.shape))
 
 
-def _fits(ours: FrameUpsampler, theirs: FrameUpsampler) -> bool:
+def _fits(target: FrameUpsampler, source: FrameUpsampler) -> bool:
     """Return whether a conditioner has another's frames and factors, and room for it."""
-    own, given = ours.frame_kernel.shape, theirs.frame_kernel.shape
-    return ours.factors == theirs.factors and own[:-1] == given[:-1] and own[-1] >= given[-1]
+    own, given = target.frame_kernel.shape, source.frame_kernel.shape
+    return target.factors == source.factors and own[:-1] == given[:-1] and own[-1] >= given[-1]
 
 
-def _copy_first(ours: tf.Variable, theirs) -> None:
+def _copy_first(target: tf.Variable, source) -> None:
     """Set the first entries along the last axis."""
-    count = theirs.shape[-1]
-    ours.assign(tf.concat([theirs, ours[..., count:]], -1))
+    count = source.shape[-1]
+    target.assign(tf.concat([source, target[..., count:]], -1))

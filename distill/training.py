@@ -129,10 +129,10 @@ def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     if student.residual is not None and conditioner is not None:
         student.start_from_conditioner(conditioner)
         return student
-    theirs = teacher.network.upsampler  # a vocoder has dense layers instead
-    if student.upsampler is not None and theirs is not None:
+    upsampler = teacher.network.upsampler  # None for a vocoder, which has dense layers instead
+    if student.upsampler is not None and upsampler is not None:
         try:
-            student.start_from(theirs)
+            student.start_from(upsampler)
         except ValueError as error:
             raise UserError(
                 f"`student.condition-channels` must be at least the teacher's, "

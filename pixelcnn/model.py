@@ -160,8 +160,10 @@ class ImageModel:
             raise UserError(f"`sampler` must be one of {names}, got {sampler}.")
         if sampler == "naive" and self.multiscale is not None:
             raise UserError("Only a PixelCNN has a naive sampler.")
-        if batch < 1 or (batch > 1 and sampler != "fixed-point"):
-            raise UserError(f"The batch must be 1, or more by fixed point, got {batch}.")
+        if batch < 1:
+            raise UserError(f"`batch` must be at least 1, got {batch}.")
+        if batch > 1 and sampler != "fixed-point":
+            raise UserError('`batch` > 1 requires `sampler="fixed-point"`.')
         self._check_guidance(guidance)
         kept = temperature if isinstance(temperature, int | float) else tuple(temperature)
         same = (kept, given, start, sampler, guidance, batch)

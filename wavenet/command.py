@@ -117,10 +117,8 @@ def listening_page(given: EvaluateArguments, sample_rate_hz: int) -> "ListeningP
         return None
     if not given.listening_page.parent.is_dir():
         raise UserError(f"`--listening-page`: there is no folder {given.listening_page.parent}.")
-    from wavenet.listening_page import OPUS_RATES_HZ, ListeningPage
+    from wavenet.listening_page import ListeningPage
 
-    if sample_rate_hz not in OPUS_RATES_HZ:
-        raise UserError(f"`--listening-page`: Opus has no rate of {sample_rate_hz} Hz.")
     return ListeningPage(given.listening_page, f"{given.model}, by ear", sample_rate_hz)
 
 

@@ -8,11 +8,14 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from replicator.runs.errors import UserError
 from replicator.runs.intervals import EXPLAINED, finite_mean
 from replicator.runs.progress import Progress
+from wavenet.data import audio
 from wavenet.data.recorded_level import recorded_frames
 from wavenet.features.mel import MelConvention, mel_spectrogram
 from wavenet.features.mel_inversion import griffin_lim
@@ -25,8 +28,11 @@ System = Callable[[dict, int], np.ndarray]
 """From a dev recording (see `dev_recordings`) and a number of samples to a sound, [samples]. Each
 of several recordings has its "row", which changes the noise, since intervals over recordings treat
 them as independent."""
-SoundsCallback = Callable[[str, Sequence[np.ndarray], Sequence[dict]], None]
-"""Called with a system's name, its sounds and the dev recordings that they are made from."""
+SoundsCallback = Callable[
+    [str, Sequence[np.ndarray], Sequence[dict], Sequence[Mapping[str, float]]], None
+]
+"""Called with a system's name, its sounds, the dev recordings that they are made from, and the
+measures of each sound by name."""
 
 
 def model_system(model, seed: int, temperature: float = 1.0) -> System:
@@ -46,6 +52,30 @@ def model_system(model, seed: int, temperature: float = 1.0) -> System:
             temperature=temperature,
         )
         return sounds[0]
+
+    return synthesise
+
+
+def has_sounds(folder: Path) -> bool:
+    """Return whether a folder holds sounds, and not a model or a run."""
+    return folder.is_dir() and any(path.suffix in audio.SUFFIXES for path in folder.iterdir())
+
+
+def stored_sounds(folder: Path, sample_rate_hz: int) -> System:
+    """Return the sounds of a folder as a system: those of another vocoder, by recording.
+
+    A sound is the file with the recording's name, of any suffix that is read. It is resampled to
+    `sample_rate_hz` and brought to the recording's RMS, since recordings are, too.
+    """
+
+    def synthesise(item: dict, length: int) -> np.ndarray:
+        candidates = (folder / f"{item['name']}{suffix}" for suffix in audio.SUFFIXES)
+        path = next((path for path in candidates if path.is_file()), None)
+        if path is None:
+            raise UserError(f"{folder} has no sound named {item['name']}, as a recording is.")
+        sound = audio.read(path, sample_rate_hz)[:length]
+        gain_db = audio.rms_db(item["waveform"][:length]) - audio.rms_db(sound)
+        return np.pad(audio.amplify(sound, gain_db), (0, length - len(sound)))
 
     return synthesise
 
@@ -116,12 +146,12 @@ def _compared(
     on_sounds: SoundsCallback | None,
 ) -> dict:
     sounds, factor = _synthesised(name, system, items, mel.sample_rate_hz)
-    if on_sounds is not None:
-        on_sounds(name, sounds, items)
     values = [
         measure(sound, item["waveform"][: len(sound)], mel.sample_rate_hz, mel)
         for sound, item in zip(sounds, items, strict=True)
     ]
+    if on_sounds is not None:
+        on_sounds(name, sounds, items, values)
     means = {key: finite_mean([value[key] for value in values]) for key in values[0]}
     return {
         "real_time_factor": factor,

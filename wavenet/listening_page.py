@@ -3,7 +3,8 @@
 import base64
 import html
 import io
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -12,6 +13,7 @@ import soundfile
 from PIL import Image
 
 from replicator.runs.atomic_files import write_text
+from wavenet.data.audio import resample
 from wavenet.plots import DB_RANGE, level_db
 
 RECORDINGS = 5  # on a page
@@ -22,11 +24,18 @@ CONTROLS = (
     *("world", "griffin_lim_mel_consistent", "griffin_lim"),
     *("source_filter", "untrained"),
 )
+FIGURES = {  # under a sound: measure, words and format
+    "dnsmos_p808": "DNSMOS {:.2f}",
+    "plcmos": "PLCMOS {:.2f}",
+    "pesq": "PESQ {:.2f}",
+    "f0_within_50_cents": "F0 within 50 cents {:.0%}",
+    "level_difference_db": "level {:+.1f} dB",
+}
 WIDTH, HEIGHT = 360, 128  # of a spectrogram, in pixels
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 1rem auto; max-width: 72rem; padding: 0 1rem }
 section { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(16rem, 1fr)) }
-figure { margin: 0 } img, audio { display: block; width: 100% }
+figure { margin: 0 } img, audio { display: block; width: 100% } small { display: block }
 img { border-radius: 4px } figcaption { font-weight: 600 } h2 { font-size: 1.1rem }
 """
 
@@ -37,11 +46,19 @@ class ListeningPage:
     def __init__(self, path: Path, title: str, sample_rate_hz: int):
         self.path, self.title, self._rate_hz = path, title, sample_rate_hz
         self._sounds: dict[str, list[np.ndarray]] = {}
+        self._measures: dict[str, list[Mapping[str, float]]] = {}
         self._names: list[str] = []
 
-    def __call__(self, system: str, sounds: Sequence[np.ndarray], items: Sequence[dict]) -> None:
-        """Keep a system's sounds of the first `RECORDINGS` dev recordings."""
+    def __call__(
+        self,
+        system: str,
+        sounds: Sequence[np.ndarray],
+        items: Sequence[dict],
+        measures: Sequence[Mapping[str, float]],
+    ) -> None:
+        """Keep a system's sounds of the first `RECORDINGS` dev recordings, and their figures."""
         self._sounds[system] = list(sounds[:RECORDINGS])
+        self._measures[system] = list(measures[:RECORDINGS])
         self._names = [item.get("text") or item["name"] for item in items[:RECORDINGS]]
 
     def write(self) -> None:
@@ -59,24 +76,26 @@ class ListeningPage:
             f"<title>{title}</title><style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n"
             "<p>The same recordings by every system, each from the recording's own features. "
             "Sounds are Opus files inside this page. Spectrograms reach up to "
-            f"{self._rate_hz / 2000:g} kHz; their colours span {DB_RANGE:g} dB.</p>\n"
-            + "\n".join(sections)
-            + "\n</body></html>\n",
+            f"{self._rate_hz / 2000:g} kHz; their colours span {DB_RANGE:g} dB. "
+            "Under a sound are its figures, before Opus; those that need the recording compare the "
+            "sound with it.</p>\n" + "\n".join(sections) + "\n</body></html>\n",
         )
 
     def _section(self, number: int, name: str) -> str:
         figures = "\n".join(
-            self._figure(system, self._sounds[system][number]) for system in ordered(self._sounds)
+            self._figure(system, self._sounds[system][number], self._measures[system][number])
+            for system in ordered(self._sounds)
         )
         return f"<h2>{html.escape(name)}</h2>\n<section>\n{figures}\n</section>"
 
-    def _figure(self, system: str, sound: np.ndarray) -> str:
+    def _figure(self, system: str, sound: np.ndarray, measures: Mapping[str, float]) -> str:
         words = html.escape(system.replace("_", " "))
         image = _data("image/jpeg", spectrogram_jpeg(sound, self._rate_hz))
         opus = _data("audio/ogg", opus_file(sound, self._rate_hz))
         return (
             f'<figure><figcaption>{words}</figcaption><img alt="spectrogram, {words}" '
-            f'src="{image}"><audio controls preload="none" src="{opus}"></audio></figure>'
+            f'src="{image}"><audio controls preload="none" src="{opus}"></audio>'
+            f"<small>{in_figures(measures)}</small></figure>"
         )
 
 
@@ -96,10 +115,21 @@ def ordered(systems: Iterable[str]) -> list[str]:
     return sorted(names, key=rank)
 
 
+def in_figures(measures: Mapping[str, float]) -> str:
+    """Return the figures of a sound as a line; undefined ones are left out."""
+    given = {name: measures[name] for name in FIGURES if name in measures}
+    return ", ".join(FIGURES[name].format(v) for name, v in given.items() if math.isfinite(v))
+
+
 def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:
-    """Return a float sound [samples] in [-1, 1] as an Ogg file of Opus, about 4 kB per second."""
+    """Return a float sound [samples] in [-1, 1] as an Ogg file of Opus, about 4 kB per second.
+
+    Opus has five sample rates; a sound of another is resampled to the next higher one.
+    """
+    rate_hz = next((rate for rate in OPUS_RATES_HZ if rate >= sample_rate_hz), OPUS_RATES_HZ[-1])
     file = io.BytesIO()
-    soundfile.write(file, sound, sample_rate_hz, format="OGG", subtype="OPUS")
+    resampled = resample(sound, sample_rate_hz, rate_hz)
+    soundfile.write(file, resampled, rate_hz, format="OGG", subtype="OPUS")
     return file.getvalue()
 
 

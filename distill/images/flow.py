@@ -234,8 +234,8 @@ def spectra_apart(means: dict[str, tf.Tensor]):
     Args:
       means: "power" and "wanted_power" [channels, rows, columns], averaged over batches.
     """
-    ours, theirs = (tf.math.log(means[name] + LEAST_POWER) for name in ("power", "wanted_power"))
-    return tf.reduce_mean(tf.square(ours - theirs))
+    power, wanted = (tf.math.log(means[name] + LEAST_POWER) for name in ("power", "wanted_power"))
+    return tf.reduce_mean(tf.square(power - wanted))
 
 
 def _power(images):

@@ -126,8 +126,8 @@ def _(
 
 def start(state: TrainState, student: ImageDensity, teacher: ImageModel) -> None:
     """Set every weight that the teacher has under the same name from it."""
-    theirs = _named(teacher.network)
-    state.start([theirs.get(name, weight) for name, weight in _named(student).items()])
+    stored = _named(teacher.network)
+    state.start([stored.get(name, weight) for name, weight in _named(student).items()])
 
 
 def _named(density: ImageDensity) -> dict:
@@ -149,35 +149,35 @@ def dataset_for(config: DistillConfig, teacher: ImageModel, data: Path | str) ->
     return dataset
 
 
-def student_config(config: DistillConfig, theirs: AnyTrainConfig) -> AnyTrainConfig:
+def student_config(config: DistillConfig, teacher: AnyTrainConfig) -> AnyTrainConfig:
     """Return the student's configuration: the teacher's, except for training and targets."""
-    given = {field.name: getattr(theirs, field.name) for field in dataclasses.fields(theirs)}
+    given = {field.name: getattr(teacher, field.name) for field in dataclasses.fields(teacher)}
     given |= {
-        "data": dataclasses.replace(theirs.data, batch_size=config.batch_size),
+        "data": dataclasses.replace(teacher.data, batch_size=config.batch_size),
         "optimizer": config.optimizer,
         "loop": config.loop,
         "compute_dtype": config.compute_dtype,
         "seed": config.seed,
     }
-    return _of_kind(config, theirs, given)
+    return _of_kind(config, teacher, given)
 
 
 @functools.singledispatch
-def _of_kind(config: DistillConfig, theirs: AnyTrainConfig, given: dict) -> AnyTrainConfig:
+def _of_kind(config: DistillConfig, teacher: AnyTrainConfig, given: dict) -> AnyTrainConfig:
     """Return the student's configuration from these fields, of the teacher's kind or of flows."""
-    return type(theirs)(**given)
+    return type(teacher)(**given)
 
 
 @_of_kind.register
-def _(config: FlowConfig, theirs: AnyTrainConfig, given: dict) -> MultiscaleTrainConfig:
+def _(config: FlowConfig, teacher: AnyTrainConfig, given: dict) -> MultiscaleTrainConfig:
     flows: dict[str, Any] = {
         "base": PixelCNNConfig(1, config.units, config.units),
         "base_flows": config.flows,
     }
-    if theirs.kind == "multiscale":
-        network = dataclasses.replace(theirs.network, **flows)
+    if teacher.kind == "multiscale":
+        network = dataclasses.replace(teacher.network, **flows)
     else:
-        network = MultiscaleConfig(theirs.data.size, **flows)
+        network = MultiscaleConfig(teacher.data.size, **flows)
     return MultiscaleTrainConfig(**given | {"network": network})
 
 

@@ -120,14 +120,14 @@ class Discriminators(tf.Module):
         """
         adversarial, matching, scoring = [], [], []
         for member in self.members:
-            ours, theirs = member(sound, frozen=True), member(recorded)
+            drawn, real = member(sound, frozen=True), member(recorded)
             rated = member(tf.stop_gradient(sound))
-            adversarial.append(tf.reduce_mean(tf.square(ours.scores - 1.0)))
-            pairs = zip(ours.features, theirs.features, strict=True)
+            adversarial.append(tf.reduce_mean(tf.square(drawn.scores - 1.0)))
+            pairs = zip(drawn.features, real.features, strict=True)
             gaps = [tf.reduce_mean(tf.abs(a - tf.stop_gradient(b))) for a, b in pairs]
             matching.append(tf.add_n(gaps) / len(gaps))
             scoring.append(
-                tf.reduce_mean(tf.square(theirs.scores - 1.0))
+                tf.reduce_mean(tf.square(real.scores - 1.0))
                 + tf.reduce_mean(tf.square(rated.scores))
             )
         count = float(len(self.members))

@@ -25,8 +25,8 @@ def squared_loss(sound, recorded):
     || mean_t |S|^2 - mean_t |S'|^2 ||^2 / || mean_t |S|^2 ||^2, the paper's, which mostly measures
     the level. Both are float32 [batch, time], of at least 1024 samples.
     """
-    ours, theirs = (tf.reduce_mean(tf.square(m), 1) for m in _spectra(sound, recorded))
-    return _relative(ours, theirs, [1])
+    drawn, target = (tf.reduce_mean(tf.square(m), 1) for m in _spectra(sound, recorded))
+    return _relative(drawn, target, [1])
 
 
 def magnitude_loss(sound, recorded):
@@ -34,8 +34,8 @@ def magnitude_loss(sound, recorded):
 
     || |S| - |S'| ||^2 / || |S| ||^2; arguments as for `squared_loss`.
     """
-    ours, theirs = _spectra(sound, recorded)
-    return _relative(ours, theirs, [1, 2])
+    drawn, target = _spectra(sound, recorded)
+    return _relative(drawn, target, [1, 2])
 
 
 def multi_loss(sound, recorded):
@@ -47,15 +47,17 @@ def _spectra(sound, recorded):
     return (magnitudes(x, WINDOW, HOP, WINDOW) for x in (sound, recorded))
 
 
-def _relative(ours, theirs, axes):
-    energy = tf.reduce_sum(tf.square(theirs), axes)
-    return tf.reduce_mean(tf.reduce_sum(tf.square(ours - theirs), axes) / (energy + SILENT))
+def _relative(drawn, target, axes):
+    energy = tf.reduce_sum(tf.square(target), axes)
+    return tf.reduce_mean(tf.reduce_sum(tf.square(drawn - target), axes) / (energy + SILENT))
 
 
 def _resolution(sound, recorded, fft_size: int, hop_samples: int, window_samples: int):
     """Return || S - S' ||_F / || S ||_F + mean |log S - log S'|, S the recording's magnitudes."""
-    ours, theirs = (magnitudes(x, window_samples, hop_samples, fft_size) for x in (sound, recorded))
-    scale = tf.sqrt(tf.reduce_sum(tf.square(theirs), [1, 2]) + SILENT)
-    convergence = tf.sqrt(tf.reduce_sum(tf.square(ours - theirs), [1, 2]) + 1e-12) / scale
-    logs = tf.math.log(tf.maximum(ours, LOWEST)) - tf.math.log(tf.maximum(theirs, LOWEST))
+    drawn, target = (
+        magnitudes(x, window_samples, hop_samples, fft_size) for x in (sound, recorded)
+    )
+    scale = tf.sqrt(tf.reduce_sum(tf.square(target), [1, 2]) + SILENT)
+    convergence = tf.sqrt(tf.reduce_sum(tf.square(drawn - target), [1, 2]) + 1e-12) / scale
+    logs = tf.math.log(tf.maximum(drawn, LOWEST)) - tf.math.log(tf.maximum(target, LOWEST))
     return tf.reduce_mean(convergence) + tf.reduce_mean(tf.abs(logs))

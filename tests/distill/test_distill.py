@@ -381,10 +381,11 @@ def test_a_student_is_evaluated_beside_its_teacher_and_baselines(
     words = ["evaluate", str(student_run), "--data", str(data), "--spoken", "1", "--json"]
     (tmp_path / "other").symlink_to(student_run)
     words += ["--temperatures", "0.5", "--teacher-temperatures", "0.5"]
-    words += ["--beside", str(tmp_path / "other"), "--listening-page", str(page)]
-    assert onepass.main(words) == 0
+    shutil.copytree(data / "dev", tmp_path / "vocoder")
+    words += ["--beside", str(tmp_path / "other"), str(tmp_path / "vocoder")]
+    assert onepass.main([*words, "--listening-page", str(page)]) == 0
     figures = json.loads(capsys.readouterr().out)
-    unknown = {"griffin_lim", "griffin_lim_mel_consistent", "world", "recording"}
+    unknown = {"griffin_lim", "griffin_lim_mel_consistent", "world", "recording", "vocoder"}
     cooler = "student_at_0.5"
     known = {"teacher", "teacher_at_0.5", "untrained", cooler, "other", "other_at_0.5"}
     assert set(figures["against"]) == {*known, *unknown}
@@ -395,6 +396,9 @@ def test_a_student_is_evaluated_beside_its_teacher_and_baselines(
     names = set(figures["measures"])
     assert {"pesq", "stoi", "f0_error_cents", "voicing_error"} <= names
     assert all(set(system["measures"]) == names for system in figures["against"].values())
+    same = figures["against"]["vocoder"]["measures"]  # its sounds are the recordings
+    assert same["level_difference_db"]["mean"] == pytest.approx(0.0, abs=0.01)
+    assert same["pesq"]["mean"] > 4.0
     griffin_lim = figures["against"]["griffin_lim"]["measures"]
     assert griffin_lim["stoi"]["mean"] > figures["measures"]["stoi"]["mean"]
     assert np.isfinite(figures["kl_nats"]["mean"])

@@ -294,7 +294,9 @@ def test_every_sampler_draws_the_same_images_and_the_fixed_point_says_its_passes
     line = refused(known.generate, 1, sampler="fast")
     assert line == "`sampler` must be one of cached, fixed-point, naive, got fast."
     line = refused(known.generate, 1, num=2, batch=2)
-    assert line == "The batch must be 1, or more by fixed point, got 2."
+    assert line == '`batch` > 1 requires `sampler="fixed-point"`.'
+    line = refused(known.generate, 1, num=2, batch=0)
+    assert line == "`batch` must be at least 1, got 0."
 
 
 def test_a_class_goes_by_its_name_or_its_number():

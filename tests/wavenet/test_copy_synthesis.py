@@ -5,7 +5,17 @@ import json
 import numpy as np
 import pytest
 
-from wavenet.copy_synthesis import baselines, compare, row_of, synthesised_samples, table
+from replicator.runs.errors import UserError
+from wavenet.copy_synthesis import (
+    baselines,
+    compare,
+    has_sounds,
+    row_of,
+    stored_sounds,
+    synthesised_samples,
+    table,
+)
+from wavenet.data import audio
 from wavenet.features import MelConvention
 
 RATE_HZ = 16_000
@@ -98,3 +108,15 @@ def test_recordings_have_noise_of_their_own():
     assert rows == [0, 0, 1]  # it is compiled on the first
     distance = measures["log_mel_distance_db"]
     assert distance["low"] < distance["mean"] < distance["high"]
+
+
+def test_sounds_of_a_folder_have_the_level_and_length_of_the_recording(tmp_path):
+    assert not has_sounds(tmp_path)
+    audio.write(tmp_path / "a.wav", 0.25 * ITEMS[0]["waveform"][:-50], RATE_HZ)
+    assert has_sounds(tmp_path)
+    system = stored_sounds(tmp_path, RATE_HZ)
+    sound = system(ITEMS[0], RATE_HZ)
+    assert sound.shape == (RATE_HZ,) and not sound[-50:].any()
+    np.testing.assert_allclose(sound[:-50], ITEMS[0]["waveform"][:-50], atol=2e-3)
+    with pytest.raises(UserError, match="has no sound named b"):
+        system(ITEMS[1], RATE_HZ)

@@ -10,7 +10,14 @@ import soundfile
 from PIL import Image
 from processes import ROOT
 
-from wavenet.listening_page import HEIGHT, RECORDINGS, WIDTH, ListeningPage, ordered
+from wavenet.listening_page import (
+    HEIGHT,
+    RECORDINGS,
+    WIDTH,
+    ListeningPage,
+    opus_file,
+    ordered,
+)
 
 RATE_HZ = 16_000
 TONE = np.sin(np.arange(RATE_HZ) * 0.3).astype(np.float32) * 0.3
@@ -20,8 +27,9 @@ TONE = np.sin(np.arange(RATE_HZ) * 0.3).astype(np.float32) * 0.3
 def text(tmp_path):
     page = ListeningPage(tmp_path / "page.html", "A <title>", RATE_HZ)
     items = [{"name": f"name {n}", "text": "" if n else "Words & more."} for n in range(7)]
-    page("one system", [TONE] * 7, items)
-    page("another", [0.5 * TONE] * 7, items)
+    measures = [{"pesq": 2.5 + n, "dnsmos_p808": 3.456, "stoi": 0.9} for n in range(7)]
+    page("one system", [TONE] * 7, items, measures)
+    page("another", [0.5 * TONE] * 7, items, [{"pesq": float("nan")}] * 7)
     page.write()
     return (tmp_path / "page.html").read_text()
 
@@ -48,6 +56,20 @@ def test_a_spectrogram_shows_its_tone(text):
     assert abs(image.mean(1).argmax() - row) <= 2
 
 
+def test_its_figures_are_under_a_sound(text):
+    figures = re.findall("<small>(.*?)</small>", text)
+    assert figures[:4] == ["DNSMOS 3.46, PESQ 2.50", "", "DNSMOS 3.46, PESQ 3.50", ""]
+
+
+@pytest.mark.parametrize(("rate_hz", "of_opus"), [(22_050, 24_000), (44_100, 48_000)])
+def test_a_sound_of_a_rate_that_opus_lacks_keeps_its_pitch_and_length(rate_hz, of_opus):
+    tone = 0.3 * np.sin(np.arange(rate_hz) * 2 * np.pi * 1000 / rate_hz).astype(np.float32)
+    sound, found_hz = soundfile.read(io.BytesIO(opus_file(tone, rate_hz)))
+    assert found_hz == of_opus and abs(len(sound) - of_opus) < 0.1 * of_opus
+    spectrum = np.abs(np.fft.rfft(sound[: of_opus // 2]))
+    assert abs(2 * spectrum.argmax() - 1000) <= 2  # bins of 2 Hz
+
+
 def test_words_are_escaped_and_nothing_is_fetched(text):
     assert "A &lt;title&gt;" in text and "Words &amp; more." in text and "name 4" in text
     assert "http" not in text
@@ -61,7 +83,7 @@ def test_the_recording_comes_first_and_controls_last(tmp_path):
     assert ordered(systems) == expected
     page = ListeningPage(tmp_path / "page.html", "A", RATE_HZ)
     for name in ("untrained", "recording", "student"):
-        page(name, [TONE[:800]], [{"name": "a"}])
+        page(name, [TONE[:800]], [{"name": "a"}], [{}])
     page.write()
     captions = re.findall("<figcaption>(.*?)</figcaption>", (tmp_path / "page.html").read_text())
     assert captions == ["recording", "student", "untrained"]
