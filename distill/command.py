@@ -116,11 +116,12 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
     data = given.data or training_data(given.model)
     corpus = dev_corpus(teacher, data, given.speaker)
     first = (given.copy_synthesis, given.seed, given.split, given.temperatures)
-    sounds, models = [], []
+    peers, others = {}, {}
     for path in given.peers:
-        (sounds if has_sounds(path) else models).append(path.absolute())
-    peers = {path.name: load(path) for path in models}
-    others = {path.name: stored_sounds(path, model.sample_rate_hz) for path in sounds}
+        if has_sounds(path):
+            others[path.absolute().name] = stored_sounds(path, model.sample_rate_hz)
+        else:
+            peers[path.absolute().name] = load(path)
     rest = (given.teacher_temperatures, peers, given.speculative_samples, others)
     figures = wavenet_command.reported(
         given, model, data, lambda page: evaluate(model, teacher, corpus, *first, page, *rest)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -77,6 +78,8 @@ def evaluate(
     known, rate_hz = model.known_speakers, model.sample_rate_hz
     items = dev_recordings(teacher.network, corpus, features, known, part)[:copies]
     convention = corpus.mel or MelConvention(model.sample_rate_hz)
+    for other, item in itertools.product(others.values(), items):
+        other(item, synthesised_samples(item, rate_hz))  # a missing sound is reported at once
     compared = systems(model, teacher, convention, seed)
     temperatures = extra_temperatures(model, temperatures)
     compared |= at_temperatures(model, seed, temperatures, "student")

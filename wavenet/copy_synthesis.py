@@ -64,15 +64,16 @@ def has_sounds(folder: Path) -> bool:
 def stored_sounds(folder: Path, sample_rate_hz: int) -> System:
     """Return the sounds of a folder as a system: those of another vocoder, by recording.
 
-    A sound is the file with the recording's name, of any suffix that is read. It is resampled to
-    `sample_rate_hz` and brought to the recording's RMS, since recordings are, too.
+    A sound is the file with the name of the recording's file, of any suffix that is read. It is
+    resampled to `sample_rate_hz` and brought to the recording's RMS.
     """
 
     def synthesise(item: dict, length: int) -> np.ndarray:
-        candidates = (folder / f"{item['name']}{suffix}" for suffix in audio.SUFFIXES)
+        stem = Path(item["name"]).stem
+        candidates = (folder / f"{stem}{suffix}" for suffix in audio.SUFFIXES)
         path = next((path for path in candidates if path.is_file()), None)
         if path is None:
-            raise UserError(f"{folder} has no sound named {item['name']}, as a recording is.")
+            raise UserError(f"{folder} has no sound named {stem}, as a recording is.")
         sound = audio.read(path, sample_rate_hz)[:length]
         gain_db = audio.rms_db(item["waveform"][:length]) - audio.rms_db(sound)
         return np.pad(audio.amplify(sound, gain_db), (0, length - len(sound)))

@@ -69,7 +69,10 @@ def two_logistics(x):
     ("network", "distribution", "noise"),
     [
         (Echo(), Gaussian(levels=256), "normal"),
-        (two_logistics, LogisticMixture(levels=256, components=2), "logistic"),
+        pytest.param(
+            *(two_logistics, LogisticMixture(levels=256, components=2), "logistic"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_stored_model_is_a_teacher_without_its_code(network, distribution, noise, tmp_path):
@@ -102,6 +105,7 @@ np.savez(
 """
 
 
+@pytest.mark.slow
 def test_a_bundle_is_a_teacher_in_a_process_without_its_code(tmp_path):
     live = Autoregressive(Echo(), Gaussian(levels=256))
     folder = onepass.export(live, tmp_path / "mine" / "1", length=24)
@@ -177,6 +181,7 @@ def test_a_condition_reaches_teacher_and_student():
     assert (student.sample(4, 24, 1, condition) != student.sample(4, 24, 1, -condition)).any()
 
 
+@pytest.mark.slow
 def test_the_default_student_draws_the_same_rows_in_any_batch():
     teacher = Autoregressive(Echo(), Gaussian(levels=256))
     student = distill(teacher, SILENCE, steps=1)

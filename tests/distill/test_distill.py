@@ -173,6 +173,7 @@ def with_settings_of_drafts(run, folder, passes: int):
     return folder
 
 
+@pytest.mark.slow
 def test_a_stored_student_without_a_draft_is_loaded_and_resumed(distil, student_run, tmp_path):
     run = with_settings_of_drafts(student_run, tmp_path / "run", 0)
     assert models.load_student(run).config == models.load_student(student_run).config

@@ -35,6 +35,7 @@ def test_own_images_has_an_interval(capsys):
     assert "bits per dimension" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_own_teacher_is_distilled(capsys):
     own_teacher.main(steps=2, length=20)
     assert "student: " in capsys.readouterr().out

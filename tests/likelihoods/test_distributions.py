@@ -292,7 +292,7 @@ def test_a_distribution_of_tensorflow_probability_is_one():
 POISSON = {"eager": lambda draw: draw(), "traced": lambda draw: tf.function(draw)()}
 
 
-@pytest.mark.parametrize("how", POISSON)
+@pytest.mark.parametrize("how", [pytest.param("eager", marks=pytest.mark.slow), "traced"])
 def test_a_distribution_without_quantiles_is_recognised_and_drawn(how):
     tfd = pytest.importorskip("tensorflow_probability").distributions
     counts = FromTFP(lambda p: tfd.Poisson(tf.exp(p[..., 0])), 1, levels=64)

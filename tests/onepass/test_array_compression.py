@@ -8,6 +8,7 @@ import numpy as np
 import own_models
 import pytest
 import tensorflow as tf
+from marks import some_slow
 from own_models import model
 
 import onepass
@@ -84,7 +85,7 @@ def fine(name):
     return made, made.sample(num=4, length=1000, seed=1)
 
 
-@pytest.mark.parametrize("name", FINE)
+@pytest.mark.parametrize("name", some_slow(FINE, ("cumulative",)))
 def test_many_levels_take_at_most_half_a_percent_more_than_the_models_own_bits(name):
     made, elements = fine(name)
     data = onepass.compress(made, elements)

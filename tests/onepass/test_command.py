@@ -488,6 +488,7 @@ def test_sounds_and_images_are_written_and_named_by_their_seed(trained, tmp_path
     np.testing.assert_array_equal(soundfile.read(tmp_path / "b" / names[1])[0], first)
 
 
+@pytest.mark.slow
 def test_a_primed_sound_begins_with_the_recording(trained, data, tmp_path, capsys):
     recording = next(data.glob("dev/*"))
     words = ["--recording", str(recording), "--seconds", "0.2", "--prime-seconds", "0.1"]

@@ -155,6 +155,7 @@ def data(tmp_path_factory):
     shipped = recordings(tmp_path_factory.mktemp("shipped"), train=4, dev=1)
     for name in ("RECORDINGS", "speech", "speech_kathleen_en_24k"):
         write_sounds(shipped, folder / name)
+    write_sounds(shipped / "dev", folder / "VOCODER")
     voices = {"kathleen": 1, "nathalie": -1}  # a copy of a recording would be left out
     for split, (name, step) in itertools.product(("train", "dev"), voices.items()):
         write_sounds(shipped / split, folder / "voices" / split / name, step)

@@ -35,7 +35,10 @@ def drawn_by(density, sampler):
     return np.stack([next(draw.images(request))[-1] for request in requests])
 
 
-@pytest.mark.parametrize(("likelihood", "channels"), [("logistic", 3), ("softmax", 1)])
+@pytest.mark.parametrize(
+    ("likelihood", "channels"),
+    [("logistic", 3), pytest.param("softmax", 1, marks=pytest.mark.slow)],
+)
 def test_every_method_draws_the_images_of_the_sampler(likelihood, channels):
     density = density_of(likelihood, channels)
     expected = drawn_by(density, "cached")

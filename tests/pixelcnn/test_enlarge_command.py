@@ -197,6 +197,7 @@ def test_the_command_prints_the_share_of_every_scale(capsys):
     assert set(figures["codec_by_scale"]) == {"8", "16"}
 
 
+@pytest.mark.slow
 def test_a_model_folder_of_factors_alone_draws_what_the_run_draws(start, tmp_path, capsys):
     assert onepass.main(["export", str(run()), "--out", str(tmp_path / "m" / "1")]) == 2
     assert "enlarges photographs of any shape in tiles" in capsys.readouterr().err
@@ -234,6 +235,7 @@ def test_settings_that_do_not_fit_photographs_are_refused(change, message):
         config_of(**change)
 
 
+@pytest.mark.slow
 def test_patches_of_type_b_are_trained_on_the_same_squares():
     config = config_of(FactorConfig("B", 1, 8, 8, 2, 1, 4, coordinates=False))
     path = folder() / "run_patches"

@@ -46,6 +46,7 @@ def test_a_changed_first_frame_changes_all_that_follow(clip):
         assert np.mean(one != other) > 0.01
 
 
+@pytest.mark.slow
 def test_only_the_last_frames_before_one_are_read(clip):
     frames, *steps = clip
     own = drawn(frames, *steps, given=3)

@@ -70,6 +70,7 @@ def wait_for_more(chief, count):
     assert updates(chief) >= wanted, chief.output()
 
 
+@pytest.mark.slow
 def test_one_worker_trains_as_one_device_and_all_processes_end(tasks):
     of = tasks(steps=20)
     others = [of.start("ps"), of.start("worker")]

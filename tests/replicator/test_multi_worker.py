@@ -70,6 +70,7 @@ def test_workers_that_would_not_meet_both_say_so(tmp_path, mode, here, there):
         assert f"{there} on worker 1. Order on worker 0: " in said
 
 
+@pytest.mark.slow
 def test_shapes_that_only_a_run_knows_end_both_workers(tmp_path):
     ends = run_mode("unknown_shape", tmp_path)
     assert all(status != 0 for status, _ in ends)

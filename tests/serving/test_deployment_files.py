@@ -315,6 +315,7 @@ def test_nginx_ends_clients_that_send_slowly_which_the_server_never_sees(server,
     assert after == before
 
 
+@pytest.mark.slow
 def test_nginx_limits_how_many_requests_an_address_has_at_a_time(proxy):
     with contextlib.ExitStack() as stack:
         for _ in range(16):

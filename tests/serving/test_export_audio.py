@@ -207,7 +207,7 @@ def test_a_bundle_with_the_engine_is_warm_without_its_program(monkeypatch):
     assert first.shape[1] > 0
 
 
-@pytest.mark.parametrize("kind", [DRAFT, FREE])
+@pytest.mark.parametrize("kind", some_slow([DRAFT, FREE], (DRAFT,)))
 def test_the_engine_answers_a_call_as_the_program(kind):
     fast, made = bundle(kind, "numba"), bundle(kind)
     inputs = dict(seed=[3, -1, 4], row=[0, 1, 2], temperature=[1.0, 0.5, 0.7])
@@ -236,7 +236,7 @@ def test_a_bundle_speaks_at_the_temperature_that_its_model_declares(tmp_path):
     assert inputs["temperature"] == [0.5] and np.abs(cool - hot).max() > 10 * STEP
 
 
-@pytest.mark.parametrize("backend", ["numba", "tensorflow"])
+@pytest.mark.parametrize("backend", some_slow(["numba", "tensorflow"], ("tensorflow",)))
 def test_a_bundle_refines_as_the_live_model_does(tmp_path, backend):
     folder, path = tmp_path / "model", tmp_path / "bundle/1"
     shutil.copytree(model_folder(PLAIN_STUDENT), folder)

@@ -88,7 +88,7 @@ def test_what_only_serving_default_runs_is_not_loaded():
     assert node not in {n.name for n in smaller.graph_def.node}
 
 
-@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+@pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ("multiscale",)))
 def test_every_program_is_lowered_once_to_what_needs_no_translation(kind):
     stored = saved_model_pb2.SavedModel()
     stored.ParseFromString((bundle_folder(kind) / "lowered.pb").read_bytes())
@@ -343,6 +343,7 @@ def test_a_bare_folder_is_the_model_alone(tmp_path):
     assert said["kind"] == "pixelcnn" and "serving" not in said
 
 
+@pytest.mark.slow
 def test_the_sampler_for_jax_comes_along(tmp_path, monkeypatch):
     written = []
     monkeypatch.setattr(

@@ -285,7 +285,9 @@ def turned(tfd, parameters):
     return tfd.VonMises(parameters[..., 0], tf.nn.softplus(parameters[..., 0]))
 
 
-@pytest.mark.parametrize(("make", "draws"), [(mixed, True), (turned, False)])
+@pytest.mark.parametrize(
+    ("make", "draws"), some_slow([(mixed, True), (turned, False)], ((mixed, True),))
+)
 def test_distributions_of_tensorflow_probability_are_exported(make, draws, tmp_path):
     tfd = pytest.importorskip("tensorflow_probability").distributions
     distribution = likelihoods.FromTFP(lambda parameters: make(tfd, parameters), num_parameters=1)
@@ -337,6 +339,7 @@ def test_networks_of_all_kinds_are_exported(name, tmp_path):
     np.testing.assert_array_equal(np.concatenate(list(chunks), 1), expected)
 
 
+@pytest.mark.slow
 def test_the_python_of_the_reference_runs(tmp_path, monkeypatch):
     page = doc_pages.ROOT / "docs" / "reference" / "own_models.md"
     here, asked = doc_pages.blocks(page, "python")

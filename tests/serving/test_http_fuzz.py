@@ -80,6 +80,7 @@ def _attack_one(running, operation, mode, examples, used, statuses):
         attacked()
 
 
+@pytest.mark.slow
 def test_no_request_gives_a_failure(running):
     answered = attack(running, 1)
     assert len(answered) > 20

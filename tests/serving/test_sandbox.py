@@ -295,6 +295,7 @@ def test_a_finalizer_that_runs_while_the_lock_is_held_neither_waits_nor_is_lost(
     until(lambda: not is_running(pid))
 
 
+@pytest.mark.slow
 def test_a_fork_server_that_does_not_answer_is_ended_and_another_one_begins(load):
     path, own = load().path, ForkServer()
     with pytest.raises(ConnectionError, match=r"did not answer within 0\.01 seconds"):

@@ -155,6 +155,7 @@ def test_what_is_trusted_runs_in_the_server_and_all_else_in_a_sandbox(bundle, ke
     assert sandboxed == [store.root / "unsigned/1"]
 
 
+@pytest.mark.slow
 def test_export_signs_for_the_name_and_the_version_that_it_writes(tmp_path, keys):
     image_bundles = pytest.importorskip("image_bundles")
     out = tmp_path / "drawer/3"

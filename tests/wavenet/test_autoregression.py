@@ -63,7 +63,7 @@ def test_the_steps_of_a_vocoder_draw_the_sound_of_the_hand_written_ones(kind):
     np.testing.assert_array_equal(drawn(network, "cached"), expected)
 
 
-@pytest.mark.parametrize("method", ["naive", "fixed-point"])
+@pytest.mark.parametrize("method", ["naive", pytest.param("fixed-point", marks=pytest.mark.slow)])
 def test_passes_over_the_whole_sound_draw_it_too(method):
     network = network_of("gaussian, frames", compute_dtype="float64")
     expected = drawn_by(network, "xla", 24)
@@ -92,6 +92,7 @@ def test_no_loop_is_taken_for_a_distribution_that_none_is_written_for():
     assert compiled_loop(network, network.likelihood) is None
 
 
+@pytest.mark.slow
 def test_chunks_of_a_vocoder_that_are_no_whole_bunches_join_to_the_sound():
     network = vocoder_of("prediction, pitch, bunches of 4", compute_dtype="float64")
     condition = sound_of(network)[2]

@@ -32,8 +32,8 @@ def voice(seconds, f0_hz, seed):
 
 
 ITEMS = [
-    {"name": "a", "waveform": voice(1.0, 150.0, 0)},
-    {"name": "b", "waveform": voice(4.0, 220.0, 1)},
+    {"name": "dev/a.flac", "waveform": voice(1.0, 150.0, 0)},
+    {"name": "dev/b.flac", "waveform": voice(4.0, 220.0, 1)},
 ]
 
 

@@ -57,6 +57,7 @@ def test_bits_of_mu_law_are_not_set_beside_flac(figures_of):
     json.dumps(figures)
 
 
+@pytest.mark.slow
 def test_bits_of_16_bit_samples_are_set_beside_flac(figures_of):
     figures = figures_of()
     bits, flac = figures["bits_per_sample"], figures["codec"]["flac"]

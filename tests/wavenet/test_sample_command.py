@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import sound_bundles
 import soundfile
+from marks import some_slow
 
 import onepass
 from distill.model import load
@@ -35,7 +36,7 @@ def named(folder):
 
 
 @pytest.mark.parametrize("level_db", [-60.0, -22.0, -9.0])
-@pytest.mark.parametrize("kind", CONDITIONAL)
+@pytest.mark.parametrize("kind", some_slow(CONDITIONAL, ("softmax, frames",)))
 def test_a_sound_of_frames_of_a_recording_gets_its_level_back(kind, level_db):
     model = sound_bundles.model(kind)
     waveform = voice(level_db)

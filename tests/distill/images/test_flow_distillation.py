@@ -190,6 +190,7 @@ def drawn_for(student, teacher, targets, batch):
     return asked[0]
 
 
+@pytest.mark.slow
 def test_forward_divergence_is_none_where_the_flow_equals_its_teacher():
     student = without_layers(density_of("student", components=1))
     bias = [*MEANS, *[np.log(SCALE)] * 3, *(SCALE * np.array(COEFFICIENTS))]
@@ -280,6 +281,7 @@ def distilled():
     return workdir
 
 
+@pytest.mark.slow
 def test_the_divergence_falls_and_the_other_parts_stay_the_teachers():
     lines = [line for line in read_metrics(distilled()) if "kl" in line]
     kl = [line["kl"] for line in lines]
