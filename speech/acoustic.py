@@ -38,6 +38,10 @@ class TensorFlowBackend:
         """See `network.Backend`."""
         return tf.concat(parts, axis=-1)
 
+    def bounded(self, values, low: float, high: float):
+        """See `network.Backend`."""
+        return tf.clip_by_value(values, low, high)
+
 
 class AcousticModel(tf.Module):
     """The weights as variables, and the networks on a batch."""

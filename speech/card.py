@@ -15,6 +15,19 @@ def _opinions(speech: dict[str, float]) -> str:
     )
 
 
+def _texture(spec: dict[str, Any]) -> str:
+    """Return a sentence on how frames are made."""
+    if not spec.get("temperature"):
+        return "it is smoother than a person's and its melody flatter."
+    trained = spec["density"]
+    return (
+        "its melody is flatter than a person's. Frames are drawn from a density around the\n"
+        f"expected ones at temperature {spec['temperature']:g}, which was trained for "
+        f"{trained['steps']:,} steps\nin {trained['training_seconds'] / 60:.0f} min on "
+        f"{trained['machine']} (`{trained['command']}`)."
+    )
+
+
 def card(spec: dict[str, Any]) -> str:
     """Return the model card, Markdown, of a model.json."""
     frames, speech = spec["quality"]["frames"], spec["quality"]["speech"]
@@ -23,7 +36,7 @@ def card(spec: dict[str, Any]) -> str:
 
 Phonemes by espeak-ng (US English), then three small networks over them: durations, F0 and voicing,
 mel frames; {spec["weights"]:,} numbers in all, run with NumPy. One voice, of modest quality:
-it is smoother than a person's and its melody flatter. It was measured as below and looked at in
+{_texture(spec)} It was measured as below and looked at in
 spectrograms, not rated by listeners.
 
 - Data: {spec["data"]}, {spec["train_minutes"]} minutes of training. {spec["data_licence"]}

@@ -63,11 +63,11 @@ def unit_db(voice: Voice) -> float:
 
 
 def aligned(voice: Voice, example: Example, scale: Scale, true_pitch: bool) -> np.ndarray:
-    """Return a voice's frames for a recording's own durations, float32 [frames, bands]."""
+    """Return a voice's expected frames for a recording's durations, float32 [frames, bands]."""
     example = with_silence(example, BEFORE, BEHIND, scale)
     _, hidden = voice.durations(example.phonemes)
     pitch = example.pitch if true_pitch else None
-    return voice.mel(hidden, example.durations, pitch)[BEFORE:-BEHIND]
+    return voice.mel(hidden, example.durations, pitch, temperature=0.0)[BEFORE:-BEHIND]
 
 
 def variance_corrections(

@@ -45,10 +45,16 @@ class Backend(Protocol):
     def join(self, parts: list[Any]) -> Any:
         """Return the parts concatenated along their channels."""
 
+    def bounded(self, values: Any, low: float, high: float) -> Any:
+        """Return the values, none below `low` or above `high`."""
+
 
 @dataclasses.dataclass(frozen=True)
 class VoiceConfig:
-    """The sizes of the networks; symbols is the number of phonemes, including the unknown one."""
+    """The sizes of the networks; symbols is the number of phonemes, including the unknown one.
+
+    Those of the density are of `frame_density`: its channels, layers and past frames.
+    """
 
     symbols: int
     bands: int = 80
@@ -58,6 +64,9 @@ class VoiceConfig:
     melody_dilations: tuple[int, ...] = (1, 2, 4, 8, 16)
     mel_channels: int = 96
     mel_dilations: tuple[int, ...] = (1, 2, 4, 1, 2, 4)
+    density_channels: int = 0  # 0: no density, the expected frames are spoken
+    density_layers: int = 3
+    density_past: int = 4
 
 
 def initial_weights(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]:
@@ -184,3 +193,7 @@ class NumpyBackend:
     def join(self, parts: list[np.ndarray]) -> np.ndarray:
         """See `Backend`."""
         return np.concatenate(parts, axis=-1)
+
+    def bounded(self, values: np.ndarray, low: float, high: float) -> np.ndarray:
+        """See `Backend`."""
+        return np.clip(values, low, high)

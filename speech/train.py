@@ -19,12 +19,13 @@ from replicator.runs.provenance import machine_name
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import to_json
 from speech.card import card
+from speech.density_training import DensityConfig, train_density
 from speech.evaluation import frame_measures, spoken, variance_corrections
 from speech.examples import Example, examples, prepared
 from speech.network import VoiceConfig
 from speech.phonemes import QUESTION
 from speech.training import Scale, SpeechConfig, scale_of, train
-from speech.voice import KIND, SPEC_FILE, WEIGHTS_FILE, Voice
+from speech.voice import KIND, SPEC_FILE, WEIGHTS_FILE, Voice, load
 from wavenet.data import audio
 from wavenet.features import MelConvention
 from wavenet.plots import spectrogram_png
@@ -43,6 +44,9 @@ class Arguments:
     config: Annotated[SpeechConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=SpeechConfig
     )
+    density: DensityConfig = dataclasses.field(default_factory=DensityConfig)
+    start_from: Path | None = None
+    """Folder of a trained voice for the same frames, which only gets a density; None: train one."""
     out: Path | None = None
     """Folder to write the voice to: model.json, weights.npz (average weights) and card.md."""
     model: str = "shipped"
@@ -66,12 +70,25 @@ def main(given: Arguments) -> int:
     corpus = prepared(given.data, mel, model.gain_db, given.workdir / "features")
     found = examples(corpus, mel)
     scale = scale_of(found["train"], mel)
-    _, outcome = train(found, scale, given.config, given.workdir)
-    print(outcome.summary(given.workdir, "best dev {:.3f}", ""))
-    if outcome.exit_status or given.out is None:
-        return outcome.exit_status
-    voice = _finished(given, found["train"], scale, mel)
-    origin = _origin(given, found["train"], voice)
+    if given.start_from is None:
+        _, outcome = train(found, scale, given.config, given.workdir)
+        print(outcome.summary(given.workdir, "best dev {:.3f}", ""))
+        if outcome.exit_status:
+            return outcome.exit_status
+        voice = _finished(given, found["train"], scale, mel)
+        origin = _origin(given, found["train"], voice)
+    else:
+        voice, origin = load(given.start_from), {}
+        voice.check(model.spec)
+    if given.density.channels:
+        folder = given.workdir / "density"
+        voice, outcome = train_density(voice, found, scale, given.density, folder)
+        print(outcome.summary(folder, "best dev {:.3f} nats", ""))
+        if outcome.exit_status:
+            return outcome.exit_status
+        origin |= _origin_of_density(given, voice, folder)
+    if given.out is None:
+        return 0
     voice = dataclasses.replace(voice, spec={**voice.spec, **origin})
     quality = _measured(given, voice, model, found["dev"], scale, mel)
     spec = {**voice.spec, "gain_db": model.gain_db, "quality": quality}
@@ -154,6 +171,24 @@ def _origin(given: Arguments, train_split: list[Example], voice: Voice) -> dict:
         "note": given.note,
         "command": f"python -m speech.train --data {given.data.name} --workdir run "
         f"--loop.num-steps {given.config.loop.num_steps} --out FOLDER",
+    }
+
+
+def _origin_of_density(given: Arguments, voice: Voice, folder: Path) -> dict:
+    steps = given.density.loop.num_steps
+    seconds = round(training_seconds(folder))
+    machine = machine_name()
+    count = sum(math.prod(value.shape) for value in voice.weights.values())
+    return {
+        "weights": count,
+        "density": {
+            "steps": steps,
+            "training_seconds": seconds,
+            "machine": machine,
+            "command": f"python -m speech.train --data {given.data.name} --model {given.model} "
+            f"--workdir run --density.loop.num-steps {steps} --out FOLDER"
+            + (" --start-from VOICE" if given.start_from else ""),
+        },
     }
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from speech import network
+from speech.frame_density import STATISTICS, drawn, initial_density
 from speech.inputs import contexts, numbers, phoneme_of_frame, positions
 from speech.network import NumpyBackend, VoiceConfig
 from speech.phonemes import (
@@ -47,7 +48,8 @@ class Voice:
       config: their sizes.
       symbols: the number of each phoneme.
       weights: by name, float32; those of the networks, `harmonics` [steps, bands] (see
-        `training.harmonics_table`), `mel_mean`, `mel_std` and `mel_stretch` [bands].
+        `training.harmonics_table`), `mel_mean`, `mel_std` and `mel_stretch` [bands]; with a
+        density those of `frame_density`.
       spec: the content of model.json.
     """
 
@@ -115,10 +117,30 @@ class Voice:
         return np.stack([made[:, 0], made[:, 1] > 0.0], axis=1).astype(np.float32)
 
     def mel(
-        self, hidden: np.ndarray, lengths: np.ndarray, pitch: np.ndarray | None = None
+        self,
+        hidden: np.ndarray,
+        lengths: np.ndarray,
+        pitch: np.ndarray | None = None,
+        temperature: float | None = None,
     ) -> np.ndarray:
-        """Return the frames of phonemes of these lengths, by a given or their own pitch."""
+        """Return the frames of phonemes of these lengths, by a given or their own pitch.
+
+        A voice with a density draws them at a temperature, None: its own; at 0 they are the
+        expected frames. The noise is the same for all texts.
+        """
         pitch = self.pitch(hidden, lengths) if pitch is None else pitch
+        temperature = self.temperature if temperature is None else temperature
+        weights, standard = self.weights, self.expected(hidden, lengths, pitch)
+        if temperature and self.config.density_channels:
+            noise = np.random.RandomState(0).standard_normal(standard.shape)  # the same for ever
+            scaled = (temperature * noise).astype(np.float32)
+            where = positions(lengths)
+            standard = standard + drawn(self.config, weights, standard, pitch, where, scaled)
+        frames = weights["mel_mean"] + weights["mel_std"] * weights["mel_stretch"] * standard
+        return np.maximum(frames, 0.0).astype(np.float32)
+
+    def expected(self, hidden: np.ndarray, lengths: np.ndarray, pitch: np.ndarray) -> np.ndarray:
+        """Return the expected frames, float32 [frames, bands], in standard deviations."""
         standard = network.mel(
             NumpyBackend(),
             self.config,
@@ -129,9 +151,12 @@ class Voice:
             self.harmonics(pitch[:, 0]),
             1.0,
         )
-        weights = self.weights
-        frames = weights["mel_mean"] + weights["mel_std"] * weights["mel_stretch"] * standard
-        return np.maximum(frames, 0.0).astype(np.float32)
+        return standard.astype(np.float32)
+
+    @property
+    def temperature(self) -> float:
+        """At which frames are drawn from their density."""
+        return float(self.spec.get("temperature", 0.0))
 
     def harmonics(self, octaves: np.ndarray) -> np.ndarray:
         """float32 [frames, bands]: the harmonics of log2(F0 / 200 Hz), in standard deviations."""
@@ -199,6 +224,10 @@ def _check_weights(weights: dict[str, np.ndarray], config: VoiceConfig) -> None:
     shapes = {name: value.shape for name, value in network.initial_weights(config).items()}
     bands = (config.bands,)
     shapes |= {"mel_mean": bands, "mel_std": bands, "mel_stretch": bands}
+    density = {name: value.shape for name, value in initial_density(config).items()}
+    if density:
+        density |= dict(zip(STATISTICS, (bands, 2 * bands, 2 * bands), strict=True))
+    shapes |= density
     for name, shape in shapes.items():
         if weights[name].shape != shape or not np.isfinite(weights[name]).all():
             raise ValueError(f"`{name}` must hold {shape} numbers, got {weights[name].shape}")

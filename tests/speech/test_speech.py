@@ -32,6 +32,7 @@ from speech import (
 )
 from speech import phonemes as reading
 from speech.acoustic import AcousticLoss, AcousticModel, LossConfig, TensorFlowBackend, arrays
+from speech.density_training import DensityConfig
 from speech.network import NumpyBackend, VoiceConfig
 from speech.phonemes import COMMA, QUESTION, START, STOP, Phoneme, phonemes
 from wavenet import shipped as wavenet_shipped
@@ -506,9 +507,13 @@ def test_the_commands_make_a_voice_that_a_model_speaks_with_and_measure_it(tmp_p
             shutil.copy(source / split / name, data / split / name)
     loop = LoopConfig(num_steps=2, evaluate_every_steps=2)
     config = training.SpeechConfig(loop=loop, batch_frames=300)
-    given = train.Arguments(data, tmp_path / "run", config, out=tmp_path / "voice", spoken=2)
+    density = DensityConfig(channels=8, loop=loop)
+    given = train.Arguments(
+        data, tmp_path / "run", config, density, out=tmp_path / "voice", spoken=2
+    )
     assert train.main(given) == 0
     own = speech.load(tmp_path / "voice")
+    assert own.config.density_channels == 8 and own.temperature == density.temperature
     model = distill.model.load("shipped")
     frames = speech.text_frames(model, "Yes.", voice=own)
     assert model.generate(frames).shape == (1, len(frames) * model.hop_samples)

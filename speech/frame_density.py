@@ -1,0 +1,120 @@
+"""Density of mel frames around those that the acoustic model expects.
+
+The acoustic model is trained towards medians, which are smoother than any recording. With d[t] the
+difference of frame t from the expected one, in standard deviations of the bands,
+
+    e[t] = (d[t] - shift) @ whiten
+    e[t] ~ Normal(past @ linear + mean(hidden), exp(log_scale(hidden)))
+    hidden = gate(past @ W + context[t]) @ out, and gated layers after it
+
+where past = [e[t - 1] | ... | e[t - K]] and the context are the expected frames around t with F0,
+voicing and positions. The density is exact, and frames are drawn from it one after another, with
+noise times a temperature.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from speech.inputs import POSITION_CHANNELS
+from speech.network import Backend, NumpyBackend, VoiceConfig, Weights
+
+DISTANCES = (1, 3)  # in frames, of the expected frames before and after
+LOG_SCALES = (-4.0, 2.0)
+STATISTICS = ("density_shift", "density_whiten", "density_colour")
+
+
+def initial_density(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return the weights before the first step, float32, by name; none without a density."""
+    channels, bands, past = config.density_channels, config.bands, config.density_past
+    if not channels:
+        return {}
+    random = np.random.default_rng(seed)
+    weights: dict[str, np.ndarray] = {}
+
+    def matrix(name: str, before: int, after: int, scale: float = 1.0) -> None:
+        values = random.normal(0.0, scale / math.sqrt(before), (before, after))
+        weights[f"density_{name}"] = values.astype(np.float32)
+
+    def bias(name: str, size: int) -> None:
+        weights[f"density_{name}_bias"] = np.zeros(size, np.float32)
+
+    known = 3 * len(DISTANCES) * (bands + 2 + POSITION_CHANNELS)
+    matrix("context", known, 2 * channels)
+    bias("context", 2 * channels)
+    matrix("past", past * bands, 2 * channels)
+    matrix("0_out", channels, channels)
+    for layer in range(1, config.density_layers):
+        matrix(f"{layer}_mix", channels, 2 * channels)
+        bias(f"{layer}_mix", 2 * channels)
+        matrix(f"{layer}_out", channels, channels, 0.5)
+    matrix("head", channels, 2 * bands, 0.1)
+    bias("head", 2 * bands)
+    weights["density_linear"] = np.eye(past * bands, bands, dtype=np.float32) * 0.5
+    return weights
+
+
+def statistics(differences: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the shift and the matrices that whiten differences [frames, bands], and undo it."""
+    shift = differences.mean(axis=0)
+    variances, axes = np.linalg.eigh(np.cov((differences - shift).T))
+    deviations = np.sqrt(np.maximum(variances, 1e-8))
+    found = zip(STATISTICS, (shift, axes / deviations, (axes * deviations).T), strict=True)
+    return {name: values.astype(np.float32) for name, values in found}
+
+
+def context(backend: Backend, weights: Weights, expected: Any, pitch: Any, positions: Any) -> Any:
+    """Return what the conditionals know besides the past, [..., frames, 2 channels].
+
+    `expected` [..., frames, bands] are in standard deviations; pitch and positions are those of
+    `network.mel`.
+    """
+    known = backend.join([expected, pitch, positions])
+    near = backend.join([backend.neighbours(known, distance) for distance in DISTANCES])
+    return near @ weights["density_context"] + weights["density_context_bias"]
+
+
+def conditional(
+    backend: Backend, config: VoiceConfig, weights: Weights, past: Any, known: Any
+) -> tuple[Any, Any]:
+    """Return the means and log-scales [..., bands] of whitened differences.
+
+    Args:
+      backend: the operations.
+      config: the sizes.
+      weights: by name.
+      past: the whitened differences of the frames before, newest first, [..., past * bands].
+      known: `context` of the frame.
+    """
+    hidden = backend.gated(past @ weights["density_past"] + known) @ weights["density_0_out"]
+    for layer in range(1, config.density_layers):
+        name = f"density_{layer}"
+        mixed = hidden @ weights[f"{name}_mix"] + weights[f"{name}_mix_bias"]
+        hidden = hidden + backend.gated(mixed) @ weights[f"{name}_out"]
+    outputs = hidden @ weights["density_head"] + weights["density_head_bias"]
+    means = outputs[..., : config.bands] + past @ weights["density_linear"]
+    return means, backend.bounded(outputs[..., config.bands :], *LOG_SCALES)
+
+
+def drawn(
+    config: VoiceConfig,
+    weights: Weights,
+    expected: np.ndarray,
+    pitch: np.ndarray,
+    positions: np.ndarray,
+    noise: np.ndarray,
+) -> np.ndarray:
+    """Return differences from the expected frames, float32 [frames, bands], of standard noise.
+
+    Noise is float32 [frames, bands], already times the temperature.
+    """
+    backend = NumpyBackend()
+    known = context(backend, weights, expected, pitch, positions)
+    whitened = np.empty_like(noise)
+    past = np.zeros(config.density_past * config.bands, np.float32)
+    for frame, row in enumerate(noise):
+        means, log_scales = conditional(backend, config, weights, past, known[frame])
+        whitened[frame] = means + np.exp(log_scales) * row
+        past = np.concatenate([whitened[frame], past[: -config.bands]])
+    return whitened @ weights["density_colour"] + weights["density_shift"]
