@@ -343,7 +343,6 @@ def test_a_bare_folder_is_the_model_alone(tmp_path):
     assert said["kind"] == "pixelcnn" and "serving" not in said
 
 
-@pytest.mark.slow
 def test_the_sampler_for_jax_comes_along(tmp_path, monkeypatch):
     written = []
     monkeypatch.setattr(
