@@ -76,6 +76,19 @@ def test_a_frame_depends_on_earlier_frames_alone(weights):
     assert (gradient[3:7] > 0).all() and not gradient[:3].any() and not gradient[7:].any()
 
 
+def test_batches_from_a_step_on_are_those_of_an_uninterrupted_run():
+    random = np.random.default_rng(0)
+    rows = [{"whitened": random.normal(size=(n, 3)), "mask": np.ones(n)} for n in (20, 45, 70)]
+    config = DensityConfig(clips=2, clip_frames=30)
+    every = density_training.batches(rows, config)
+    later = density_training.batches(rows, config, start_step=2)
+    first, _, third = next(every), next(every), next(every)
+    resumed = next(later)
+    np.testing.assert_array_equal(resumed["whitened"], third["whitened"])
+    assert not np.array_equal(first["whitened"], third["whitened"])
+    assert first["whitened"].shape[1] <= 30 and first["mask"].sum() > 30
+
+
 def recording(seed):
     random = np.random.default_rng(seed)
     spoken = (Phoneme(START, clause=STOP), Phoneme("a", clause=STOP), Phoneme(STOP, clause=STOP))
