@@ -71,8 +71,10 @@ def resigned(path: Path) -> Path:
 def saved_by_copy(kind: str):
     """A `tf.saved_model.save` that writes the program of `bundle_folder(kind)`."""
 
+    written = bundle_folder(kind)  # by `tf.saved_model.save` itself, which this one replaces
+
     def save(module, folder, *rest):
-        shutil.copyfile(bundle_folder(kind) / "saved_model.pb", Path(folder) / "saved_model.pb")
-        shutil.copytree(bundle_folder(kind) / "variables", Path(folder) / "variables")
+        shutil.copyfile(written / "saved_model.pb", Path(folder) / "saved_model.pb")
+        shutil.copytree(written / "variables", Path(folder) / "variables")
 
     return save

@@ -50,7 +50,8 @@ SMALLER = (
     ),
     # A teacher of seconds, which lies in the folder, in place of one of hours.
     (r"--teacher shipped-teacher", "--teacher TEACHER"),
-    (r"--start-from shipped-(universal-)?teacher ", ""),  # a smoke network is another
+    # A smoke network is another.
+    (r"--start-from shipped-(universal-teacher|teacher|kathleen) ", ""),
     (r"onepass train \.\.\.$", "onepass train wavenet-smoke --data speech --workdir run"),
     (r" \.\.\.$", " --data speech --workdir run"),
     (r"--data OUT ", "--data speech "),
@@ -65,7 +66,8 @@ SMALLER = (
     (r" --(spoken|copy-synthesis) \d+", ""),
     (r" --beside( student-[\w-]+)+", ""),  # runs of days, of which the page gives the options
     (
-        r"^onepass evaluate (teacher|student|density|terms|run|shipped(-[tk][\w-]+)?)(?![\w-]).*$",
+        r"^onepass evaluate (teacher|student|density|terms|all|run|shipped(-[tk][\w-]+)?)"
+        r"(?![\w-]).*$",
         r"\g<0> --spoken 1",
     ),
     (r"^onepass evaluate shipped-(digits|emoji).*$", r"\g<0> --samples 10"),
