@@ -104,7 +104,15 @@ def levinson(correlation):
     computes each step as often as later ones read it.
     """
     order = correlation.shape[-1] - 1
-    rows = tf.transpose(tf.reshape(correlation, [-1, order + 1]))
+    coefficients, error = _recursion(tf.transpose(tf.reshape(correlation, [-1, order + 1])), order)
+    shape = tf.shape(correlation)[:-1]
+    whole = tf.concat([shape, [order]], 0)
+    return tf.reshape(tf.transpose(coefficients), whole), tf.reshape(error, shape)
+
+
+@tf.function(autograph=False, reduce_retracing=True)  # op by op it takes ten times longer
+def _recursion(rows, order: int):
+    """Return the coefficients [order, frames] and errors [frames] of rows [order + 1, frames]."""
     lags, places = rows[1:], tf.range(order)
 
     def step(i, coefficients, error):
@@ -117,10 +125,7 @@ def levinson(correlation):
         return i + 1, coefficients, error * (1.0 - tf.square(reflection))
 
     start = tf.constant(0), tf.zeros_like(lags), rows[0]
-    _, coefficients, error = tf.while_loop(lambda i, *_: i < order, step, start)
-    shape = tf.shape(correlation)[:-1]
-    whole = tf.concat([shape, [order]], 0)
-    return tf.reshape(tf.transpose(coefficients), whole), tf.reshape(error, shape)
+    return tf.while_loop(lambda i, *_: i < order, step, start)[1:]
 
 
 def predictions(wave, coefficients):

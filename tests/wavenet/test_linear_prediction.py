@@ -10,6 +10,7 @@ from wavenet.linear_prediction import (
     FLOOR,
     WHITE_NOISE,
     MelPrediction,
+    _recursion,
     band_to_bin,
     bin_to_lag,
     levinson,
@@ -59,6 +60,16 @@ def residual_of(sound, order=24):
     predicted = predictions(tf.constant(sound[None]), coefficients).numpy()[0]
     gain = np.repeat(np.exp(log_gain[0]), 200)
     return (sound - predicted) / gain, sound / np.repeat(np.exp(log_level[0]), 200)
+
+
+def test_recordings_of_any_length_share_one_program():
+    prediction = MelPrediction(MEL, 5)
+    for frames in (3, 4):  # the second length makes the program that all others use
+        prediction(tf.fill([1, frames, 80], 0.4))
+    traced = _recursion.experimental_get_tracing_count()
+    for frames in (5, 9, 30):
+        prediction(tf.fill([1, frames, 80], 0.4))
+    assert _recursion.experimental_get_tracing_count() == traced
 
 
 def test_the_residual_of_a_resonance_is_white_and_of_its_gain():
