@@ -127,10 +127,9 @@ def _teacher_speed(teacher: Any, frames: np.ndarray, seconds: float) -> float:
 
 def _flow_seconds(student: ParallelWaveNet, samples: int) -> float:
     """Return the seconds of the compiled flows alone."""
-    noise, condition = _inputs(student, samples)
-    engine = _engine(student)
+    inputs, engine = _inputs(student, samples), _engine(student)
     state = engine.initial_state(1)
-    return _timed(lambda: engine.run(state, noise, condition))
+    return _timed(lambda: engine.run(state, *inputs))
 
 
 @functools.cache
@@ -139,8 +138,11 @@ def _engine(student: ParallelWaveNet) -> FlowEngine:
 
 
 @functools.cache
-def _inputs(student: ParallelWaveNet, samples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return noise [1, samples] and a condition [1, samples, channels], float32."""
-    draws = np.random.default_rng(0)
-    condition = draws.random((1, samples, student.config.gate_inputs), np.float32)
-    return draws.logistic(size=(1, samples)).astype(np.float32), condition
+def _inputs(student: ParallelWaveNet, samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return noise [1, samples], and the condition of its bunches and rows, float32."""
+    draws, config = np.random.default_rng(0), student.config
+    bunches = -(-samples // config.bunch_samples)
+    condition = draws.random((1, bunches, config.gate_inputs - config.held_inputs), np.float32)
+    rows = -(-samples // config.row_samples) if config.held_inputs else samples
+    held = draws.random((1, rows, config.held_inputs), np.float32)
+    return draws.logistic(size=(1, samples)).astype(np.float32), condition, held

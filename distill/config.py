@@ -158,8 +158,13 @@ class StudentConfig:
         return self.hop_samples // self.subframes
 
     @property
+    def held_inputs(self) -> int:
+        """First channels of the gates' condition that are constant for `row_samples`."""
+        return self.condition_channels if self.domain == "residual" else 0
+
+    @property
     def gate_inputs(self) -> int:
-        """Channels of the whole condition [batch, time, gate_inputs] that the gates read."""
+        """Channels of the whole condition [batch, bunches, gate_inputs] that the gates read."""
         local = self.condition_channels if self.feature_channels else 0
         speaker = self.speaker_channels if self.speakers else 0
         return local + self.source_channels + speaker

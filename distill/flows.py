@@ -34,7 +34,7 @@ class FlowLayer(tf.Module):
             config.gate_channels,
             config.filter_width,
         )
-        self.dilation, self.width = dilation, width
+        self.dilation, self.width, self.held_inputs = dilation, width, config.held_inputs
         self.gate_kernel = initial.kernel([width, residual, 2 * gate], "gate_kernel")
         self.gate_bias = initial.zeros([2 * gate], "gate_bias")
         self.condition_kernel = None
@@ -110,7 +110,7 @@ class Flow(tf.Module):
 
         Args:
           noise: float32 [batch, time].
-          condition: [batch, time, channels] in the compute dtype, or None.
+          condition: [batch, bunches, channels] in the compute dtype, or None.
           past: from `empty_past`, or from the call for the time before.
         """
         bunch, dtype = self.config.bunch_samples, self.outer_dtype
@@ -122,8 +122,6 @@ class Flow(tf.Module):
         # The samples of the moment itself are left out: z_<t only.
         hidden = tf.nn.conv1d(joined[:, :-1, None], kernel, bunch, "VALID")
         hidden = tf.cast(hidden + tf.cast(self.front_bias, dtype), self.dtype)
-        if condition is not None:
-            condition = condition[:, ::bunch]
         pasts = [front]
         for layer, before in zip(self.layers, past[1:], strict=True):
             hidden, later = recomputed(layer, hidden, condition, before)

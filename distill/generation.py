@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from distill.cpu import recursion
+from distill.cpu import noise, recursion
 from distill.cpu.engine import FlowEngine
 from distill.student import ParallelWaveNet
 from wavenet.sound_network import check_condition
@@ -25,8 +25,9 @@ FIRST_SAMPLES = 1600  # of the first chunk, so that something is heard soon
 
 
 class _MadeEngine(NamedTuple):
-    """An engine, and the weights that it was made from."""
+    """An engine, and the variables and their values that it was made from."""
 
+    variables: list[tf.Variable]
     weights: list[np.ndarray]
     engine: FlowEngine
 
@@ -64,8 +65,8 @@ def stream(
     phase_cycles = tf.zeros([len(request.rows)], tf.float64)
     for first, last in _chunk_bounds(student, request.num_samples, chunk_samples, first_samples):
         condition, phase_cycles = condition_between(student, request, first, last, phase_cycles)
-        noise = student.noise(request.seed, request.rows, first, last - first)
-        sound = run(noise * request.temperature, condition)
+        drawn = student.noise_of(noise.words(request.seed, request.rows, first, last - first))
+        sound = run(drawn * request.temperature, condition)
         yield np.clip(sound, -1.0, 1.0)
 
 
@@ -109,10 +110,12 @@ def _runner(student: ParallelWaveNet, backend: Backend, batch: int):
 
 def _engine(student: ParallelWaveNet) -> FlowEngine:
     """Return the engine with the student's current weights, rebuilt only if they changed."""
-    weights = [variable.numpy() for flow in student.flows for variable in flow.variables]
     made = _ENGINES.get(student)
+    variables = made.variables if made else [v for flow in student.flows for v in flow.variables]
+    weights = [np.asarray(variable.value()) for variable in variables]
     if made is None or not all(map(np.array_equal, made.weights, weights)):
-        made = _ENGINES[student] = _MadeEngine(weights, FlowEngine(student.flows))
+        copies = [each.copy() for each in weights]  # training writes into the memory of these
+        made = _ENGINES[student] = _MadeEngine(variables, copies, FlowEngine(student.flows))
     return made.engine
 
 
@@ -124,8 +127,8 @@ def _cpu_runner(student: ParallelWaveNet, batch: int):
 
     def run(noise, condition):
         nonlocal state, tail
-        channels = None if condition.channels is None else np.asarray(condition.channels)
-        flowed, state = engine.run(state, np.asarray(condition.add_source(noise)), channels)
+        noise = np.asarray(condition.add_source(noise))
+        flowed, state = engine.run(state, noise, condition.channels, condition.held)
         if condition.prediction is None:
             return flowed.output
         wave, tail = recursion.wave(flowed.output, condition.prediction, tail, row_samples)

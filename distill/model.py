@@ -8,7 +8,7 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 
 from distill import shipped
-from distill.generation import CHUNK_SAMPLES, Backend, generate, stream
+from distill.generation import CHUNK_SAMPLES, FIRST_SAMPLES, Backend, generate, stream
 from distill.presets import REMOVED, DistillConfig
 from distill.refinement import Refiner, refined
 from distill.student import ParallelWaveNet
@@ -86,8 +86,8 @@ class StudentModel(TrainedSpeechModel):
         frames = None if condition is None else self._checked(condition)
         request = self._request(frames, seed, num, num_samples, speaker, temperature)
         made = iter([generate(self.network, request, backend)])
-        passes = self._passes(condition, refine)
-        sounds = np.concatenate(list(self._refined(made, frames, passes)), axis=1)
+        refiner = self._refiner(frames, self._passes(condition, refine))
+        sounds = np.concatenate(list(self._refined(made, frames, refiner)), axis=1)
         return at_recorded_level(sounds, gain_of(condition))
 
     def stream(
@@ -109,8 +109,12 @@ class StudentModel(TrainedSpeechModel):
         """
         frames = None if condition is None else self._checked(condition)
         request = self._request(frames, seed, num, num_samples, speaker, temperature)
-        chunks = stream(self.network, request, backend, chunk_samples)
-        chunks = self._refined(chunks, frames, self._passes(condition, refine))
+        refiner = self._refiner(frames, self._passes(condition, refine))
+        # The first chunk holds what its refinement looks ahead to.
+        ahead = 0 if refiner is None else refiner.reach_frames * self.hop_samples
+        first = FIRST_SAMPLES + ahead
+        chunks = stream(self.network, request, backend, chunk_samples, first)
+        chunks = self._refined(chunks, frames, refiner)
         return (at_recorded_level(chunk, gain_of(condition)) for chunk in chunks)
 
     def _passes(self, condition, refine: int | None) -> int:
@@ -118,16 +122,21 @@ class StudentModel(TrainedSpeechModel):
             return refine
         return int(self.spec.get("refine", 0)) if is_recorded(condition) else 0
 
-    def _refined(
-        self, chunks: Iterator[np.ndarray], frames: np.ndarray | None, passes: int
-    ) -> Iterator[np.ndarray]:
+    def _refiner(self, frames: np.ndarray | None, passes: int) -> Refiner | None:
         convention = self.data.mel(self.hop_samples)
         if not passes:
-            return chunks
+            return None
         if convention is None or frames is None:
             raise UserError("`refine` must be 0 for a student that reads no mel.")
-        mel = mel_of(frames[:, : convention.bands], convention)
-        return refined(chunks, mel, Refiner(convention, passes))
+        return Refiner(convention, passes)
+
+    def _refined(
+        self, chunks: Iterator[np.ndarray], frames: np.ndarray | None, refiner: Refiner | None
+    ) -> Iterator[np.ndarray]:
+        if refiner is None or frames is None:
+            return chunks
+        convention = refiner.convention
+        return refined(chunks, mel_of(frames[:, : convention.bands], convention), refiner)
 
     def _checked(self, condition) -> np.ndarray:
         """Return the frames as float32 [frames, channels].

@@ -35,6 +35,18 @@ class Prediction(NamedTuple):
     """[batch, rows], the log of g."""
 
 
+class Described(NamedTuple):
+    """What mel frames say of a stretch of sound."""
+
+    held: tf.Tensor
+    """The rows' input of the gates, [batch, rows, channels]."""
+    prediction: Prediction
+    source: tf.Tensor | None
+    """That of `PulseSource`, with its channels and the phase after it."""
+    channels: tf.Tensor | None
+    phase_cycles: tf.Tensor
+
+
 class ResidualDomain(tf.Module):
     """The teacher's conditioner and linear prediction, and a source.
 
@@ -54,7 +66,8 @@ class ResidualDomain(tf.Module):
         self.conditioner = Conditioner(config, initial, mel)
         self._source = None
         if config.source == "pulses":
-            self._source = PulseSource(config.sample_rate_hz, config.hop_samples)
+            rate, hop = config.sample_rate_hz, config.hop_samples
+            self._source = PulseSource(rate, hop, config.bunch_samples)
 
     @property
     def side_frames(self) -> int:
@@ -63,20 +76,16 @@ class ResidualDomain(tf.Module):
         reached = reader.side_frames if reader else 0
         return max(self.conditioner.side_frames, reached + PulseSource.side_frames)
 
-    def condition(self, frames, asked: slice):
-        """Return the input of the gates [batch, samples, channels], and their `Prediction`."""
+    def condition(self, frames, phase_cycles, asked: slice) -> "Described":
+        """Return what the frames say of the samples asked for, given the phase before them."""
         made, length = self.conditioner(frames), self.config.row_samples
         rows = slice(asked.start // length, -(-asked.stop // length))
-        local = tf.repeat(made.local, length, 1)[:, asked]
         prediction = Prediction(made.coefficients[:, rows], made.log_gain[:, rows])
-        return local, Prediction(*map(tf.stop_gradient, prediction))
-
-    def source(self, frames, phase_cycles, asked: slice):
-        """Return the result of `PulseSource`; without a source None and the same phase."""
+        prediction = Prediction(*map(tf.stop_gradient, prediction))
         if self._source is None:
-            empty = tf.zeros([tf.shape(frames)[0], asked.stop - asked.start, 0])
-            return None, empty, phase_cycles
-        return self._source(self.conditioner.pitch(frames), phase_cycles, asked)
+            return Described(made.local[:, rows], prediction, None, None, phase_cycles)
+        source = self._source(made.pitch, phase_cycles, asked)
+        return Described(made.local[:, rows], prediction, *source)
 
     def wave(
         self, flowed: FlowOutput, prediction: Prediction, tail
@@ -159,15 +168,15 @@ class PulseSource:
 
     side_frames = 2  # on either side of a span of samples
 
-    def __init__(self, sample_rate_hz: int, hop_samples: int):
-        self._rate_hz, self._hop = sample_rate_hz, hop_samples
+    def __init__(self, sample_rate_hz: int, hop_samples: int, bunch_samples: int = 1):
+        self._rate_hz, self._hop, self._bunch = sample_rate_hz, hop_samples, bunch_samples
 
     def __call__(self, pitch, phase_cycles, asked: slice):
         """Return the source [batch, samples], its channels, and the phase after it [batch].
 
-        The channels [batch, samples, 2 SOURCE_SIDE + 2] are the source's samples around each
-        moment, over their level, and the voicing. The pitch [batch, frames, 2] is log2(F0 / 200 Hz)
-        and the probability of voicing.
+        The channels [batch, bunches, 2 SOURCE_SIDE + 2] are the source's samples around the first
+        of each bunch, over their level, and the voicing. The pitch [batch, frames, 2] is
+        log2(F0 / 200 Hz) and the probability of voicing.
         """
         octaves = upsampled(pitch[..., 0], self._hop)
         voiced = upsampled(tf.cast(pitch[..., 1] > 0.5, pitch.dtype), self._hop)
@@ -175,15 +184,22 @@ class PulseSource:
         phase = running_phase(f0_hz, self._rate_hz, phase_cycles, asked.start)
         pulses = pulse_train(phase, tf.cast(f0_hz, tf.float32), self._rate_hz)
         pulses = voiced * tf.cast(pulses, voiced.dtype)
-        channels = tf.concat([_taps(pulses, SOURCE_SIDE), voiced[..., None]], -1)
-        return LEVEL * pulses[:, asked], channels[:, asked], phase[:, asked.stop - 1]
+        around = _taps(pulses, SOURCE_SIDE, asked, self._bunch)
+        channels = tf.concat([around, voiced[:, asked][:, :: self._bunch, None]], -1)
+        return LEVEL * pulses[:, asked], channels, phase[:, asked.stop - 1]
 
 
-def _taps(sound, side: int):
-    """Return the samples around each, [batch, time, 2 side + 1], zeros beyond the ends."""
-    padded = tf.pad(sound, [[0, 0], [side, side]])
-    time = tf.shape(sound)[1]
-    return tf.stack([padded[:, i : i + time] for i in range(2 * side + 1)], -1)
+def _taps(sound, side: int, asked: slice, every: int):
+    """Return the samples around every such sample asked for, [batch, count, 2 side + 1].
+
+    Zeros lie beyond the ends.
+    """
+    width, count = 2 * side + 1, -(-(asked.stop - asked.start) // every)
+    parts = -(-width // every)  # of a window, each as long as the step to the next one
+    padded = tf.pad(sound, [[0, 0], [side, side + (parts + 1) * every]])
+    steps = padded[:, asked.start : asked.start + (count + parts - 1) * every]
+    steps = tf.reshape(steps, [tf.shape(sound)[0], -1, every])
+    return tf.concat([steps[:, i : i + count] for i in range(parts)], -1)[..., :width]
 
 
 def upsampled(frames, hop: int):

@@ -207,7 +207,21 @@ class SpeculativeSampler:
             last = min(first + together, request.num_samples)
             whole, phase = condition_between(student, request, first, last, phase)
             for start in range(first, last, length):
-                yield start, _part(whole, start - first, length, self._row_samples)
+                yield start, self._part(whole, start - first, length)
+
+    def _part(self, whole: Condition, first: int, length: int) -> Condition:
+        """Return the condition of `length` samples from `first` on, zeros beyond its end."""
+
+        def part(values, samples: int):
+            start, count = first // samples, length // samples
+            return None if values is None else padded(values[:, start : start + count], count)
+
+        prediction = whole.prediction
+        if prediction is not None:
+            prediction = Prediction(*(part(x, self._row_samples) for x in prediction))
+        bunch = self.student.config.bunch_samples
+        channels, held = part(whole.channels, bunch), part(whole.held, self._row_samples)
+        return Condition(channels, part(whole.source, 1), prediction, held)
 
     def block(self, block: _Block) -> _Guess:
         """Return the block once a pass has confirmed all of it, a pure function."""
@@ -263,19 +277,6 @@ def _parameters(draft: Continuous, location, log_scale):
     """Return the parameters of a draft's likelihood, [batch, time, parameters]."""
     weight = [tf.zeros_like(location)] * (draft.num_parameters - 2)
     return tf.stack([*weight, location, log_scale], -1)
-
-
-def _part(whole: Condition, first: int, length: int, row_samples: int) -> Condition:
-    """Return the condition of `length` samples from `first` on, zeros beyond its end."""
-
-    def samples(values):
-        return None if values is None else padded(values[:, first : first + length], length)
-
-    prediction = whole.prediction
-    if prediction is not None:
-        row, rows = first // row_samples, length // row_samples
-        prediction = Prediction(*(padded(x[:, row : row + rows], rows) for x in prediction))
-    return Condition(samples(whole.channels), samples(whole.source), prediction)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,14 +23,17 @@ class Condition(NamedTuple):
     """The condition of the flows.
 
     Attributes:
-      channels: [batch, time, channels] or None.
+      channels: [batch, bunches, channels], at the first sample of each bunch, or None.
       source: float32 [batch, time], added to the noise's location.
       prediction: makes a wave of the flows' output where that is a residual.
+      held: [batch, rows, channels], first of the gates' channels, constant for a row of
+        `row_samples`, or None.
     """
 
     channels: tf.Tensor | None = None
     source: tf.Tensor | None = None
     prediction: Prediction | None = None
+    held: tf.Tensor | None = None
 
     def add_source(self, noise):
         """Return the noise with the source added."""
@@ -117,8 +120,13 @@ class ParallelWaveNet(tf.Module):
 
     def noise(self, seed, rows, start, length: int):
         """Return the noise of samples, float32 [rows, length]; arguments as for `noise.bits`."""
-        draw = counter_noise.logistic if self.noise_kind == "logistic" else counter_noise.normal
-        return draw(seed, rows, start, length)[..., 0]
+        return self.noise_of(counter_noise.bits(seed, rows, start, length))
+
+    def noise_of(self, words):
+        """Return the noise, float32 [rows, length], of the words of `noise.bits`."""
+        if self.noise_kind == "logistic":
+            return counter_noise.logistic_from_bits(words[..., 0])
+        return counter_noise.normal_from_bits(words)[..., 0]
 
     @property
     def side_frames(self) -> int:
@@ -146,25 +154,36 @@ class ParallelWaveNet(tf.Module):
             as neighbours only.
         """
         check_condition(self.config, frames, speaker)
-        hop, parts = self.config.hop_samples, []
-        source = prediction = None
+        hop, bunch, parts = self.config.hop_samples, self.config.bunch_samples, []
+        source = prediction = held = None
         first = skipped_frames * hop
         if num_samples is None:
             num_samples = frames.shape[1] * hop - first
         asked = slice(first, first + num_samples)
         if self.upsampler is not None:
-            parts.append(self.upsampler(tf.cast(frames, self.dtype))[:, asked])
+            parts.append(self.upsampler(tf.cast(frames, self.dtype))[:, asked][:, ::bunch])
         if phase_cycles is None and self.residual is not None:
             phase_cycles = tf.zeros([tf.shape(frames)[0]], tf.float64)
         if self.residual is not None:
-            local, prediction = self.residual.condition(frames, asked)
-            source, channels, phase_cycles = self.residual.source(frames, phase_cycles, asked)
-            parts += [tf.cast(local, self.dtype), tf.cast(channels, self.dtype)]
+            said = self.residual.condition(frames, phase_cycles, asked)
+            held, prediction, source = tf.cast(said.held, self.dtype), said.prediction, said.source
+            phase_cycles = said.phase_cycles
+            if said.channels is not None:
+                parts.append(tf.cast(said.channels, self.dtype))
         if self.speaker_embedding is not None:
             row = tf.cast(tf.gather(self.speaker_embedding, speaker), self.dtype)
-            parts.append(tf.repeat(row[:, None], num_samples, 1))
+            parts.append(tf.repeat(row[:, None], -(-num_samples // bunch), 1))
         channels = tf.concat(parts, -1) if parts else None
-        return Condition(channels, source, prediction), phase_cycles
+        return Condition(channels, source, prediction, held), phase_cycles
+
+    def gate_condition(self, condition: Condition, num_samples):
+        """Return the whole condition of the gates, [batch, bunches, channels], or None."""
+        if condition.held is None:
+            return condition.channels
+        firsts = tf.range(0, num_samples, self.config.bunch_samples)
+        held = tf.gather(condition.held, firsts // self.config.row_samples, axis=1)
+        given = [] if condition.channels is None else [condition.channels]
+        return tf.concat([held, *given], -1)
 
     def sample(self, noise, condition: Condition = UNCONDITIONAL) -> FlowOutput:
         """Return whole sounds [batch, time] and their density: output = noise scale + location.
@@ -178,8 +197,9 @@ class ParallelWaveNet(tf.Module):
     ) -> tuple[FlowOutput, list[Past]]:
         """Return the next chunk of `sample`, and the past inputs for the one after."""
         steps, later, noise = [], [], condition.add_source(noise)
+        gates = self.gate_condition(condition, tf.shape(noise)[1])
         for flow, past in zip(self.flows, pasts[: len(self.flows)], strict=True):
-            step, past = flow(noise, condition.channels, past)
+            step, past = flow(noise, gates, past)
             noise = step.output
             steps.append(step)
             later.append(past)

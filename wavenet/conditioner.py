@@ -28,6 +28,8 @@ class Condition(NamedTuple):
     """Log of the sound's root mean square, float32 [batch, rows]."""
     period: tf.Tensor
     """Period of the voice in samples, float32 [batch, rows]; of no meaning where unvoiced."""
+    pitch: tf.Tensor | None = None
+    """log2(F0 / 200 Hz) and the probability of voicing, [batch, frames, 2], without gradient."""
 
 
 class Conditioner(tf.Module):
@@ -92,7 +94,10 @@ class Conditioner(tf.Module):
         columns = [local, mel[:, near:-near]]
         if pitch is not None:
             columns.append(pitch[:, near:-near])
-        return self._described(interpolated(tf.concat(columns, -1), self.config.subframes))
+        made = self._described(interpolated(tf.concat(columns, -1), self.config.subframes))
+        if pitch is None:
+            return made
+        return made._replace(pitch=tf.stop_gradient(pitch[:, near + 1 : -near - 1]))
 
     def hidden(self, mel, pitch):
         """Return the units of the first layer, [batch, frames - 4, conditioner_units]."""
@@ -105,19 +110,6 @@ class Conditioner(tf.Module):
     def standardised(self, mel):
         """Return the mel frames with mean 0 and deviation 1 in every band over the corpus."""
         return (mel - self._cast(frozen(self.mean))) / self._cast(frozen(self.deviation))
-
-    def pitch(self, frames):
-        """Return log2(F0 / 200 Hz) and the probability of voicing, [batch, frames, 2], no gradient.
-
-        Args:
-          frames: [batch, frames, channels]; silence is assumed beyond them.
-        """
-        bands = self.mel.bands
-        if self.reader is None:
-            return tf.stop_gradient(tf.cast(frames[..., bands:], self.dtype))
-        side = self.reader.side_frames
-        mel = tf.pad(tf.cast(frames[..., :bands], self.dtype), [[0, 0], [side, side], [0, 0]])
-        return self._read(self.reader, mel)
 
     def _read(self, reader: PitchReader, mel):
         octaves, logit = reader(self.standardised(mel))

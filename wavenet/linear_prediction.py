@@ -113,19 +113,22 @@ def levinson(correlation):
 @tf.function(autograph=False, reduce_retracing=True)  # op by op it takes ten times longer
 def _recursion(rows, order: int):
     """Return the coefficients [order, frames] and errors [frames] of rows [order + 1, frames]."""
-    lags, places = rows[1:], tf.range(order)
+    lags, places = rows[1:], tf.range(order + 2)
 
+    # Those of later steps are zeros. The row behind them, -1, makes the step's own coefficient of
+    # its reflection, and the last row, 0, leaves the others.
     def step(i, coefficients, error):
-        before = tf.cast(places < i, lags.dtype)[:, None]
-        mirrored = tf.maximum(i - 1 - places, 0)
-        explained = tf.reduce_sum(coefficients * before * tf.gather(lags, mirrored), 0)
+        mirrored = tf.maximum(i - 1 - places[:order], 0)
+        explained = tf.reduce_sum(coefficients[:order] * tf.gather(lags, mirrored), 0)
         reflection = tf.clip_by_value((lags[i] - explained) / error, -0.9999, 0.9999)
-        kept = coefficients - reflection * before * tf.gather(coefficients, mirrored)
-        coefficients = tf.where(places[:, None] == i, reflection, kept)
+        partners = tf.where(places < i, i - 1 - places, tf.where(places == i, order, order + 1))
+        coefficients -= reflection * tf.gather(coefficients, partners)
         return i + 1, coefficients, error * (1.0 - tf.square(reflection))
 
-    start = tf.constant(0), tf.zeros_like(lags), rows[0]
-    return tf.while_loop(lambda i, *_: i < order, step, start)[1:]
+    none, ones = tf.zeros_like(lags), tf.ones_like(rows[:1])
+    start = tf.constant(0), tf.concat([none, -ones, 0.0 * ones], 0), rows[0]
+    _, coefficients, error = tf.while_loop(lambda i, *_: i < order, step, start)
+    return coefficients[:order], error
 
 
 def predictions(wave, coefficients):

@@ -84,10 +84,18 @@ class FlowEngine:
             used=np.repeat(layers["past"][None], batch, 0),
         )
 
-    def run(self, state: FlowState, noise, condition=None) -> tuple[FlowOutput, FlowState]:
+    def run(
+        self, state: FlowState, noise, condition=None, held=None
+    ) -> tuple[FlowOutput, FlowState]:
         """Return the flows' output for the next noise, float32 [batch, time], and the next state.
 
-        The noise has whole bunches unless it is the last; the state is consumed.
+        The state is consumed.
+
+        Args:
+          state: from `initial_state`, or from the call for the time before.
+          noise: whole bunches, and whole rows where there are any, unless it is the last.
+          condition: float32 [batch, bunches, channels]: that of the gates after `held_inputs`.
+          held: float32 [batch, rows, held_inputs], one for `row_samples`.
 
         Raises:
           ValueError: a shape that does not fit the flows or the state, or a consumed state.
@@ -96,21 +104,31 @@ class FlowEngine:
         noise = as_compiled(noise, np.float32)
         check_shape("noise", noise, (state.batch, None))
         channels = int(self._packed.sizes["condition_inputs"])
-        given = np.zeros([*noise.shape, 0]) if condition is None else condition
-        given = as_compiled(given, np.float32)
-        check_shape("condition", given, (*noise.shape, channels))
-        state.used_up = True
         front, time = state.fronts.shape[-1], noise.shape[1]
         bunch = int(self._packed.sizes["bunch"])
-        whole = np.pad(noise, [(0, 0), (0, -time % bunch)])
-        chunk = self._chunk(state, whole, np.ascontiguousarray(given[:, ::bunch]))
-        self._run_tiles(chunk, whole.shape[1] // bunch)
+        bunches = -(-time // bunch)
+        given = self._given("condition", condition, state.batch, bunches, channels)
+        rows = -(-time // int(self._packed.sizes["row_samples"]))
+        held_inputs = int(self._packed.sizes["held_inputs"])
+        held = self._given("held", held, state.batch, rows, held_inputs)
+        state.used_up = True
+        whole = np.pad(noise, [(0, 0), (0, bunches * bunch - time)])
+        held = np.pad(held, [(0, 0), (0, ROWS), (0, 0)])
+        chunk = self._chunk(state, whole, given, held)
+        self._run_tiles(chunk, bunches)
         fronts = chunk.noises[:, :-1, time : time + front].copy()
         output = np.ascontiguousarray(chunk.noises[:, -1, front : front + time])
         flowed = FlowOutput(output, chunk.location[:, :time], chunk.log_scale[:, :time])
         return flowed, FlowState(fronts, state.windows, state.used)
 
-    def _chunk(self, state: FlowState, noise, condition) -> Chunk:
+    def _given(self, name: str, array, *shape: int) -> np.ndarray:
+        if array is None:
+            array = np.zeros([*shape[:-1], 0])
+        array = as_compiled(array, np.float32)
+        check_shape(name, array, shape)
+        return array
+
+    def _chunk(self, state: FlowState, noise, condition, held) -> Chunk:
         batch, flows, front = state.fronts.shape
         beyond = ROWS * int(self._packed.sizes["bunch"])
         noises = np.zeros([batch, flows + 1, front + noise.shape[1] + beyond], np.float32)
@@ -119,6 +137,7 @@ class FlowEngine:
         return Chunk(
             noises=noises,
             condition=condition,
+            held=held,
             location=np.zeros_like(noise),
             log_scale=np.zeros_like(noise),
             windows=state.windows,
@@ -140,15 +159,19 @@ class FlowEngine:
     def _scratch(self) -> Scratch:
         sizes = self._packed.sizes
         channels = int(sizes["residual_vectors"]) * LANES
-        units = max(channels, int(sizes["gate_vectors"]) * LANES)
+        gates = int(sizes["gate_vectors"]) * LANES
+        units = max(channels, gates)
+        rows = TILE_ROWS * int(sizes["bunch"]) // int(sizes["row_samples"]) + 1 + ROWS
         return Scratch(
             condition=aligned([TILE_ROWS, int(sizes["condition_inputs"])]),
+            held=aligned([rows if sizes["held_inputs"] else 0, 2 * gates]),
             units=aligned([ROWS, units]),
             hidden=aligned([TILE_ROWS, channels]),
             layered=aligned([TILE_ROWS, channels]),
             outputs=aligned([TILE_ROWS, LANES]),
             scales=aligned([-(-TILE_ROWS // LANES) * LANES]),
-            zeros=aligned([channels]),
+            zeros=aligned([max(channels, 2 * gates)]),
+            offsets=np.zeros([2, TILE_ROWS], np.int64),
         )
 
 
@@ -160,9 +183,9 @@ def compile_kernels() -> None:
     none = np.zeros([1, 1, 0], np.float32)
     flows, layers = np.zeros(0, FLOW), np.zeros(0, LAYER)
     packed = PackedFlows(aligned([0]), np.ones(1, SIZES)[0], flows, layers)
-    chunk = Chunk(none, none, none[0], none[0], none, np.zeros([0, 0], np.int64))
-    rows, row = none[0], none[0, 0]
-    scratch = Scratch(rows, rows, rows, rows, rows, row, row)
+    chunk = Chunk(none, none, none, none[0], none[0], none, np.zeros([0, 0], np.int64))
+    rows, row, offsets = none[0], none[0, 0], np.zeros([2, 0], np.int64)
+    scratch = Scratch(rows, rows, rows, rows, rows, rows, row, row, offsets)
     run_tiles(packed, chunk, TileSchedule(ROWS, 0, 1, new_progress(1)), scratch, 0)
     recursion.wave(rows, Prediction(none, rows), rows, 1)
 

@@ -60,7 +60,7 @@ def _vectors(matrix) -> np.ndarray:
     """Return [inputs, vectors, LANES], the outputs padded with zeros."""
     matrix = np.asarray(matrix, np.float32)
     wide = np.pad(matrix, [(0, 0), (0, -matrix.shape[1] % LANES)])
-    return wide.reshape(len(wide), -1, LANES)
+    return wide.reshape(len(wide), wide.shape[1] // LANES, LANES)
 
 
 def _packed(parts: list[np.ndarray], widths: tuple[int, ...]) -> np.ndarray:
@@ -83,6 +83,12 @@ def _row_pointers(builder, address, stride, kind=VECTOR):
         pointer_at(builder, builder.add(address, builder.mul(stride, integer(row))), kind)
         for row in range(ROWS)
     ]
+
+
+def _offset_pointers(builder, base, offsets):
+    offsets = pointer_at(builder, offsets, integer(0).type)
+    each = (_element(builder, offsets, integer(row), integer(0).type) for row in range(ROWS))
+    return [pointer_at(builder, builder.add(base, offset)) for offset in each]
 
 
 def _add_products(builder, sums, weights, x, x_stride, inputs):
@@ -163,16 +169,20 @@ def _values(builder, slots):
 
 @intrinsic
 def _gate_panel(
-    typing_context, z, stride, weights, bias, x, x_stride, lag, taps, inputs, c, c_inputs, width
-):
+    typing_context,
+    z, stride, weights, base, offsets, x, x_stride, lag, taps, inputs, c, c_inputs, width,
+):  # fmt: skip
 
     def emit(context, builder, signature, arguments):
-        z, stride, weights, bias, x, x_stride, lag, taps, inputs, c, c_inputs, width = arguments
+        z, stride, weights, base, offsets, x, x_stride, lag, taps, inputs, c, c_inputs, width = (
+            arguments
+        )
         for units in _each_width(builder, GATE_VECTORS, width):
-            biases = [
-                _element(builder, pointer_at(builder, bias), integer(v)) for v in range(2 * units)
+            bases = _offset_pointers(builder, base, offsets)
+            first = [
+                [_element(builder, row, integer(v)) for v in range(2 * units)] for row in bases
             ]
-            sums = _slots(builder, [biases] * ROWS)
+            sums = _slots(builder, first)
             tap_bytes = builder.mul(inputs, integer(2 * units * VECTOR_BYTES))
             with cgutils.for_range(builder, taps) as loop:
                 lags = builder.sub(builder.sub(taps, integer(1)), loop.index)
@@ -189,7 +199,7 @@ def _gate_panel(
             _store_rows(builder, z, stride, made)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 12), emit
+    return types.void(*[types.int64] * 13), emit
 
 
 @intrinsic
@@ -226,20 +236,23 @@ def _product_panel(
 
 
 @compiled
-def gate_rows(units, weights, bias, x, x_stride, lag, taps, inputs, c, c_inputs, vectors):
+def gate_rows(units, weights, base, offsets, x, x_stride, lag, taps, inputs, c, c_inputs, vectors):
     """Store units [ROWS, vectors * LANES] = tanh(a) sigmoid(b) of the sums a, b of all taps and c.
 
-    Tap j reads the rows at x - (taps - 1 - j) lag, `inputs` channels of each, and the condition c
-    is [ROWS, c_inputs]. The weights are `pack_gates` of all taps' and the condition's inputs.
+    The sums of row i start from the numbers at base + offsets[i], in the order of `pack_gates`:
+    biases, or `product_rows` of a condition that several rows share. Tap j reads the rows at
+    x - (taps - 1 - j) lag, `inputs` channels of each, and the condition c is [ROWS, c_inputs].
+    The weights are `pack_gates` of all taps' and the condition's inputs.
     """
     done, stride = 0, vectors * VECTOR_BYTES
     while done < vectors:
         width = _widest(GATE_VECTORS, vectors - done)
         _gate_panel(
-            units, stride, weights, bias, x, x_stride, lag, taps, inputs, c, c_inputs, width
-        )
+            units, stride, weights, base, offsets,
+            x, x_stride, lag, taps, inputs, c, c_inputs, width,
+        )  # fmt: skip
         units += width * VECTOR_BYTES
-        bias += 2 * width * VECTOR_BYTES
+        base += 2 * width * VECTOR_BYTES
         weights += 2 * width * VECTOR_BYTES * (taps * inputs + c_inputs)
         done += width
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from distill.residual import Prediction
 from wavenet.samplers.numba import as_compiled
-from wavenet.samplers.numba.kernels import entry
+from wavenet.samplers.numba.kernels import compiled, entry
 
 
 def wave(
@@ -27,10 +27,30 @@ def wave(
 @entry
 def _run(residual, coefficients, gain, sound, row_samples):
     order = coefficients.shape[2]
+    now = np.zeros(2 * order + row_samples, np.float32)
     for one in range(len(residual)):
-        for t in range(residual.shape[1]):
-            row = t // row_samples
-            total = gain[one, row] * residual[one, t]
-            for k in range(order):
-                total += coefficients[one, row, k] * sound[one, order + t - 1 - k]
-            sound[one, order + t] = total
+        for start in range(0, residual.shape[1], row_samples):
+            row, stop = start // row_samples, min(start + row_samples, residual.shape[1])
+            now[:order] = sound[one, start : start + order]
+            now[order : order + stop - start] = gain[one, row] * residual[one, start:stop]
+            _filter(coefficients[one, row], now, order, stop - start)
+            sound[one, order + start : order + stop] = now[order : order + stop - start]
+
+
+@compiled
+def _filter(coefficients, now, order, count):
+    """Add to `count` samples after the first `order` what they are predicted to be.
+
+    A finished sample is added to all that it predicts, by vectors, where a sum for each sample
+    would wait for every addition. What lies after the samples is of no meaning.
+    """
+    for t in range(order):
+        _add(now[order : order + t + 1], coefficients[order - t - 1 :], now[t])
+    for t in range(order, order + count):
+        _add(now[t + 1 : t + 1 + order], coefficients, now[t])
+
+
+@compiled
+def _add(target, weights, factor):
+    for k in range(len(target)):
+        target[k] += weights[k] * factor

@@ -28,6 +28,7 @@ from wavenet.samplers.numba.kernels import (
 )
 
 _FLOOR = -np.inf  # under a product that is not rectified
+OFFSET_BYTES = 8
 _LINE = 16  # int64 numbers in two cache lines, which processors fetch together
 
 
@@ -39,6 +40,8 @@ class Chunk(NamedTuple):
     of each flow; the next flow's is filled, and finally the output."""
     condition: np.ndarray
     """float32 [sounds, bunches, channels]."""
+    held: np.ndarray
+    """float32 [sounds, rows + ROWS, channels]: the condition that is constant for a row."""
     location: np.ndarray
     """float32 [sounds, time], zeros: of all flows, filled; whole bunches."""
     log_scale: np.ndarray
@@ -65,6 +68,8 @@ class Scratch(NamedTuple):
     """A thread's own memory, float32."""
 
     condition: np.ndarray
+    held: np.ndarray
+    """[rows, 2 gate channels]: what a row's condition and the bias add to a layer's gates."""
     units: np.ndarray
     hidden: np.ndarray
     layered: np.ndarray
@@ -73,6 +78,8 @@ class Scratch(NamedTuple):
     """[rows, LANES]: location and log-scale."""
     scales: np.ndarray
     zeros: np.ndarray
+    offsets: np.ndarray
+    """int64 [2, rows]: zeros, and each bunch's row of `held`, in bytes."""
 
 
 def new_progress(threads: int) -> np.ndarray:
@@ -118,9 +125,44 @@ def _front(packed, chunk, scratch, sound, place, start, rows):
 
 
 @compiled
-def _layer(packed, chunk, scratch, sound, place, rows):
+def _row_of(sizes, bunch):
+    return bunch * sizes.bunch // sizes.row_samples
+
+
+@compiled
+def _locate_rows(sizes, scratch, start, rows):
+    """Fill the offsets of the bunches from `start` on."""
+    first, gate_bytes = _row_of(sizes, start), 2 * sizes.gate_vectors * VECTOR_BYTES
+    for row in range(-(-rows // ROWS) * ROWS):
+        last = min(row, rows - 1)
+        scratch.offsets[1, row] = (_row_of(sizes, start + last) - first) * gate_bytes
+
+
+@compiled
+def _hold(packed, chunk, scratch, sound, place, start, rows):
+    """Compute what each row adds to the gates of a layer, and return the address of the first."""
+    sizes, layer, weights = packed.sizes, packed.layers[place], _address(packed.memory)
+    if not sizes.held_inputs:
+        return weights + layer.gate_bias
+    target, gate_bytes = _address(scratch.held), 2 * sizes.gate_vectors * VECTOR_BYTES
+    first, row_bytes = _row_of(sizes, start), sizes.held_inputs * FLOAT_BYTES
+    source = _address(chunk.held[sound]) + first * row_bytes
+    for row in range(0, _row_of(sizes, start + rows - 1) + 1 - first, ROWS):
+        product_rows(
+            target + row * gate_bytes, weights + layer.held, weights + layer.gate_bias,
+            _address(scratch.zeros), 0,
+            source + row * row_bytes, row_bytes, sizes.held_inputs,
+            _FLOOR, 2 * sizes.gate_vectors,
+        )  # fmt: skip
+    return target
+
+
+@compiled
+def _layer(packed, chunk, scratch, sound, place, start, rows):
     """Compute the next layer's input, or after the last one `hidden`, rectified."""
     sizes, layer = packed.sizes, packed.layers[place]
+    base = _hold(packed, chunk, scratch, sound, place, start, rows)
+    offsets = _address(scratch.offsets[1 if sizes.held_inputs else 0])
     row_bytes, unit_bytes = (
         sizes.residual_vectors * VECTOR_BYTES,
         sizes.gate_vectors * VECTOR_BYTES,
@@ -135,7 +177,7 @@ def _layer(packed, chunk, scratch, sound, place, rows):
     weights = _address(packed.memory)
     for row in range(0, rows, ROWS):
         gate_rows(
-            units, weights + layer.gate, weights + layer.gate_bias,
+            units, weights + layer.gate, base, offsets + row * OFFSET_BYTES,
             source + row * row_bytes, row_bytes, layer.dilation * row_bytes,
             sizes.width, sizes.residual_inputs,
             condition + row * FLOAT_BYTES * sizes.condition_inputs, sizes.condition_inputs,
@@ -184,6 +226,7 @@ def _gates_of_bunch(packed, chunk, scratch, sound, number, member, start, rows):
             _address(scratch.hidden) + row * row_bytes,
             weights + flow.bunch + member * inputs * 2 * row_bytes,
             weights + flow.bunch_bias + member * 2 * row_bytes,
+            _address(scratch.offsets[0]),
             noise + bunch_bytes * row, bunch_bytes, 0, 1, RECENT,
             _address(scratch.layered) + row * row_bytes, channels, sizes.residual_vectors,
         )  # fmt: skip
@@ -217,13 +260,14 @@ def run_tiles(packed, chunk, schedule, scratch, thread):
         for row in range(rows):
             for channel in range(sizes.condition_inputs):
                 scratch.condition[row, channel] = chunk.condition[sound, start + row, channel]
+        _locate_rows(sizes, scratch, start, rows)
         before = counters + (tile - 1) % schedule.threads * counter_bytes
         for place in range(layers):
             wait_for(before, (tile - 1) * layers + min(place + 2, layers))
             layer = packed.layers[place]
             if layer.first:
                 _front(packed, chunk, scratch, sound, place, start, rows)
-            _layer(packed, chunk, scratch, sound, place, rows)
+            _layer(packed, chunk, scratch, sound, place, start, rows)
             if layer.last:
                 for member in range(sizes.bunch):
                     if sizes.bunch > 1:

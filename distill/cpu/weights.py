@@ -28,7 +28,7 @@ SIZES = np.dtype(
         (name, np.int64)
         for name in (
             *("front_width", "width", "condition_inputs", "residual_inputs", "residual_vectors"),
-            *("gate_inputs", "gate_vectors", "bunch", _KERNELS),
+            *("gate_inputs", "gate_vectors", "bunch", "held_inputs", "row_samples", _KERNELS),
         )
     ]
     + [("min_log_scale", np.float64)]
@@ -39,7 +39,7 @@ _FLOW_PARTS = (
     *("front", "front_bias", "bunch", "bunch_bias"),
     *("head1", "head1_bias", "head2", "head2_bias"),
 )
-_LAYER_PARTS = ("gate", "gate_bias", "residual", "residual_bias")
+_LAYER_PARTS = ("gate", "gate_bias", "held", "residual", "residual_bias")
 
 FLOW = np.dtype([(name, np.int64) for name in _FLOW_PARTS])
 """Start of a flow's weights, in bytes of the memory."""
@@ -105,7 +105,9 @@ def _enter(entry, named: dict[str, np.ndarray], parts: list[np.ndarray]) -> None
 def _sizes(config) -> np.void:
     sizes = np.zeros(1, SIZES)[0]
     sizes["front_width"], sizes["width"] = config.front_width, config.filter_width
-    sizes["condition_inputs"] = config.gate_inputs
+    sizes["condition_inputs"] = config.gate_inputs - config.held_inputs
+    sizes["held_inputs"] = config.held_inputs
+    sizes["row_samples"] = config.row_samples if config.held_inputs else 1
     sizes["residual_inputs"] = config.residual_channels
     sizes["residual_vectors"] = padded(config.residual_channels) // LANES
     sizes["gate_inputs"] = config.gate_channels
@@ -117,12 +119,15 @@ def _sizes(config) -> np.void:
 
 def _layer_parts(layer: FlowLayer) -> dict[str, np.ndarray]:
     kernels = [np.asarray(tap) for tap in np.asarray(layer.gate_kernel)]
+    held = np.zeros([0, kernels[0].shape[1]], np.float32)
     if layer.condition_kernel is not None:
-        kernels.append(np.asarray(layer.condition_kernel))
+        held, each = np.split(np.asarray(layer.condition_kernel), [layer.held_inputs])
+        kernels.append(each)
     half_power = math.sqrt(0.5)
     return {
         "gate": pack_gates(np.concatenate(kernels)),
         "gate_bias": pack_gates(np.asarray(layer.gate_bias)[None]),
+        "held": pack_gates(held),
         "residual": pack_outputs(np.asarray(layer.residual_kernel) * half_power),
         "residual_bias": wide(np.asarray(layer.residual_bias) * half_power),
     }

@@ -142,8 +142,8 @@ class StreamingStudent(StreamingSpeech):
     def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
         """See `StreamingModel`."""
         del start
-        conditioning, phase = self._student.condition(frames, speaker, samples, phase, skipped)
-        return Conditioning(conditioning.channels, phase)
+        made, phase = self._student.condition(frames, speaker, samples, phase, skipped)
+        return Conditioning(self._by_sample(made, samples), phase)
 
     def advance(self, source: NoiseSource, channels, state: State, samples: int):
         """See `StreamingModel`."""
@@ -153,8 +153,15 @@ class StreamingStudent(StreamingSpeech):
         flowed, pasts = self._student.chunk(noise, self._condition(channels), pasts)
         return tf.cast(flowed.output, tf.float32), self._stored(pasts)
 
+    def _by_sample(self, condition: Condition, samples):
+        """Return the condition of the gates for each sample, or None."""
+        gates = self._student.gate_condition(condition, samples)
+        bunch = self._student.config.bunch_samples
+        return None if gates is None else tf.repeat(gates, bunch, 1)[:, :samples]
+
     def _condition(self, channels) -> Condition:
-        return Condition(channels)
+        bunch = self._student.config.bunch_samples
+        return Condition(None if channels is None else channels[:, ::bunch])
 
     def _pasts(self, state: State):
         windows, first, pasts = tf.cast(state["windows"], self.dtype), 0, []
@@ -193,12 +200,13 @@ class StreamingResidual(StreamingStudent):
         """See `StreamingModel`."""
         del start
         made, phase = self._student.condition(frames, speaker, samples, phase, skipped)
-        if made.channels is None or made.prediction is None:
-            raise ValueError("The condition of a residual has channels and a prediction.")
-        source = tf.zeros_like(made.channels[..., 0]) if made.source is None else made.source
+        if made.prediction is None:
+            raise ValueError("The condition of a residual has a prediction.")
+        gates = self._by_sample(made, samples)
+        source = tf.zeros_like(gates[..., 0]) if made.source is None else made.source
         by_row = tf.concat([made.prediction.log_gain[..., None], made.prediction.coefficients], -1)
         spread = tf.repeat(by_row, self._student.config.row_samples, 1)[:, :samples]
-        parts = (made.channels, source[..., None], spread)
+        parts = (gates, source[..., None], spread)
         return Conditioning(tf.concat([tf.cast(p, self.dtype) for p in parts], -1), phase)
 
     def _condition(self, channels) -> Condition:
@@ -207,7 +215,8 @@ class StreamingResidual(StreamingStudent):
         every = self._student.config.row_samples
         prediction = Prediction(coefficients[:, ::every], log_gain[:, ::every, 0])
         source = source[..., 0] if self.has_phase else None
-        return Condition(tf.cast(gates, self._student.dtype), source, prediction)
+        gates = tf.cast(gates, self._student.dtype)[:, :: self._student.config.bunch_samples]
+        return Condition(gates, source, prediction)
 
     def _pasts(self, state: State):
         return [*super()._pasts(state), [state["wave"]]]

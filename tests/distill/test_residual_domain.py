@@ -135,7 +135,8 @@ def test_without_a_source_the_noise_stays(student):
     plain = student_of("residual", source="none")
     condition, _ = plain.condition(frames_of())
     assert condition.source is None
-    assert condition.channels.shape[-1] == plain.config.gate_inputs
+    assert condition.channels is None
+    assert condition.held.shape[-1] == plain.config.gate_inputs
 
 
 # The source: pulses at F0, whose phase runs on from chunk to chunk

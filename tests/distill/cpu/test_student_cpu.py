@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import math
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,14 @@ import tensorflow as tf
 from distill import generation
 from distill.config import StudentConfig
 from distill.cpu import engine as engine_module
+from distill.cpu import noise, recursion
 from distill.cpu.engine import FlowEngine, compile_kernels
 from distill.cpu.tiles import run_tiles
 from distill.cpu.weights import TILE_ROWS, pack
+from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
+from likelihoods import noise as counter_noise
+from wavenet.features import MelConvention
 from wavenet.speech_model import Request
 
 # Channel counts below, between and above whole vectors; pasts shorter and longer than a tile.
@@ -52,6 +57,22 @@ STUDENTS = {
         speakers=2,
         speaker_channels=5,
     ),
+    "rows of 12 samples, bunches of 4": StudentConfig(
+        flows=(1, 4),
+        filter_width=2,
+        residual_channels=24,
+        gate_channels=40,
+        front_width=9,
+        bunch_samples=4,
+        feature_channels=5,
+        condition_channels=7,
+        upsample_factors=(24,),
+        domain="residual",
+        source="pulses",
+        prediction_order=3,
+        conditioner_units=4,
+        subframes=2,
+    ),
     "no condition": StudentConfig(
         flows=(9,),
         filter_width=2,
@@ -67,11 +88,16 @@ SAMPLES = 3 * TILE_ROWS + 12
 @pytest.fixture(scope="module", params=STUDENTS)
 def student(request):
     """A student whose every variable is drawn, so that no bias is left at zero."""
-    model = ParallelWaveNet(STUDENTS[request.param], seed=1)
+    model = network_of(STUDENTS[request.param])
     rng = np.random.default_rng(2)
     for variable in model.trainable_variables:
         variable.assign_add(rng.normal(0.0, 0.1, variable.shape))
     return model
+
+
+def network_of(config):
+    mel = MelConvention(config.sample_rate_hz, config.hop_samples, bands=5)
+    return ParallelWaveNet(config, seed=1, mel=mel)
 
 
 def noise_of(student, batch, samples=SAMPLES):
@@ -79,34 +105,54 @@ def noise_of(student, batch, samples=SAMPLES):
 
 
 def condition_of(student, batch, samples=SAMPLES):
-    channels = student.config.gate_inputs
-    if not channels:
-        return None
-    draws = np.random.default_rng(3).normal(size=[batch, SAMPLES, channels])
-    return draws[:, :samples].astype(np.float32)
+    """The condition of the first samples of a sound; see `part_of`."""
+    config = student.config
+    drawn, held = (
+        np.random.default_rng(count).normal(size=[batch, SAMPLES, count]).astype(np.float32)
+        if count
+        else None
+        for count in (config.gate_inputs - config.held_inputs, config.held_inputs)
+    )
+    return part_of(Condition(drawn, held=held), student, 0, samples)
+
+
+def part_of(condition, student, start, stop):
+    """Samples start to stop, which begin with a bunch and with a row."""
+
+    def part(values, samples):
+        return None if values is None else values[:, start // samples : -(-stop // samples)]
+
+    config = student.config
+    held = part(condition.held, config.row_samples if config.held_inputs else 1)
+    return Condition(part(condition.channels, config.bunch_samples), held=held)
+
+
+def run(engine, state, noise, condition):
+    return engine.run(state, noise, condition.channels, condition.held)
 
 
 def flowed(student, batch=2, cuts=(), threads=1, noise=None):
     """Output, location and log-scale [3, batch, time], made in the chunks between `cuts`.
 
-    Cuts lie between bunches: before the one that they would fall into.
+    Cuts lie between bunches and between rows: before the one that they would fall into.
     """
-    cuts = [cut - cut % student.config.bunch_samples for cut in cuts]
+    config = student.config
+    together = math.lcm(config.bunch_samples, config.row_samples if config.held_inputs else 1)
+    cuts = [cut - cut % together for cut in cuts]
     engine = FlowEngine(student.flows, threads)
     state = engine.initial_state(batch)
     noise = noise_of(student, batch) if noise is None else noise
     condition = condition_of(student, batch)
     chunks = []
     for start, stop in itertools.pairwise([0, *cuts, noise.shape[1]]):
-        part = None if condition is None else condition[:, start:stop]
-        made, state = engine.run(state, noise[:, start:stop], part)
+        part = part_of(condition, student, start, stop)
+        made, state = run(engine, state, noise[:, start:stop], part)
         chunks.append(np.stack(made))
     return np.concatenate(chunks, -1)
 
 
 def test_the_engine_makes_what_the_flows_make(student):
-    given = Condition(condition_of(student, 2))
-    expected = student.sample(noise_of(student, 2), given)
+    expected = student.sample(noise_of(student, 2), condition_of(student, 2))
     for got, want in zip(flowed(student), expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
@@ -137,9 +183,12 @@ def test_a_sound_goes_on_from_its_past(student):
     engine = FlowEngine(student.flows, threads=2)
     state = engine.initial_state(1)
     for start in range(0, noise.shape[1], SAMPLES):
-        last, state = engine.run(state, noise[:, start : start + SAMPLES], condition)
-    every = None if condition is None else np.tile(condition, [1, 12, 1])
-    expected = student.sample(noise, Condition(every))
+        last, state = run(engine, state, noise[:, start : start + SAMPLES], condition)
+    every = [
+        None if each is None else np.tile(each, [1, 12, 1])
+        for each in (condition.channels, condition.held)
+    ]
+    expected = student.sample(noise, Condition(every[0], held=every[1]))
     for got, want in zip(last, expected, strict=True):
         np.testing.assert_allclose(got, want[:, -SAMPLES:], rtol=1e-4, atol=1e-5)
 
@@ -167,7 +216,7 @@ def test_a_long_sound_needs_no_more_memory(student):
     sizes = set()
     for _ in range(3):
         sizes.add(state.fronts.nbytes + state.windows.nbytes + state.used.nbytes)
-        _, state = engine.run(state, noise_of(student, 1), condition_of(student, 1))
+        _, state = run(engine, state, noise_of(student, 1), condition_of(student, 1))
     assert len(sizes) == 1
 
 
@@ -188,12 +237,12 @@ def test_weights_are_those_of_the_moment_the_engine_was_made():
 def test_a_state_serves_once_and_its_copy_once_more(student):
     engine = FlowEngine(student.flows, threads=1)
     noise, condition = noise_of(student, 1), condition_of(student, 1)
-    _, state = engine.run(engine.initial_state(1), noise, condition)
+    _, state = run(engine, engine.initial_state(1), noise, condition)
     twin = state.copy()
-    first, _ = engine.run(state, noise, condition)
+    first, _ = run(engine, state, noise, condition)
     with pytest.raises(ValueError, match="used up"):
-        engine.run(state, noise, condition)
-    second, _ = engine.run(twin, noise, condition)
+        run(engine, state, noise, condition)
+    second, _ = run(engine, twin, noise, condition)
     np.testing.assert_array_equal(first.output, second.output)
 
 
@@ -230,6 +279,10 @@ def test_a_condition_of_another_shape_is_refused():
         engine.run(engine.initial_state(1), noise)
     with pytest.raises(ValueError, match=r"`condition` must be \[1, 20, 5\], got \[1, 19, 5\]"):
         engine.run(engine.initial_state(1), noise, np.zeros([1, 19, 5]))
+    student = network_of(STUDENTS["rows of 12 samples, bunches of 4"])
+    engine, condition = FlowEngine(student.flows), condition_of(student, 1, 20)
+    with pytest.raises(ValueError, match=r"`held` must be \[1, 2, 7\], got \[1, 2, 0\]"):
+        engine.run(engine.initial_state(1), noise, condition.channels)
 
 
 def test_no_flows_no_threads_and_no_sounds_are_refused():
@@ -244,10 +297,9 @@ def test_no_flows_no_threads_and_no_sounds_are_refused():
 
 def test_kernels_compiled_before_there_is_a_student_are_those_of_every_student(student):
     compile_kernels()
-    noise = np.zeros([1, 4], np.float32)
-    channels = student.config.gate_inputs
     engine = FlowEngine(student.flows)
-    engine.run(engine.initial_state(1), noise, np.zeros([1, 4, channels]) if channels else None)
+    noise, condition = noise_of(student, 1, 4), condition_of(student, 1, 4)
+    run(engine, engine.initial_state(1), noise, condition)
     assert len(run_tiles.signatures) == 1
 
 
@@ -294,3 +346,28 @@ def test_chunks_and_requests_share_a_pool_of_threads_and_concurrent_ones_do_not(
         for run in runs:
             np.testing.assert_array_equal(run.result()[0].output, expected)
     assert len(made) <= 4
+
+
+@pytest.mark.parametrize("seed", [0, 3, 2**33 + 5])
+def test_the_compiled_words_are_those_of_the_cipher(seed):
+    rows = (0, 7, 2**31 - 1)
+    expected = counter_noise.bits(seed, tf.constant(rows), 40, 300)
+    np.testing.assert_array_equal(noise.words(seed, rows, 40, 300), expected)
+    halves = [noise.words(seed, rows[:1], 40 + first, 150) for first in (0, 150)]
+    np.testing.assert_array_equal(np.concatenate(halves, 1), expected[:1])
+
+
+@pytest.mark.parametrize("time", [1, 11, 12, 100])
+def test_the_recursion_adds_what_is_predicted(time):
+    rng, order, row_samples = np.random.default_rng(0), 5, 12
+    residual, tail = rng.normal(size=[2, time]), rng.normal(size=[2, order])
+    rows = -(-time // row_samples)
+    coefficients, log_gain = 0.3 * rng.normal(size=[2, rows, order]), rng.normal(size=[2, rows])
+    expected = np.concatenate([tail, np.zeros([2, time])], 1)
+    for t in range(time):
+        before, row = expected[:, t : t + order][:, ::-1], t // row_samples
+        predicted = np.sum(before * coefficients[:, row], 1)
+        expected[:, order + t] = predicted + np.exp(log_gain[:, row]) * residual[:, t]
+    made = recursion.wave(residual, Prediction(coefficients, log_gain), tail, row_samples)
+    for got, want in zip(made, (expected[:, order:], expected[:, -order:]), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

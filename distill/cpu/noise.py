@@ -1,0 +1,72 @@
+"""The words of `likelihoods.noise.bits`, compiled: the same integers in a fifth of the time."""
+
+import numpy as np
+
+from wavenet.samplers.numba.kernels import compiled, entry
+
+FOLD_LANE = np.uint32(2**32 - 1)  # of `likelihoods.noise.fold_in`
+_PARITY = np.uint32(0x1BD11BDA)
+
+
+def words(seed: int, rows, start: int, length: int) -> np.ndarray:
+    """Return two words for every position of every row, uint32 [rows, length, 2].
+
+    Args:
+      seed: integer in [0, 2^64).
+      rows: number of each row under its seed.
+      start: position of the first word.
+      length: number of positions.
+    """
+    key = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
+    made = np.empty([len(rows), length, 2], np.uint32)
+    _fill(key, np.array(rows, np.uint32), np.uint32(start), made)
+    return made
+
+
+@entry
+def _fill(key, rows, start, made):
+    for row in range(len(rows)):
+        first, second = _cipher(key[0], key[1], rows[row], FOLD_LANE)
+        for i in range(made.shape[1]):
+            pair = _cipher(first, second, start + np.uint32(i), np.uint32(0))
+            made[row, i, 0], made[row, i, 1] = pair
+
+
+@compiled
+def _cipher(key0, key1, left, right):
+    """Return Threefry-2x32 of a counter, 20 rounds; see `likelihoods.noise.threefry2x32`."""
+    key2 = key0 ^ key1 ^ _PARITY
+    left, right = np.uint32(left + key0), np.uint32(right + key1)
+    left, right = _odd_rounds(left, right)
+    left, right = np.uint32(left + key1), np.uint32(right + key2 + np.uint32(1))
+    left, right = _even_rounds(left, right)
+    left, right = np.uint32(left + key2), np.uint32(right + key0 + np.uint32(2))
+    left, right = _odd_rounds(left, right)
+    left, right = np.uint32(left + key0), np.uint32(right + key1 + np.uint32(3))
+    left, right = _even_rounds(left, right)
+    left, right = np.uint32(left + key1), np.uint32(right + key2 + np.uint32(4))
+    left, right = _odd_rounds(left, right)
+    return np.uint32(left + key2), np.uint32(right + key0 + np.uint32(5))
+
+
+@compiled
+def _odd_rounds(left, right):
+    left, right = _round(left, right, 13)
+    left, right = _round(left, right, 15)
+    left, right = _round(left, right, 26)
+    return _round(left, right, 6)
+
+
+@compiled
+def _even_rounds(left, right):
+    left, right = _round(left, right, 17)
+    left, right = _round(left, right, 29)
+    left, right = _round(left, right, 16)
+    return _round(left, right, 24)
+
+
+@compiled
+def _round(left, right, count):
+    left = np.uint32(left + right)
+    turned = np.uint32(right << np.uint32(count)) | (right >> np.uint32(32 - count))
+    return left, np.uint32(turned ^ left)
