@@ -77,8 +77,9 @@ class StudentModel(TrainedSpeechModel):
           temperature: multiplies the noise; 1 samples the model. None: that of `spec`, or 1.
           backend: see `distill.generation.stream`.
           refine: passes that bring the sound's magnitudes to the mel, see `distill.refinement`.
-            None: that of `spec`, or 0, for the frames of a recording, which `frames(...)` returned;
-            0 for others, whose blur the passes would keep.
+            None: that of `spec`, or 0, for the frames of a recording, which `frames(...)` returned,
+            and for those of a text that `speech.text_frames` drew; 0 for others, whose blur the
+            passes would keep.
 
         Raises:
           UserError: the frames are none of this model's.

@@ -4,6 +4,9 @@ A student's phases are good and its magnitudes differ a little from those that t
 pass computes the spectrogram of the sound, brings its magnitudes to the mel of the frames, keeps
 the phases and returns to a sound (Griffin and Lim 1984, with the magnitudes refitted to the mel as
 in `wavenet.features.mel_inversion`). Each pass looks a window ahead.
+
+It suits frames with the detail of recordings. Of blurred ones, which a model expects rather than
+draws, it keeps the blur.
 """
 
 from collections.abc import Iterator

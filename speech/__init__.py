@@ -23,6 +23,9 @@ def text_frames(
 ) -> np.ndarray:
     """Return the frames of a text for a model to speak, float32 [frames, bands].
 
+    Those of a voice that draws them from a density have the detail of recordings: students refine
+    their sound as they do a recording's.
+
     Args:
       model: the model that will speak them; its mel frames must be those of the voice.
       text: US English of any length; long ones are read in parts, see `text_parts`.
@@ -40,4 +43,12 @@ def text_frames(
         raise TextError(f"The text must be a string, got {type(text).__name__}.")
     most = max(1, int(MAX_CHARACTERS * min(1.0, speed)))  # a slow part must not last too long
     parts = text_parts(text, most) or [text]
-    return np.concatenate([voice.frames(part, speed) for part in parts])
+    frames = np.concatenate([voice.frames(part, speed) for part in parts])
+    return _detailed(frames) if voice.draws else frames
+
+
+def _detailed(frames: np.ndarray) -> np.ndarray:
+    # Here, so that the front end itself needs NumPy alone.
+    from wavenet.data.recorded_level import recorded_frames
+
+    return recorded_frames(frames, 0.0)

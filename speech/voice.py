@@ -154,6 +154,11 @@ class Voice:
         return standard.astype(np.float32)
 
     @property
+    def draws(self) -> bool:
+        """True if frames are drawn from a density, not the expected ones."""
+        return bool(self.temperature and self.config.density_channels)
+
+    @property
     def temperature(self) -> float:
         """At which frames are drawn from their density."""
         return float(self.spec.get("temperature", 0.0))

@@ -37,8 +37,8 @@ class SampleArguments:
     speed: float = 1.0
     """Speed of the text relative to the voice's recordings, 0.25 to 4."""
     refine: int | None = None
-    """Passes that bring a student's magnitudes to the mel: better for recordings, worse for text;
-    each adds one window of look-ahead. None: what the model declares, 0 for text."""
+    """Passes that bring a student's magnitudes to the mel: better for recordings and for text;
+    each adds one window of look-ahead. None: what the model declares, 0 for `--mel`."""
     force: bool = False
     """Synthesise a mel even if it does not look like those of the model's training."""
     prime_seconds: float = 0.0

@@ -31,16 +31,21 @@ def check_lengths(arrays: Arrays) -> None:
             raise InvalidInput(f"{counted} must be at most the {given} `frames`, got {longest}.")
 
 
-def _refined(
-    chunks: Iterator[np.ndarray], condition: np.ndarray, spec: Mapping[str, Any], passes: int
-) -> Iterator[np.ndarray]:
-    """Bring the magnitudes of chunks to the mel of the condition, see `distill.refinement`."""
-    # A bundle needs neither package for anything else.
-    refinement = importlib.import_module("distill.refinement")
-    mel = importlib.import_module("wavenet.features.mel")
-    convention = mel.MelConvention.from_dict(spec["features"]["mel"])
-    frames = mel.mel_of(np.asarray(condition)[:, : convention.bands], convention)
-    return refinement.refined(chunks, frames, refinement.Refiner(convention, passes))
+class _Refinement:
+    """Passes that bring the magnitudes of chunks to their mel, see `distill.refinement`."""
+
+    def __init__(self, spec: Mapping[str, Any], passes: int):
+        # A bundle needs neither package for anything else.
+        self._refinement: Any = importlib.import_module("distill.refinement")
+        self._mel: Any = importlib.import_module("wavenet.features.mel")
+        self._convention = self._mel.MelConvention.from_dict(spec["features"]["mel"])
+        self._refiner = self._refinement.Refiner(self._convention, passes)
+        self.ahead_samples = self._refiner.reach_frames * self._convention.hop_samples
+
+    def __call__(self, chunks: Iterator[np.ndarray], condition: np.ndarray) -> Iterator[np.ndarray]:
+        frames = np.asarray(condition)[:, : self._convention.bands]
+        mel = self._mel.mel_of(frames, self._convention)
+        return self._refinement.refined(chunks, mel, self._refiner)
 
 
 def _levelled(sound: np.ndarray, condition: np.ndarray | None) -> np.ndarray:
@@ -143,20 +148,19 @@ class AudioBundle(Bundle):
           temperature: scales the noise; 1 samples the model. None: the model's default.
           refine: passes that bring the sound's magnitudes to the mel, see `distill.refinement`; not
             by the program, whose signatures return the sound before them. None: the model's
-            default for frames from `frames(...)`, else 0.
+            default for frames from `frames(...)` and those drawn for a text, else 0.
 
         Raises:
           InvalidInput: the model cannot generate this.
         """
         request = self._engine_request(condition, seed, row, num, num_samples, speaker, temperature)
-        passes = self._passes(condition, refine)
+        refinement = self._refinement(condition, refine)
         if self._engine is not None:
             whole = self._engine.whole(request)
         else:
             whole = np.concatenate([self._whole(group) for group in self._groups(request)])
-        if passes and condition is not None:
-            made = _refined(iter([whole]), condition, self.spec, passes)
-            whole = np.concatenate(list(made), axis=1)
+        if refinement is not None and condition is not None:
+            whole = np.concatenate(list(refinement(iter([whole]), condition)), axis=1)
         return _levelled(whole, condition)
 
     def stream(
@@ -181,14 +185,18 @@ class AudioBundle(Bundle):
         request = self._engine_request(condition, seed, row, num, num_samples, speaker, temperature)
         if chunk_samples < 1:
             raise InvalidInput(f"`chunk_samples` must be at least 1, got {chunk_samples}.")
-        passes = self._passes(condition, refine)
+        refinement = self._refinement(condition, refine)
+        # The first chunk holds what its refinement looks ahead to.
+        ahead = 0 if refinement is None else refinement.ahead_samples
         if self._engine is not None:
-            sound = self._engine.stream(request, chunk_samples)
+            sound = self._engine.stream(request, chunk_samples, ahead)
         else:
-            groups = [self._streamed(group, chunk_samples) for group in self._groups(request)]
+            groups = [
+                self._streamed(group, chunk_samples, ahead) for group in self._groups(request)
+            ]
             sound = (np.concatenate(chunks) for chunks in zip(*groups, strict=True))
-        if passes and condition is not None:
-            sound = _refined(sound, condition, self.spec, passes)
+        if refinement is not None and condition is not None:
+            sound = refinement(sound, condition)
         return (_levelled(chunk, condition) for chunk in sound)
 
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
@@ -248,14 +256,14 @@ class AudioBundle(Bundle):
         temperature_value = checked("temperature", info, [given])[0]
         return EngineRequest(frames, length, seed, rows, speaker_index, float(temperature_value))
 
-    def _passes(self, condition: np.ndarray | None, refine: int | None) -> int:
+    def _refinement(self, condition: np.ndarray | None, refine: int | None) -> _Refinement | None:
         mel = (self.spec.get("features") or {}).get("mel")
         default = int(self.spec.get("refine", 0)) if hasattr(condition, "gain_db") else 0
         passes = default if refine is None else refine
         if passes < 0 or (passes and (not mel or self.spec.get("kind") == "wavenet")):
             rule = "at least 0" if passes < 0 else "0 for a model that is no student of a mel"
             raise InvalidInput(f"`refine` must be {rule}, got {passes}.")
-        return passes
+        return _Refinement(self.spec, passes) if passes else None
 
     def _frames(self, condition) -> np.ndarray | None:
         if (condition is None) == self.conditional:
@@ -317,14 +325,16 @@ class AudioBundle(Bundle):
         sound = super().call(COMPILED, inputs)[self._output]
         return sound[: len(request.rows), : request.num_samples]
 
-    def _streamed(self, request: EngineRequest, chunk_samples: int) -> Iterator[np.ndarray]:
+    def _streamed(
+        self, request: EngineRequest, chunk_samples: int, ahead_samples: int
+    ) -> Iterator[np.ndarray]:
         inputs, unit = self._rows(request), self._streaming["unit_samples"]
         size, first = len(inputs["row"]), 0
         state: Arrays = {
             name: np.full([size, *info["shape"][1:]], info["fill"], info["dtype"])
             for name, info in self._streaming["state"].items()
         }
-        length = -(-self._streaming["pieces"][0] // unit) * unit
+        length = -(-(self._streaming["pieces"][0] + ahead_samples) // unit) * unit
         while first < request.num_samples:
             last = min(first + length, request.num_samples)
             position = self._position(request, size, first, last)

@@ -56,11 +56,18 @@ class Engine:
         output = self._generation.generate(self._network, self._request(request), "numba")
         return self._sound(output)
 
-    def stream(self, request: EngineRequest, chunk_samples: int) -> Iterator[np.ndarray]:
-        """Return the same sounds in chunks float32 [rows, about chunk_samples]."""
-        stream = self._generation.stream(
-            self._network, self._request(request), "numba", chunk_samples
-        )
+    def stream(
+        self, request: EngineRequest, chunk_samples: int, ahead_samples: int = 0
+    ) -> Iterator[np.ndarray]:
+        """Return the same sounds in chunks float32 [rows, about chunk_samples].
+
+        A student's first chunk is longer by `ahead_samples`, for what refines it.
+        """
+        made, opening = self._generation, {}
+        if ahead_samples:
+            opening["first_samples"] = made.FIRST_SAMPLES + ahead_samples
+        arguments = self._network, self._request(request), "numba", chunk_samples
+        stream = made.stream(*arguments, **opening)
         return map(self._sound, stream)
 
     def call(self, inputs: Mapping[str, np.ndarray]) -> Arrays:

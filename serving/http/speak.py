@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
 import numpy as np
-from msgspec import Meta, structs
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -34,6 +34,7 @@ from serving.http.synthesis_requests import (
 )
 from serving.settings import Settings
 from speech.phonemes import MAX_CHARACTERS
+from wavenet.data.recorded_level import recorded_frames
 
 SOURCES = ("frames", "recording", "example", "text")
 RECORDING_TYPES = ("audio/wav", "audio/x-wav", "audio/wave", "audio/flac", "audio/x-flac")
@@ -91,8 +92,7 @@ class SpeakRoute(Endpoints):
         """Stream the speech of a recording, of frames or of a text."""
         served = require_kind(model_from_path(self._registry, request), "sound")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        recorded = kind in RECORDING_TYPES
-        if recorded:
+        if kind in RECORDING_TYPES:
             fields: SpeakQuery = as_model(dict(request.query_params), SpeakQuery, strict=False)
             work: Coroutine[Any, Any, Any] = self._conditional_frames(
                 served, "recording", await body_of(request)
@@ -100,9 +100,6 @@ class SpeakRoute(Endpoints):
         else:
             fields = parsed = await read_body(request, json_model, SpeakRequest)
             work = self._frames(served, parsed)
-            recorded = parsed.recording is not None or parsed.example is not None
-        if recorded and fields.refine is None:
-            fields = structs.replace(fields, refine=served.spec.get("refine"))
         frames, gain_db = await cancel_on_disconnect(request.receive, work)
         synthesis = synthesis_request(served, fields, frames, gain_db)
         form = stream_format(
@@ -162,7 +159,8 @@ def frames_from_recording(served: ServedModel, data: bytes) -> tuple[np.ndarray,
     from serving.http.recordings import decode_recording
 
     waveform = decode_recording(data, served.spec["sample_rate_hz"], max_seconds(served))
-    frames = np.asarray(served.speech_bundle.frames(waveform), np.float32)
+    # The level is brought back by the request, not by the bundle.
+    frames = recorded_frames(served.speech_bundle.frames(waveform), 0.0)
     return frames, recording_gain_db(served, waveform)
 
 

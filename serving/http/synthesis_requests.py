@@ -20,7 +20,7 @@ from serving.engine.streams import PROCESSORS
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
 from serving.http.fields import Name, Seed, excerpt
 from speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spelt_out, spoken_length
-from wavenet.data.recorded_level import at_recorded_level, level_gain_db, level_of
+from wavenet.data.recorded_level import at_recorded_level, is_recorded, level_gain_db, level_of
 
 LOG = logging.getLogger(__name__)
 UNCONDITIONAL_SECONDS = 2.0
@@ -100,12 +100,15 @@ def synthesis_request(
         num_samples = len(frames) * hop
         if seconds is not None:
             num_samples = max(1, min(num_samples, round(seconds * rate_hz)))
+    refine = fields.refine
+    if refine is None and is_recorded(frames):
+        refine = served.spec.get("refine")
     options = {
         "seed": fields.seed or 0,
         "row": fields.row or 0,
         "temperature": fields.temperature,
         "speaker": _speaker(served, fields.speaker),
-        **({} if fields.refine is None else {"refine": fields.refine}),
+        **({} if refine is None else {"refine": refine}),
     }
     return SynthesisRequest(frames, num_samples, options, gain_db)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 from fake_bundle import CHANNELS, RATE, FakeDrawings, FakeModelStore, FakeSound
-from http_running import Running, ask
+from http_running import Running, ask, speak_text_with
 from PIL import Image
 from serve_load import until
 
@@ -24,6 +24,7 @@ from serving.http import draw
 from serving.http.audio_formats import big_endian, little_endian, wav_header
 from serving.http.recordings import decode_recording, examples
 from wavenet.data import audio
+from wavenet.data.recorded_level import recorded_frames
 
 SPEAK = "/v1/models/voice:speak"
 DRAW = "/v1/models/shapes:draw"
@@ -236,6 +237,18 @@ def test_recordings_are_refined_by_default_and_other_frames_are_not(models):
     for given in (*sources, *({**source, "refine": 1} for source in sources)):
         assert ask(models, "POST", "/v1/models/refining:speak", json=given).status_code == 200
     assert Refining.asked == [2, None, 1, 1]
+
+
+@pytest.mark.parametrize(("made", "asked"), [(frames(), None), (recorded_frames(frames(), 0), 2)])
+def test_drawn_frames_of_a_text_are_refined_as_a_recordings_are(models, monkeypatch, made, asked):
+    models.add("refining", kind=Refining)
+    Refining.asked.clear()
+    speak_text_with(monkeypatch, lambda bundle, words, speed: made)
+    body = {"model": "refining", "input": "Yes."}
+    routes = {"/v1/models/refining:speak": {"text": "Yes."}, "/v1/audio/speech": body}
+    for route, given in routes.items():
+        assert ask(models, "POST", route, json=given).status_code == 200
+    assert Refining.asked == [asked] * 2
 
 
 def test_an_example_is_a_recording_of_the_package(models):

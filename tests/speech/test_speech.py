@@ -37,6 +37,7 @@ from speech.network import NumpyBackend, VoiceConfig
 from speech.phonemes import COMMA, QUESTION, START, STOP, Phoneme, phonemes
 from wavenet import shipped as wavenet_shipped
 from wavenet.data import audio
+from wavenet.data.recorded_level import is_recorded
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
 
 needs_espeak = pytest.mark.skipif(
@@ -383,6 +384,9 @@ def test_frames_are_as_many_as_the_durations_say(student):
     assert frames.shape == (lengths.sum(), 80) and frames.dtype == np.float32
     assert np.isfinite(frames).all() and frames.min() >= 0.0 and frames.max() < 1.2
     np.testing.assert_array_equal(frames, own.mel(hidden, lengths))
+    assert own.draws and is_recorded(frames)  # they have a recording's detail: refined by default
+    expected = dataclasses.replace(own, spec={**own.spec, "temperature": 0.0})
+    assert not is_recorded(speech.text_frames(student, TEXT, voice=expected))
 
 
 @needs_espeak

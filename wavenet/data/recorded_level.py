@@ -20,8 +20,10 @@ KNEE = 0.95  # of full scale, above which peaks are bent
 class RecordedFrames(np.ndarray):
     """Frames of a recording, float32 [frames, channels], with its gain, `gain_db`.
 
-    A sound that a model generates from them is at the recording's level. `np.asarray` of them gives
-    plain frames, whose sound is at the model's level.
+    Frames that were drawn with the detail of recordings are of this class too, with a gain of 0: a
+    student refines the sounds of both by default. A sound that a model generates from them is at
+    the recording's level. `np.asarray` of them gives plain frames, whose sound is at the model's
+    level.
     """
 
     gain_db = 0.0
@@ -39,7 +41,7 @@ def recorded_frames(frames: np.ndarray, gain_db: float) -> RecordedFrames:
 
 
 def is_recorded(condition: Any) -> bool:
-    """Return whether frames are known to be of a recording."""
+    """Return whether frames are known to be of a recording, or drawn to be like those of one."""
     return isinstance(condition, RecordedFrames)
 
 
