@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from distill.cpu import recursion
+from distill.cpu import noise, recursion
 from distill.cpu.kernels import ROWS
 from distill.cpu.tiles import Chunk, Scratch, TileSchedule, new_progress, run_tiles
 from distill.cpu.weights import FLOW, LAYER, SIZES, TILE_ROWS, PackedFlows, pack
@@ -188,6 +188,7 @@ def compile_kernels() -> None:
     scratch = Scratch(rows, rows, rows, rows, rows, rows, row, row, offsets)
     run_tiles(packed, chunk, TileSchedule(ROWS, 0, 1, new_progress(1)), scratch, 0)
     recursion.wave(rows, Prediction(none, rows), rows, 1)
+    noise.words(0, (), 0, 0)
 
 
 def _schedule(sounds: int, bunches: int, threads: int) -> TileSchedule:
