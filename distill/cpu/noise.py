@@ -16,7 +16,12 @@ def words(seed: int, rows, start: int, length: int) -> np.ndarray:
       rows: number of each row under its seed.
       start: position of the first word.
       length: number of positions.
+
+    Raises:
+      ValueError: a seed out of range.
     """
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"`seed` must be in [0, 2^64), got {seed}.")
     key = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
     made = np.empty([len(rows), length, 2], np.uint32)
     _fill(key, np.array(rows, np.uint32), np.uint32(start), made)

@@ -357,6 +357,12 @@ def test_the_compiled_words_are_those_of_the_cipher(seed):
     np.testing.assert_array_equal(np.concatenate(halves, 1), expected[:1])
 
 
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_of_more_words_is_refused(seed):
+    with pytest.raises(ValueError, match=r"`seed` must be in \[0, 2\^64\), got"):
+        noise.words(seed, (0,), 0, 1)
+
+
 @pytest.mark.parametrize("time", [1, 11, 12, 100])
 def test_the_recursion_adds_what_is_predicted(time):
     rng, order, row_samples = np.random.default_rng(0), 5, 12
