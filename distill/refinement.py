@@ -31,7 +31,11 @@ class Refiner:
             raise ValueError(f"`passes` must be at least 1, got {passes}.")
         self.convention, self.passes = convention, passes
         self._window = hann_window(convention.window_samples).astype(np.float32)
-        self._filters = scipy.sparse.csr_array(mel_filters(convention))
+        filters = mel_filters(convention)
+        heard = np.flatnonzero(filters.any(1))  # all bins between the mel's lowest and highest
+        self._heard = slice(heard[0], heard[-1] + 1)
+        self._filters = scipy.sparse.csr_array(filters[self._heard])
+        self._transposed = self._filters.T.tocsr()
         self._side = convention.window_samples // 2 - convention.hop_samples // 2
 
     @property
@@ -53,22 +57,21 @@ class Refiner:
         padded = np.pad(sound, (self._side, window - hop - self._side))
         segments = np.lib.stride_tricks.sliding_window_view(padded, window)[::hop]
         spectrum = scipy.fft.rfft(segments * self._window, n=self.convention.fft_size)
-        spectrum *= self._gains(np.abs(spectrum), bands)
+        spectrum[:, self._heard] *= self._gains(np.abs(spectrum[:, self._heard]), bands)
         segments = scipy.fft.irfft(spectrum, n=self.convention.fft_size)[:, :window] * self._window
         weight = overlap_added(np.broadcast_to(self._window**2, segments.shape), hop)
         kept = slice(self._side, self._side + sound.size)
         return overlap_added(segments, hop)[kept] / np.maximum(weight[kept], TINY)
 
     def _gains(self, magnitudes: np.ndarray, bands: np.ndarray) -> np.ndarray:
-        """Return factors [frames, bins] that bring the magnitudes' bands nearer to the mel's."""
-        M, a = self._filters, np.maximum(magnitudes, TINY)
-        gains = np.ones_like(a)
+        """Return factors [frames, heard bins] that bring the bands nearer to the mel's."""
+        a = np.maximum(magnitudes, TINY)
+        nearer = a.copy()
         for _ in range(UPDATES):
-            c = np.maximum((a * gains) @ M, TINY)
-            seen = (1.0 / c) @ M.T
-            ratio = ((bands / c**2) @ M.T) / np.maximum(seen, TINY)
-            gains *= np.where(seen > TINY, np.sqrt(ratio), 1.0)  # bins above the mel stay
-        return gains
+            inverse = 1.0 / np.maximum(nearer @ self._filters, TINY)
+            ratio = (bands * inverse**2) @ self._transposed
+            nearer *= np.sqrt(ratio / (inverse @ self._transposed))
+        return nearer / a
 
 
 def refined(
