@@ -43,15 +43,13 @@ def benchmark(quick: bool = False, paper: StudentConfig = PAPER) -> Benchmark:
     found = Benchmark("students", left_out={"FARGAN": FARGAN_REASON})
     student: Any = onepass.load("shipped")
     teacher: Any = onepass.load("shipped-universal-teacher")
-    random = ParallelWaveNet(
-        paper, mel=MelConvention(paper.sample_rate_hz, paper.hop_samples, bands=80)
-    )
+    mel = MelConvention(paper.sample_rate_hz, paper.hop_samples, bands=80)
+    random = ParallelWaveNet(paper, mel=mel)
     for seconds in (0.2,) if quick else SECONDS:
         size = f"{seconds:g} s"
-        for name, flows in (("student", student.network), ("student, paper", random)):
-            _add_student(found, name, flows, seconds, size)
-        rate_hz = teacher.sample_rate_hz
-        frames = _frames(teacher.network.config, round(seconds * rate_hz))[0]
+        _add_student(found, "student", student.network, seconds, size)
+        _add_student(found, "student, paper", random, seconds, size)
+        frames = _frames(teacher.network.config, round(seconds * teacher.sample_rate_hz))[0]
         found.add(
             Row(TEACHER, size, 1, SPEED),
             functools.partial(_teacher_speed, teacher, frames, seconds),
@@ -63,8 +61,7 @@ def benchmark(quick: bool = False, paper: StudentConfig = PAPER) -> Benchmark:
 
 
 def _add_peer(found: Benchmark, name: str, make: Any, seconds: float, size: str) -> None:
-    measure = make(seconds)
-    found.add(Row(name, size, 1, SPEED), measure)
+    found.add(Row(name, size, 1, SPEED), make(seconds))
 
 
 def _add_student(
@@ -98,14 +95,16 @@ def flops_per_sample(config: StudentConfig) -> int:
         a flow     2 F R + 2 R R + 2 R 2      (front and the two layers of the head)
 
     With bunches of B samples, layers and front run once for B samples, and the gates of each
-    sample's head cost 2 (R + 8) 2 R. Gates, biases, noise and the conditioner are left out.
+    sample's head cost 2 (R + 8) 2 R; what a row shares of C runs once for a row. Gates, biases,
+    noise and the conditioner are left out.
     """
-    R, G, C = config.residual_channels, config.gate_channels, config.gate_inputs
-    B = config.bunch_samples
+    R, G, B = config.residual_channels, config.gate_channels, config.bunch_samples
+    H, C = config.held_inputs, config.gate_inputs - config.held_inputs
     layer = 2 * (config.filter_width * R + C) * 2 * G + 2 * G * R
     head = 2 * R * R + 2 * R * 2 + (2 * (R + RECENT) * 2 * R if B > 1 else 0)
     bunch = sum(config.flows) * layer + len(config.flows) * 2 * config.front_width * R
-    return bunch // B + len(config.flows) * head
+    held = sum(config.flows) * 2 * H * 2 * G // config.row_samples if H else 0
+    return bunch // B + held + len(config.flows) * head
 
 
 def _frames(config: Any, samples: int) -> np.ndarray:
@@ -128,8 +127,7 @@ def _teacher_speed(teacher: Any, frames: np.ndarray, seconds: float) -> float:
 def _flow_seconds(student: ParallelWaveNet, samples: int) -> float:
     """Return the seconds of the compiled flows alone."""
     inputs, engine = _inputs(student, samples), _engine(student)
-    state = engine.initial_state(1)
-    return _timed(lambda: engine.run(state, *inputs))
+    return _timed(lambda: engine.run(engine.initial_state(1), *inputs))
 
 
 @functools.cache
@@ -144,5 +142,5 @@ def _inputs(student: ParallelWaveNet, samples: int) -> tuple[np.ndarray, np.ndar
     bunches = -(-samples // config.bunch_samples)
     condition = draws.random((1, bunches, config.gate_inputs - config.held_inputs), np.float32)
     rows = -(-samples // config.row_samples) if config.held_inputs else samples
-    held = draws.random((1, rows, config.held_inputs), np.float32)
-    return draws.logistic(size=(1, samples)).astype(np.float32), condition, held
+    noise = draws.logistic(size=(1, samples)).astype(np.float32)
+    return noise, condition, draws.random((1, rows, config.held_inputs), np.float32)
