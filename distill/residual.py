@@ -36,7 +36,7 @@ class Prediction(NamedTuple):
 
 
 class Described(NamedTuple):
-    """What mel frames say of a stretch of sound."""
+    """The condition that mel frames give a stretch of sound."""
 
     held: tf.Tensor
     """The rows' input of the gates, [batch, rows, channels]."""

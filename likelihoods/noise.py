@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_KEY_PARITY = 0x1BD11BDA
+KEY_PARITY = 0x1BD11BDA
 # The second counter word of `fold_in`; no lane of `bits` may use it, so keys and noise differ.
-_FOLD_LANE = 2**32 - 1
+FOLD_LANE = 2**32 - 1
 
 
 def threefry2x32(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
@@ -62,7 +62,7 @@ def fold_in(seed: int | tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
       number: integer in [0, 2^32), or an int32 tensor [...], which gives seeds [..., 2].
     """
     word = _as_word(number, "number")
-    return threefry2x32(as_key(seed), tf.stack(_paired(word, _FOLD_LANE), axis=-1))
+    return threefry2x32(as_key(seed), tf.stack(_paired(word, FOLD_LANE), axis=-1))
 
 
 def bits(
@@ -84,7 +84,7 @@ def bits(
     Raises:
       ValueError: a lane or a length out of range.
     """
-    if not 0 <= lane < _FOLD_LANE:
+    if not 0 <= lane < FOLD_LANE:
         raise ValueError(f"`lane` must be in [0, 2^32 - 1), got {lane}.")
     if isinstance(length, int) and length < 0:
         raise ValueError(f"`length` must be at least 0, got {length}.")
@@ -160,7 +160,7 @@ def normal(
 @tf.function(autograph=False, reduce_retracing=True)
 def _cipher(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
     keys = [key[..., 0], key[..., 1]]
-    keys.append(keys[0] ^ keys[1] ^ tf.constant(_KEY_PARITY, tf.uint32))
+    keys.append(keys[0] ^ keys[1] ^ tf.constant(KEY_PARITY, tf.uint32))
     left, right = counter[..., 0] + keys[0], counter[..., 1] + keys[1]
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:

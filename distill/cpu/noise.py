@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from likelihoods.noise import FOLD_LANE, KEY_PARITY
 from wavenet.samplers.numba.kernels import compiled, entry
 
-FOLD_LANE = np.uint32(2**32 - 1)  # of `likelihoods.noise.fold_in`
-_PARITY = np.uint32(0x1BD11BDA)
+_LANE, _PARITY = np.uint32(FOLD_LANE), np.uint32(KEY_PARITY)
 
 
 def words(seed: int, rows, start: int, length: int) -> np.ndarray:
@@ -31,7 +31,7 @@ def words(seed: int, rows, start: int, length: int) -> np.ndarray:
 @entry
 def _fill(key, rows, start, made):
     for row in range(len(rows)):
-        first, second = _cipher(key[0], key[1], rows[row], FOLD_LANE)
+        first, second = _cipher(key[0], key[1], rows[row], _LANE)
         for i in range(made.shape[1]):
             pair = _cipher(first, second, start + np.uint32(i), np.uint32(0))
             made[row, i, 0], made[row, i, 1] = pair
