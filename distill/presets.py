@@ -181,6 +181,7 @@ _RESIDUAL = DistillConfig(
         bunch_samples=4,
         domain="residual",
         source="pulses",
+        exact_prediction=True,
         initial_scale=0.2,
     ),
     LossConfig(draws=8, squared=2.0, multi=1.0, feature=2.0, style=1.0),

@@ -58,7 +58,7 @@ class Conditioner(tf.Module):
         self.bias2 = initial.zeros([config.condition_channels], "bias2")
         self.prediction = None
         if config.prediction_order:
-            self.prediction = MelPrediction(mel, config.prediction_order)
+            self.prediction = MelPrediction(mel, config.prediction_order, config.exact_prediction)
 
     @property
     def kept(self) -> tuple[tf.Variable, ...]:

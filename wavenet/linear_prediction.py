@@ -26,12 +26,20 @@ HANN_POWER = 0.375  # mean square of a Hann window
 
 
 class MelPrediction:
-    """Linear prediction of order K from mel frames, `above_silence`, of one convention."""
+    """Linear prediction of order K from mel frames, `above_silence`, of one convention.
 
-    def __init__(self, mel: MelConvention, order: int):
+    Args:
+      mel: the convention.
+      order: K, the number of coefficients.
+      exact: sum and solve in float64. Of loud and silent bands side by side a rounding error, above
+        all TensorFloat32's, otherwise makes another predictor, or none. False: in the frames' own
+        type, to the bit as in version 0.2.
+    """
+
+    def __init__(self, mel: MelConvention, order: int, exact: bool = True):
         if order < 1:
             raise UserError(f"`order` must be at least 1, got {order}.")
-        self.order, self._mel = order, mel
+        self.order, self._mel, self._exact = order, mel, exact
         self._magnitudes = band_to_bin(mel)
         self._lags = bin_to_lag(mel, order)
 
@@ -49,13 +57,13 @@ class MelPrediction:
         frames = tf.clip_by_value(frames, -0.5, 1.5)
         bands = tf.exp(self._mel.silence * natural * (1.0 - frames))
         power = tf.square(tf.matmul(bands, tf.cast(self._magnitudes, bands.dtype)))
-        # Of loud and silent bands side by side a rounding error, above all TensorFloat32's, makes
-        # another predictor, or none: these sums and the recursion are of float64.
-        exact = tf.matmul(tf.cast(power, tf.float64), tf.cast(self._lags, tf.float64))
-        noise = WHITE_NOISE * exact[..., :1] + FLOOR**2
-        exact = tf.concat([exact[..., :1] + noise, exact[..., 1:]], -1)
-        coefficients, error = levinson(exact)
-        found = coefficients, 0.5 * tf.math.log(error), 0.5 * tf.math.log(exact[..., 0])
+        summed = tf.float64 if self._exact else power.dtype
+        correlation = tf.matmul(tf.cast(power, summed), tf.cast(self._lags, summed))
+        noise = WHITE_NOISE * correlation[..., :1] + FLOOR**2
+        correlation = tf.concat([correlation[..., :1] + noise, correlation[..., 1:]], -1)
+        solve = levinson if self._exact else levinson_unrolled
+        coefficients, error = solve(correlation)
+        found = coefficients, 0.5 * tf.math.log(error), 0.5 * tf.math.log(correlation[..., 0])
         return tuple(tf.cast(one, power.dtype) for one in found)
 
 
@@ -129,6 +137,20 @@ def _recursion(rows, order: int):
     start = tf.constant(0), tf.concat([none, -ones, 0.0 * ones], 0), rows[0]
     _, coefficients, error = tf.while_loop(lambda i, *_: i < order, step, start)
     return coefficients[:order], error
+
+
+def levinson_unrolled(correlation):
+    """Return what `levinson` does, with the order of float32 sums that version 0.2 had."""
+    error = correlation[..., 0]
+    coefficients = correlation[..., :0]
+    for i in range(1, correlation.shape[-1]):
+        explained = tf.reduce_sum(coefficients * tf.reverse(correlation[..., 1:i], [-1]), -1)
+        reflection = (correlation[..., i] - explained) / error
+        reflection = tf.clip_by_value(reflection, -0.9999, 0.9999)[..., None]
+        kept = coefficients - reflection * tf.reverse(coefficients, [-1])
+        coefficients = tf.concat([kept, reflection], -1)
+        error *= 1.0 - tf.square(reflection[..., 0])
+    return coefficients, error
 
 
 def predictions(wave, coefficients):

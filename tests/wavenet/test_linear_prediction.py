@@ -5,6 +5,10 @@ import pytest
 import scipy.linalg
 import tensorflow as tf
 
+from distill.presets import PRESETS as STUDENTS
+from distill.presets import StudentConfig
+from onepass.shipped import folder
+from replicator.runs.stored_config import stored_config
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
 from wavenet.linear_prediction import (
     FLOOR,
@@ -14,9 +18,11 @@ from wavenet.linear_prediction import (
     band_to_bin,
     bin_to_lag,
     levinson,
+    levinson_unrolled,
     predictions,
 )
 from wavenet.portable import rounding_allowed
+from wavenet.presets import PRESETS, WaveNetConfig
 
 MEL = MelConvention(16_000, 200)
 
@@ -42,6 +48,46 @@ def test_levinson_solves_the_normal_equations(order):
     exact = scipy.linalg.solve_toeplitz(r[:-1].astype(np.float64), r[1:])
     np.testing.assert_allclose(coefficients[0], exact, atol=2e-3)
     np.testing.assert_allclose(error[0], r[0] - exact @ r[1:], rtol=1e-3)
+
+
+@pytest.mark.parametrize("order", [1, 2, 7, 24])
+def test_the_recursion_of_version_0_2_is_the_same_but_for_rounding(order):
+    x = np.convolve(noise(4000), [1.0, 0.7, -0.3, 0.2])
+    r = tf.constant(np.array([[x[: len(x) - k] @ x[k:] for k in range(order + 1)]]))
+    for one, other in zip(levinson(r), levinson_unrolled(r), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_a_prediction_that_is_not_exact_is_that_of_version_0_2_to_the_bit():
+    """Power, autocorrelation and recursion in float32, in version 0.2's order of operations."""
+    frames = above_silence(mel_spectrogram(resonance(4000), MEL), MEL)
+    bands = tf.exp(tf.cast(MEL.silence, tf.float32) * (1.0 - tf.clip_by_value(frames, -0.5, 1.5)))
+    r = tf.matmul(tf.square(tf.matmul(bands, band_to_bin(MEL))), bin_to_lag(MEL, 24))
+    r = tf.concat([r[:, :1] + (WHITE_NOISE * r[:, :1] + FLOOR**2), r[:, 1:]], -1)
+    coefficients, error = r[:, :0], r[:, 0]
+    for i in range(1, 25):
+        explained = tf.reduce_sum(coefficients * r[:, i - 1 : 0 : -1], -1)
+        k = tf.clip_by_value((r[:, i] - explained) / error, -0.9999, 0.9999)[:, None]
+        coefficients = tf.concat([coefficients - k * coefficients[:, ::-1], k], -1)
+        error *= 1.0 - tf.square(k[:, 0])
+    made, log_gain, log_level = MelPrediction(MEL, 24, exact=False)(frames)
+    np.testing.assert_array_equal(made, coefficients)
+    np.testing.assert_array_equal(log_gain, 0.5 * tf.math.log(error))
+    np.testing.assert_array_equal(log_level, 0.5 * tf.math.log(r[:, 0]))
+    assert not np.array_equal(made, MelPrediction(MEL, 24)(frames)[0])
+
+
+def test_stored_models_of_version_0_2_keep_its_prediction_and_new_ones_are_exact():
+    assert not stored_config(WaveNetConfig, {}).exact_prediction
+    assert not stored_config(StudentConfig, {}).exact_prediction
+    networks = [p.config.network for p in PRESETS.values()]
+    students = [p.config.student for p in STUDENTS.values()]
+    new = [n for n in networks if n.prediction_order] + [s for s in students if s.domain != "wave"]
+    assert len(new) > 4 and all(one.exact_prediction for one in new)
+    names = ("teacher", "two-voices", "kathleen", "universal-teacher", "small")
+    stored = [(folder(f"shipped-{name}") / "model.json").read_text() for name in names]
+    found = ['"exact_prediction": true' in text for text in stored]
+    assert found == [False, False, False, True, True]
 
 
 def test_levinson_keeps_the_leading_axes():
