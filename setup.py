@@ -63,6 +63,7 @@ TEST = [
     "pytest>=8.0",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
+    "pyyaml>=6.0",
 ]
 
 HERE = Path(__file__).parent
@@ -92,7 +93,6 @@ setup(
         "numba>=0.62",
         "numpy>=2.0",
         "pillow>=11.0",
-        "pyyaml>=6.0",
         "scipy>=1.15",
         "soundfile>=0.13",  # the first with a FLAC compression level
         "soxr>=0.5",

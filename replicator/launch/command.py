@@ -1,11 +1,11 @@
-"""`onepass launch`: a cluster of processes on this machine, or files for other machines."""
+"""`onepass launch`: a cluster of processes on this machine, or commands for other machines."""
 
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
 
 from replicator.launch.arguments import LaunchArguments, check
-from replicator.launch.cluster_files import commands, kubernetes, slurm
 from replicator.launch.supervisor import Supervisor
 from replicator.launch.tf_config import OWN_PROGRAMS, Shape, visible_gpus, with_strategy
 from replicator.runs.errors import UserError
@@ -16,9 +16,7 @@ program, follows ` -- `. `--strategy` is added to an onepass training without on
 
   onepass launch --workers 2 -- onepass train wavenet-cpu-16k --data speech --workdir run
   onepass launch --workers 2 --servers 1 --restarts 20 -- onepass train ...
-  onepass launch --print commands --hosts a:2222,b:2222 -- onepass train ...
-  onepass launch --workers 4 --gpus 1 --print kubernetes --image IMAGE -- onepass train ...
-  onepass launch --workers 4 --gpus 1 --print slurm --hours 12 -- onepass train ... > job.sh
+  onepass launch --hosts a:2222,b:2222 -- onepass train ...    # prints each machine's command
 
 Every line of output starts with the task's name. The first failure ends all tasks and gives the
 exit status. Ctrl-C, SIGTERM and SIGHUP are forwarded, so that a training saves and exits."""
@@ -39,8 +37,8 @@ def run(arguments: list[str], parse, own_program: Sequence[str]) -> int:
     check(given)
     shape = _shape(given)
     command = with_strategy(command, shape)
-    if given.to_print:
-        print(_printed(given, shape, command))
+    if given.hosts:
+        print(_commands(shape, command, given.addresses))
         return 0
     command = _runnable(command, own_program)
     if given.log_dir is not None:
@@ -67,25 +65,27 @@ def _shape(given: LaunchArguments) -> Shape:
     if workers is None and hosts:
         workers = len(hosts) - (given.servers + 1 if given.servers else 0)
     shape = Shape(WORKERS if workers is None else workers, given.servers)
-    if given.to_print == "commands" and len(hosts) != shape.size:
+    if given.hosts and len(hosts) != shape.size:
         kinds = ", ".join(f"{count} {kind}" for kind, count in shape.counts.items())
         raise UserError(
-            f"`--print commands` requires --hosts with {shape.size} addresses HOST:PORT ({kinds}), "
-            f"got {len(hosts)}."
+            f"`--hosts` must have {shape.size} addresses HOST:PORT ({kinds}), got {len(hosts)}."
         )
     return shape
 
 
-def _printed(given: LaunchArguments, shape: Shape, command: Sequence[str]) -> str:
-    if given.to_print == "commands":
-        return commands(shape, command, given.addresses)
-    return (kubernetes if given.to_print == "kubernetes" else slurm)(given, shape, command)
+def _commands(shape: Shape, command: Sequence[str], addresses: Sequence[str]) -> str:
+    """Return the command line for each of the machines, HOST:PORT."""
+    lines = []
+    for task in shape.tasks(addresses):
+        lines += [f"# on {task.address}: {task.name}"]
+        lines += [f"TF_CONFIG={shlex.quote(task.tf_config)} {shlex.join(command)}"]
+    return "\n".join(lines)
 
 
 def _runnable(command: Sequence[str], own_program: Sequence[str]) -> list[str]:
     """Return the command, with the word onepass replaced by this installation's."""
     if not sys.platform.startswith("linux"):
-        raise UserError("`onepass launch` runs processes on Linux only; --print works everywhere.")
+        raise UserError("`onepass launch` runs processes on Linux only; --hosts works everywhere.")
     if command[0] in OWN_PROGRAMS[:1]:
         return [*own_program, *command[1:]]
     if shutil.which(command[0]) is None:

@@ -25,7 +25,6 @@ from serve_command import Command
 from serve_load import INFER
 
 from onepass.arguments import parse
-from replicator.launch.cluster_files import yaml_text
 from serving.command import ServeArguments
 from serving.observability.metrics import Metrics
 from serving.settings import Settings
@@ -459,19 +458,6 @@ def test_ray_reads_its_files_and_gives_replicas_their_time():
         assert variables.pop("ONEPASS_TOKEN") is None
         assert all(f"{name}=" in said for name in variables)
         assert pod["terminationGracePeriodSeconds"] >= deployment["graceful_shutdown_timeout_s"]
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"a": {"b": [1, 2.5, None, True, "x"], "c": {}}, "d": [], "e": ""},
-        {"words": ["yes", "off", "null", "1", "1.5", "- x", "a: b", "#", "ü", "0x1", "~", "1e3"]},
-        {"text": "one\n  two\n\nthree\n", "list": [{"a": 1, "b": [{"c": 2}]}, [1, [2]]]},
-        {"y": 1, "key with: colon": {"1": "NaN", "x": ".inf"}, "z": "2026-01-01", "s": "a #b"},
-    ],
-)
-def test_what_is_written_as_yaml_is_read_as_it_was(value):
-    assert yaml.safe_load(yaml_text(value)) == value
 
 
 @pytest.mark.slow
