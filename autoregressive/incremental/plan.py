@@ -202,7 +202,9 @@ class Plan:
 
     def whole(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return the network's output for arguments of `lengths[0]` times."""
-        return tf.nest.flatten(self._traced[0](*arguments))[0]
+        graph = self.graphs[0]
+        values = captured(graph) | dict(zip(self.inputs, arguments, strict=True))
+        return tf.function(lambda: run_graph(values, graph.outputs)[0], autograph=False)()
 
     def initial_state(self) -> State:
         """Return the state before the first time: pads and start values from the weights now."""

@@ -18,6 +18,10 @@ def run_op(
       scope: put before its name; None: the name has no scopes, so that it differs from every node
         that TensorFlow creates when it inlines a called function.
     """
+    if scope is None and (groups := _groups(op, inputs)) > 1:
+        # Keras has XLA compute it: not every processor has a kernel for it.
+        parts = zip(*(tf.split(each, groups, -1) for each in inputs), strict=True)
+        return [tf.concat([run_op(op, part)[0] for part in parts], -1)]
     graph = tf.compat.v1.get_default_graph()
     attrs = {key: value for key, value in op.node_def.attr.items() if key[0] != "_"}
     for value in attrs.values():
@@ -26,6 +30,13 @@ def run_op(
     dtypes = [output.dtype for output in op.outputs]
     name = op.name.split("/")[-1] if scope is None else scope + op.name
     return list(graph.create_op(op.type, list(inputs), dtypes, name=name, attrs=attrs).outputs)
+
+
+def _groups(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> int:
+    """Return the number of groups of a convolution, or 1."""
+    if op.type != "Conv2D" or op.get_attr("data_format") != b"NHWC":
+        return 1
+    return inputs[0].shape[-1] // inputs[1].shape[2]
 
 
 def called_graph(op: tf.Operation, attribute: str) -> tf.Graph:

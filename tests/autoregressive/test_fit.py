@@ -150,6 +150,7 @@ def test_held_out_data_is_scored_with_the_loss():
     assert np.isfinite(outcome.best_score)
 
 
+@pytest.mark.slow
 def test_an_optimiser_of_keras_resumes_exactly(tmp_path):
     whole = trained(optimizer=keras.optimizers.Adam(1e-2))[0]
     assert (whole != Line().kernel.numpy()).all()
@@ -158,6 +159,7 @@ def test_an_optimiser_of_keras_resumes_exactly(tmp_path):
     np.testing.assert_array_equal(resumed, whole)
 
 
+@pytest.mark.slow
 def test_parts_of_held_out_data_count_by_their_rows():
     model = untrained()
 

@@ -79,6 +79,7 @@ class Modeless(Triangle):
         raise NotImplementedError
 
 
+@pytest.mark.slow
 def test_a_distribution_without_a_mode_is_stored(tmp_path):
     model = Autoregressive(causal_networks.Gated(1), Modeless())
     loaded = load(save(model, tmp_path))
@@ -137,6 +138,7 @@ def test_a_sample_rate_is_stored_and_kept(stored, tmp_path):
         save(model, tmp_path / "wrong", sample_rate_hz=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num", some_slow([1, 3, 8, 11], [1, 3, 8]))
 def test_a_recurrent_network_is_stored_for_any_number_of_rows(num, tmp_path):
     model = Autoregressive(causal_networks.lstm_after_convolution(), Gaussian(levels=64))

@@ -42,6 +42,7 @@ def test_the_plain_loop_draws_the_levels_of_the_sampler(drawn, jit_compile):
     assert np.array_equal(PlainLoop(network, jit_compile).sample(noise, condition), levels)
 
 
+@pytest.mark.slow
 def test_the_derived_step_draws_the_levels_of_the_sampler(drawn):
     network, noise, condition, levels = drawn
     assert np.array_equal(audio.derived_loop(network)(noise, condition), levels)

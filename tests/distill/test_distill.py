@@ -200,6 +200,7 @@ def test_terms_that_are_off_are_not_computed(teacher_run, data):
     assert "multi" in values and not {"kl", "squared", "magnitude", "feature"} & values.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("term", ["kl", pytest.param("multi", marks=pytest.mark.slow)])
 def test_distilling_lowers_the_term_that_it_is_given_on_real_speech(distil, tmp_path, term):
     distil(changed(loop=dict(num_steps=60), loss={**OFF, term: 1.0}))

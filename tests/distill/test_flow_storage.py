@@ -35,6 +35,7 @@ def test_what_is_loaded_draws_the_same(channels, tmp_path):
     np.testing.assert_allclose(again.sample(2, LENGTH, 5, *condition), expected, atol=2.1 / 255)
 
 
+@pytest.mark.slow
 def test_parts_of_the_noise_give_the_values_of_the_whole():
     made = FlowStudent([own_models.gru(2), causal_networks.Gated(2)], Reals())
     noise = made.noise(3, tf.range(2), LENGTH)

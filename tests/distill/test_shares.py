@@ -26,6 +26,7 @@ ROWS, SIDE = 8, 4
 EVERY = dict(kl=1.0, squared=0.5, magnitude=0.5, multi=1.0, feature=0.3, style=0.3, contrastive=0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "likelihood"),
     [
@@ -73,6 +74,7 @@ TARGETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("term", "dropout"),
     [

@@ -32,6 +32,7 @@ def recordings(student):
     return [audio.amplify(sound[:32_000], student.gain_db) for sound in sounds]
 
 
+@pytest.mark.slow
 def test_chunks_of_both_backends_and_batches_are_the_whole(student, recordings):
     frames = student.frames_at_level(recordings[0])
     whole = student.generate(frames, seed=3, num=2, backend="tensorflow")
@@ -43,6 +44,7 @@ def test_chunks_of_both_backends_and_batches_are_the_whole(student, recordings):
     np.testing.assert_allclose(single[0], whole[0], atol=STEP)
 
 
+@pytest.mark.slow
 def test_it_speaks_at_the_level_of_recordings_and_better_than_its_source_and_untrained(
     student, recordings
 ):

@@ -15,6 +15,7 @@ def test_scripts_are_short(name):
     assert len((ROOT / "examples" / f"{name}.py").read_text().splitlines()) < 60
 
 
+@pytest.mark.slow
 def test_own_network_is_the_same_after_loading(tmp_path, capsys):
     own_network.main(own_network.Settings(tmp_path, steps=2, length=20))
     assert "after loading the same: True" in capsys.readouterr().out

@@ -164,6 +164,7 @@ def test_densities_integrate_to_one(name):
     assert total == pytest.approx(1.0, abs=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OVER_LEVELS)
 def test_samples_are_as_frequent_as_log_prob_says(name):
     distribution = OVER_LEVELS[name]

@@ -144,6 +144,7 @@ def test_values_and_gradients_are_finite_everywhere(kind, levels):
         assert np.all(log_prob <= 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [2, 256])
 @pytest.mark.parametrize("kind", CONTINUOUS)
 def test_gradients_agree_with_differences_in_float64(kind, levels):

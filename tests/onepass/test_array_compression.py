@@ -85,6 +85,7 @@ def fine(name):
     return made, made.sample(num=4, length=1000, seed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some_slow(FINE, ("cumulative",)))
 def test_many_levels_take_at_most_half_a_percent_more_than_the_models_own_bits(name):
     made, elements = fine(name)
@@ -105,6 +106,7 @@ def test_any_levels_are_kept_however_improbable(name):
     np.testing.assert_array_equal(found, elements)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["logistics", "cumulative", "softmax"])
 def test_a_loaded_model_decompresses_many_levels_of_the_live_one_and_the_reverse(name, tmp_path):
     made, elements = fine(name)

@@ -43,6 +43,8 @@ ONLY_COMPILED = {
     r"export_stages\(": "its stages are the reader's: tests/replicator/test_pipeline_execution.py "
     "has some",
 }
+# Pages of many blocks, each of which trains, exports or serves: a minute or more.
+LONG = ("reference/onepass", "reference/own_models", "tutorials/network", "tutorials/serve")
 SHIPPED = re.compile(r'"shipped[\w-]*"\)|load\("(student|drawn)"\)')  # models that take a minute
 PUBLIC = sorted(set(onepass.__all__) - {"__version__"})
 
@@ -59,7 +61,9 @@ def runnable(page):
 
 
 def is_slow(page):
-    """Return whether a page samples a shipped model."""
+    """Return whether a page is long or samples a shipped model."""
+    if page.with_suffix("").as_posix().endswith(LONG):
+        return True
     return any(SHIPPED.search(block) and ".load(" in block for block in blocks(page, "python"))
 
 

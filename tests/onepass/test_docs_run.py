@@ -78,7 +78,6 @@ SMALLER = (
     (r"--prime-rows \d+", "--prime-rows 4"),
     (r"(plan carried-student --devices) 4", r"\1 2"),  # as many as there are rows
     (r"--probe-port \d+", "--probe-port 0"),
-    (r"\bCLAIM\b", "claim"),  # a name that Kubernetes could have
     (r"^onepass quickstart", "onepass quickstart --seconds 0.2 --spoken 1 --no-train"),
     # Each length and each number of rows is compiled, and warmed when it is loaded.
     (r"^onepass export (shipped|student) (?!.*--bare).*$", r"\g<0> --batches 1 --buckets 160"),
@@ -96,7 +95,7 @@ ONLY_PARSED = {
     r"^onepass \w+ mine ": "tests/onepass/test_array_command.py has a model that was saved",
     r"^python -m (pytest|examples\.)": "they are the tests, or those of tests/examples",
     r"^python3 -m venv|^pip install|^\. ": "the environment is that of the tests",
-    r"^(kubectl|sh docs/deploy/\S+\.sh|export) ": "they need a cluster or a container",
+    r"^(kubectl|sbatch|sh docs/deploy/\S+\.sh|export) ": "they need a cluster or a container",
     r"^(openssl|chmod)\b": "the tokens that they make are in the folder",
     r" --coordinator ": "tests/replicator/test_portable_processes.py has several processes",
     r"run\.py .*--layout ": "tests/replicator/test_layouts.py has several devices",

@@ -80,6 +80,7 @@ def test_the_probability_of_images_is_that_of_each_alone(digits):
     np.testing.assert_allclose(both, alone, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

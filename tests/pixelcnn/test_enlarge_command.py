@@ -85,6 +85,7 @@ def levels_of(path):
         return np.asarray(opened)
 
 
+@pytest.mark.slow
 def test_every_scale_of_a_photograph_is_written_and_passes_are_counted(start, tmp_path, capsys):
     out = tmp_path / "out"
     assert sample(start, out, "--seed 3") == 0

@@ -268,6 +268,7 @@ def test_a_folder_that_cannot_be_made_is_named_before_any_image(mistake, monkeyp
 # Figures
 
 
+@pytest.mark.slow
 def test_figures_as_json_are_one_object_and_nothing_else(capsys):
     words = ["evaluate", str(run("multiscale")), "--json", "--samples", "0"]
     assert onepass.main(words) == 0

@@ -39,6 +39,7 @@ def dev_bits(model, kind):
 # What a run leaves
 
 
+@pytest.mark.slow
 def test_the_loss_falls_on_images_that_can_be_learnt():
     run = image_runs.run("pixelcnn")
     bits = figures_of(run, "bits_per_dim")
@@ -279,6 +280,7 @@ def runs_of_captions(folder, **conditioning):
     return [folder / "base", folder / "factors"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("map_channels", some_slow([2, 0], (0,)))
 def test_parts_that_read_words_keep_their_encoders_side_by_side(tmp_path, map_channels):
     base, factors = runs_of_captions(tmp_path, text_map_channels=map_channels)

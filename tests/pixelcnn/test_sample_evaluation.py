@@ -76,6 +76,7 @@ def test_samples_and_dev_images_are_measured_alike(trained):
     assert dev["frechet_distance"] != found["frechet_distance"]
 
 
+@pytest.mark.slow
 def test_the_command_says_what_samples_show(trained, capsys):
     words = ["evaluate", str(run("pixelcnn")), "--samples", "6", "--guidance", "0.5"]
     assert onepass.main(words) == 0

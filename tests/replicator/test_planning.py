@@ -552,6 +552,7 @@ def test_a_measurement_without_end_is_one_line(monkeypatch):
         measurement.ask({"rows": 3, "model": 2})
 
 
+@pytest.mark.slow
 def test_a_second_plan_measures_nothing(line, monkeypatch):
     programs, store = line
     before = Planner(PlanArguments("line", 2), programs, store).predictions()

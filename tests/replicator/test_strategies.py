@@ -195,6 +195,7 @@ def test_the_mean_over_shares_is_the_whole_and_needs_what_they_have_in_common(ca
     assert off(mean(split_microbatches(lambda share: share, batch, 2))[1]) > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some_slow(["wavenet", *IMAGE_TRAINERS], IMAGE_TRAINERS))
 def test_a_batch_in_parts_or_rematerialised_is_the_whole_batch(cases, name):
     network, loss, batch = cases[name]()

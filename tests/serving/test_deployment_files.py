@@ -31,6 +31,7 @@ from serving.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "docs" / "deploy"
+PAGES = ("serving_deployment.md", "launch.md")
 METRICS = "/monitoring/prometheus/metrics"
 TOKEN = "a-token-of-some-length"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -326,7 +327,7 @@ def test_nginx_limits_how_many_requests_an_address_has_at_a_time(proxy):
 
 
 def test_the_documentation_names_every_file():
-    text = (ROOT / "docs" / "serving_deployment.md").read_text()
+    text = "".join((ROOT / "docs" / page).read_text() for page in PAGES)
     for file in FILES.iterdir():
         assert f"deploy/{file.name}" in text
     assert "Containerfile" in text

@@ -167,6 +167,7 @@ def test_a_batch_of_chunks_may_be_at_different_places():
         assert_same(third[row], whole[row, piece * samples :][:samples])
 
 
+@pytest.mark.slow
 def test_a_batch_changes_no_bit_of_a_teacher():
     made, frames = bundle(FRAMED), np.random.default_rng(0).random((BATCH, 13, 7), np.float32)
     inputs = dict(frames=frames, num_frames=[13] * BATCH, seed=[1, 2, 3])
@@ -181,6 +182,7 @@ def test_a_batch_changes_no_bit_of_a_teacher():
 # Engines and types
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", some_slow([DRAFT, FRAMED], (FRAMED,)))
 def test_the_engine_speaks_the_same(kind):
     fast, made = bundle(kind, "numba"), bundle(kind)
@@ -207,6 +209,7 @@ def test_a_bundle_with_the_engine_is_warm_without_its_program(monkeypatch):
     assert first.shape[1] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", some_slow([DRAFT, FREE], (DRAFT,)))
 def test_the_engine_answers_a_call_as_the_program(kind):
     fast, made = bundle(kind, "numba"), bundle(kind)

@@ -108,6 +108,7 @@ def test_a_bundle_without_lowered_programs_draws_the_same(tmp_path):
     np.testing.assert_array_equal(drawn, bundle("pixelcnn").generate("dog", seed=SEED, num=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signature", ["compiled", "serving_default"])
 @pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
 def test_a_row_of_any_batch_is_the_row_alone(kind, signature):
@@ -343,6 +344,7 @@ def test_a_bare_folder_is_the_model_alone(tmp_path):
     assert said["kind"] == "pixelcnn" and "serving" not in said
 
 
+@pytest.mark.slow
 def test_the_sampler_for_jax_comes_along(tmp_path, monkeypatch):
     written = []
     monkeypatch.setattr(

@@ -63,6 +63,7 @@ def test_a_bundle_draws_what_the_model_draws_and_gives_its_log_probabilities(nam
     )
 
 
+@pytest.mark.slow
 def test_sound_is_streamed_as_it_is_made():
     made = bundle("sound")
     assert (made.kind, made.sample_rate_hz) == ("sound", RATE_HZ)
@@ -76,6 +77,7 @@ def test_sound_is_streamed_as_it_is_made():
     )
 
 
+@pytest.mark.slow
 def test_a_student_is_exported_and_draws_the_same():
     close_to = model("student").sample(NUM, LONGEST, SEED)
     np.testing.assert_allclose(bundle("student").sample(NUM, LONGEST, SEED), close_to, atol=1e-3)
@@ -319,6 +321,7 @@ OF_ONE_CHANNEL = [name for name in causal_networks.CAUSAL if name != "spectral"]
 QUICK = ("stacked_cells",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", some_slow(OF_ONE_CHANNEL, [n for n in OF_ONE_CHANNEL if n not in QUICK])
 )

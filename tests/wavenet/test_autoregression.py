@@ -47,6 +47,7 @@ def drawn(network, method, samples=SAMPLES, batch=BATCH):
     return network.codec.encode(sound).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STEPPED)
 def test_the_derived_step_draws_the_sound_of_the_hand_written_one(kind):
     network = network_of(kind, compute_dtype="float64")

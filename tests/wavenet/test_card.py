@@ -25,6 +25,7 @@ def exported(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_exported_model_speaks_as_its_run_does(exported):
     run, folder = models.load(exported / "run"), models.load(exported / "model")
     speech = 0.1 * np.sin(np.arange(4096) / 9).astype(np.float32)

@@ -48,6 +48,7 @@ def figures_of(tmp_path_factory):
     return figures_of
 
 
+@pytest.mark.slow
 def test_bits_of_mu_law_are_not_set_beside_flac(figures_of):
     mu_law = dict(likelihood="categorical", levels=256, front_width=1, linear_prediction=False)
     figures = figures_of(**mu_law)

@@ -79,6 +79,7 @@ def test_all_samplers_speak_the_same_waveform_on_from_speech(teacher, speech, le
     np.testing.assert_array_equal(generate(teacher.network, request, "numba"), parts)
 
 
+@pytest.mark.slow
 def test_it_speaks_at_the_level_and_with_the_spectrum_of_recordings(teacher):
     mel = teacher.config.data.mel(teacher.config.network.hop_samples)
     generator, levels_db, distances = np.random.default_rng(0), [], []

@@ -204,6 +204,7 @@ def test_forward_divergence_is_none_where_the_flow_equals_its_teacher():
         assert mean == pytest.approx(float(loss(batch)[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guidance", [0.0, 3.0])
 def test_the_teachers_images_are_those_of_its_sampler(guidance):
     student, teacher = density_of("student"), density_of("teacher", 0.5)
@@ -293,6 +294,7 @@ def test_the_divergence_falls_and_the_other_parts_stay_the_teachers():
             np.testing.assert_allclose(weight, given, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_run_is_an_ordinary_model_that_draws_its_base_in_one_pass():
     model = opened(distilled())
     assert model.multiscale.has_flow and model.spec["kind"] == "multiscale"

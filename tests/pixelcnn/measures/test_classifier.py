@@ -1,11 +1,13 @@
 """The classifier that says what samples show is trained for as long as its images are worth."""
 
 import numpy as np
+import pytest
 
 from pixelcnn.data.corpus import ImageSet
 from pixelcnn.measures import classifier
 
 
+@pytest.mark.slow
 def test_a_classifier_of_few_images_is_trained_for_fewer_steps(monkeypatch, tmp_path):
     assert [classifier.num_steps(images) for images in (9, 60, 480, 10**6)] == [
         *(classifier.LEAST_STEPS, classifier.MOST_EPOCHS * 60 // classifier.BATCH_SIZE),

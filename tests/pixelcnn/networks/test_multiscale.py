@@ -375,6 +375,7 @@ def test_scales_no_larger_than_the_crop_are_judged_whole(crop):
         np.testing.assert_array_equal(nats, whole[part])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("size", "crop"), CROPS)
 def test_in_the_mean_over_all_crops_every_pixel_weighs_the_same(kind, size, crop):

@@ -64,6 +64,7 @@ def test_tiles_of_any_side_lead_to_the_same_image(kind, shape, size):
             np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "size"), [("A", 32), ("B", 16)])
 def test_a_square_is_enlarged_to_the_scales_that_the_whole_sampler_draws(kind, size):
     model, start = convolutional(kind), photograph(8, 8)

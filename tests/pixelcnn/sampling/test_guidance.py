@@ -83,6 +83,7 @@ def test_guided_multiscale_images_are_the_same_by_every_sampler_of_the_base(kind
     assert (cached[-1] != sampled("cached", None)[-1]).numpy().any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", QUICK)
 def test_an_image_is_guided_alone_as_in_any_batch(output):
     both = drawn(output)
