@@ -82,7 +82,7 @@ class StudentConfig:
     where they are voiced."""
     prediction_order: int = 0
     """Coefficients of the linear prediction, for the residual; 0: the teacher's."""
-    exact_prediction: bool = False
+    exact_prediction: bool = True
     """Compute these in float64, so that rounding does not change them. Without, as in models of
     version 0.2, in the network's own type."""
     reads_f0: bool = False

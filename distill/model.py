@@ -26,6 +26,8 @@ from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
 from wavenet.speech_model import TrainedSpeechModel, spec_of_speech
 
+# What config.json of a run of version 0.2 does not say, or says of settings that are gone.
+OF_VERSION_0_2 = {**REMOVED, "student": {**REMOVED["student"], "exact_prediction": False}}
 OF_THE_TEACHER = ("teacher", "teacher_weights")  # what config.json says of it
 
 
@@ -226,7 +228,7 @@ def _config(stored: Any, path: Path) -> tuple[DistillConfig, DataConfig]:
         (KIND,),
         needed,
         lambda stored: (
-            stored_config(DistillConfig, completed(stored, REMOVED)),
+            stored_config(DistillConfig, completed(stored, OF_VERSION_0_2)),
             stored_config(DataConfig, stored.get("data", {})),
         ),
     )

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distill.config import DiscriminatorConfig, StudentConfig
 from replicator.runs.errors import UserError
@@ -17,7 +17,8 @@ if TYPE_CHECKING:  # a configuration is read without TensorFlow
 
 _DISCRIMINATORS = DiscriminatorConfig()
 _DRAFTS = Removed(0, "students that refine a draft were removed; version 0.2 runs this one")
-REMOVED = {"student": {"draft_passes": _DRAFTS}, "pitch_steps": Removed()}  # of version 0.2
+# Of version 0.2.
+REMOVED: dict[str, Any] = {"student": {"draft_passes": _DRAFTS}, "pitch_steps": Removed()}
 SPECTRAL = ("squared", "magnitude", "multi", "feature", "style")  # terms that compare spectra
 
 
@@ -181,7 +182,6 @@ _RESIDUAL = DistillConfig(
         bunch_samples=4,
         domain="residual",
         source="pulses",
-        exact_prediction=True,
         initial_scale=0.2,
     ),
     LossConfig(draws=8, squared=2.0, multi=1.0, feature=2.0, style=1.0),

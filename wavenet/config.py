@@ -76,7 +76,7 @@ class WaveNetConfig:
     """Parts of a frame between which the condition of the dense layers changes."""
     prediction_order: int = 0
     """Coefficients of the linear prediction that is computed from the mel; 0: none."""
-    exact_prediction: bool = False
+    exact_prediction: bool = True
     """Compute these in float64, so that rounding does not change them. Without, as in models of
     version 0.2, in the network's own type."""
     pitch_taps: int = 0

@@ -147,8 +147,8 @@ _CPU = WaveNetConfig(
 _VOCODER = WaveNetConfig(
     layers=8, stacks=1, filter_width=2, residual_channels=128, gate_channels=128, skip_channels=128,
     front_width=16, components=5, conditioner_units=256, condition_channels=64,
-    upsample_factors=(200,), bunch_samples=4, prediction_order=24, exact_prediction=True,
-    pitch_taps=10, pitch_bins=180, head_channels=64, compute_dtype="bfloat16",
+    upsample_factors=(200,), bunch_samples=4, prediction_order=24, pitch_taps=10, pitch_bins=180,
+    head_channels=64, compute_dtype="bfloat16",
 )  # fmt: skip
 
 _VOCODER_OPTIMIZER = OptimizerConfig(

@@ -10,7 +10,7 @@ import tensorflow as tf
 from replicator import Replicator
 from replicator.runs.folders import shown
 from replicator.runs.run_directory import RunDirectory
-from replicator.runs.stored_config import defaults, stored_config, to_json
+from replicator.runs.stored_config import completed, defaults, stored_config, to_json
 from replicator.training.command import check_outside
 from replicator.training.loop import Outcome
 from replicator.training.state import TrainState
@@ -256,7 +256,10 @@ def config_from(stored: dict) -> TrainConfig:
     Raises:
       UserError: naming what is wrong in it.
     """
-    return stored_config(TrainConfig, {"pitch_steps": 0, **stored})  # 0: runs before there were any
+    missing: dict = {"pitch_steps": 0}  # of runs before there were any
+    if isinstance(stored.get("network"), dict):
+        missing["network"] = {"exact_prediction": False}  # of version 0.2
+    return stored_config(TrainConfig, completed(stored, missing))
 
 
 def _identity(preset: str, config: TrainConfig) -> dict:
