@@ -61,7 +61,7 @@ class Running:
         self.address = f"127.0.0.1:{self.port}"
         await self.server.start()
 
-    def do(self, coroutine, seconds=10):
+    def do(self, coroutine, seconds=120):
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
 
     def channel(self, **options):

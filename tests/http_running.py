@@ -72,7 +72,7 @@ class Running:
         self._server = HttpServer(make_app(self.registry, self.settings, self.metrics))
         await self._server.start(self._listener)
 
-    def do(self, coroutine, seconds=10):
+    def do(self, coroutine, seconds=120):
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
 
     def connection(self):
