@@ -67,7 +67,9 @@ def test_conditionals_while_drawing_equal_teacher_forced_ones(teacher, speech):
 
 
 @pytest.mark.slow
-def test_all_samplers_speak_the_same_waveform_on_from_speech(teacher, speech, levels):
+def test_all_samplers_speak_the_same_waveform_on_from_speech(teacher, speech, levels, monkeypatch):
+    # In float32, its own, the naive sampler's prediction is rounded otherwise than the others'.
+    monkeypatch.setattr(teacher.network.conditioner.prediction, "_exact", True)
     start = 4000
     frames = teacher.frames(speech)[None]
     request = Request(SAMPLES, 5, (0,), frames, prime=levels[:, :start])
