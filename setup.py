@@ -1,4 +1,4 @@
-"""Installs the floors as packages, and the one command."""
+"""The installation of the floors as packages, and of the one command."""
 
 import re
 from pathlib import Path

@@ -26,7 +26,7 @@ class Flowed(NamedTuple):
 
 
 class FlowDraft:
-    """Draws a block in one pass of the flows, from the last channel of the model's noise.
+    """A draft of a block in one pass of the flows, from the last channel of the model's noise.
 
     Where the model has drawn another symbol than proposed, the flow is inverted there, z_t = (x_t -
     mu_t) / s_t, and the draft continues from there. See `autoregressive.samplers.Draft`.

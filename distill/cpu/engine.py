@@ -55,7 +55,7 @@ class FlowState:
 
 
 class FlowEngine:
-    """Turns noise into sound with the weights that the flows have when the engine is made.
+    """An engine that turns noise into sound, with the flows' weights at its creation.
 
     Several threads of the caller may `run` it at the same time, each with its own state. Its own
     threads are kept for the next run, and end with it.

@@ -42,7 +42,7 @@ class Work(NamedTuple):
 
 
 class Enlarger:
-    """Draws the larger scales of images of any shape.
+    """A sampler of the larger scales of images of any shape.
 
     Args:
       model: with factors without coordinates.

@@ -32,7 +32,7 @@ class SamplerState(NamedTuple):
 
 
 class ChunkSampler(abc.ABC):
-    """Generates with a network's current weights; compiled once for each chunk shape.
+    """A sampler with a network's current weights; compiled once for each chunk shape.
 
     Attributes:
       found: what `generate_chunk` returns in addition to levels and state.

@@ -109,7 +109,7 @@ class CompiledSampler(abc.ABC):
 
 
 class NumbaSampler(CompiledSampler):
-    """Generates with the weights that the network has when the sampler is made."""
+    """A sampler with the network's weights at its creation."""
 
     def __init__(self, network: WaveNet, threads: int | None = None):
         check_known(network)
@@ -146,7 +146,7 @@ class NumbaSampler(CompiledSampler):
 
 
 class NumbaVocoderSampler(CompiledSampler):
-    """Generates with the weights that a vocoder has when the sampler is made.
+    """A sampler with a vocoder's weights at its creation.
 
     The condition must be the same for all samples of a bunch, as that of `network.condition` is.
     """
