@@ -87,6 +87,7 @@ setup(
         "speech": ["shipped/**"],
         "serving": ["grpc/protos/**", "page/*"],
     },
+    exclude_package_data={"": ["*/__pycache__/*"]},
     include_package_data=False,
     install_requires=[
         "matplotlib>=3.9",
