@@ -8,18 +8,19 @@ from google.protobuf.message import Message
 
 from serving.bundles.signature import (
     PLAIN,
-    V2_DTYPES,
     V2_NAMES,
     TensorInfo,
     check_outputs,
+    checked_count,
+    from_bytes,
     input_info,
+    v2_dtype,
 )
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound, ServingError, shortened
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import message
-from serving.grpc.tensors import checked_count, from_bytes
 from serving.settings import Settings
 
 # The field of InferTensorContents for the values of a type; FP16 has none.
@@ -132,11 +133,7 @@ def _inputs(
 
 
 def _array(tensor: Any, raw: bytes | None, limit_bytes: int) -> np.ndarray:
-    dtype = V2_DTYPES.get(tensor.datatype)
-    if dtype is None:
-        got = shortened(tensor.datatype)
-        raise InvalidInput(f"`{tensor.name}` must be of {', '.join(V2_DTYPES)}, got `{got}`.")
-    shape = tensor.shape
+    dtype, shape = v2_dtype(tensor.name, tensor.datatype), tensor.shape
     count = checked_count(tensor.name, shape, dtype, limit_bytes)
     if raw is not None:
         if tensor.HasField("contents"):

@@ -25,7 +25,6 @@ from serving.http.image_requests import (
     number_of_images,
     scale_signatures,
 )
-from serving.http.model_lookup import model_from_path, require_kind
 from serving.http.operations import Endpoints, post
 from serving.http.request_bodies import read_body
 from serving.http.responses import StreamedResponse
@@ -55,7 +54,7 @@ class DrawRoute(Endpoints):
     @post("/v1/models/{name}:draw", {MEDIA_TYPE: str}, DrawRequest)
     async def draw(self, request: Request) -> StreamedResponse:
         """Stream images as lines of JSON, one line per scale."""
-        served = require_kind(model_from_path(self._registry, request), "picture")
+        served = self._model_at(request, "picture")
         parsed = await read_body(request, json_model, DrawRequest)
         given = {"class": parsed.label, "caption": parsed.caption, "map": parsed.map}
         value = condition(served, {n: v for n, v in given.items() if v is not None})

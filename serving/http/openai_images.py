@@ -24,7 +24,6 @@ from serving.http.image_requests import (
     number_of_images,
     scales,
 )
-from serving.http.model_lookup import model_named
 from serving.http.operations import Endpoints, post
 from serving.http.request_bodies import read_body
 from serving.http.responses import cancel_on_disconnect, json_response
@@ -70,8 +69,7 @@ class OpenaiImages(Endpoints):
     async def generate(self, request: Request) -> Response:
         """Draw images and return them as base64."""
         parsed = await read_body(request, json_model, ImagesRequest)
-        served = model_named(self._registry, parsed.model, "picture")
-        request.scope["model"] = served.name
+        served = self._model_named(request, parsed.model, "picture")
         if parsed.stream:
             raise InvalidInput("`stream` must be false; `:draw` streams images.")
         file = parsed.output_format or "png"

@@ -26,25 +26,23 @@ from serving.http.audio_formats import (
     streamed,
 )
 from serving.http.fields import Name, Seed, excerpt, json_model
-from serving.http.model_lookup import model_named
 from serving.http.operations import Bytes, Endpoints, post
 from serving.http.request_bodies import read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect
 from serving.http.synthesis_requests import (
     SynthesisFields,
-    SynthesisRequest,
     Temperature,
     WorkerPool,
     check_length,
     is_conditional,
     speakers,
-    synthesis_request,
-    synthesize,
+    synthesis,
     text_frames,
 )
 from serving.settings import Settings
 from speech.phonemes import text_parts
 
+Chunks = AsyncGenerator[np.ndarray, None]
 DEFAULT_VOICE = "default"
 MAX_TEXT_CHARACTERS = 4096  # OpenAI's limit
 PCM = StreamFormat(f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", b"", little_endian)
@@ -94,19 +92,17 @@ class OpenaiSpeech(Endpoints):
         which are spoken one after the other.
         """
         parsed = await read_body(request, json_model, SpeechRequest)
-        served = model_named(self._registry, parsed.model, "sound")
-        request.scope["model"] = served.name
+        served = self._model_named(request, parsed.model, "sound")
         name, streaming = parsed.response_format or "mp3", parsed.stream_format or "audio"
         check_length(parsed.input, MAX_TEXT_CHARACTERS)
         parts = text_parts(parsed.input)
-        first = await cancel_on_disconnect(
-            request.receive, self._synthesis_request(served, parsed, parts, 0)
+        num_samples, first = await cancel_on_disconnect(
+            request.receive, self._part(served, parsed, parts, 0)
         )
         sound = self._sound(served, parsed, parts, first)
         if name not in FILE_FORMATS:
-            num_samples = first.num_samples if len(parts) == 1 else None
-            rate_hz = served.spec["sample_rate_hz"]
-            form = PCM if name == "pcm" else stream_format(name, rate_hz, num_samples)
+            rate_hz, known = served.spec["sample_rate_hz"], num_samples if len(parts) == 1 else None
+            form = PCM if name == "pcm" else stream_format(name, rate_hz, known)
             sound = resampled(sound, rate_hz, OPENAI_PCM_HZ) if name == "pcm" else sound
             return self._streamed(streamed(sound, form), form.media_type, streaming)
         media_type = FILE_FORMATS[name].media_type
@@ -122,9 +118,10 @@ class OpenaiSpeech(Endpoints):
             data, media_type = _events(data), "text/event-stream"
         return StreamedResponse(data, media_type, self._settings.timeout_seconds)
 
-    async def _synthesis_request(
+    async def _part(
         self, served: ServedModel, parsed: SpeechRequest, parts: list[str], number: int
-    ) -> SynthesisRequest:
+    ) -> tuple[int, Chunks]:
+        """Return the length in samples and the chunks of a part of the text."""
         speaker = _speaker(served, parsed.voice)
         if not is_conditional(served):
             raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
@@ -133,23 +130,20 @@ class OpenaiSpeech(Endpoints):
         fields = SynthesisFields(
             seed=parsed.seed, row=number, temperature=parsed.temperature, speaker=speaker
         )
-        return synthesis_request(served, fields, frames)
+        return synthesis(served, fields, frames)
 
     async def _sound(
-        self, served: ServedModel, parsed: SpeechRequest, parts: list[str], first: SynthesisRequest
-    ) -> AsyncGenerator[np.ndarray, None]:
+        self, served: ServedModel, parsed: SpeechRequest, parts: list[str], chunks: Chunks
+    ) -> Chunks:
         """Yield the audio of all parts in chunks; frames of a part are computed when it starts."""
-        synthesis = first
         for number in range(len(parts)):
             if number:
-                synthesis = await self._synthesis_request(served, parsed, parts, number)
-            async with contextlib.aclosing(synthesize(served, synthesis)) as chunks:
+                _, chunks = await self._part(served, parsed, parts, number)
+            async with contextlib.aclosing(chunks):
                 async for chunk in chunks:
                     yield chunk
 
-    async def _whole(
-        self, served: ServedModel, sound: AsyncGenerator[np.ndarray, None], name: str
-    ) -> bytes:
+    async def _whole(self, served: ServedModel, sound: Chunks, name: str) -> bytes:
         async with contextlib.aclosing(sound):
             chunks = [chunk async for chunk in sound]
         whole, rate_hz = np.concatenate(chunks), served.spec["sample_rate_hz"]

@@ -1,5 +1,6 @@
 """Routes with their description for OpenAPI: methods of `Endpoints`, marked by `get` or `post`."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -7,12 +8,17 @@ from typing import Annotated, Any, TypeVar, cast
 
 from msgspec import Meta
 from starlette.convertors import StringConvertor, register_url_convertor
+from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
 from serving.engine.registry import ModelRegistry
+from serving.engine.served_model import ServedModel
+from serving.engine.version_scanner import VERSION
+from serving.errors import InvalidInput, NotFound, ServingError
 from serving.settings import Settings
 
 JSON = "application/json"
+OUTPUTS = {"sound": "sound", "picture": "images", "array": "arrays"}  # by kind, for messages
 Bytes = Annotated[Any, Meta(extra_json_schema={"type": "string", "format": "binary"})]
 Handler = TypeVar("Handler", bound=Callable)
 
@@ -93,3 +99,41 @@ class Endpoints:
             )
             for each in self.operations()
         ]
+
+    def _model_at(self, request: Request, kind: str | None = None) -> ServedModel:
+        """Return the model in the path, at the version in the path or the current one.
+
+        NotFound is raised if it is of another kind than the given one.
+        """
+        served = self._registry.get(request.path_params["name"], version_at(request))
+        if kind is not None and served.kind != kind:
+            raise NotFound(
+                f"The model `{served.name}` makes {OUTPUTS[served.kind]}, not {OUTPUTS[kind]}."
+            )
+        return served
+
+    def _model_named(self, request: Request, name: str | None, kind: str) -> ServedModel:
+        """Return the model that a body names, which must be of the given kind.
+
+        The only model of a kind need not be named.
+        """
+        if name is None:
+            found = []
+            for known in self._registry.names():
+                with contextlib.suppress(ServingError):  # loading, or just removed
+                    found += [known] if self._registry.get(known).kind == kind else []
+            if len(found) != 1:
+                raise InvalidInput("`model` must be given: there are several.")
+            name = found[0]
+        request.path_params["name"] = name
+        return self._model_at(request, kind)
+
+
+def version_at(request: Request) -> int | None:
+    """Return the version in the path, None without one; raise NotFound if it is not a number."""
+    version = request.path_params.get("version")
+    if version is None:
+        return None
+    if not VERSION.fullmatch(version):
+        raise NotFound("A version must be a number.")
+    return int(version)

@@ -16,7 +16,6 @@ from serving.errors import InvalidInput, NotFound
 from serving.http.audio_formats import stream_format, streamed
 from serving.http.fields import Name, as_model, excerpt, json_model
 from serving.http.json_tensors import base64_bytes, json_tensor
-from serving.http.model_lookup import model_from_path, require_kind
 from serving.http.operations import JSON, Bytes, Endpoints, get, post
 from serving.http.recordings import examples
 from serving.http.request_bodies import body_of, read_body
@@ -26,15 +25,13 @@ from serving.http.synthesis_requests import (
     WorkerPool,
     is_conditional,
     max_seconds,
-    recording_gain_db,
     signature,
-    synthesis_request,
-    synthesize,
+    synthesis,
     text_frames,
 )
 from serving.settings import Settings
 from speech.phonemes import MAX_CHARACTERS
-from wavenet.data.recorded_level import recorded_frames
+from wavenet.data.recorded_level import level_gain_db, level_of, recorded_frames
 
 SOURCES = ("frames", "recording", "example", "text")
 RECORDING_TYPES = ("audio/wav", "audio/x-wav", "audio/wave", "audio/flac", "audio/x-flac")
@@ -90,7 +87,7 @@ class SpeakRoute(Endpoints):
     )
     async def speak(self, request: Request) -> StreamedResponse:
         """Stream the speech of a recording, of frames or of a text."""
-        served = require_kind(model_from_path(self._registry, request), "sound")
+        served = self._model_at(request, "sound")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in RECORDING_TYPES:
             fields: SpeakQuery = as_model(dict(request.query_params), SpeakQuery, strict=False)
@@ -101,19 +98,16 @@ class SpeakRoute(Endpoints):
             fields = parsed = await read_body(request, json_model, SpeakRequest)
             work = self._frames(served, parsed)
         frames, gain_db = await cancel_on_disconnect(request.receive, work)
-        synthesis = synthesis_request(served, fields, frames, gain_db)
-        form = stream_format(
-            fields.format or "wav", served.spec["sample_rate_hz"], synthesis.num_samples
-        )
-        chunks = synthesize(served, synthesis)
-        headers = {"x-num-samples": str(synthesis.num_samples)}
+        num_samples, chunks = synthesis(served, fields, frames, gain_db)
+        form = stream_format(fields.format or "wav", served.spec["sample_rate_hz"], num_samples)
+        headers = {"x-num-samples": str(num_samples)}
         stall_seconds = self._settings.timeout_seconds
         return StreamedResponse(streamed(chunks, form), form.media_type, stall_seconds, headers)
 
     @get("/v1/models/{name}/examples", Examples)
     async def list_examples(self, request: Request) -> Response:
         """Return the example recordings; none for an unconditional model."""
-        served = model_from_path(self._registry, request)
+        served = self._model_at(request)
         usable = served.kind == "sound" and is_conditional(served)
         entries: list[ExampleEntry] = [
             {"name": example.name, "text": example.text, "seconds": example.seconds}
@@ -161,7 +155,8 @@ def frames_from_recording(served: ServedModel, data: bytes) -> tuple[np.ndarray,
     waveform = decode_recording(data, served.spec["sample_rate_hz"], max_seconds(served))
     # The level is brought back by the request, not by the bundle.
     frames = recorded_frames(served.speech_bundle.frames(waveform), 0.0)
-    return frames, recording_gain_db(served, waveform)
+    spec = served.spec
+    return frames, level_gain_db(waveform, spec.get("gain_db", 0.0), level_of(spec))
 
 
 def _example(name: str) -> bytes:

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
+import math
 import shutil
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ from serving.engine.streams import PROCESSORS
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
 from serving.http.fields import Name, Seed, excerpt
 from speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spelt_out, spoken_length
-from wavenet.data.recorded_level import at_recorded_level, is_recorded, level_gain_db, level_of
+from wavenet.data.recorded_level import at_recorded_level, is_recorded
 
 LOG = logging.getLogger(__name__)
 UNCONDITIONAL_SECONDS = 2.0
@@ -37,21 +37,6 @@ class SynthesisFields(Struct, kw_only=True):
     speaker: Name | None = None
     seconds: Annotated[float, Meta(gt=0, le=3600)] | None = None
     refine: Annotated[int, Meta(ge=0, le=8)] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class SynthesisRequest:
-    """A checked request for a sound.
-
-    frames: float32 [frames, channels] or None. num_samples: length of the sound. options: `seed`,
-    `row`, `temperature`, `speaker` and, where given, `refine`. gain_db: the gain that was applied
-    to the recording of the frames, undone in the sound.
-    """
-
-    frames: np.ndarray | None
-    num_samples: int
-    options: dict[str, Any]
-    gain_db: float = 0.0
 
 
 def signature(served: ServedModel) -> Signature:
@@ -79,38 +64,56 @@ def max_seconds(served: ServedModel) -> float:
     return max_frames(served) * served.spec["hop_samples"] / served.spec["sample_rate_hz"]
 
 
-def synthesis_request(
-    served: ServedModel, fields: SynthesisFields, frames: np.ndarray | None, gain_db: float = 0.0
-) -> SynthesisRequest:
-    """Return the checked request for a sound; raise InvalidInput with field and rule.
+def synthesis(
+    served: ServedModel,
+    fields: SynthesisFields,
+    frames: np.ndarray | None,
+    gain_db: float = 0.0,
+    timeout_seconds: float | None = None,
+) -> tuple[int, AsyncGenerator[np.ndarray, None]]:
+    """Return the length of a sound in samples, and its chunks float32 [samples] as generated.
 
-    Frames are float32 [frames, channels] or None; for the gain see `SynthesisRequest`.
+    Frames are float32 [frames, channels] or None; the gain that was applied to their recording is
+    undone in the sound. InvalidInput names the field and the rule; see also `ServedModel.stream`.
     """
+    num_samples = _num_samples(served, fields.seconds, frames)
+    refine = fields.refine
+    if refine is None and is_recorded(frames):
+        refine = served.spec.get("refine")
+    chunks = served.stream(
+        frames,
+        num_samples=num_samples,
+        timeout_seconds=timeout_seconds,
+        seed=fields.seed or 0,
+        row=fields.row or 0,
+        temperature=fields.temperature,
+        speaker=_speaker(served, fields.speaker),
+        **({} if refine is None else {"refine": refine}),
+    )
+    return num_samples, _levelled(chunks, gain_db)
+
+
+async def _levelled(
+    sound: AsyncGenerator[np.ndarray, None], gain_db: float
+) -> AsyncGenerator[np.ndarray, None]:
+    async with contextlib.aclosing(sound) as chunks:
+        async for chunk in chunks:
+            yield at_recorded_level(chunk, gain_db)
+
+
+def _num_samples(served: ServedModel, seconds: float | None, frames: np.ndarray | None) -> int:
     rate_hz, hop = served.spec["sample_rate_hz"], served.spec["hop_samples"]
-    seconds = fields.seconds
     if frames is None:
         num_samples = max(1, round((seconds or UNCONDITIONAL_SECONDS) * rate_hz))
         if num_samples > max_frames(served) * hop:
             raise InvalidInput(f"`seconds` must be at most {max_seconds(served):g}.")
-    else:
-        if len(frames) > max_frames(served):
-            raise TooLarge(
-                f"A sound must have at most {max_frames(served):,} frames, got {len(frames):,}."
-            )
-        num_samples = len(frames) * hop
-        if seconds is not None:
-            num_samples = max(1, min(num_samples, round(seconds * rate_hz)))
-    refine = fields.refine
-    if refine is None and is_recorded(frames):
-        refine = served.spec.get("refine")
-    options = {
-        "seed": fields.seed or 0,
-        "row": fields.row or 0,
-        "temperature": fields.temperature,
-        "speaker": _speaker(served, fields.speaker),
-        **({} if refine is None else {"refine": refine}),
-    }
-    return SynthesisRequest(frames, num_samples, options, gain_db)
+        return num_samples
+    if len(frames) > max_frames(served):
+        raise TooLarge(
+            f"A sound must have at most {max_frames(served):,} frames, got {len(frames):,}."
+        )
+    wanted = math.inf if seconds is None else max(1, round(seconds * rate_hz))
+    return int(min(len(frames) * hop, wanted))
 
 
 def _speaker(served: ServedModel, name: str | None) -> str | None:
@@ -120,27 +123,6 @@ def _speaker(served: ServedModel, name: str | None) -> str | None:
     if not known:
         raise InvalidInput("`speaker` must not be given: the model has one voice.")
     raise InvalidInput(f"`speaker` must be one of {', '.join(known)}, got {excerpt(name)}.")
-
-
-async def synthesize(
-    served: ServedModel, synthesis: SynthesisRequest, timeout_seconds: float | None = None
-) -> AsyncGenerator[np.ndarray, None]:
-    """Yield a sound in chunks float32 [samples] as it is generated; see `ServedModel.stream`."""
-    sound = served.stream(
-        synthesis.frames,
-        num_samples=synthesis.num_samples,
-        timeout_seconds=timeout_seconds,
-        **synthesis.options,
-    )
-    async with contextlib.aclosing(sound) as chunks:
-        async for chunk in chunks:
-            yield at_recorded_level(chunk, synthesis.gain_db)
-
-
-def recording_gain_db(served: ServedModel, waveform: np.ndarray) -> float:
-    """Return the gain that the model's `frames` apply to a recording [samples], in dB."""
-    spec = served.spec
-    return level_gain_db(waveform, spec.get("gain_db", 0.0), level_of(spec))
 
 
 class WorkerPool:

@@ -17,8 +17,7 @@ from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
 from serving.http.fields import Name, json_model
 from serving.http.json_tensors import from_columns, from_rows
-from serving.http.model_lookup import model_from_path, version_at
-from serving.http.operations import Endpoints, get, post
+from serving.http.operations import Endpoints, get, post, version_at
 from serving.http.request_bodies import read_body
 from serving.http.responses import cancel_on_disconnect, json_response
 
@@ -54,7 +53,7 @@ class TensorflowRest(Endpoints):
     @post("/v1/models/{name}:predict", dict, PredictRequest, versions=True)
     async def predict(self, request: Request) -> Response:
         """Run a signature on `instances`, row by row, or on `inputs`, tensor by tensor."""
-        served = model_from_path(self._registry, request)
+        served = self._model_at(request)
         signature, inputs, by_rows = await read_body(request, _parse, served)
         work = served.predict(inputs, signature)
         outputs = await cancel_on_disconnect(request.receive, work)
@@ -63,7 +62,7 @@ class TensorflowRest(Endpoints):
     @get("/v1/models/{name}/metadata", versions=True)
     async def metadata(self, request: Request) -> Response:
         """Return the signatures."""
-        served = model_from_path(self._registry, request)
+        served = self._model_at(request)
         described = {name: _described(s) for name, s in served.signatures.items()}
         spec = {"name": served.name, "signature_name": "", "version": str(served.version)}
         metadata = {"signature_def": {"signature_def": described}}
