@@ -22,6 +22,7 @@ from pixelcnn.sampling.grids import (
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, counted
 from replicator.runs.progress import Progress
+from serving.bundles.image_inputs import image_inputs
 from serving.bundles.signature import fastest
 from serving.client.arrays import ArrayClient
 from serving.client.client import RETRIES, Client, server_and_name
@@ -159,8 +160,8 @@ def _sample_arrays(client: Client, name: str, spec: dict[str, Any], given: Array
     check_new([path], given.overwrite)
     length: Any = given.length[0] if len(given.length) == 1 else given.length
     condition = None if given.condition is None else _array(given.condition)
-    arguments = (given.num, length, given.seed, condition, given.temperature)
-    np.save(path, ArrayClient(client, name, spec).sample(*arguments))
+    model, arguments = ArrayClient(client, name, spec), (given.num, length, given.seed, condition)
+    np.save(path, model.sample(*arguments, temperature=given.temperature))
     print(f"{path}: {given.num} samples {list(given.length)}")
     return 0
 
@@ -303,8 +304,17 @@ def _image_scales(
     inputs = signatures.get(signature, {})
     captions = given.caption or (None,)
     if (given.label is None and "label" in inputs) or len(captions) > 1:
-        several = inputs["temperature"].shape[1] or 1
-        yield from _conditions_in_turn(client, name, signature, several, spec, given)
+        classes = len(spec.get("classes") or [0])
+        codes = np.stack([encode_caption(caption) for caption in given.caption or ("",)])
+        for start in range(0, given.num, ROWS):
+            rows = np.arange(start, min(start + ROWS, given.num), dtype=np.int32)
+            condition = {"label": rows % np.int32(classes)}
+            if given.caption:
+                condition = {"caption": codes[rows % len(codes)]}
+            options = (given.temperature, given.guidance, condition, UserError)
+            batch = image_inputs(inputs, given.seed, rows, *options)
+            outputs = client.predict(name, batch, signature)
+            yield from (scales_of(outputs, row) for row in range(len(rows)))
         return
     one = given.temperature[0] if len(given.temperature) == 1 else given.temperature
     labels = _array(given.map) if given.map else None
@@ -312,32 +322,3 @@ def _image_scales(
     arguments |= {"temperature": one, "guidance": given.guidance}
     with client.draw(name, num=given.num, seed=given.seed, **arguments) as scales:
         yield from whole_images(scales)
-
-
-def _conditions_in_turn(
-    client: Client,
-    name: str,
-    signature: str,
-    scales: int,
-    spec: dict[str, Any],
-    given: DrawArguments,
-) -> Iterator[list[np.ndarray]]:
-    classes = len(spec.get("classes") or [0])
-    codes = np.stack([encode_caption(caption) for caption in given.caption or ("",)])
-    each = given.temperature * scales if len(given.temperature) == 1 else given.temperature
-    for start in range(0, given.num, ROWS):
-        rows = np.arange(start, min(start + ROWS, given.num), dtype=np.int32)
-        inputs = {
-            "seed": np.full(len(rows), given.seed, np.int64),
-            "row": rows,
-            "temperature": np.full([len(rows), len(each)], each, np.float32),
-        }
-        if given.caption:
-            inputs["caption"] = codes[rows % len(codes)]
-        else:
-            inputs["label"] = rows % np.int32(classes)
-        if given.guidance:
-            inputs["guidance"] = np.full(len(rows), given.guidance, np.float32)
-        outputs = client.predict(name, inputs, signature)
-        for row in range(len(rows)):
-            yield scales_of(outputs, row)

@@ -11,18 +11,18 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serving.bundles.image_inputs import caption_codes, image_inputs
 from serving.bundles.signature import fastest
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
 from serving.http.fields import Name, Seed, invalid_field, json_model
 from serving.http.image_requests import (
-    caption,
     condition_input,
     encode_image,
-    inputs,
     label,
     number_of_images,
     scales,
+    signature,
 )
 from serving.http.operations import Endpoints, post
 from serving.http.request_bodies import read_body
@@ -76,7 +76,8 @@ class OpenaiImages(Endpoints):
         side, output = _scale(served, parsed.size or "auto")
         num = number_of_images("n", parsed.n, self._settings.max_rows)
         seed = secrets.randbits(SEED_BITS) if parsed.seed is None else parsed.seed
-        batch = inputs(served, _condition(served, parsed.prompt), seed, range(num))
+        given = _condition(served, parsed.prompt)
+        batch = image_inputs(signature(served).inputs, seed, range(num), condition=given)
         drawn = await cancel_on_disconnect(
             request.receive, served.predict(batch, fastest(served.signatures))
         )
@@ -101,15 +102,15 @@ def _scale(served: ServedModel, size: str) -> tuple[int, str]:
     return sizes[size]
 
 
-def _condition(served: ServedModel, prompt: str) -> np.ndarray | None:
+def _condition(served: ServedModel, prompt: str) -> dict[str, np.ndarray]:
     needed = condition_input(served)
     if needed == "label":
-        return np.array(label(served, "prompt", prompt), np.int32)
+        return {needed: np.array([label(served, "prompt", prompt)], np.int32)}
     if needed == "caption":
-        return caption(prompt)
+        return {needed: caption_codes(prompt)[None]}
     if needed == "map":
         raise InvalidInput("`model` needs a map of labels; use `:draw`.")
-    return None
+    return {}
 
 
 def _encoded(images: np.ndarray, container: str) -> list[str]:

@@ -391,7 +391,7 @@ def test_a_viewer_that_leaves_stops_the_drawing(models):
         ({"class": 1, "num": 0}, "`num` must be"),
         ({"class": 1, "num": 65}, "`num` must be an integer from 1 to 64"),
         ({"class": 1, "seed": "1"}, "`seed` must be"),
-        ({"class": 1, "temperature": [1]}, "`temperature` must be one number or 2"),
+        ({"class": 1, "temperature": [1] * 3}, "`temperature` must be one number or 2"),
         ({"class": 1, "temperature": -1}, "`temperature` must be"),
         ({"class": 1, "temperature": "x"}, "`temperature` must be a number or a list"),
     ],
