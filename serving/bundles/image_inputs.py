@@ -81,11 +81,11 @@ def classes_of(classes: Sequence[str]) -> str:
     return f"there are {', '.join(classes)}" if classes else "the classes have numbers"
 
 
-def caption_codes(text: str, problem: Problem = InvalidInput) -> np.ndarray:
+def caption_codes(text: str) -> np.ndarray:
     """Return the codes of a caption, int32 [characters]."""
     from pixelcnn.data.captions import encode_caption
 
     try:
         return encode_caption(text)
     except UserError as error:
-        raise problem(str(error)) from error
+        raise InvalidInput(str(error)) from error
