@@ -15,7 +15,7 @@ from autoregressive.storage.save import PROGRAM_FOLDER, named_reasons, rate_of, 
 from distill.flow_student import FlowStudent
 from replicator.runs.errors import UserError
 from serving.bundles.allowed_operations import PROGRAM, check_program
-from serving.bundles.audio_signatures import default_buckets
+from serving.bundles.audio_signatures import default_buckets, streaming_functions
 from serving.bundles.manifest import private_key, sign, write_manifest
 from serving.bundles.own_bundle import ARRAY, ELEMENTS, IMAGE, MODEL_FOLDER, SOUND
 from serving.bundles.own_signatures import (
@@ -24,7 +24,6 @@ from serving.bundles.own_signatures import (
     StreamingFlows,
     element_type,
     elements_of,
-    of_sequences,
     of_shape,
     with_log_prob,
 )
@@ -154,7 +153,7 @@ def _exported_sequences(
                 f"The network has no step, so that `length` must be given: {error}"
             ) from error
         return spec, with_log_prob(of_shape(model, (length,), False), model, None)
-    exported = of_sequences(streaming, lengths)
+    exported = Exported(*streaming_functions(streaming, lengths), streaming.variables)
     if model.kind == "autoregressive":
         exported = with_log_prob(exported, model, None)
     spec |= {"hop_samples": 1, "speakers": [], "max_length": lengths[-1]}

@@ -7,7 +7,6 @@ Images, and sequences whose network has none, have one shape and are made by pas
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from autoregressive.samplers.fixed_point import fixed_point
 from autoregressive.storage.program import function_of, network_specs, variables_of
 from distill.flow_student import FlowStudent
 from likelihoods.capabilities import pixel_channels
-from serving.bundles.audio_signatures import MAX_TEMPERATURE, streaming_functions
+from serving.bundles.audio_signatures import MAX_TEMPERATURE
 from serving.bundles.functions import Tensors, row_function, serving_spec, specs_of
 from serving.bundles.image_signatures import BATCHES, seed_key
 from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Signature, TensorInfo
@@ -135,14 +134,6 @@ class Exported(NamedTuple):
     functions: dict[str, Any]
     serving: dict[str, Any]
     variables: tuple = ()
-
-
-def of_sequences(streaming: StreamingModel, lengths: Sequence[int]) -> Exported:
-    """Return the functions of a model that makes its elements one after the other.
-
-    Rows with a condition are padded to `lengths`, of which the last is the longest sequence.
-    """
-    return Exported(*streaming_functions(streaming, lengths), streaming.variables)
 
 
 def of_shape(model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool) -> Exported:

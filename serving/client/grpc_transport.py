@@ -16,7 +16,7 @@ from serving.client.retrying import (
     strict_json,
     token_error,
 )
-from serving.client.streams import ImageScale, Speech, Stream, check_numbers, scales_of
+from serving.client.streams import ImageScale, Speech, Stream, scales_of
 from serving.errors import GRPC_CODES, ServingError
 from serving.grpc.messages import message, method_types
 from serving.grpc.tensors import DTYPES, decode, encode
@@ -241,7 +241,6 @@ def _specify(spec: Any, name: str, version: int | None) -> None:
 
 
 def _speak_request(name: str, arguments: Mapping[str, Any], rate_hz: int) -> Any:
-    check_numbers(arguments)
     try:
         request = message("onepass.SpeakRequest")(
             seed=arguments["seed"],

@@ -15,7 +15,7 @@ from serving.bundles.audio_bundle import WHOLE
 from serving.bundles.bundle import Servable, SpeechServable
 from serving.bundles.frames import check_rows
 from serving.bundles.signature import PLAIN, Signature
-from serving.engine.batching import LARGE_BYTES, Batcher, Limits
+from serving.engine.batching import LARGE_BYTES, Batcher
 from serving.engine.padding import Arrays, Padding
 from serving.engine.streams import Streams
 from serving.errors import (
@@ -51,22 +51,19 @@ class ServedModel:
         self.created = _created(bundle)
         self.signatures: dict[str, Signature] = bundle.signatures
         self._seconds, self._max_bytes = settings.timeout_seconds, settings.max_body_bytes
-        self._metrics = (metrics or Metrics()).for_model(self.name)
+        self._metrics = metrics or Metrics()
+        self._metrics.add_model(self.name)
         self._batcher = Batcher(
             bundle.call,
             Padding(_serving(bundle)),
-            Limits(
-                settings.queue_rows,
-                settings.queue_bytes,
-                settings.max_rows,
-                settings.batch_delay_ms / 1000,
-                settings.threads,
-            ),
+            settings,
             self._metrics,
-            f"{self.name}-{self.version}",
+            self.name,
         )
         self._streams = Streams(
-            settings.max_streams, settings.timeout_seconds, self._metrics.streams.inc
+            settings.max_streams,
+            settings.timeout_seconds,
+            self._metrics.streams.labels(self.name).inc,
         )
         self._active = 0
         self._idle = asyncio.Event()
@@ -203,7 +200,8 @@ class ServedModel:
             status = error.code
             raise
         finally:
-            self._metrics.request_ended(self.version, status)
+            labels = (self.name, str(self.version), status)
+            self._metrics.version_requests.labels(*labels).inc()
             self._active -= 1
             if not self._active:
                 self._idle.set()

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
 from serving.http.audio_formats import (
@@ -32,14 +31,13 @@ from serving.http.responses import StreamedResponse, cancel_on_disconnect
 from serving.http.synthesis_requests import (
     SynthesisFields,
     Temperature,
-    WorkerPool,
     check_length,
     is_conditional,
+    prepared,
     speakers,
     synthesis,
     text_frames,
 )
-from serving.settings import Settings
 from speech.phonemes import text_parts
 
 Chunks = AsyncGenerator[np.ndarray, None]
@@ -79,10 +77,6 @@ ANSWERS = {**dict.fromkeys(SOUNDS, Bytes), "text/event-stream": SpeechEvent}
 
 class OpenaiSpeech(Endpoints):
     """The endpoint for speech."""
-
-    def __init__(self, registry: ModelRegistry, settings: Settings):
-        super().__init__(registry, settings)
-        self._workers = WorkerPool(settings.timeout_seconds)
 
     @post("/v1/audio/speech", ANSWERS, SpeechRequest)
     async def speech(self, request: Request) -> ASGIApp:
@@ -126,7 +120,8 @@ class OpenaiSpeech(Endpoints):
         if not is_conditional(served):
             raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
         speed = parsed.speed or 1.0
-        frames = await self._workers.run(text_frames, served.bundle, parts[number], speed)
+        limit = self._settings.timeout_seconds
+        frames = await prepared(limit, text_frames, served.bundle, parts[number], speed)
         fields = SynthesisFields(
             seed=parsed.seed, row=number, temperature=parsed.temperature, speaker=speaker
         )
@@ -147,7 +142,8 @@ class OpenaiSpeech(Endpoints):
         async with contextlib.aclosing(sound):
             chunks = [chunk async for chunk in sound]
         whole, rate_hz = np.concatenate(chunks), served.spec["sample_rate_hz"]
-        return await self._workers.run(file_bytes, whole, rate_hz, FILE_FORMATS[name])
+        limit = self._settings.timeout_seconds
+        return await prepared(limit, file_bytes, whole, rate_hz, FILE_FORMATS[name])
 
 
 def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:

@@ -20,11 +20,12 @@ from serving.engine.streams import PROCESSORS
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
 from serving.http.fields import Name, Seed, excerpt
 from speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spelt_out, spoken_length
-from wavenet.data.recorded_level import at_recorded_level, is_recorded
+from wavenet.data.recorded_level import at_recorded_level, gain_of, is_recorded
 
 LOG = logging.getLogger(__name__)
 UNCONDITIONAL_SECONDS = 2.0
-WORKERS = 16  # threads, which share the permits for processors
+# They share the permits for processors.
+THREADS = ThreadPoolExecutor(16, thread_name_prefix="reading")
 Temperature = Annotated[float, Meta(ge=0, le=10)]
 
 
@@ -68,20 +69,19 @@ def synthesis(
     served: ServedModel,
     fields: SynthesisFields,
     frames: np.ndarray | None,
-    gain_db: float = 0.0,
     timeout_seconds: float | None = None,
 ) -> tuple[int, AsyncGenerator[np.ndarray, None]]:
     """Return the length of a sound in samples, and its chunks float32 [samples] as generated.
 
-    Frames are float32 [frames, channels] or None; the gain that was applied to their recording is
-    undone in the sound. InvalidInput names the field and the rule; see also `ServedModel.stream`.
+    Frames are float32 [frames, channels] or None; the sound of `RecordedFrames` is at the level of
+    their recording. InvalidInput names the field and the rule; see also `ServedModel.stream`.
     """
     num_samples = _num_samples(served, fields.seconds, frames)
     refine = fields.refine
     if refine is None and is_recorded(frames):
         refine = served.spec.get("refine")
     chunks = served.stream(
-        frames,
+        None if frames is None else np.asarray(frames),  # without the gain, which is undone here
         num_samples=num_samples,
         timeout_seconds=timeout_seconds,
         seed=fields.seed or 0,
@@ -90,7 +90,7 @@ def synthesis(
         speaker=_speaker(served, fields.speaker),
         **({} if refine is None else {"refine": refine}),
     )
-    return num_samples, _levelled(chunks, gain_db)
+    return num_samples, _levelled(chunks, gain_of(frames))
 
 
 async def _levelled(
@@ -125,29 +125,21 @@ def _speaker(served: ServedModel, name: str | None) -> str | None:
     raise InvalidInput(f"`speaker` must be one of {', '.join(known)}, got {excerpt(name)}.")
 
 
-class WorkerPool:
-    """Threads for work before the model: decoding, features, phonemes.
+async def prepared(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a thread, for work before the model: decoding, features, phonemes.
 
-    A task may wait and run for so many seconds.
+    DeadlineExceeded is raised if it waits and runs for longer than `seconds`.
     """
 
-    def __init__(self, seconds: float):
-        self._seconds = seconds
-        self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="reading")
+    def work() -> Any:
+        with PROCESSORS.permit():
+            return function(*arguments)
 
-    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in a thread; raise DeadlineExceeded if it takes too long."""
-
-        def work() -> Any:
-            with PROCESSORS.permit():
-                return function(*arguments)
-
-        working = asyncio.get_running_loop().run_in_executor(self._threads, work)
-        try:
-            async with asyncio.timeout(self._seconds):
-                return await working
-        except TimeoutError as error:
-            raise DeadlineExceeded("The input took too long to process.") from error
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.get_running_loop().run_in_executor(THREADS, work)
+    except TimeoutError as error:
+        raise DeadlineExceeded("The input took too long to process.") from error
 
 
 def supports_text(served: ServedModel) -> bool:

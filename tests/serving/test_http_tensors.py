@@ -45,16 +45,16 @@ def test_lists_become_the_array_that_numpy_makes_of_them(info, value):
         ([[[1, 2, 3], [1, 2]]], "ragged"),
         ([[[1, 2, 3]], [[1, 2, 3], [1, 2, 3]]], "ragged"),
         ([[[1, 2, 3], 4]], "3 deep"),
-        ([[[1, 2, [3]]]], "must hold numbers, got a list"),
+        ([[[1, 2, [3]]]], "must hold numbers"),
         ([[1, 2, 3]], "3 deep"),
         (7, "3 deep"),
         (None, "3 deep"),
         ([], "must not be empty"),
         ([[]], "must not be empty"),
         ([[[]]], "must not be empty"),
-        ([[["1", 2, 3]]], 'must hold numbers, got "1"'),
-        ([[[None, 2, 3]]], "must hold numbers, got null"),
-        ([[[True, 2, 3]]], "must hold numbers, got true"),
+        ([[["1", 2, 3]]], "must hold numbers"),
+        ([[[None, 2, 3]]], "must hold numbers"),
+        ([[[True, 2, 3]]], "must hold numbers"),
     ],
 )
 def test_what_is_no_tensor_is_refused_with_the_field_and_the_rule(value, rule):
@@ -76,7 +76,7 @@ def test_a_byte_out_of_range_is_refused(value):
 
 
 def test_a_real_number_for_an_integer_is_refused():
-    with pytest.raises(InvalidInput, match=r"must hold integers, got 1\.0"):
+    with pytest.raises(InvalidInput, match="must hold integers"):
         json_tensor("row", [1.0], I32)
 
 

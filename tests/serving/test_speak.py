@@ -22,7 +22,7 @@ from serve_load import until
 from serving.errors import InvalidInput, TooLarge
 from serving.http import draw
 from serving.http.audio_formats import big_endian, little_endian, wav_header
-from serving.http.recordings import decode_recording, examples
+from serving.http.recordings import decode_recording, example_path, examples
 from wavenet.data import audio
 from wavenet.data.recorded_level import recorded_frames
 
@@ -259,7 +259,7 @@ def test_an_example_is_a_recording_of_the_package(models):
     body = {"example": name, "format": "l16", "seconds": 0.5}
     response = ask(models, "POST", SPEAK, json=body)
     model = bundle(models)
-    whole = model.generate(model.frames(audio.read(examples()[name].path, RATE)))[0]
+    whole = model.generate(model.frames(audio.read(example_path(name), RATE)))[0]
     found = np.frombuffer(response.content, ">i2")
     assert len(found) == RATE // 2
     np.testing.assert_array_equal(found, audio.to_int16(whole[: RATE // 2]))
