@@ -18,17 +18,6 @@ from serving.errors import InvalidInput
 CHUNK, STATE = "chunk", "state_"
 CHUNK_SAMPLES = 32_000  # approximate
 WHOLE = (PLAIN, COMPILED)
-COUNTS = ("frames_before", "num_frames", "frames_after")  # of given frames
-
-
-def check_lengths(arrays: Arrays) -> None:
-    """Raise InvalidInput if the counts of frames exceed the given frames."""
-    if "frames" in arrays:
-        counts = [arrays[name].astype(np.int64) for name in COUNTS if name in arrays]
-        longest, given = int(np.max(sum(counts))), arrays["frames"].shape[1]
-        if longest > given:
-            counted = " + ".join(f"`{name}`" for name in COUNTS if name in arrays)
-            raise InvalidInput(f"{counted} must be at most the {given} `frames`, got {longest}.")
 
 
 class _Refinement:
@@ -201,12 +190,6 @@ class AudioBundle(Bundle):
         if self._engine is not None and signature in WHOLE:
             return self._engine.call(inputs)
         return super().call(signature, inputs)
-
-    def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
-        """Return the inputs of a signature as `call` takes them, see `Bundle.check`."""
-        arrays = super().check(signature, inputs)
-        check_lengths(arrays)
-        return arrays
 
     def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
         """Yield signature and inputs of each call of `warm`: all pieces, by all batches.

@@ -34,6 +34,7 @@ Arrays = dict[str, np.ndarray]
 COMPILED, PLAIN = "compiled", "serving_default"
 LOG_PROB = "log_prob"
 NUMBERS = "iuf"  # NumPy's kinds of accepted values
+COUNTS = ("frames_before", "num_frames", "frames_after")  # of given frames
 MAX_DIMENSIONS = 8
 
 
@@ -125,6 +126,7 @@ def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
     for name, info in signature.inputs.items():
         if name not in arrays:
             arrays[name] = _default(name, info, rows)
+    _check_counts(arrays)
     return {name: arrays[name] for name in signature.inputs}
 
 
@@ -281,6 +283,16 @@ def _span(info: TensorInfo) -> str:
     if info.high is None:
         return f"at least {info.low:g}"
     return f"between {info.low:g} and {info.high:g}"
+
+
+def _check_counts(arrays: Arrays) -> None:
+    """Raise InvalidInput if the counts of frames exceed the given frames."""
+    if "frames" in arrays:
+        counts = [arrays[name].astype(np.int64) for name in COUNTS if name in arrays]
+        longest, given = int(np.max(sum(counts))), arrays["frames"].shape[1]
+        if longest > given:
+            counted = " + ".join(f"`{name}`" for name in COUNTS if name in arrays)
+            raise InvalidInput(f"{counted} must be at most the {given} `frames`, got {longest}.")
 
 
 def _rows(arrays: Arrays) -> int:

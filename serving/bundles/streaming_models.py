@@ -189,18 +189,16 @@ class StreamingResidual(StreamingStudent):
         outer = self._student.flows[0].outer_dtype
         return {**super().state(), "wave": (outer, (self._order,), 0)}
 
-    def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
-        """See `StreamingModel`."""
-        del start
-        made, phase = self._student.condition(frames, speaker, samples, phase, skipped)
-        if made.prediction is None:
+    def _by_sample(self, condition: Condition, samples):
+        """Return gates, source, gain and coefficients for each sample."""
+        if condition.prediction is None:
             raise ValueError("The condition of a residual has a prediction.")
-        gates = self._by_sample(made, samples)
-        source = tf.zeros_like(gates[..., 0]) if made.source is None else made.source
-        by_row = tf.concat([made.prediction.log_gain[..., None], made.prediction.coefficients], -1)
+        gates, prediction = super()._by_sample(condition, samples), condition.prediction
+        source = tf.zeros_like(gates[..., 0]) if condition.source is None else condition.source
+        by_row = tf.concat([prediction.log_gain[..., None], prediction.coefficients], -1)
         spread = tf.repeat(by_row, self._student.config.row_samples, 1)[:, :samples]
         parts = (gates, source[..., None], spread)
-        return Conditioning(tf.concat([tf.cast(p, self.dtype) for p in parts], -1), phase)
+        return tf.concat([tf.cast(p, self.dtype) for p in parts], -1)
 
     def _condition(self, channels) -> Condition:
         sizes = [self._student.config.gate_inputs, 1, 1, self._order]

@@ -116,13 +116,6 @@ class ArrayArguments(Connection):
     """npy file of a condition [num, length, channels], for a model with one."""
 
 
-ARGUMENTS: dict[str, Any] = {
-    "sound": SpeakArguments,
-    "picture": DrawArguments,
-    "array": ArrayArguments,
-}
-
-
 def run_sample(arguments: list[str], parse: Callable) -> int:
     """Run `onepass sample URL ...`; return the exit status.
 
@@ -133,11 +126,12 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     with Client(address, token=os.environ.get(TOKEN_VARIABLE) or None) as client:
         spec = client.spec(name)
     kind = str(spec.get("kind"))
-    if kind not in ARGUMENTS:
+    if kind not in RUNS:
         states = " and ".join(str(version.get("state")) for version in spec.get("versions", ()))
         state = states.lower() or "not served"
         raise UserError(f"The model `{name}` cannot be sampled now; it is {state}.")
-    given = parse(ARGUMENTS[kind], arguments, "onepass sample")
+    options, run = RUNS[kind]
+    given = parse(options, arguments, "onepass sample")
     if given.num < 1:
         raise UserError(f"`--num` must be at least 1, got {given.num}.")
     try:
@@ -147,12 +141,7 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     token = os.environ.get(TOKEN_VARIABLE) or None
     limits: dict[str, Any] = {"timeout_seconds": given.timeout, "retries": given.retries}
     with Client(address, token=token, **limits) as client:
-        runs: dict[str, Callable[..., int]] = {
-            "sound": _speak,
-            "picture": _draw,
-            "array": _sample_arrays,
-        }
-        return runs[kind](client, name, spec, given)
+        return run(client, name, spec, given)
 
 
 def _sample_arrays(client: Client, name: str, spec: dict[str, Any], given: ArrayArguments) -> int:
@@ -322,3 +311,11 @@ def _image_scales(
     arguments |= {"temperature": one, "guidance": given.guidance}
     with client.draw(name, num=given.num, seed=given.seed, **arguments) as scales:
         yield from whole_images(scales)
+
+
+# By kind of model, the options of the command and the function that runs it.
+RUNS: dict[str, tuple[Any, Callable[..., int]]] = {
+    "sound": (SpeakArguments, _speak),
+    "picture": (DrawArguments, _draw),
+    "array": (ArrayArguments, _sample_arrays),
+}

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from replicator.runs.errors import UserError
 from serving.bundles.audio_bundle import WHOLE
 from serving.bundles.bundle import Servable, SpeechServable
 from serving.bundles.frames import check_rows
@@ -20,7 +19,6 @@ from serving.engine.padding import Arrays, Padding
 from serving.engine.streams import Streams
 from serving.errors import (
     DeadlineExceeded,
-    Internal,
     InvalidInput,
     ServingError,
     TooLarge,
@@ -161,19 +159,11 @@ class ServedModel:
 
     async def _checked(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
         self.signature(signature)
-        large = sum(getattr(value, "nbytes", 0) for value in inputs.values()) > LARGE_BYTES
-        try:
-            if large:  # would block the event loop
-                checked = await asyncio.to_thread(self.bundle.check, signature, inputs)
-            else:
-                checked = self.bundle.check(signature, inputs)
-        except ServingError:
-            raise
-        except UserError as error:
-            raise InvalidInput(str(error)) from None
-        except Exception:
-            LOG.exception("a check failed")
-            raise Internal() from None
+        if sum(getattr(value, "nbytes", 0) for value in inputs.values()) > LARGE_BYTES:
+            # It would block the event loop.
+            checked = await asyncio.to_thread(self.bundle.check, signature, inputs)
+        else:
+            checked = self.bundle.check(signature, inputs)
         if "seed" in checked and (checked["seed"] < 0).any():  # as in all commands and routes
             raise InvalidInput(f"`seed` must be at least 0, got {checked['seed'].min()}.")
         return checked

@@ -21,6 +21,7 @@ from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound, ServingError, shortened
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import message
+from serving.http.v2 import metadata_of
 from serving.settings import Settings
 
 # The field of InferTensorContents for the values of a type; FP16 has none.
@@ -68,22 +69,7 @@ class Inference:
     async def model_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return the inputs and outputs of a model's `serving_default`."""
         served = self._resolve_model(request.name, request.version)
-        response = message("inference.ModelMetadataResponse")(
-            name=served.name, platform="tensorflow_savedmodel"
-        )
-        response.versions.extend(
-            str(status.version)
-            for status in self._registry.versions(served.name)
-            if status.state == "AVAILABLE"
-        )
-        signature = served.signature(PLAIN)
-        for described, tensors in (
-            (response.inputs, signature.inputs),
-            (response.outputs, signature.outputs),
-        ):
-            for name, info in tensors.items():
-                described.add(name=name, datatype=V2_NAMES[info.dtype], shape=info.sizes)
-        return response
+        return message("inference.ModelMetadataResponse")(**metadata_of(self._registry, served))
 
     async def model_infer(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return the outputs for the request's inputs, as raw bytes."""
@@ -96,12 +82,17 @@ class Inference:
         check_outputs(signature.outputs, wanted)
         seconds = seconds_left(context, self._settings)
         outputs = await served.predict(inputs, name, timeout_seconds=seconds)
-        response = message("inference.ModelInferResponse")(
-            model_name=served.name, model_version=str(served.version), id=request.id
+        arrays = {name: np.asarray(outputs[name]) for name in dict.fromkeys(wanted or outputs)}
+        return message("inference.ModelInferResponse")(
+            model_name=served.name,
+            model_version=str(served.version),
+            id=request.id,
+            outputs=[
+                {"name": name, "datatype": V2_NAMES[array.dtype], "shape": array.shape}
+                for name, array in arrays.items()
+            ],
+            raw_output_contents=[array.tobytes() for array in arrays.values()],
         )
-        for output in dict.fromkeys(wanted or outputs):
-            _add_output(response, output, outputs[output])
-        return response
 
     def _resolve_model(self, name: str, version: str) -> ServedModel:
         if not name:
@@ -149,9 +140,3 @@ def _array(tensor: Any, raw: bytes | None, limit_bytes: int) -> np.ndarray:
         return np.array(values, dtype).reshape(shape)
     except OverflowError:
         raise InvalidInput(f"`{tensor.name}` has values beyond {tensor.datatype}.") from None
-
-
-def _add_output(response: Message, name: str, array: np.ndarray) -> None:
-    array = np.asarray(array)
-    response.outputs.add(name=name, datatype=V2_NAMES[array.dtype], shape=array.shape)
-    response.raw_output_contents.append(array.tobytes())

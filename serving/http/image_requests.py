@@ -53,10 +53,12 @@ def number_of_images(field: str, num: int | None, most: int) -> int:
     return num or 1
 
 
-def condition(served: ServedModel, given: dict[str, Any]) -> dict[str, np.ndarray]:
+def condition(
+    served: ServedModel, given: dict[str, Any], field: str = "class"
+) -> dict[str, np.ndarray]:
     """Return the input with the condition of an image, whichever the model needs.
 
-    It is taken from the given ones of "class", "caption" and "map".
+    It is taken from the given ones of "class", "caption" and "map"; the field is that of a class.
     """
     name = condition_input(served)
     needed = CONDITIONS.get(name or "")
@@ -68,21 +70,13 @@ def condition(served: ServedModel, given: dict[str, Any]) -> dict[str, np.ndarra
         return {}
     if needed not in given:
         raise InvalidInput(f"`{needed}` must be given{_examples(served, needed)}.")
-    return {name: _condition(served, name, given[needed])}
-
-
-def _condition(served: ServedModel, name: str, value: Any) -> np.ndarray:
+    value, info = given[needed], signature(served).inputs[name]
     if name == "label":
-        return np.array([label(served, "class", value)], np.int32)
-    if name == "caption":
-        return caption_codes(value)[None]
-    return json_tensor("map", [value], signature(served).inputs["map"])
-
-
-def label(served: ServedModel, field: str, value: int | str) -> int:
-    """Return the index of a class, given by name in any case or by index."""
-    info = signature(served).inputs["label"]
-    return label_index(field, value, served.spec.get("classes") or [], info)
+        label = label_index(field, value, served.spec.get("classes") or [], info)
+        return {name: np.array([label], np.int32)}
+    return {
+        name: caption_codes(value)[None] if name == "caption" else json_tensor("map", [value], info)
+    }
 
 
 def _examples(served: ServedModel, needed: str) -> str:

@@ -11,15 +11,15 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.bundles.image_inputs import caption_codes, image_inputs
+from serving.bundles.image_inputs import CONDITIONS, image_inputs
 from serving.bundles.signature import fastest
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
 from serving.http.fields import Name, Seed, invalid_field, json_model
 from serving.http.image_requests import (
+    condition,
     condition_input,
     encode_image,
-    label,
     number_of_images,
     scales,
     signature,
@@ -76,7 +76,11 @@ class OpenaiImages(Endpoints):
         side, output = _scale(served, parsed.size or "auto")
         num = number_of_images("n", parsed.n, self._settings.max_rows)
         seed = secrets.randbits(SEED_BITS) if parsed.seed is None else parsed.seed
-        given = _condition(served, parsed.prompt)
+        needed = condition_input(served)
+        if needed == "map":
+            raise InvalidInput("`model` needs a map of labels; use `:draw`.")
+        prompt = {} if needed is None else {CONDITIONS[needed]: parsed.prompt}
+        given = condition(served, prompt, "prompt")
         batch = image_inputs(signature(served).inputs, seed, range(num), condition=given)
         drawn = await cancel_on_disconnect(
             request.receive, served.predict(batch, fastest(served.signatures))
@@ -100,17 +104,6 @@ def _scale(served: ServedModel, size: str) -> tuple[int, str]:
     if size not in sizes:
         raise invalid_field("size", f"one of {', '.join(sizes)}", size)
     return sizes[size]
-
-
-def _condition(served: ServedModel, prompt: str) -> dict[str, np.ndarray]:
-    needed = condition_input(served)
-    if needed == "label":
-        return {needed: np.array([label(served, "prompt", prompt)], np.int32)}
-    if needed == "caption":
-        return {needed: caption_codes(prompt)[None]}
-    if needed == "map":
-        raise InvalidInput("`model` needs a map of labels; use `:draw`.")
-    return {}
 
 
 def _encoded(images: np.ndarray, container: str) -> list[str]:

@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.bundles.signature import PLAIN, TENSORFLOW_NAMES, Signature, TensorInfo
+from serving.bundles.signature import PLAIN, TENSORFLOW_NAMES, TensorInfo
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
@@ -63,9 +63,8 @@ class TensorflowRest(Endpoints):
     async def metadata(self, request: Request) -> Response:
         """Return the signatures."""
         served = self._model_at(request)
-        described = {name: _described(s) for name, s in served.signatures.items()}
         spec = {"name": served.name, "signature_name": "", "version": str(served.version)}
-        metadata = {"signature_def": {"signature_def": described}}
+        metadata = {"signature_def": described(served)}
         return json_response({"model_spec": spec, "metadata": metadata})
 
 
@@ -107,15 +106,28 @@ def _as_columns(outputs: dict[str, np.ndarray]) -> dict[str, Any]:
     return {"outputs": next(iter(columns.values())) if len(columns) == 1 else columns}
 
 
-def _described(signature: Signature) -> dict[str, Any]:
-    return {
-        "inputs": {name: _tensor(name, info) for name, info in signature.inputs.items()},
-        "outputs": {name: _tensor(name, info) for name, info in signature.outputs.items()},
-        "method_name": METHOD,
+def described(served: ServedModel) -> dict[str, Any]:
+    """Return the signatures as a SignatureDefMap in JSON."""
+
+    def tensors(infos: dict[str, TensorInfo]) -> dict[str, Any]:
+        return {
+            name: {
+                "dtype": TENSORFLOW_NAMES[info.dtype],
+                "tensor_shape": {
+                    "dim": [{"size": str(size), "name": ""} for size in info.sizes],
+                    "unknown_rank": False,
+                },
+                "name": f"{name}:0",
+            }
+            for name, info in infos.items()
+        }
+
+    definitions = {
+        name: {
+            "inputs": tensors(signature.inputs),
+            "outputs": tensors(signature.outputs),
+            "method_name": METHOD,
+        }
+        for name, signature in served.signatures.items()
     }
-
-
-def _tensor(name: str, info: TensorInfo) -> dict[str, Any]:
-    sides = [{"size": str(size), "name": ""} for size in info.sizes]
-    shape = {"dim": sides, "unknown_rank": False}
-    return {"dtype": TENSORFLOW_NAMES[info.dtype], "tensor_shape": shape, "name": f"{name}:0"}
+    return {"signature_def": definitions}

@@ -26,6 +26,7 @@ from serving.bundles.signature import (
     input_info,
     v2_dtype,
 )
+from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotReady
 from serving.http.fields import Name, as_model, json_object
@@ -217,18 +218,7 @@ class V2(Endpoints):
     @get("/v2/models/{name}", Metadata, versions=True)
     async def metadata(self, request: Request) -> Response:
         """Return the inputs and outputs of `serving_default`."""
-        served = self._model_at(request)
-        signature = served.signature(PLAIN)
-        statuses = self._registry.versions(served.name)
-        return json_response(
-            Metadata(
-                name=served.name,
-                versions=[str(s.version) for s in statuses if s.state == "AVAILABLE"],
-                platform=PLATFORM,
-                inputs=[_tensor(name, info) for name, info in signature.inputs.items()],
-                outputs=[_tensor(name, info) for name, info in signature.outputs.items()],
-            )
-        )
+        return json_response(metadata_of(self._registry, self._model_at(request)))
 
     @get("/v2/models/{name}/ready", versions=True)
     async def model_ready(self, request: Request) -> Response:
@@ -263,6 +253,18 @@ class V2(Endpoints):
                 row = {"name": name, "version": str(status.version), "state": state}
                 rows.append({**row, "reason": status.error})
         return json_response(rows)
+
+
+def metadata_of(registry: ModelRegistry, served: ServedModel) -> Metadata:
+    """Return the inputs and outputs of a model's `serving_default`, and the versions served."""
+    signature, statuses = served.signature(PLAIN), registry.versions(served.name)
+    return Metadata(
+        name=served.name,
+        versions=[str(s.version) for s in statuses if s.state == "AVAILABLE"],
+        platform=PLATFORM,
+        inputs=[_tensor(name, info) for name, info in signature.inputs.items()],
+        outputs=[_tensor(name, info) for name, info in signature.outputs.items()],
+    )
 
 
 def _parse(
