@@ -19,8 +19,9 @@ from pixelcnn.sampling.grids import (
     write_png,
     write_sheets,
 )
+from replicator.runs.atomic_files import read_npy
 from replicator.runs.errors import UserError
-from replicator.runs.folders import check_new, counted
+from replicator.runs.folders import check_new, counted, make_folder
 from replicator.runs.progress import Progress
 from serving.bundles.image_inputs import image_inputs
 from serving.bundles.signature import fastest
@@ -134,10 +135,7 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     given = parse(options, arguments, "onepass sample")
     if given.num < 1:
         raise UserError(f"`--num` must be at least 1, got {given.num}.")
-    try:
-        given.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"Cannot create the folder {given.out}: {error.strerror}.") from error
+    make_folder(given.out)
     token = os.environ.get(TOKEN_VARIABLE) or None
     limits: dict[str, Any] = {"timeout_seconds": given.timeout, "retries": given.retries}
     with Client(address, token=token, **limits) as client:
@@ -148,7 +146,7 @@ def _sample_arrays(client: Client, name: str, spec: dict[str, Any], given: Array
     path = given.out / f"sample_{given.seed}.npy"
     check_new([path], given.overwrite)
     length: Any = given.length[0] if len(given.length) == 1 else given.length
-    condition = None if given.condition is None else _array(given.condition)
+    condition = None if given.condition is None else read_npy(given.condition)
     model, arguments = ArrayClient(client, name, spec), (given.num, length, given.seed, condition)
     np.save(path, model.sample(*arguments, temperature=given.temperature))
     print(f"{path}: {given.num} samples {list(given.length)}")
@@ -235,20 +233,10 @@ def _speak_arguments(
 
 
 def _numbers(path: Path) -> np.ndarray:
-    array = _array(path)
+    array = read_npy(path)
     if array.ndim != 2 or array.dtype.kind not in "fiu":
         raise UserError(f"{path} must hold numbers [frames, channels], got {array.shape}.")
     return array.astype(np.float32)
-
-
-def _array(path: Path) -> np.ndarray:
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as an npy file.") from error
-    if not isinstance(array, np.ndarray):
-        raise UserError(f"{path} must hold one array.")
-    return array
 
 
 def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments) -> int:
@@ -306,7 +294,7 @@ def _image_scales(
             yield from (scales_of(outputs, row) for row in range(len(rows)))
         return
     one = given.temperature[0] if len(given.temperature) == 1 else given.temperature
-    labels = _array(given.map) if given.map else None
+    labels = read_npy(given.map) if given.map else None
     arguments: dict[str, Any] = {"label": given.label, "caption": captions[0], "map": labels}
     arguments |= {"temperature": one, "guidance": given.guidance}
     with client.draw(name, num=given.num, seed=given.seed, **arguments) as scales:

@@ -142,8 +142,7 @@ class ServedModel:
         checked = await self._checked_row(given)
         if condition is not None:
             condition = checked.get("frames", [condition])[0]
-        if timeout_seconds is not None and not timeout_seconds > 0:
-            raise DeadlineExceeded("The deadline of this request has passed.")
+        self._limit(timeout_seconds)
         make = functools.partial(bundle.stream, condition, **options)
         with traces.span("stream", model=self.name, version=self.version), self._counted():
             async with contextlib.aclosing(self._streams.stream(make, timeout_seconds)) as chunks:

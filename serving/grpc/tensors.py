@@ -36,21 +36,16 @@ FIELDS = {
 }
 
 
-def enum_of(dtype: np.dtype) -> int:
-    """Return the tensorflow.DataType number of a NumPy type; raise InvalidInput without one."""
-    try:
-        return ENUMS[np.dtype(dtype).newbyteorder("<")]
-    except KeyError:
-        raise InvalidInput(f"a tensor cannot be {dtype}.") from None
-
-
 def encode(array: np.ndarray, proto: Any) -> None:
-    """Write an array's type, shape and bytes into a TensorProto."""
+    """Write an array's type, shape and bytes into a TensorProto, if it has such a type."""
     array = np.asarray(array)
-    proto.dtype = enum_of(array.dtype)
+    stored = array.dtype.newbyteorder("<")
+    if stored not in ENUMS:
+        raise InvalidInput(f"a tensor cannot be {array.dtype}.")
+    proto.dtype = ENUMS[stored]
     for side in array.shape:
         proto.tensor_shape.dim.add(size=side)
-    proto.tensor_content = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    proto.tensor_content = array.astype(stored, copy=False).tobytes()
 
 
 def decode_all(
