@@ -3,7 +3,7 @@
 import dataclasses
 import importlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,19 @@ from replicator.runs.errors import UserError
 from serving.bundles.bundle import Backend, Bundle, Program
 from serving.bundles.numba_engine import Engine, EngineRequest, engine_for
 from serving.bundles.signature import COMPILED, PLAIN, Arrays, checked, example
-from serving.errors import InvalidInput
+from serving.errors import InvalidInput, shortened
 
 CHUNK, STATE = "chunk", "state_"
 CHUNK_SAMPLES = 32_000  # approximate
 WHOLE = (PLAIN, COMPILED)
+
+
+def check_speaker(known: Sequence[str], name: str | None) -> None:
+    """Raise InvalidInput unless a model has a speaker of this name; None names its first."""
+    if name is not None and name not in known:
+        rule = f"one of {', '.join(known)}, got `{shortened(name)}`"
+        one_voice = "`speaker` must not be given: the model has one voice."
+        raise InvalidInput(f"`speaker` must be {rule}." if known else one_voice)
 
 
 class _Refinement:
@@ -260,13 +268,8 @@ class AudioBundle(Bundle):
 
     def _speaker(self, name: str | None) -> int | None:
         known = self.known_speakers
-        if not known:
-            if name is not None:
-                raise InvalidInput("`speaker` must not be given: the model has one voice.")
-            return None
-        if name is not None and name not in known:
-            raise InvalidInput(f"`speaker` must be one of {', '.join(known)}, got {name[:40]!r}.")
-        return 0 if name is None else known.index(name)
+        check_speaker(known, name)
+        return known.index(name or known[0]) if known else None
 
     def _groups(self, request: EngineRequest) -> Iterator[EngineRequest]:
         """Split the request into parts of as many rows as a call may have."""

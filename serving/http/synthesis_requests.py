@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from replicator.runs.errors import UserError
+from serving.bundles.audio_bundle import check_speaker
 from serving.bundles.bundle import Servable
 from serving.bundles.signature import PLAIN, Signature
 from serving.engine.served_model import ServedModel
@@ -77,6 +78,7 @@ def synthesis(
     their recording. InvalidInput names the field and the rule; see also `ServedModel.stream`.
     """
     num_samples = _num_samples(served, fields.seconds, frames)
+    check_speaker(speakers(served), fields.speaker)
     refine = fields.refine
     if refine is None and is_recorded(frames):
         refine = served.spec.get("refine")
@@ -87,7 +89,7 @@ def synthesis(
         seed=fields.seed or 0,
         row=fields.row or 0,
         temperature=fields.temperature,
-        speaker=_speaker(served, fields.speaker),
+        speaker=fields.speaker,
         **({} if refine is None else {"refine": refine}),
     )
     return num_samples, _levelled(chunks, gain_of(frames))
@@ -114,15 +116,6 @@ def _num_samples(served: ServedModel, seconds: float | None, frames: np.ndarray 
         )
     wanted = math.inf if seconds is None else max(1, round(seconds * rate_hz))
     return int(min(len(frames) * hop, wanted))
-
-
-def _speaker(served: ServedModel, name: str | None) -> str | None:
-    known = speakers(served)
-    if name is None or name in known:
-        return name
-    if not known:
-        raise InvalidInput("`speaker` must not be given: the model has one voice.")
-    raise InvalidInput(f"`speaker` must be one of {', '.join(known)}, got {excerpt(name)}.")
 
 
 async def prepared(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
