@@ -7,24 +7,10 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from replicator.runs.atomic_files import read_npy
 from replicator.runs.errors import UserError
 
 SOUNDS, IMAGES = (".wav", ".flac"), (".png", ".tif", ".tiff")
-
-
-def array_of(path: Path) -> np.ndarray:
-    """Return the array of an npy file.
-
-    Raises:
-      UserError: the file cannot be read as an array with at least one axis.
-    """
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as an npy file.") from error
-    if not isinstance(array, np.ndarray) or not array.ndim:
-        raise UserError(f"{path} must contain one array with at least one axis.")
-    return array
 
 
 def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
@@ -38,7 +24,7 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
       UserError: there is no row, or a file cannot be read.
     """
     if not path.is_dir():
-        yield from array_of(path)
+        yield from read_npy(path)
         return
     rate_hz = getattr(model, "sample_rate_hz", None)
     suffixes = IMAGES if rate_hz is None else SOUNDS

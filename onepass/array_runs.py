@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from onepass.array_command import EvaluateArguments, SampleArguments
-from onepass.array_files import array_of, rows_of
+from onepass.array_files import rows_of
 from onepass.evaluation import evaluate as measure
 from onepass.models import load
+from replicator.runs.atomic_files import read_npy
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, make_folder
 from replicator.runs.intervals import format_measure
@@ -24,7 +25,7 @@ def sample(given: SampleArguments) -> int:
     length: Any = given.length[0] if len(given.length) == 1 else given.length
     options: dict[str, Any] = {}
     if given.condition is not None:
-        options["condition"] = array_of(given.condition)
+        options["condition"] = read_npy(given.condition)
     if model.kind == "autoregressive":
         options["method"] = given.method
     if given.temperature != 1.0:
@@ -46,7 +47,7 @@ def evaluate(given: EvaluateArguments) -> int:
     model: Any = load(given.model)
     if model.kind == "flow-student":
         raise UserError(f"{given.model} is a student, which has no log-probabilities.")
-    condition = None if given.condition is None else array_of(given.condition)
+    condition = None if given.condition is None else read_npy(given.condition)
     if given.batch < 1:
         raise UserError(f"`--batch` must be at least 1, got {given.batch}.")
     rows = rows_of(given.data, model)

@@ -12,11 +12,10 @@ from PIL import Image, UnidentifiedImageError
 from compression.container import Container, read, read_file
 from distill.model_store import is_stored
 from onepass import array_compression
-from onepass.array_files import array_of
 from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.models import load
 from pixelcnn.sampling.grids import write_png
-from replicator.runs.atomic_files import replacing
+from replicator.runs.atomic_files import read_npy, replacing
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, make_folder
 from wavenet.data import audio
@@ -106,7 +105,7 @@ def _compress_array(given: CompressArguments) -> int:
         raise UserError(f"{given.model} needs exactly one npy file, and no `--condition`.")
     check_new([given.out], given.overwrite)
     make_folder(given.out.parent)
-    start, elements = time.perf_counter(), array_of(given.files[0])
+    start, elements = time.perf_counter(), read_npy(given.files[0])
     try:
         data = array_compression.compress(load(given.model), elements, tolerance=given.tolerance)
     except ValueError as error:

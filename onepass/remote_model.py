@@ -66,7 +66,7 @@ class RemoteModel:
           ClientError: the server rejects the request or cannot be reached.
           UserError: the model is not a user's model.
         """
-        return self._arrays.sample(num, length, seed, condition, temperature)
+        return self._arrays.sample(num, length, seed, condition, temperature=temperature)
 
     def log_prob(self, elements: Any, condition: Any = None) -> np.ndarray:
         """Return the log-probability of every element under a user's model, float32, in nats.

@@ -59,13 +59,6 @@ class TooLarge(ServingError):  # noqa: N818
     http_status, grpc_status, code = 413, "RESOURCE_EXHAUSTED", "too_large"
 
 
-class TooManyRequests(ServingError):  # noqa: N818
-    """A client over its limit of requests per minute."""
-
-    http_status, grpc_status, code = 429, "RESOURCE_EXHAUSTED", "too_many_requests"
-    retry_after_seconds = 1.0
-
-
 class Cancelled(ServingError):  # noqa: N818
     """A request whose client disconnected: there is no one to respond to."""
 
@@ -103,8 +96,8 @@ class DeadlineExceeded(ServingError):  # noqa: N818
 
 # The error code of each status; of two errors with the same status, the first.
 _COMMON = (
-    *(InvalidInput, Unauthorized, Forbidden, NotFound, TooLarge, TooManyRequests, Overloaded),
-    DeadlineExceeded,
+    *(InvalidInput, Unauthorized, Forbidden, NotFound, TooLarge, Overloaded, DeadlineExceeded),
 )
 HTTP_CODES = {error.http_status: error.code for error in _COMMON}
+HTTP_CODES[429] = "too_many_requests"  # of a proxy
 GRPC_CODES = {error.grpc_status: error.code for error in reversed(_COMMON)}

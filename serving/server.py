@@ -18,8 +18,7 @@ from serving.engine.auth import read_token
 from serving.engine.registry import ModelRegistry
 from serving.engine.version_scanner import scan
 from serving.grpc.server import make_server
-from serving.http.app import make_app
-from serving.http.health import Probes
+from serving.http.app import Probes, make_app
 from serving.http.server import HttpServer
 from serving.observability import logs, traces
 from serving.observability.metrics import Metrics

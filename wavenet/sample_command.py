@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from replicator.runs.atomic_files import read_npy
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, make_folder
 from replicator.runs.progress import Progress
@@ -299,16 +300,13 @@ def _stored_mel(path: Path, bands: int) -> np.ndarray:
 
     It holds them so, or as HiFi-GAN stores them, [bands, frames] or [1, bands, frames].
     """
-    try:
-        mel = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as an npy file.") from error
-    shape = getattr(mel, "shape", None)
-    if shape is not None and len(shape) == 3 and shape[0] == 1:
+    mel = read_npy(path)
+    shape = mel.shape
+    if len(shape) == 3 and shape[0] == 1:
         mel = mel[0]
-    if shape is not None and mel.ndim == 2 and mel.shape[0] == bands != mel.shape[1]:
+    if mel.ndim == 2 and mel.shape[0] == bands != mel.shape[1]:
         mel = mel.T
-    if shape is None or mel.ndim != 2 or mel.shape[1] != bands or mel.dtype.kind not in "fiu":
+    if mel.ndim != 2 or mel.shape[1] != bands or mel.dtype.kind not in "fiu":
         raise UserError(
             f"{path} must hold numbers [frames, {bands}], [{bands}, frames] or [1, {bands}, "
             f"frames], got {shape}."

@@ -49,6 +49,17 @@ def read_npz(path: Path) -> Arrays:
         raise UserError(f"The checkpoint {path} is damaged: {error}") from error
 
 
+def read_npy(path: Path) -> np.ndarray:
+    """Return the array of an npy file; raise UserError unless it has at least one axis."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path} cannot be read as an npy file.") from error
+    if not isinstance(array, np.ndarray) or not array.ndim:
+        raise UserError(f"{path} must contain one array with at least one axis.")
+    return array
+
+
 def write_npz(path: Path, arrays: Arrays) -> None:
     """Write arrays to an npz file atomically and flush it to disk."""
     with _whole(path) as temporary, open(temporary, "wb") as file:

@@ -127,8 +127,8 @@ def without(graph: Any, signature: str) -> Any:
     own = outputs.pop(signature) - read.union(*outputs.values())
     nodes = [node for node in graph.graph_def.node if node.name not in own]
     functions = graph.graph_def.library.function
-    bodies = {function.signature.name: function.node_def for function in functions}
-    reached = _reached(bodies, [name for node in nodes for name in _called_by(node)])
+    calls = _calls({function.signature.name: function.node_def for function in functions})
+    reached = _reached(calls, [name for node in nodes for name in _called_by(node)])
     smaller = type(graph)(meta_info_def=graph.meta_info_def, saver_def=graph.saver_def)
     for name in outputs:
         smaller.signature_def[name].CopyFrom(graph.signature_def[name])
@@ -180,8 +180,9 @@ def _check_operations(path: Path, graph: Any) -> None:
     """
     bodies = _functions(path, graph)
     saver = _saver_nodes(graph)
-    called = _reached(bodies, [*_object_functions(graph), *_node_functions(graph, saver, False)])
-    restoring = _reached(bodies, _node_functions(graph, saver, True)) - called
+    calls = _calls(bodies)
+    called = _reached(calls, [*_object_functions(graph), *_node_functions(graph, saver, False)])
+    restoring = _reached(calls, _node_functions(graph, saver, True)) - called
     for name in bodies:
         if name not in called | restoring:
             raise UserError(f"{path} holds a function that nothing calls: {name[:80]}.")
@@ -215,20 +216,13 @@ def _saver_nodes(graph: Any) -> set[str]:
     """Return the nodes that save and restore variables, unless a signature runs them as well."""
     saver = graph.saver_def
     named = {_node_of(saver.save_tensor_name), _node_of(saver.restore_op_name)}
-    nodes = {node.name: node for node in graph.graph_def.node}
     outputs = [
         info.name
         for signature in graph.signature_def.values()
         for info in signature.outputs.values()
     ]
-    reached: set[str] = set()
-    waiting = [_node_of(name) for name in outputs]
-    while waiting:
-        name = waiting.pop()
-        if name in nodes and name not in reached:
-            reached.add(name)
-            waiting += [_node_of(source) for source in nodes[name].input]
-    return named - reached
+    sources = {node.name: [_node_of(name) for name in node.input] for node in graph.graph_def.node}
+    return named - _reached(sources, [_node_of(name) for name in outputs])
 
 
 def _node_of(tensor: str) -> str:
@@ -261,16 +255,24 @@ def _called_by(node: Any) -> list[str]:
     return [node.op, *(f.name for f in attributes if f.name)]
 
 
-def _reached(bodies: Mapping[str, Any], roots: Iterable[str]) -> set[str]:
+def _reached(leads: Mapping[str, Iterable[str]], roots: Iterable[str]) -> set[str]:
+    """Return the keys that the roots lead to, themselves included."""
     reached: set[str] = set()
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
-        if name in bodies and name not in reached:
+        if name in leads and name not in reached:
             reached.add(name)
-            for node in bodies[name]:
-                waiting += _called_by(node)
+            waiting += leads[name]
     return reached
+
+
+def _calls(bodies: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the functions that the nodes of each function may call."""
+    return {
+        name: [called for node in nodes for called in _called_by(node)]
+        for name, nodes in bodies.items()
+    }
 
 
 def _check_module(path: Path, attributes: Any) -> None:

@@ -22,8 +22,7 @@ from serving.bundles.audio_chunks import (
     synthesize,
     trim_to_lengths,
 )
-from serving.bundles.bundle import FORMAT
-from serving.bundles.functions import Tensors, concrete_function
+from serving.bundles.functions import Tensors, concrete_function, serving_spec
 from serving.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo
 from serving.bundles.streaming_models import (
     NoiseSource,
@@ -47,7 +46,6 @@ def export_functions(
     *,
     allowed_batches: Sequence[int] = (),
     buckets: Sequence[int] = (),
-    pieces: tuple[int, int] | None = None,
 ) -> tuple[tf.Module, dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return what is saved, as for images; no program of audio is stored as StableHLO.
 
@@ -57,9 +55,8 @@ def export_functions(
         a student, 1 to 8 for a WaveNet.
       buckets: frames that rows are padded to, none of them compiled for; the longest is the longest
         sound. Empty: up to two minutes. Samples for a model without frames.
-      pieces: samples compiled as one, a short and a long piece; None: those of `streaming_model`.
     """
-    streaming = streaming_model(model.network, pieces)
+    streaming = streaming_model(model.network)
     lengths = sorted(set(buckets)) or default_buckets(model.sample_rate_hz, streaming.hop_samples)
     functions, serving = streaming_functions(streaming, lengths, allowed_batches, model.temperature)
     module = tf.Module(name="sounds")
@@ -87,14 +84,9 @@ def streaming_functions(
         CHUNK: lambda given: _chunk(streaming, compiled, given),
     }
     functions = {name: concrete_function(signatures[name], make) for name, make in rows.items()}
-    serving = {
-        "format": FORMAT,
-        "signatures": {name: signature.to_dict() for name, signature in signatures.items()},
-        "allowed_batches": batches,
-        "cropped": {streaming.output: {"axis": 1, "length": "num_samples"}},
-        "streaming": _streaming_spec(streaming, signatures[CHUNK]),
-        "limits": {"max_frames": lengths[-1], "max_batch": max(batches)},
-    }
+    serving = serving_spec(signatures, batches, max_frames=lengths[-1])
+    serving["cropped"] = {streaming.output: {"axis": 1, "length": "num_samples"}}
+    serving["streaming"] = _streaming_spec(streaming, signatures[CHUNK])
     if streaming.feature_channels:
         padded = {"axis": 1, "length": "num_frames", "buckets": list(lengths)}
         serving["padded"] = {"frames": padded}

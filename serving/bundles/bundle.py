@@ -4,7 +4,6 @@ Its program runs in a TensorFlow session, so that exactly what was checked runs:
 `tf.saved_model.load` would read the file again, and create Python objects of all functions.
 """
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from replicator.runs.errors import UserError
-from serving.bundles.signature import COMPILED, Arrays, Signature, check, example
+from serving.bundles.signature import COMPILED, PLAIN, Arrays, Signature, check, example
 from serving.errors import NotFound
 
 VARIABLES = Path("variables") / "variables"
@@ -118,17 +117,16 @@ def _call(session: Any, signature: Any) -> Call:
 class Bundle:
     """An exported model that can be called from several threads.
 
-    name, version: from its path, NAME/VERSION. spec: its model.json. The program is checked; for
-    the backend see `load`.
+    name, version: from its path, NAME/VERSION. spec: its model.json. engine: the backend of all
+    that it draws. The program is checked.
     """
 
     kind: str
+    engine: Literal["tensorflow", "numba"] = "tensorflow"
     compresses: ClassVar[bool] = False
 
-    def __init__(
-        self, path: Path, spec: dict[str, Any], program: Program, backend: Backend = "auto"
-    ):
-        self.path, self.spec, self.backend = path, spec, backend
+    def __init__(self, path: Path, spec: dict[str, Any], program: Program):
+        self.path, self.spec = path, spec
         self.name, self.version = path.parent.name, int(path.name)
         self.signatures = signatures_of(spec)
         self._program = program
@@ -150,9 +148,12 @@ class Bundle:
         return check(self.signature(signature), inputs)
 
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """Return the outputs of a signature for inputs that `check` returned."""
+        """Return the outputs of a signature for inputs that `check` returned.
+
+        `compiled` also answers for `serving_default`, so that a seed gives the same in both.
+        """
         self.signature(signature)
-        return self._program(signature, inputs)
+        return self._program(COMPILED if signature == PLAIN else signature, inputs)
 
     def warm(self) -> None:
         """Compile the served programs by a call of each size."""
@@ -160,11 +161,11 @@ class Bundle:
             self.call(name, inputs)
 
     def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
-        """Yield signature and inputs of each call of `warm`: every bucket by every batch."""
-        padded = self.serving.get("padded", {})
-        buckets = sorted({bucket for pad in padded.values() for bucket in pad["buckets"]}) or [1]
-        for bucket, rows in itertools.product(buckets, self.serving["allowed_batches"]):
-            yield COMPILED, example(self.signature(COMPILED), rows, padded, bucket)
+        """Yield signature and inputs of each call of `warm`: one whole image or array.
+
+        All batches run its program; other signatures compile when first called.
+        """
+        yield COMPILED, example(self.signatures[COMPILED], 1)
 
 
 def signatures_of(spec: Mapping[str, Any]) -> dict[str, Signature]:

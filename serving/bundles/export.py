@@ -6,13 +6,12 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from distill import model as speech_models
 from distill import model_store
 from distill import shipped as students
 from pixelcnn import shipped as image_shipped
-from replicator.runs import card
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import read_folder
 from replicator.runs.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
@@ -30,7 +29,6 @@ from serving.bundles.writing import (
 from wavenet import shipped as teacher_shipped
 
 PORTABLE_FRAMES = 200
-_SOUND = ("distill.model", "serving.bundles.audio_signatures")
 CARD = "card.md"
 PORTABLE = "portable"
 PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle is the program, and the weights a few times
@@ -41,38 +39,20 @@ OWN_OPTIONS = ("length", "sample_rate_hz")  # of a model that `onepass.save` wro
 NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
 
-@dataclasses.dataclass(frozen=True)
-class Exporter:
+class Exporter(NamedTuple):
     """The parts of an export of one kind of model.
 
-    loader: module whose `load` reads a model folder. signatures: module with `export_functions`.
-    card: module whose `export` measures a run and writes its model folder. makes_images: whether
-    its models make images. network: key of the configuration that says what type the network
-    computes in, or None where that is float32. write_portable: writes the sampler as functions that
-    JAX can run, from the model, a folder and the shortest length in frames.
+    package: its module `model` reads a model folder; `card` measures a run and writes its folder.
+    signatures: module with `export_functions`. network: key of the configuration that says what
+    type the network computes in, or None for images, which are drawn in float32. write_portable:
+    writes the sampler as functions that JAX can run, from the model, a folder and the shortest
+    length in frames.
     """
 
-    loader: str
+    package: str
     signatures: str
-    card: str
-    makes_images: bool
     network: str | None
     write_portable: Callable[[Any, Path, int], None]
-
-    def load(self, folder: Path) -> Any:
-        """Return the model of a folder, with the weights as they are stored."""
-        return importlib.import_module(self.loader).load(folder)
-
-    def export_functions(self, model: Any, **options: Any) -> tuple[Any, dict, dict, dict]:
-        """Return module, functions, lowered functions, and `serving` of model.json."""
-        return importlib.import_module(self.signatures).export_functions(model, **options)
-
-    def measure(self, given: ExportArguments, folder: Path) -> str:
-        """Measure a run on dev and write its model folder; return what was measured, in words."""
-        names = ("run", "note", "machine", "temperature", "refine", "float16", "parts_from")
-        options = {name: getattr(given, name) for name in names}
-        options |= {"out": folder, "data_licence": given.data_licence or "unknown"}
-        return importlib.import_module(self.card).export(card.ExportArguments(**options))
 
 
 def _portable_student(model: Any, folder: Path, frames: int) -> None:
@@ -94,17 +74,11 @@ def _portable_images(model: Any, folder: Path, frames: int) -> None:
     importlib.import_module("pixelcnn.portable").export_sampler(folder, model.density)
 
 
-_TEACHER = Exporter(*_SOUND, "wavenet.card", False, "network", _portable_teacher)
-_STUDENT = Exporter(*_SOUND, "distill.card", False, "student", _portable_student)
-_IMAGES = Exporter(
-    *("pixelcnn.model", "serving.bundles.image_signatures", "pixelcnn.card"),
-    True,
-    None,
-    _portable_images,
-)
+_SOUND, _PIXELS = "serving.bundles.audio_signatures", "serving.bundles.image_signatures"
+_IMAGES = Exporter("pixelcnn", _PIXELS, None, _portable_images)
 EXPORTERS = {
-    "wavenet": _TEACHER,
-    "parallel-wavenet": _STUDENT,
+    "wavenet": Exporter("wavenet", _SOUND, "network", _portable_teacher),
+    "parallel-wavenet": Exporter("distill", _SOUND, "student", _portable_student),
     "pixelcnn": _IMAGES,
     "multiscale": _IMAGES,
 }
@@ -190,11 +164,8 @@ def _shipped(path: Path) -> Path:
     """Return the folder of a model, which may be the name of a shipped one."""
     if path.exists():
         return path
-    if str(path) in image_shipped.FOLDERS:
-        return image_shipped.folder(str(path))
-    if str(path) in teacher_shipped.FOLDERS:
-        return teacher_shipped.folder(str(path))
-    return students.folder(str(path)) if str(path) in students.FOLDERS else path
+    known: Any = (image_shipped, teacher_shipped, students)
+    return next((m.folder(str(path)) for m in known if str(path) in m.FOLDERS), path)
 
 
 def _measured(given: ExportArguments, folder: Path) -> str:
@@ -203,15 +174,18 @@ def _measured(given: ExportArguments, folder: Path) -> str:
     if kind not in EXPORTERS:
         speech_models.load(given.run)  # which says what is wrong with it
     exporter = EXPORTERS[str(kind)]
-    if exporter.makes_images and given.temperature is not None:
+    makes_images = exporter.network is None
+    if makes_images and given.temperature is not None:
         raise UserError("`--temperature` is for models of sound.")
     if given.refine is not None and not (kind == "parallel-wavenet" and given.refine >= 0):
         raise UserError(f"`--refine` must be at least 0, of a student, got {given.refine}.")
-    if given.parts_from and not exporter.makes_images:
+    if given.parts_from and not makes_images:
         raise UserError("`--parts-from` is for multiscale models of images.")
-    if given.float16 and not exporter.makes_images:
+    if given.float16 and not makes_images:
         raise UserError("`--float16` is for models of images: weights of sound stay in float32.")
-    return exporter.measure(given, folder)
+    licence = given.data_licence or "unknown"
+    card = importlib.import_module(f"{exporter.package}.card")
+    return card.export(dataclasses.replace(given, out=folder, data_licence=licence))
 
 
 def _write_program(given: ExportArguments, folder: Path) -> list[str]:
@@ -220,9 +194,10 @@ def _write_program(given: ExportArguments, folder: Path) -> list[str]:
     if given.bfloat16:
         _compute_in_bfloat16(spec, exporter)
     write_spec(folder, spec)
-    model = exporter.load(folder)
+    model = importlib.import_module(f"{exporter.package}.model").load(folder)
     batches, buckets = sorted(set(given.batches)), sorted(set(given.buckets))
-    exported = exporter.export_functions(model, allowed_batches=batches, buckets=buckets)
+    signatures = importlib.import_module(exporter.signatures)
+    exported = signatures.export_functions(model, allowed_batches=batches, buckets=buckets)
     names = write_program(folder, spec, *exported)
     lines = [f"{given.out}: {', '.join(names)}"]
     if given.portable:

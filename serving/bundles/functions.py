@@ -1,10 +1,11 @@
-"""Concrete functions of signatures, as a SavedModel stores them."""
+"""Concrete functions of signatures, as a SavedModel stores them, and their part of model.json."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from serving.bundles.bundle import FORMAT
 from serving.bundles.signature import Signature, TensorInfo
 
 ROWS_AT_ONCE = 4
@@ -25,6 +26,18 @@ def concrete_function(signature: Signature, make: Callable[[Tensors], Tensors]) 
         return {n: tf.ensure_shape(outputs[n], info.shape) for n, info in signature.outputs.items()}
 
     return function.get_concrete_function()
+
+
+def serving_spec(
+    signatures: Mapping[str, Signature], batches: Sequence[int], **limits: int
+) -> dict[str, Any]:
+    """Return the part `serving` of model.json that bundles of all kinds have."""
+    return {
+        "format": FORMAT,
+        "signatures": {name: signature.to_dict() for name, signature in signatures.items()},
+        "allowed_batches": list(batches),
+        "limits": {**limits, "max_batch": max(batches)},
+    }
 
 
 def row_function(signature: Signature, row: Callable[[Tensors], Tensors]) -> Any:

@@ -1,14 +1,13 @@
 """A bundle that draws images."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from replicator.runs.errors import UserError
-from serving.bundles.bundle import Backend, Bundle, Program
-from serving.bundles.signature import COMPILED, PLAIN, Arrays, checked, example, scale_name
+from serving.bundles.bundle import Bundle
+from serving.bundles.image_inputs import caption_codes, image_inputs, label_index
+from serving.bundles.signature import COMPILED, Arrays, scale_name
 from serving.errors import InvalidInput
 
 Condition = int | str | np.ndarray | dict[str, np.ndarray] | None
@@ -24,14 +23,6 @@ class ImageBundle(Bundle):
     """An exported PixelCNN or multiscale model that draws images."""
 
     kind = "picture"
-
-    def __init__(
-        self, path: Path, spec: dict[str, Any], program: Program, backend: Backend = "auto"
-    ):
-        if backend == "numba":
-            raise UserError(f"{path} draws images; the engine `numba` is for audio models.")
-        super().__init__(path, spec, program, backend)
-        program.restore()
 
     @property
     def size(self) -> int:
@@ -94,17 +85,6 @@ class ImageBundle(Bundle):
         ]
         return (self._scales(*call, start) for call in calls)
 
-    def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """Return the outputs of a signature for inputs that `check` returned.
-
-        `compiled` also answers for `serving_default`, so that a seed gives the same image in both.
-        """
-        return super().call(COMPILED if signature == PLAIN else signature, inputs)
-
-    def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
-        """Yield one whole image: all batches run its program; others compile when first called."""
-        yield COMPILED, example(self.signatures[COMPILED], 1)
-
     def inputs(
         self,
         condition: Condition = None,
@@ -128,21 +108,9 @@ class ImageBundle(Bundle):
           guidance: for a model with a null condition, how far each pixel moves away from the
             unconditional distribution; above 0 it is no longer the model's density.
         """
-        if not 0 <= seed < 2**64:
-            raise InvalidInput(f"`seed` must be between 0 and 2^64 - 1, got {seed}.")
-        each = temperature
-        if isinstance(temperature, int | float):
-            each = [temperature] * len(self.sizes)
-        inputs: dict[str, Any] = {
-            "seed": np.array([seed], np.uint64).astype(np.int64),
-            "row": [row],
-            "temperature": [each],
-            **self.condition(condition),
-        }
-        if "guidance" in self.signatures[COMPILED].inputs:
-            inputs["guidance"] = [guidance]
-        elif guidance:
-            raise InvalidInput("`guidance` must be 0: the model has no null condition.")
+        known = self.signatures[COMPILED].inputs
+        conditions = self.condition(condition)
+        inputs: dict[str, Any] = image_inputs(known, seed, [row], temperature, guidance, conditions)
         signature = COMPILED
         if start is not None:
             self._check_start(start)
@@ -167,27 +135,18 @@ class ImageBundle(Bundle):
                 raise InvalidInput("The model draws without a condition.")
             return {}
         if kind == "class" and isinstance(value, int | np.integer | str):
-            return {"label": np.array([self.label(value)], np.int32)}
+            given = value if isinstance(value, str) else int(value)
+            info = self.signatures[COMPILED].inputs["label"]
+            return {
+                "label": np.array([label_index("condition", given, self.classes, info)], np.int32)
+            }
         if kind == "text" and isinstance(value, str):
-            return {"caption": _caption(value)}
+            return {"caption": caption_codes(value)[None]}
         if kind == "map" and isinstance(value, np.ndarray):
             return {"map": value[None]}
         if kind == "video" and isinstance(value, dict):
             return {name: np.asarray(array)[None] for name, array in value.items()}
         raise InvalidInput(f"The model needs {NEEDS[kind]}.")
-
-    def label(self, value: int | str) -> int:
-        """Return the index of a class, named or numbered; raise InvalidInput if it is unknown."""
-        if str(value) in self.classes:
-            return self.classes.index(str(value))
-        info = self.signatures[COMPILED].inputs["label"]
-        try:
-            return int(checked("label", info, [int(value)])[0])
-        except ValueError as error:
-            known = ", ".join(self.classes)
-            raise InvalidInput(f"There is no class `{str(value)[:40]}`; there are {known}.") from (
-                error
-            )
 
     def _check_start(self, start: np.ndarray) -> None:
         sides = self.sizes[:-1]
@@ -217,12 +176,3 @@ class ImageBundle(Bundle):
 def _side(name: str) -> int:
     """Return the side in the name of an output; 0 for the largest image, which has no number."""
     return int(name.removeprefix("picture").removeprefix("_") or 0)
-
-
-def _caption(text: str) -> np.ndarray:
-    from pixelcnn.data.captions import encode_caption
-
-    try:
-        return encode_caption(text)[None]
-    except UserError as error:
-        raise InvalidInput(str(error)) from error

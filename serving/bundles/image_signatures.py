@@ -28,8 +28,7 @@ from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from pixelcnn.sampling.pixelcnn_sampler import Prefix, sample
 from replicator.portable.stablehlo import as_stablehlo
 from replicator.runs.errors import UserError
-from serving.bundles.bundle import FORMAT
-from serving.bundles.functions import Tensors, row_function
+from serving.bundles.functions import Tensors, row_function, serving_spec
 from serving.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo, scale_name
 
 BATCHES = tuple(range(1, 9))  # rows cost the same in any batch, so none is padded
@@ -57,12 +56,7 @@ def export_functions(
     density = model.density
     parts = (_of_pixelcnn if density.multiscale is None else _of_multiscale)(density)
     batches = sorted(set(allowed_batches)) or BATCHES
-    serving = {
-        "format": FORMAT,
-        "signatures": {name: signature.to_dict() for name, signature in parts[0].items()},
-        "allowed_batches": list(batches),
-        "limits": {"max_batch": max(batches)},
-    }
+    serving = serving_spec(parts[0], batches)
     module = tf.Module(name="images")
     module.density = density
     return module, _functions(parts), _lowered(density, parts), serving

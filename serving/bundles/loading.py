@@ -11,6 +11,7 @@ from serving.bundles.audio_bundle import AudioBundle
 from serving.bundles.bundle import FORMAT, SPEC_FILE, Backend, Program, signatures_of
 from serving.bundles.image_bundle import ImageBundle
 from serving.bundles.manifest import read_plain, verify
+from serving.bundles.numba_engine import PACKAGES
 from serving.bundles.own_bundle import ArrayBundle, ByteImageBundle, SequenceBundle, own_bundle
 from serving.bundles.signature import COMPILED, PLAIN
 
@@ -48,7 +49,13 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
     if PLAIN in graph.signature_def:
         graph = without(graph, PLAIN)
     program = Program(folder, graph)
-    return CLASSES[spec["kind"]](folder, spec, program, backend)
+    options: dict[str, Any] = {"backend": backend} if spec["kind"] in PACKAGES else {}
+    if backend == "numba" and not options:
+        raise UserError(f"{folder}: the engine `numba` is for WaveNets and their students.")
+    bundle = CLASSES[spec["kind"]](folder, spec, program, **options)
+    if bundle.engine == "tensorflow":
+        program.restore()
+    return bundle
 
 
 def version_folder(path: Path) -> Path:

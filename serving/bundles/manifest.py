@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from replicator.runs.errors import UserError
 
@@ -122,24 +122,34 @@ def read_plain(path: Path, most_bytes: int) -> bytes:
 
 def private_key(path: Path) -> Any:
     """Read a private key from a PEM file; raise UserError if it is not ed25519."""
-    ed25519, serialization = _cryptography()
-    content = _content(path)
-    try:
-        key = serialization.load_pem_private_key(content, password=None)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path} must be a private key in PEM, without a password.") from error
-    return _checked(path, key, ed25519.Ed25519PrivateKey)
+    return _key(path, "private")
 
 
 def public_key(path: Path) -> Any:
     """Read a public key from a PEM file; raise UserError if it is not ed25519."""
-    ed25519, serialization = _cryptography()
-    content = _content(path)
+    return _key(path, "public")
+
+
+def _key(path: Path, kind: Literal["private", "public"]) -> Any:
     try:
-        key = serialization.load_pem_public_key(content)
-    except ValueError as error:
-        raise UserError(f"{path} must be a public key in PEM.") from error
-    return _checked(path, key, ed25519.Ed25519PublicKey)
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError as error:
+        raise UserError("Signatures need another package: pip install 'onepass[sign]'") from error
+    try:
+        content = read_plain(path.resolve(), MOST_KEY_BYTES)
+    except OSError as error:
+        raise UserError(f"Cannot read the key {path}: {error.strerror}.") from error
+    try:
+        if kind == "private":
+            key: Any = serialization.load_pem_private_key(content, password=None)
+        else:
+            key = serialization.load_pem_public_key(content)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} must be a {kind} key in PEM, without a password.") from error
+    if not isinstance(key, ed25519.Ed25519PrivateKey | ed25519.Ed25519PublicKey):
+        raise UserError(f"{path} must be an ed25519 key.")
+    return key
 
 
 def sign(folder: Path, name: str, version: int, key: Any) -> None:
@@ -179,25 +189,3 @@ def _verifies(key: Any, signature: bytes, message: bytes) -> bool:
     except InvalidSignature:
         return False
     return True
-
-
-def _checked(path: Path, key: Any, kind: type) -> Any:
-    if not isinstance(key, kind):
-        raise UserError(f"{path} must be an ed25519 key.")
-    return key
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_plain(path.resolve(), MOST_KEY_BYTES)
-    except OSError as error:
-        raise UserError(f"Cannot read the key {path}: {error.strerror}.") from error
-
-
-def _cryptography() -> tuple[Any, Any]:
-    try:
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-    except ImportError as error:
-        raise UserError("Signatures need another package: pip install 'onepass[sign]'") from error
-    return ed25519, serialization

@@ -4,6 +4,7 @@ It needs the packages that trained the model. Its audio equals that of the expor
 student within one 16-bit step.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
@@ -18,6 +19,7 @@ from serving.bundles.signature import Arrays
 
 STUDENT = "parallel-wavenet"
 PACKAGES = {STUDENT: "distill", "wavenet": "wavenet"}
+CONFIGS = {STUDENT: "student", "wavenet": "network"}  # the network's key in the configuration
 SAMPLERS = {STUDENT: "distill.generation", "wavenet": "wavenet.samplers.generation"}
 
 
@@ -117,20 +119,17 @@ def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | No
     if it is requested and not available.
     """
     kind = spec["kind"]
-    if kind not in PACKAGES:
+    if kind not in PACKAGES or backend == "tensorflow" or (backend, kind) == ("auto", "wavenet"):
         return None
-    if backend == "tensorflow" or (backend == "auto" and kind != STUDENT):
-        return None
-    network = spec["config"]["student" if kind == STUDENT else "network"]
+    is_float32 = spec["config"][CONFIGS[kind]]["compute_dtype"] == "float32"
     if backend == "numba":
-        if network["compute_dtype"] != "float32":
+        if not is_float32:
             raise UserError(f"The engine `numba` needs float32, {path} has another type.")
         return Engine(path, kind)
     import tensorflow as tf
 
-    if network["compute_dtype"] != "float32" or tf.config.list_physical_devices("GPU"):
+    if not is_float32 or tf.config.list_physical_devices("GPU"):
         return None
-    try:
+    with contextlib.suppress(UserError):
         return Engine(path, kind)
-    except UserError:
-        return None
+    return None

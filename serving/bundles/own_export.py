@@ -1,5 +1,6 @@
 """`export`: the bundle of a user's model, NAME/VERSION, that `onepass serve` serves."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,24 +11,22 @@ import tensorflow as tf
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.model import Autoregressive
 from autoregressive.storage.program import variables_of
-from autoregressive.storage.save import named_reasons, rate_of
+from autoregressive.storage.save import PROGRAM_FOLDER, named_reasons, rate_of, save
 from distill.flow_student import FlowStudent
 from replicator.runs.errors import UserError
-from serving.bundles.allowed_operations import PROGRAM
-from serving.bundles.audio_signatures import default_buckets
+from serving.bundles.allowed_operations import PROGRAM, check_program
+from serving.bundles.audio_signatures import default_buckets, streaming_functions
 from serving.bundles.manifest import private_key, sign, write_manifest
-from serving.bundles.own_bundle import ARRAY, ELEMENTS, IMAGE, SOUND
+from serving.bundles.own_bundle import ARRAY, ELEMENTS, IMAGE, MODEL_FOLDER, SOUND
 from serving.bundles.own_signatures import (
     Exported,
     StreamingAutoregressive,
     StreamingFlows,
     element_type,
     elements_of,
-    of_sequences,
     of_shape,
     with_log_prob,
 )
-from serving.bundles.stored_model import write_model
 from serving.bundles.writing import (
     atomic_folder,
     check_new,
@@ -104,12 +103,21 @@ def _write(model: Any, out: Path, length: Length, sign_with: Path | None, warm: 
             reason = str(error).removeprefix(f"{folder / PROGRAM} ")
             raise UserError(f"The model cannot be exported: it {reason}") from error
         if model.kind == Autoregressive.kind:
-            write_model(model, folder)
+            _write_model(model, folder / MODEL_FOLDER)
         if warm:
             write_warmup(folder, out.parent.name, exported.serving)
         write_manifest(folder)
         if key is not None:
             sign(folder, out.parent.name, int(out.name), key)
+
+
+def _write_model(model: Autoregressive, folder: Path) -> None:
+    """Write the model next to its sampler, unless bundles may not hold its program."""
+    try:
+        save(model, folder)
+        check_program(folder / PROGRAM_FOLDER, {})
+    except UserError:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _exported(model: Any, shape: Any) -> tuple[dict[str, Any], Exported]:
@@ -145,7 +153,7 @@ def _exported_sequences(
                 f"The network has no step, so that `length` must be given: {error}"
             ) from error
         return spec, with_log_prob(of_shape(model, (length,), False), model, None)
-    exported = of_sequences(streaming, lengths)
+    exported = Exported(*streaming_functions(streaming, lengths), streaming.variables)
     if model.kind == "autoregressive":
         exported = with_log_prob(exported, model, None)
     spec |= {"hop_samples": 1, "speakers": [], "max_length": lengths[-1]}

@@ -7,7 +7,6 @@ Images, and sequences whose network has none, have one shape and are made by pas
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +18,8 @@ from autoregressive.samplers.fixed_point import fixed_point
 from autoregressive.storage.program import function_of, network_specs, variables_of
 from distill.flow_student import FlowStudent
 from likelihoods.capabilities import pixel_channels
-from serving.bundles.audio_signatures import MAX_TEMPERATURE, streaming_functions
-from serving.bundles.bundle import FORMAT
-from serving.bundles.functions import Tensors, row_function, specs_of
+from serving.bundles.audio_signatures import MAX_TEMPERATURE
+from serving.bundles.functions import Tensors, row_function, serving_spec, specs_of
 from serving.bundles.image_signatures import BATCHES, seed_key
 from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Signature, TensorInfo
 from serving.bundles.streaming_models import (
@@ -39,7 +37,7 @@ IMAGE = "picture"
 INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
 
 
-class StreamingSequence:
+class StreamingSequence(StreamingModel):
     """A model in time order that is asked for its next elements; see `StreamingModel`.
 
     Args:
@@ -48,8 +46,6 @@ class StreamingSequence:
       networks: as functions of one input signature.
     """
 
-    has_phase = False
-    rows_alone = True
     hop_samples, side_frames, speakers = 1, 0, 0
     dtype = tf.float32
     limits: tuple[float, float] | None = None
@@ -140,14 +136,6 @@ class Exported(NamedTuple):
     variables: tuple = ()
 
 
-def of_sequences(streaming: StreamingModel, lengths: Sequence[int]) -> Exported:
-    """Return the functions of a model that makes its elements one after the other.
-
-    Rows with a condition are padded to `lengths`, of which the last is the longest sequence.
-    """
-    return Exported(*streaming_functions(streaming, lengths), streaming.variables)
-
-
 def of_shape(model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool) -> Exported:
     """Return the functions of a model that makes arrays of one shape, without the batch axis.
 
@@ -169,13 +157,7 @@ def of_shape(model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool)
     for name, compiled in ((PLAIN, False), (COMPILED, True)):
         drawn = tf.function(_drawer(model, shape), autograph=False, jit_compile=compiled)
         functions[name] = row_function(signature, _row(drawn, output, info))
-    serving = {
-        "format": FORMAT,
-        "signatures": {name: signature.to_dict() for name in functions},
-        "allowed_batches": list(BATCHES),
-        "limits": {"max_batch": max(BATCHES)},
-    }
-    return Exported(functions, serving)
+    return Exported(functions, serving_spec(dict.fromkeys(functions, signature), BATCHES))
 
 
 def with_log_prob(exported: Exported, model: Autoregressive, channels: int | None) -> Exported:

@@ -1,12 +1,13 @@
 """The inputs and outputs of a signature, their element types, and the check of a request."""
 
 import dataclasses
-from collections.abc import Container, Iterable, Mapping
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from serving.errors import InvalidInput, shortened
+from serving.errors import InvalidInput, TooLarge, shortened
 
 # The open inference protocol (version 2), tensorflow.DataType, NumPy.
 _TABLE = (
@@ -33,6 +34,8 @@ Arrays = dict[str, np.ndarray]
 COMPILED, PLAIN = "compiled", "serving_default"
 LOG_PROB = "log_prob"
 NUMBERS = "iuf"  # NumPy's kinds of accepted values
+COUNTS = ("frames_before", "num_frames", "frames_after")  # of given frames
+MAX_DIMENSIONS = 8
 
 
 def fastest(signatures: Container[str]) -> str:
@@ -123,6 +126,7 @@ def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
     for name, info in signature.inputs.items():
         if name not in arrays:
             arrays[name] = _default(name, info, rows)
+    _check_counts(arrays)
     return {name: arrays[name] for name in signature.inputs}
 
 
@@ -139,6 +143,50 @@ def check_outputs(outputs: Mapping[str, TensorInfo], names: Iterable[str]) -> No
         if name not in outputs:
             known = ", ".join(outputs)
             raise InvalidInput(f"`{shortened(name)}` is not an output; there are {known}.")
+
+
+def v2_dtype(name: str, datatype: str) -> np.dtype:
+    """Return the dtype of a tensor's datatype in version 2 of inference."""
+    if datatype not in V2_DTYPES:
+        got = shortened(datatype)
+        raise InvalidInput(f"`{name}` must be of {', '.join(V2_DTYPES)}, got `{got}`.")
+    return V2_DTYPES[datatype]
+
+
+def check_dimensions(name: str, shape: Sequence[Any]) -> None:
+    """Raise InvalidInput for a shape of more dimensions than any tensor has."""
+    if len(shape) > MAX_DIMENSIONS:
+        raise InvalidInput(
+            f"`{name}` must have at most {MAX_DIMENSIONS} dimensions, got {len(shape)}."
+        )
+
+
+def checked_count(name: str, shape: Sequence[int], dtype: np.dtype, limit_bytes: int) -> int:
+    """Return the number of values of a shape; raise an error if it is invalid or too large."""
+    check_dimensions(name, shape)
+    if any(side < 0 for side in shape):
+        raise InvalidInput(f"`{name}` must have no negative side, got {list(shape)}.")
+    # A side of zero must not hide another that numpy cannot hold.
+    if math.prod(max(side, 1) for side in shape) * dtype.itemsize > limit_bytes:
+        raise TooLarge(
+            f"`{name}` of shape {list(shape)} would bring the request over {limit_bytes} bytes."
+        )
+    return math.prod(shape)
+
+
+def from_bytes(name: str, content: Any, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """Return a view of bytes, whose number must match the (checked) shape."""
+    wanted = math.prod(shape) * dtype.itemsize
+    if len(content) != wanted:
+        raise InvalidInput(
+            f"`{name}` of shape {list(shape)} must have {wanted} bytes, got {len(content)}."
+        )
+    if dtype != np.bool_:
+        return np.frombuffer(content, dtype).reshape(shape)
+    numbers = np.frombuffer(content, np.uint8)
+    if (numbers > 1).any():
+        raise InvalidInput(f"`{name}` must have bytes of 0 or 1, got {numbers.max()}.")
+    return numbers.view(np.bool_).reshape(shape)
 
 
 def checked(name: str, info: TensorInfo, value: Any) -> np.ndarray:
@@ -235,6 +283,16 @@ def _span(info: TensorInfo) -> str:
     if info.high is None:
         return f"at least {info.low:g}"
     return f"between {info.low:g} and {info.high:g}"
+
+
+def _check_counts(arrays: Arrays) -> None:
+    """Raise InvalidInput if the counts of frames exceed the given frames."""
+    if "frames" in arrays:
+        counts = [arrays[name].astype(np.int64) for name in COUNTS if name in arrays]
+        longest, given = int(np.max(sum(counts))), arrays["frames"].shape[1]
+        if longest > given:
+            counted = " + ".join(f"`{name}`" for name in COUNTS if name in arrays)
+            raise InvalidInput(f"{counted} must be at most the {given} `frames`, got {longest}.")
 
 
 def _rows(arrays: Arrays) -> int:

@@ -7,7 +7,7 @@ other, and each may be at a position of its own.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -57,16 +57,15 @@ class NoiseSource:
         return dataclasses.replace(self, start=self.start + samples)
 
 
-class StreamingModel(Protocol):
-    """A model of speech in tensors.
+class StreamingModel:
+    """A model in tensors that continues from a state; of speech, unless a subclass says else.
 
     variables: the weights. pieces: samples that are compiled as one, a short and a long piece, the
-    long one a multiple of the short one. whole: samples after which a state is handed on, in a
-    multiple of which a stream must be cut. side_frames: neighbours that a segment of frames needs.
-    channels: of the condition. dtype: of the condition.
-    has_phase: whether a phase goes on from segment to segment. rows_alone: whether each row must be
-    made in a batch of one. output: name of what it makes. limits: that its elements are clipped to,
-    or None. largest_feature: greatest size of a number in `frames`, or None.
+    long one a multiple of the short one. side_frames: neighbours that a segment of frames needs.
+    channels, dtype: of the condition. has_phase: whether a phase goes on from segment to segment.
+    rows_alone: whether each row must be made in a batch of one. output: name of what it makes.
+    limits: that its elements are clipped to, or None. largest_feature: greatest size of a number in
+    `frames`, or None.
     """
 
     variables: tuple
@@ -77,17 +76,18 @@ class StreamingModel(Protocol):
     pieces: tuple[int, int]
     channels: int
     dtype: tf.DType
-    has_phase: bool
-    rows_alone: bool
-    output: str
-    limits: tuple[float, float] | None
-    largest_feature: float | None
+    has_phase: bool = False
+    rows_alone: bool = True
+    output = "sound"
+    limits: tuple[float, float] | None = FULL_SCALE
+    largest_feature: float | None = MAX_FEATURE
 
     def state(self) -> dict[str, Filled]:
-        """Every tensor of the state by name."""
+        """Return every tensor of the state by name."""
+        raise NotImplementedError
 
     def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
-        """The conditioning of so many samples.
+        """Return the conditioning of so many samples.
 
         Args:
           frames: float32 [1, frames, features] with neighbours, or None.
@@ -97,37 +97,30 @@ class StreamingModel(Protocol):
           skipped: int32 [], frames that are neighbours before.
           start: int32 [], position of the first frame's first sample in the sound.
         """
+        raise NotImplementedError
 
     def advance(
         self, source: NoiseSource, channels, state: State, samples: int
     ) -> tuple[Any, State]:
-        """The next samples, float32 [batch, samples], and the state after them.
+        """Return the next samples, float32 [batch, samples], and the state after them.
 
         channels: [batch, samples, channels] or None.
         """
+        raise NotImplementedError
 
 
-class StreamingSpeech:
-    """The common part of all models of speech; see `StreamingModel`."""
-
-    output = "sound"
-    limits: tuple[float, float] | None = FULL_SCALE
-    largest_feature: float | None = MAX_FEATURE
-
-
-class StreamingStudent(StreamingSpeech):
+class StreamingStudent(StreamingModel):
     """The flows of a student; see `StreamingModel`."""
 
     rows_alone = False
 
-    def __init__(self, student: ParallelWaveNet, pieces: tuple[int, int] = STUDENT_PIECES):
+    def __init__(self, student: ParallelWaveNet):
         config, self._student = student.config, student
         self.variables = tuple(student.variables)
         self.hop_samples, self.side_frames = config.hop_samples, student.side_frames
         self.feature_channels, self.speakers = config.feature_channels, config.speakers
         self.channels, self.dtype = config.gate_inputs, student.dtype
-        self.has_phase = False
-        self.pieces = whole_pieces(pieces, config.hop_samples)
+        self.pieces = whole_pieces(STUDENT_PIECES, config.hop_samples)
 
     def state(self) -> dict[str, Filled]:
         """`fronts` [flows, width] and `windows` [rows, channels], as `StreamingModel` says."""
@@ -185,8 +178,8 @@ class StreamingResidual(StreamingStudent):
     Source, gain and coefficients travel behind the channels that the gates read.
     """
 
-    def __init__(self, student: ParallelWaveNet, pieces: tuple[int, int] = STUDENT_PIECES):
-        super().__init__(student, pieces)
+    def __init__(self, student: ParallelWaveNet):
+        super().__init__(student)
         self._order = student.config.prediction_order
         self.has_phase = student.config.source != "none"
         self.channels, self.dtype = student.config.gate_inputs + 2 + self._order, tf.float32
@@ -196,18 +189,16 @@ class StreamingResidual(StreamingStudent):
         outer = self._student.flows[0].outer_dtype
         return {**super().state(), "wave": (outer, (self._order,), 0)}
 
-    def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
-        """See `StreamingModel`."""
-        del start
-        made, phase = self._student.condition(frames, speaker, samples, phase, skipped)
-        if made.prediction is None:
+    def _by_sample(self, condition: Condition, samples):
+        """Return gates, source, gain and coefficients for each sample."""
+        if condition.prediction is None:
             raise ValueError("The condition of a residual has a prediction.")
-        gates = self._by_sample(made, samples)
-        source = tf.zeros_like(gates[..., 0]) if made.source is None else made.source
-        by_row = tf.concat([made.prediction.log_gain[..., None], made.prediction.coefficients], -1)
+        gates, prediction = super()._by_sample(condition, samples), condition.prediction
+        source = tf.zeros_like(gates[..., 0]) if condition.source is None else condition.source
+        by_row = tf.concat([prediction.log_gain[..., None], prediction.coefficients], -1)
         spread = tf.repeat(by_row, self._student.config.row_samples, 1)[:, :samples]
         parts = (gates, source[..., None], spread)
-        return Conditioning(tf.concat([tf.cast(p, self.dtype) for p in parts], -1), phase)
+        return tf.concat([tf.cast(p, self.dtype) for p in parts], -1)
 
     def _condition(self, channels) -> Condition:
         sizes = [self._student.config.gate_inputs, 1, 1, self._order]
@@ -225,16 +216,16 @@ class StreamingResidual(StreamingStudent):
         return {**super()._stored(pasts[:-1]), "wave": pasts[-1][0]}
 
 
-class StreamingTeacher(StreamingSpeech):
-    """The cached sampler of a WaveNet; see `StreamingModel`."""
+class StreamingTeacher(StreamingModel):
+    """The cached sampler of a WaveNet; see `StreamingModel`.
 
-    has_phase = False
-    # The sums of a larger batch run in another order, and one level drawn otherwise changes all
-    # that follow: a row would depend on its neighbours.
-    rows_alone = True
+    The sums of a larger batch run in another order, and one level drawn otherwise changes all that
+    follow: a row would depend on its neighbours.
+    """
+
     sampler_type: Any = XlaSampler
 
-    def __init__(self, network: WaveNet | VocoderWaveNet, pieces: tuple[int, int] = TEACHER_PIECES):
+    def __init__(self, network: WaveNet | VocoderWaveNet):
         config, self._network = network.config, network
         self._sampler: Any = self.sampler_type(network)
         self.variables = tuple(network.variables)
@@ -244,7 +235,8 @@ class StreamingTeacher(StreamingSpeech):
         context = config.context_channels if config.context_layers else 0
         self.channels = config.gate_inputs - context
         block = config.context_block_samples
-        self.pieces = (block, block) if context else whole_pieces(pieces, config.hop_samples)
+        whole = whole_pieces(TEACHER_PIECES, config.hop_samples)
+        self.pieces = (block, block) if context else whole
 
     def state(self) -> dict[str, Filled]:
         """`past`, `queues` [slots, channels]; `blocks` of a context stack: see `StreamingModel`."""
@@ -313,8 +305,8 @@ class StreamingVocoder(StreamingTeacher):
 
     sampler_type = VocoderSampler
 
-    def __init__(self, network: VocoderWaveNet, pieces: tuple[int, int] = TEACHER_PIECES):
-        super().__init__(network, pieces)
+    def __init__(self, network: VocoderWaveNet):
+        super().__init__(network)
         self.dtype = network.front_dtype  # of the condition, whatever that of the layers
         self.side_frames = network.conditioner.side_frames
 
@@ -337,31 +329,24 @@ class StreamingVocoder(StreamingTeacher):
         return network.codec.decode(levels), self._stored(stored, after.queues, steps)
 
 
-def _streaming_student(
-    student: ParallelWaveNet, pieces: tuple[int, int] = STUDENT_PIECES
-) -> StreamingModel:
-    kind = StreamingStudent if student.residual is None else StreamingResidual
-    return kind(student, pieces)
+def _streaming_student(student: ParallelWaveNet) -> StreamingModel:
+    return (StreamingStudent if student.residual is None else StreamingResidual)(student)
 
 
 # By the type of a network, what makes a voice of it.
-STREAMING: dict[type, Callable[..., StreamingModel]] = {
+STREAMING: dict[type, Callable[[Any], StreamingModel]] = {
     ParallelWaveNet: _streaming_student,
     WaveNet: StreamingTeacher,
     VocoderWaveNet: StreamingVocoder,
 }
 
 
-def streaming_model(network: Any, pieces: tuple[int, int] | None = None) -> StreamingModel:
-    """Return the voice of a network of a type in `STREAMING`; ValueError for any other.
-
-    The pieces are the samples that are compiled as one, about; None: those of its kind.
-    """
+def streaming_model(network: Any) -> StreamingModel:
+    """Return the voice of a network of a type in `STREAMING`; ValueError for any other."""
     if type(network) not in STREAMING:
         known = ", ".join(kind.__name__ for kind in STREAMING)
         raise ValueError(f"`network` must be one of {known}, got {type(network).__name__}.")
-    make = STREAMING[type(network)]
-    return make(network) if pieces is None else make(network, pieces)
+    return STREAMING[type(network)](network)
 
 
 def storable(dtype: tf.DType) -> tf.DType:

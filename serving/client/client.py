@@ -13,7 +13,7 @@ import numpy as np
 from replicator.runs.errors import UserError
 from serving.bundles.signature import PLAIN, TensorInfo
 from serving.client.retrying import ClientError, Deadline, Retrying
-from serving.client.streams import ImageScale, Speech, Stream
+from serving.client.streams import ImageScale, Speech, Stream, check_numbers
 from serving.settings import SCHEMES, is_loopback
 
 if TYPE_CHECKING:
@@ -156,6 +156,7 @@ class Client:
         given = {"example": example, "text": text, "speaker": speaker, "seconds": seconds}
         given |= {"temperature": temperature, "force": force or None}
         arguments |= {key: value for key, value in given.items() if value is not None}
+        check_numbers(arguments)
         with self._named(name):
             return self._transport.speak(name, arguments, self._deadline(timeout_seconds))
 
@@ -195,6 +196,7 @@ class Client:
         labels = None if map is None else _as_array("map", map, np.int64).tolist()
         given = {"class": label, "caption": caption, "map": labels}
         arguments |= {key: value for key, value in given.items() if value is not None}
+        check_numbers(arguments)
         with self._named(name):
             return self._transport.draw(name, arguments, self._deadline(timeout_seconds))
 

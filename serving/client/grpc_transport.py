@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 import grpc
 import numpy as np
 
+from serving.bundles.image_inputs import image_inputs, label_index
 from serving.bundles.signature import TensorInfo, fastest
 from serving.client.retrying import (
     ClientError,
@@ -15,7 +16,7 @@ from serving.client.retrying import (
     strict_json,
     token_error,
 )
-from serving.client.streams import ImageScale, Speech, Stream, check_numbers, scales_of
+from serving.client.streams import ImageScale, Speech, Stream, scales_of
 from serving.errors import GRPC_CODES, ServingError
 from serving.grpc.messages import message, method_types
 from serving.grpc.tensors import DTYPES, decode, encode
@@ -141,18 +142,15 @@ class GrpcTransport:
         known = signatures[signature]
         if "temperature" not in known or len(known["temperature"].shape) != len(("row", "scale")):
             raise ClientError(f"The model `{name}` draws no images.", "not_found")
-        scales = known["temperature"].shape[1] or 1
-        heat = arguments["temperature"]
-        heats = heat if isinstance(heat, list) else [heat] * scales
-        inputs = {"temperature": np.array([heats], np.float32)}
-        if "guidance" in arguments:
-            inputs["guidance"] = np.array([arguments["guidance"]], np.float32)
+        condition: dict[str, np.ndarray] = {}
         if "class" in arguments:
             classes = self.spec(name, deadline).get("classes") or []
-            inputs["label"] = np.array([_label(arguments["class"], classes)], np.int32)
+            label = label_index("label", arguments["class"], classes, problem=_invalid)
+            condition["label"] = np.array([label], np.int32)
         if "map" in arguments:
-            inputs["map"] = np.array([arguments["map"]], np.int32)
-        inputs["seed"] = np.array([arguments["seed"]], np.int64)
+            condition["map"] = np.array([arguments["map"]], np.int32)
+        options = (arguments["temperature"], arguments.get("guidance", 0.0), condition, _invalid)
+        inputs = image_inputs(known, arguments["seed"], [0], *options)
         chunks = self._images(name, inputs, signature, arguments["num"], deadline)
         return Stream(chunks, lambda: None)
 
@@ -243,7 +241,6 @@ def _specify(spec: Any, name: str, version: int | None) -> None:
 
 
 def _speak_request(name: str, arguments: Mapping[str, Any], rate_hz: int) -> Any:
-    check_numbers(arguments)
     try:
         request = message("onepass.SpeakRequest")(
             seed=arguments["seed"],
@@ -262,18 +259,6 @@ def _speak_request(name: str, arguments: Mapping[str, Any], rate_hz: int) -> Any
     return request
 
 
-def _label(given: Any, classes: list[str]) -> int:
-    if isinstance(given, str) and given in classes:
-        return classes.index(given)
-    try:
-        return int(given)
-    except ValueError:
-        known = ", ".join(classes) or "numbers"
-        raise ClientError(
-            f"There is no class `{given}`; there are {known}.", "invalid_input"
-        ) from None
-
-
 def _tls_problem(details: str) -> str:
     """Return why TLS with a listening server failed; "" if something else failed."""
     if "CERTIFICATE_VERIFY_FAILED" in details:
@@ -283,5 +268,9 @@ def _tls_problem(details: str) -> str:
     return ""
 
 
+def _invalid(message: str) -> ClientError:
+    return ClientError(message, "invalid_input")
+
+
 def _over_http(what: str) -> ClientError:
-    return ClientError(f"{what} must be requested over http://, not grpc://.", "invalid_input")
+    return _invalid(f"{what} must be requested over http://, not grpc://.")

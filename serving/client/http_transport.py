@@ -21,7 +21,7 @@ from serving.client.retrying import (
     strict_json,
     token_error,
 )
-from serving.client.streams import ImageScale, Speech, Stream, check_numbers
+from serving.client.streams import ImageScale, Speech, Stream
 from serving.errors import HTTP_CODES
 
 HEADER = "Inference-Header-Content-Length"
@@ -117,7 +117,6 @@ class HttpTransport:
 
     def speak(self, name: str, arguments: Mapping[str, Any], deadline: Deadline) -> Speech:
         """Return speech, from `POST /v1/models/NAME:speak` as raw big-endian 16-bit samples."""
-        check_numbers(arguments)
         fields = {**arguments, "format": "l16"}
         if "frames" in arguments:
             fields["frames"] = arguments["frames"].tolist()
@@ -134,7 +133,6 @@ class HttpTransport:
         self, name: str, arguments: Mapping[str, Any], deadline: Deadline
     ) -> Stream[ImageScale]:
         """Return images, from `POST /v1/models/NAME:draw`, a line of JSON per scale."""
-        check_numbers(arguments)
         opened, path = contextlib.ExitStack(), f"/v1/models/{name}:draw"
         response = opened.enter_context(self._opened("POST", path, deadline, _json_of(arguments)))
         return Stream(self._images(opened, response, arguments["num"], deadline), opened.close)

@@ -19,9 +19,11 @@ from pixelcnn.sampling.grids import (
     write_png,
     write_sheets,
 )
+from replicator.runs.atomic_files import read_npy
 from replicator.runs.errors import UserError
-from replicator.runs.folders import check_new, counted
+from replicator.runs.folders import check_new, counted, make_folder
 from replicator.runs.progress import Progress
+from serving.bundles.image_inputs import image_inputs
 from serving.bundles.signature import fastest
 from serving.client.arrays import ArrayClient
 from serving.client.client import RETRIES, Client, server_and_name
@@ -115,13 +117,6 @@ class ArrayArguments(Connection):
     """npy file of a condition [num, length, channels], for a model with one."""
 
 
-ARGUMENTS: dict[str, Any] = {
-    "sound": SpeakArguments,
-    "picture": DrawArguments,
-    "array": ArrayArguments,
-}
-
-
 def run_sample(arguments: list[str], parse: Callable) -> int:
     """Run `onepass sample URL ...`; return the exit status.
 
@@ -132,35 +127,28 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     with Client(address, token=os.environ.get(TOKEN_VARIABLE) or None) as client:
         spec = client.spec(name)
     kind = str(spec.get("kind"))
-    if kind not in ARGUMENTS:
+    if kind not in RUNS:
         states = " and ".join(str(version.get("state")) for version in spec.get("versions", ()))
         state = states.lower() or "not served"
         raise UserError(f"The model `{name}` cannot be sampled now; it is {state}.")
-    given = parse(ARGUMENTS[kind], arguments, "onepass sample")
+    options, run = RUNS[kind]
+    given = parse(options, arguments, "onepass sample")
     if given.num < 1:
         raise UserError(f"`--num` must be at least 1, got {given.num}.")
-    try:
-        given.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"Cannot create the folder {given.out}: {error.strerror}.") from error
+    make_folder(given.out)
     token = os.environ.get(TOKEN_VARIABLE) or None
     limits: dict[str, Any] = {"timeout_seconds": given.timeout, "retries": given.retries}
     with Client(address, token=token, **limits) as client:
-        runs: dict[str, Callable[..., int]] = {
-            "sound": _speak,
-            "picture": _draw,
-            "array": _sample_arrays,
-        }
-        return runs[kind](client, name, spec, given)
+        return run(client, name, spec, given)
 
 
 def _sample_arrays(client: Client, name: str, spec: dict[str, Any], given: ArrayArguments) -> int:
     path = given.out / f"sample_{given.seed}.npy"
     check_new([path], given.overwrite)
     length: Any = given.length[0] if len(given.length) == 1 else given.length
-    condition = None if given.condition is None else _array(given.condition)
-    arguments = (given.num, length, given.seed, condition, given.temperature)
-    np.save(path, ArrayClient(client, name, spec).sample(*arguments))
+    condition = None if given.condition is None else read_npy(given.condition)
+    model, arguments = ArrayClient(client, name, spec), (given.num, length, given.seed, condition)
+    np.save(path, model.sample(*arguments, temperature=given.temperature))
     print(f"{path}: {given.num} samples {list(given.length)}")
     return 0
 
@@ -245,20 +233,10 @@ def _speak_arguments(
 
 
 def _numbers(path: Path) -> np.ndarray:
-    array = _array(path)
+    array = read_npy(path)
     if array.ndim != 2 or array.dtype.kind not in "fiu":
         raise UserError(f"{path} must hold numbers [frames, channels], got {array.shape}.")
     return array.astype(np.float32)
-
-
-def _array(path: Path) -> np.ndarray:
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as an npy file.") from error
-    if not isinstance(array, np.ndarray):
-        raise UserError(f"{path} must hold one array.")
-    return array
 
 
 def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments) -> int:
@@ -303,41 +281,29 @@ def _image_scales(
     inputs = signatures.get(signature, {})
     captions = given.caption or (None,)
     if (given.label is None and "label" in inputs) or len(captions) > 1:
-        several = inputs["temperature"].shape[1] or 1
-        yield from _conditions_in_turn(client, name, signature, several, spec, given)
+        classes = len(spec.get("classes") or [0])
+        codes = np.stack([encode_caption(caption) for caption in given.caption or ("",)])
+        for start in range(0, given.num, ROWS):
+            rows = np.arange(start, min(start + ROWS, given.num), dtype=np.int32)
+            condition = {"label": rows % np.int32(classes)}
+            if given.caption:
+                condition = {"caption": codes[rows % len(codes)]}
+            options = (given.temperature, given.guidance, condition, UserError)
+            batch = image_inputs(inputs, given.seed, rows, *options)
+            outputs = client.predict(name, batch, signature)
+            yield from (scales_of(outputs, row) for row in range(len(rows)))
         return
     one = given.temperature[0] if len(given.temperature) == 1 else given.temperature
-    labels = _array(given.map) if given.map else None
+    labels = read_npy(given.map) if given.map else None
     arguments: dict[str, Any] = {"label": given.label, "caption": captions[0], "map": labels}
     arguments |= {"temperature": one, "guidance": given.guidance}
     with client.draw(name, num=given.num, seed=given.seed, **arguments) as scales:
         yield from whole_images(scales)
 
 
-def _conditions_in_turn(
-    client: Client,
-    name: str,
-    signature: str,
-    scales: int,
-    spec: dict[str, Any],
-    given: DrawArguments,
-) -> Iterator[list[np.ndarray]]:
-    classes = len(spec.get("classes") or [0])
-    codes = np.stack([encode_caption(caption) for caption in given.caption or ("",)])
-    each = given.temperature * scales if len(given.temperature) == 1 else given.temperature
-    for start in range(0, given.num, ROWS):
-        rows = np.arange(start, min(start + ROWS, given.num), dtype=np.int32)
-        inputs = {
-            "seed": np.full(len(rows), given.seed, np.int64),
-            "row": rows,
-            "temperature": np.full([len(rows), len(each)], each, np.float32),
-        }
-        if given.caption:
-            inputs["caption"] = codes[rows % len(codes)]
-        else:
-            inputs["label"] = rows % np.int32(classes)
-        if given.guidance:
-            inputs["guidance"] = np.full(len(rows), given.guidance, np.float32)
-        outputs = client.predict(name, inputs, signature)
-        for row in range(len(rows)):
-            yield scales_of(outputs, row)
+# By kind of model, the options of the command and the function that runs it.
+RUNS: dict[str, tuple[Any, Callable[..., int]]] = {
+    "sound": (SpeakArguments, _speak),
+    "picture": (DrawArguments, _draw),
+    "array": (ArrayArguments, _sample_arrays),
+}

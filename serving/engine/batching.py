@@ -22,7 +22,8 @@ from serving.errors import (
     TooLarge,
 )
 from serving.observability.logs import request_id
-from serving.observability.metrics import ModelMetrics
+from serving.observability.metrics import Metrics
+from serving.settings import Settings
 
 REMEMBERED = 8  # calls per kind
 MAX_KINDS = 256
@@ -71,22 +72,6 @@ class CallTimes:
         ]
         known, seconds = max(smaller, default=(1.0, 0.0))
         return seconds * cost / known
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """Limits of one model.
-
-    rows, bytes: inputs that may wait. request_rows: rows of one request. delay_seconds: how long a
-    batch waits for requests that are likely to come. threads: concurrent calls; one more for rows
-    that take longer than CALL_SECONDS.
-    """
-
-    rows: int = 256
-    bytes: int = 2**28
-    request_rows: int = 64
-    delay_seconds: float = 0.001
-    threads: int = 1
 
 
 @dataclasses.dataclass(eq=False)
@@ -140,18 +125,20 @@ class Batcher:
     shared call, the next one is delayed a moment so that more requests can join it. Requests take
     turns: one whose rows do not all fit into a call moves to the end of the queue. A call takes at
     most CALL_SECONDS, so that other requests run between the calls of a large one, and slower rows
-    have a thread of their own.
+    have a thread of their own. The limits are the server's: rows and bytes that may wait, rows of
+    a request, threads.
     """
 
     def __init__(
         self,
         call: Call,
         padding: Padding,
-        limits: Limits,
-        metrics: ModelMetrics,
+        limits: Settings,
+        metrics: Metrics,
         name: str = "model",
     ):
-        self._call, self._padding, self._limits, self._metrics = call, padding, limits, metrics
+        self._call, self._padding, self._limits = call, padding, limits
+        self._metrics, self._name = metrics, name
         self._pool = ThreadPoolExecutor(limits.threads + 1, thread_name_prefix=f"call-{name}")
         self._waiting: dict[_Request, None] = {}
         self._waiting_rows = self._waiting_bytes = self.running = self._running_long = 0
@@ -195,7 +182,7 @@ class Batcher:
     ) -> _Request:
         loop, limits = asyncio.get_running_loop(), self._limits
         rows = len(next(iter(fitted.inputs.values())))
-        most = min(limits.rows, limits.request_rows)
+        most = min(limits.queue_rows, limits.max_rows)
         if rows > most:
             raise TooLarge(f"The batch must have at most {most} rows, got {rows}.")
         request = _Request(
@@ -209,11 +196,16 @@ class Batcher:
             self._times.seconds_per_row(fitted.key, signature, fitted.cost),
         )
         size = request.bytes_per_row * rows
-        if size > limits.bytes:
-            raise TooLarge(f"The inputs must have at most {limits.bytes:,} bytes, got {size:,}.")
+        if size > limits.queue_bytes:
+            raise TooLarge(
+                f"The inputs must have at most {limits.queue_bytes:,} bytes, got {size:,}."
+            )
         if self._closed:
             raise NotReady("The server is stopping.")
-        if self._waiting_rows + rows > limits.rows or self._waiting_bytes + size > limits.bytes:
+        if (
+            self._waiting_rows + rows > limits.queue_rows
+            or self._waiting_bytes + size > limits.queue_bytes
+        ):
             wait = sum(waiting.seconds for waiting in self._waiting) / limits.threads
             raise Overloaded(
                 f"The queue is full: {self._waiting_rows} rows wait.",
@@ -247,7 +239,7 @@ class Batcher:
     def _count(self, request: _Request, rows: int) -> None:
         self._waiting_rows += rows
         self._waiting_bytes += rows * request.bytes_per_row
-        self._metrics.queue_rows.inc(rows)
+        self._metrics.queue_rows.labels(self._name).inc(rows)
 
     def _remove_waiting(self, request: _Request) -> None:
         request.answer.cancel()
@@ -311,15 +303,15 @@ class Batcher:
         loop = asyncio.get_running_loop()
         start = loop.time()
         for row in rows:
-            self._metrics.queue_seconds.observe(start - row.request.arrived)
-        self._metrics.running.inc()
+            self._metrics.queue_seconds.labels(self._name).observe(start - row.request.arrived)
+        self._metrics.running.labels(self._name).inc()
         results = await loop.run_in_executor(self._pool, self._outputs, rows)
         seconds, first = loop.time() - start, rows[0].request
         size = max(len(rows), self._padding.size(len(rows)))
         self._times.note(first.fitted.key, first.signature, first.fitted.cost, seconds / size)
-        self._metrics.running.dec()
-        self._metrics.batch_rows.observe(len(rows))
-        self._metrics.call_seconds.observe(seconds)
+        self._metrics.running.labels(self._name).dec()
+        self._metrics.batch_rows.labels(self._name).observe(len(rows))
+        self._metrics.call_seconds.labels(self._name).observe(seconds)
         for row, result in zip(rows, results, strict=True):
             if isinstance(result, ServingError):
                 _fail(row.request, result)
@@ -331,7 +323,7 @@ class Batcher:
     def _batch_done(self, task: asyncio.Task, is_long: bool) -> None:
         self.running -= 1
         self._running_long -= is_long
-        self._delay_until = asyncio.get_running_loop().time() + self._limits.delay_seconds
+        self._delay_until = asyncio.get_running_loop().time() + self._limits.batch_delay_ms / 1000
         if not task.cancelled() and task.exception():
             LOG.error("a batch was lost", exc_info=task.exception())
         self._dispatch()
@@ -347,7 +339,7 @@ class Batcher:
         except Exception as error:
             if len(rows) == 1:
                 return [_failure(error, request.id)]
-            self._metrics.retries.inc()
+            self._metrics.retries.labels(self._name).inc()
             failed: dict[int, ServingError] = {}
             return [self._retry_row(row, failed) for row in rows]
 

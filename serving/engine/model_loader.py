@@ -19,13 +19,12 @@ from serving.observability.logs import event
 from serving.sandbox.confinement import check_available
 from serving.sandbox.fork_server import MOST_CONNECTIONS
 from serving.sandbox.processes import ForkServer
-from serving.sandbox.sandboxed_bundle import SandboxedBundle, SandboxLimits
+from serving.sandbox.sandboxed_bundle import SPARE_CONNECTIONS, SandboxedBundle
 from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)
 REPORT_SECONDS = 10.0  # after which a slow load lets the next model load
 LOADS_AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
-SPARE_CONNECTIONS = 2  # for features of recordings, next to calls and streams
 
 
 class LoadTimeout(DeadlineExceeded):
@@ -99,12 +98,6 @@ def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
     if settings.sandbox:
         check_available()
         _check_connections(settings)
-    limits = SandboxLimits(
-        memory_bytes=int(settings.sandbox_memory_gib * 2**30),
-        load_seconds=settings.load_seconds,
-        call_seconds=settings.call_seconds,
-        connections=settings.threads + settings.max_streams + SPARE_CONNECTIONS,
-    )
     fork_server = ForkServer()
 
     def load(path: Path) -> Servable:
@@ -112,7 +105,7 @@ def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
         if keys and not (signed or settings.sandbox):
             raise UserError(f"{path} must be signed to be loaded without a sandbox.")
         if not signed and settings.sandbox:
-            return SandboxedBundle(path, fork_server, limits, {"backend": settings.backend})
+            return SandboxedBundle(path, fork_server, settings, {"backend": settings.backend})
         # Imported at the call, since it imports TensorFlow; tests replace it.
         loading = importlib.import_module("serving.bundles.loading")
         return loading.load(path, settings.backend, *([signed] if signed else []))

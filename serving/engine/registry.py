@@ -33,7 +33,8 @@ class ModelRegistry:
 
     A new version is loaded and warmed while the old one is served, then replaces it; the old one is
     unloaded once its last request is answered. Loaded models are kept when the folder cannot be
-    read, or is empty, as an unmounted disk is. The folder has NAME/VERSION/.
+    read, or is empty, as an unmounted disk is. The folder has NAME/VERSION/. It is `draining` once
+    the server is stopping.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class ModelRegistry:
         self._loader, self._metrics = ModelLoader(settings, load), metrics or Metrics()
         self._version_sets: dict[str, VersionSet] = {}
         self._initial_names: set[str] | None = None  # names of the first scan
-        self._draining = self._is_scanned = False
+        self.draining = self._is_scanned = False
         self._tasks: set[asyncio.Task] = set()
         self._poller: asyncio.Task | None = None
         self._scanner = ThreadPoolExecutor(1, thread_name_prefix="scan")
@@ -60,16 +61,11 @@ class ModelRegistry:
         They can when every model of the first scan is loaded or broken, one is loaded unless none
         was found, and the server is not stopping.
         """
-        if self._initial_names is None or self._draining or not self._initial_load.is_set():
+        if self._initial_names is None or self.draining or not self._initial_load.is_set():
             return False
         return not self._version_sets or any(
             version_set.current for version_set in self._version_sets.values()
         )
-
-    @property
-    def draining(self) -> bool:
-        """True if the server is stopping."""
-        return self._draining
 
     @property
     def is_busy(self) -> bool:
@@ -124,7 +120,7 @@ class ModelRegistry:
 
     def drain(self) -> None:
         """Stop being ready; requests are still answered."""
-        self._draining = True
+        self.draining = True
 
     async def stop(self, drain_seconds: float) -> bool:
         """Stop polling and wait for all requests; return whether all were answered in time."""

@@ -10,17 +10,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from replicator.runs.errors import UserError
 from serving.bundles.audio_bundle import WHOLE
 from serving.bundles.bundle import Servable, SpeechServable
 from serving.bundles.frames import check_rows
 from serving.bundles.signature import PLAIN, Signature
-from serving.engine.batching import LARGE_BYTES, Batcher, Limits
+from serving.engine.batching import LARGE_BYTES, Batcher
 from serving.engine.padding import Arrays, Padding
 from serving.engine.streams import Streams
 from serving.errors import (
     DeadlineExceeded,
-    Internal,
     InvalidInput,
     ServingError,
     TooLarge,
@@ -51,22 +49,19 @@ class ServedModel:
         self.created = _created(bundle)
         self.signatures: dict[str, Signature] = bundle.signatures
         self._seconds, self._max_bytes = settings.timeout_seconds, settings.max_body_bytes
-        self._metrics = (metrics or Metrics()).for_model(self.name)
+        self._metrics = metrics or Metrics()
+        self._metrics.add_model(self.name)
         self._batcher = Batcher(
             bundle.call,
             Padding(_serving(bundle)),
-            Limits(
-                settings.queue_rows,
-                settings.queue_bytes,
-                settings.max_rows,
-                settings.batch_delay_ms / 1000,
-                settings.threads,
-            ),
+            settings,
             self._metrics,
-            f"{self.name}-{self.version}",
+            self.name,
         )
         self._streams = Streams(
-            settings.max_streams, settings.timeout_seconds, self._metrics.streams.inc
+            settings.max_streams,
+            settings.timeout_seconds,
+            self._metrics.streams.labels(self.name).inc,
         )
         self._active = 0
         self._idle = asyncio.Event()
@@ -147,8 +142,7 @@ class ServedModel:
         checked = await self._checked_row(given)
         if condition is not None:
             condition = checked.get("frames", [condition])[0]
-        if timeout_seconds is not None and not timeout_seconds > 0:
-            raise DeadlineExceeded("The deadline of this request has passed.")
+        self._limit(timeout_seconds)
         make = functools.partial(bundle.stream, condition, **options)
         with traces.span("stream", model=self.name, version=self.version), self._counted():
             async with contextlib.aclosing(self._streams.stream(make, timeout_seconds)) as chunks:
@@ -164,19 +158,11 @@ class ServedModel:
 
     async def _checked(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
         self.signature(signature)
-        large = sum(getattr(value, "nbytes", 0) for value in inputs.values()) > LARGE_BYTES
-        try:
-            if large:  # would block the event loop
-                checked = await asyncio.to_thread(self.bundle.check, signature, inputs)
-            else:
-                checked = self.bundle.check(signature, inputs)
-        except ServingError:
-            raise
-        except UserError as error:
-            raise InvalidInput(str(error)) from None
-        except Exception:
-            LOG.exception("a check failed")
-            raise Internal() from None
+        if sum(getattr(value, "nbytes", 0) for value in inputs.values()) > LARGE_BYTES:
+            # It would block the event loop.
+            checked = await asyncio.to_thread(self.bundle.check, signature, inputs)
+        else:
+            checked = self.bundle.check(signature, inputs)
         if "seed" in checked and (checked["seed"] < 0).any():  # as in all commands and routes
             raise InvalidInput(f"`seed` must be at least 0, got {checked['seed'].min()}.")
         return checked
@@ -203,7 +189,8 @@ class ServedModel:
             status = error.code
             raise
         finally:
-            self._metrics.request_ended(self.version, status)
+            labels = (self.name, str(self.version), status)
+            self._metrics.version_requests.labels(*labels).inc()
             self._active -= 1
             if not self._active:
                 self._idle.set()

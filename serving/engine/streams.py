@@ -97,11 +97,7 @@ class Streams:
         self._changed(-1)
 
 
-class _End:
-    """The end of a stream."""
-
-
-_END = _End()
+_END = object()  # of a stream
 
 
 class _StreamThread(Generic[Chunk]):
@@ -139,42 +135,33 @@ class _StreamThread(Generic[Chunk]):
         return chunk
 
     def _run(self) -> None:
+        """Queue the chunks of the iterator, then _END or an error."""
+        last: Any = _END
         try:
-            self._put(self._run_iterator())
-        finally:
-            self._call_in_loop(self._ended)
-
-    def _run_iterator(self) -> _End | ServingError:
-        """Advance the iterator to its end; return _END or its error."""
-        try:
-            iterator = self._make()
-            try:
-                return self._consume(iterator)
-            finally:
+            with contextlib.ExitStack() as stack:
+                iterator = self._make()
                 if isinstance(iterator, Generator):
-                    iterator.close()
+                    stack.callback(iterator.close)
+                while self._slots.acquire(timeout=self._reader_seconds):
+                    if self._stopped.is_set():
+                        break
+                    with PROCESSORS.permit():
+                        chunk = next(iterator, _END)
+                    if chunk is _END:
+                        break
+                    self._call_in_loop(self._chunks.put_nowait, chunk)
+                else:
+                    raise DeadlineExceeded("The client does not read the stream.")
         except ServingError as error:
-            return error
+            last = error
         except UserError as error:
-            return InvalidInput(str(error))
+            last = InvalidInput(str(error))
         except Exception as error:
             LOG.error("a stream failed", exc_info=error, extra={"request": self._request})
-            return Internal()
+            last = Internal()
+        self._call_in_loop(self._chunks.put_nowait, last)
+        self._call_in_loop(self._ended)
 
-    def _consume(self, iterator: Iterator[Chunk]) -> _End | ServingError:
-        while self._slots.acquire(timeout=self._reader_seconds):
-            if self._stopped.is_set():
-                return _END
-            with PROCESSORS.permit():
-                chunk = next(iterator, _END)
-            if isinstance(chunk, _End):
-                return _END
-            self._put(chunk)
-        return DeadlineExceeded("The client does not read the stream.")
-
-    def _put(self, chunk: Any) -> None:
-        self._call_in_loop(lambda: self._chunks.put_nowait(chunk))
-
-    def _call_in_loop(self, function: Callable[[], None]) -> None:
+    def _call_in_loop(self, function: Callable[..., Any], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: no reader is left
-            self._loop.call_soon_threadsafe(function)
+            self._loop.call_soon_threadsafe(function, *arguments)

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import grpc
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from serving.engine.registry import ModelRegistry
 from serving.errors import NotFound, ServingError
@@ -14,7 +13,7 @@ POLL_SECONDS = 0.25
 Status = health_pb2.HealthCheckResponse.ServingStatus
 
 
-class Health:
+class Health(health_pb2_grpc.HealthServicer):
     """The methods `Check` and `Watch`, answered from the model registry.
 
     "" and the names of the services mean the server; any other name is a model's.
@@ -23,24 +22,14 @@ class Health:
     def __init__(self, registry: ModelRegistry, services: tuple[str, ...]):
         self._registry, self._services = registry, services
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """Return the handler of the methods."""
-        request, response = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
-        types = (request.FromString, response.SerializeToString)
-        methods = {
-            "Check": grpc.unary_unary_rpc_method_handler(self.check, *types),
-            "Watch": grpc.unary_stream_rpc_method_handler(self.watch, *types),
-        }
-        return grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods)
-
-    async def check(self, request, context) -> Any:
+    async def Check(self, request, context) -> Any:  # noqa: N802 - named by the protocol
         """Return the state of a service or model; raise NotFound for an unknown name."""
         status = self._status(request.service)
         if status == Status.SERVICE_UNKNOWN:
             raise NotFound("There is no such service or model.")
         return health_pb2.HealthCheckResponse(status=status)
 
-    async def watch(self, request, context) -> AsyncGenerator[Any, None]:
+    async def Watch(self, request, context) -> AsyncGenerator[Any, None]:  # noqa: N802
         """Yield the state and each change of it, until the client leaves or the server stops."""
         last_sent, stopping = None, False
         while not stopping:

@@ -8,18 +8,20 @@ from google.protobuf.message import Message
 
 from serving.bundles.signature import (
     PLAIN,
-    V2_DTYPES,
     V2_NAMES,
     TensorInfo,
     check_outputs,
+    checked_count,
+    from_bytes,
     input_info,
+    v2_dtype,
 )
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound, ServingError, shortened
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import message
-from serving.grpc.tensors import checked_count, from_bytes
+from serving.http.v2 import metadata_of
 from serving.settings import Settings
 
 # The field of InferTensorContents for the values of a type; FP16 has none.
@@ -67,22 +69,7 @@ class Inference:
     async def model_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return the inputs and outputs of a model's `serving_default`."""
         served = self._resolve_model(request.name, request.version)
-        response = message("inference.ModelMetadataResponse")(
-            name=served.name, platform="tensorflow_savedmodel"
-        )
-        response.versions.extend(
-            str(status.version)
-            for status in self._registry.versions(served.name)
-            if status.state == "AVAILABLE"
-        )
-        signature = served.signature(PLAIN)
-        for described, tensors in (
-            (response.inputs, signature.inputs),
-            (response.outputs, signature.outputs),
-        ):
-            for name, info in tensors.items():
-                described.add(name=name, datatype=V2_NAMES[info.dtype], shape=info.sizes)
-        return response
+        return message("inference.ModelMetadataResponse")(**metadata_of(self._registry, served))
 
     async def model_infer(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Return the outputs for the request's inputs, as raw bytes."""
@@ -95,12 +82,17 @@ class Inference:
         check_outputs(signature.outputs, wanted)
         seconds = seconds_left(context, self._settings)
         outputs = await served.predict(inputs, name, timeout_seconds=seconds)
-        response = message("inference.ModelInferResponse")(
-            model_name=served.name, model_version=str(served.version), id=request.id
+        arrays = {name: np.asarray(outputs[name]) for name in dict.fromkeys(wanted or outputs)}
+        return message("inference.ModelInferResponse")(
+            model_name=served.name,
+            model_version=str(served.version),
+            id=request.id,
+            outputs=[
+                {"name": name, "datatype": V2_NAMES[array.dtype], "shape": array.shape}
+                for name, array in arrays.items()
+            ],
+            raw_output_contents=[array.tobytes() for array in arrays.values()],
         )
-        for output in dict.fromkeys(wanted or outputs):
-            _add_output(response, output, outputs[output])
-        return response
 
     def _resolve_model(self, name: str, version: str) -> ServedModel:
         if not name:
@@ -132,11 +124,7 @@ def _inputs(
 
 
 def _array(tensor: Any, raw: bytes | None, limit_bytes: int) -> np.ndarray:
-    dtype = V2_DTYPES.get(tensor.datatype)
-    if dtype is None:
-        got = shortened(tensor.datatype)
-        raise InvalidInput(f"`{tensor.name}` must be of {', '.join(V2_DTYPES)}, got `{got}`.")
-    shape = tensor.shape
+    dtype, shape = v2_dtype(tensor.name, tensor.datatype), tensor.shape
     count = checked_count(tensor.name, shape, dtype, limit_bytes)
     if raw is not None:
         if tensor.HasField("contents"):
@@ -152,9 +140,3 @@ def _array(tensor: Any, raw: bytes | None, limit_bytes: int) -> np.ndarray:
         return np.array(values, dtype).reshape(shape)
     except OverflowError:
         raise InvalidInput(f"`{tensor.name}` has values beyond {tensor.datatype}.") from None
-
-
-def _add_output(response: Message, name: str, array: np.ndarray) -> None:
-    array = np.asarray(array)
-    response.outputs.add(name=name, datatype=V2_NAMES[array.dtype], shape=array.shape)
-    response.raw_output_contents.append(array.tobytes())

@@ -3,18 +3,19 @@
 from typing import Any
 
 import grpc
+from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 
-from serving.bundles.signature import PLAIN, TensorInfo, check_outputs
+from serving.bundles.signature import PLAIN, check_outputs
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import enum_values, message
-from serving.grpc.tensors import decode_all, encode, enum_of
+from serving.grpc.tensors import decode_all, encode
+from serving.http.tensorflow_rest import described
 from serving.settings import Settings
 
-METHOD_NAME = "tensorflow/serving/predict"
 METADATA = "signature_def"
 STATES = enum_values("tensorflow.serving.ModelVersionStatus.State")
 
@@ -57,11 +58,7 @@ class Prediction:
             raise InvalidInput(f"`metadata_field` must be `{METADATA}` and nothing else.")
         served = resolve_model(self._registry, request.model_spec)
         signatures = message("tensorflow.serving.SignatureDefMap")()
-        for name, signature in served.signatures.items():
-            definition = signatures.signature_def[name]
-            definition.method_name = METHOD_NAME
-            _describe(definition.inputs, name, signature.inputs)
-            _describe(definition.outputs, name, signature.outputs)
+        ParseDict(described(served), signatures)
         response = message("tensorflow.serving.GetModelMetadataResponse")()
         fill_spec(response.model_spec, served)
         response.metadata[METADATA].Pack(signatures)
@@ -109,11 +106,3 @@ def _version(spec: Any) -> int | None:
     if spec.WhichOneof("version_choice") == "version_label":
         raise InvalidInput("`model_spec.version_label` must not be given: versions are numbers.")
     return spec.version.value if spec.HasField("version") else None
-
-
-def _describe(described: Any, signature: str, tensors: dict[str, TensorInfo]) -> None:
-    for name, info in tensors.items():
-        described[name].name = f"{signature}_{name}:0"
-        described[name].dtype = enum_of(info.dtype)
-        for size in info.sizes:
-            described[name].tensor_shape.dim.add(size=size)

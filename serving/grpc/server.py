@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from serving.engine.auth import TokenAuth, read_token
@@ -48,7 +48,7 @@ def make_server(registry: ModelRegistry, settings: Settings, metrics: Metrics) -
     for name, servicer in services.items():
         server.add_generic_rpc_handlers((_handler(name, servicer),))
     named = (*services, HEALTH, reflection.SERVICE_NAME)
-    server.add_generic_rpc_handlers((Health(registry, named).handler(),))
+    health_pb2_grpc.add_HealthServicer_to_server(Health(registry, named), server)
     described = pool()
     for module in (health_pb2, reflection_pb2):
         described.AddSerializedFile(module.DESCRIPTOR.serialized_pb)

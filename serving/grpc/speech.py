@@ -22,11 +22,9 @@ from serving.grpc.tensors import decode
 from serving.http.fields import as_model
 from serving.http.synthesis_requests import (
     SynthesisFields,
-    SynthesisRequest,
     is_conditional,
     signature,
-    synthesis_request,
-    synthesize,
+    synthesis,
 )
 from serving.settings import Settings
 
@@ -57,9 +55,9 @@ class Speech:
         """Yield samples, float32 as little-endian bytes, chunk by chunk."""
         served = resolve_model(self._registry, request.model_spec)
         rate_hz = served.speech_bundle.spec["sample_rate_hz"]
-        synthesis = _synthesis_request(served, request, self._settings.max_body_bytes)
+        fields, frames = _parsed(served, request, self._settings.max_body_bytes)
         seconds = seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR)
-        chunks = synthesize(served, synthesis, seconds)
+        _, chunks = synthesis(served, fields, frames, timeout_seconds=seconds)
         response = message("onepass.SpeakResponse")
         async with contextlib.aclosing(chunks):
             async for chunk in chunks:
@@ -67,34 +65,25 @@ class Speech:
                 yield response(samples=samples, sample_rate_hz=rate_hz)
 
 
-def _synthesis_request(served: ServedModel, request: Message, limit_bytes: int) -> SynthesisRequest:
-    frames = _frames(request, limit_bytes)
-    if (frames is not None) != is_conditional(served):
-        rule = "be given" if frames is None else "not be given: the model is unconditional"
+def _parsed(
+    served: ServedModel, request: Message, limit_bytes: int
+) -> tuple[SynthesisFields, np.ndarray | None]:
+    frames = None
+    if request.HasField("frames") != is_conditional(served):
+        rule = "be given" if is_conditional(served) else "not be given: the model is unconditional"
         raise InvalidInput(f"`frames` must {rule}.")
     if request.num_samples < 0:
         raise InvalidInput(f"`num_samples` must be at least 0, got {request.num_samples}.")
-    if frames is not None:
-        checked("frames", signature(served).inputs["frames"], frames[None])
+    if request.HasField("frames"):
+        given = decode(request.frames, "frames", limit_bytes)[None]
+        frames = checked("frames", signature(served).inputs["frames"], given)[0]
         if not request.force:
             check_convention(served.spec, frames)
-    given = {
+    fields = {
         "seed": request.seed,
         "row": request.row,
         "speaker": request.speaker or None,
         "temperature": request.temperature if request.HasField("temperature") else None,
         "seconds": request.num_samples / served.spec["sample_rate_hz"] or None,
     }
-    return synthesis_request(served, as_model(given, SynthesisFields), frames)
-
-
-def _frames(request: Message, limit_bytes: int) -> np.ndarray | None:
-    if not request.HasField("frames"):
-        return None
-    frames = decode(request.frames, "frames", limit_bytes)
-    if frames.ndim != 2 or frames.dtype != np.float32:
-        raise InvalidInput(
-            f"`frames` must be float32 [frames, channels], got {frames.dtype} of shape "
-            f"{list(frames.shape)}."
-        )
-    return frames
+    return as_model(fields, SynthesisFields), frames

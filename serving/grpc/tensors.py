@@ -4,17 +4,22 @@ A TensorProto of 34 bytes can ask for gigabytes: a shape, and one value repeated
 type and product(dims) * itemsize are first checked against a limit, with Python integers.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from serving.bundles.signature import TENSORFLOW_DTYPES, TensorInfo, input_info
-from serving.errors import InvalidInput, TooLarge
+from serving.bundles.signature import (
+    TENSORFLOW_DTYPES,
+    TensorInfo,
+    check_dimensions,
+    checked_count,
+    from_bytes,
+    input_info,
+)
+from serving.errors import InvalidInput
 from serving.grpc.messages import enum_values
 
-MAX_DIMENSIONS = 8
 DATA_TYPES = enum_values("tensorflow.DataType")
 DTYPES = {DATA_TYPES[name]: dtype for name, dtype in TENSORFLOW_DTYPES.items()}
 ENUMS = {dtype: number for number, dtype in DTYPES.items()}
@@ -31,21 +36,16 @@ FIELDS = {
 }
 
 
-def enum_of(dtype: np.dtype) -> int:
-    """Return the tensorflow.DataType number of a NumPy type; raise InvalidInput without one."""
-    try:
-        return ENUMS[np.dtype(dtype).newbyteorder("<")]
-    except KeyError:
-        raise InvalidInput(f"a tensor cannot be {dtype}.") from None
-
-
 def encode(array: np.ndarray, proto: Any) -> None:
-    """Write an array's type, shape and bytes into a TensorProto."""
+    """Write an array's type, shape and bytes into a TensorProto, if it has such a type."""
     array = np.asarray(array)
-    proto.dtype = enum_of(array.dtype)
+    stored = array.dtype.newbyteorder("<")
+    if stored not in ENUMS:
+        raise InvalidInput(f"a tensor cannot be {array.dtype}.")
+    proto.dtype = ENUMS[stored]
     for side in array.shape:
         proto.tensor_shape.dim.add(size=side)
-    proto.tensor_content = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    proto.tensor_content = array.astype(stored, copy=False).tobytes()
 
 
 def decode_all(
@@ -77,8 +77,7 @@ def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
         raise InvalidInput(f"`{name}` must be of numbers or of bool, got {got}.")
     if proto.tensor_shape.unknown_rank:
         raise InvalidInput(f"`{name}` must have a shape, got one of unknown rank.")
-    if len(proto.tensor_shape.dim) > MAX_DIMENSIONS:  # before a list of them is created
-        raise _many_dimensions(name, len(proto.tensor_shape.dim))
+    check_dimensions(name, proto.tensor_shape.dim)  # before a list of them is created
     shape = [dim.size for dim in proto.tensor_shape.dim]
     count = checked_count(name, shape, dtype, limit_bytes)
     content = proto.tensor_content
@@ -89,39 +88,6 @@ def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
     if content:
         return from_bytes(name, content, shape, dtype)
     return _filled(name, field, values, count, dtype).reshape(shape)
-
-
-def checked_count(name: str, shape: Sequence[int], dtype: np.dtype, limit_bytes: int) -> int:
-    """Return the number of values of a shape; raise an error if it is invalid or too large."""
-    if len(shape) > MAX_DIMENSIONS:
-        raise _many_dimensions(name, len(shape))
-    if any(side < 0 for side in shape):
-        raise InvalidInput(f"`{name}` must have no negative side, got {list(shape)}.")
-    # A side of zero must not hide another that numpy cannot hold.
-    if math.prod(max(side, 1) for side in shape) * dtype.itemsize > limit_bytes:
-        raise TooLarge(
-            f"`{name}` of shape {list(shape)} would bring the request over {limit_bytes} bytes."
-        )
-    return math.prod(shape)
-
-
-def from_bytes(name: str, content: Any, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Return a view of bytes, whose number must match the (checked) shape."""
-    wanted = math.prod(shape) * dtype.itemsize
-    if len(content) != wanted:
-        raise InvalidInput(
-            f"`{name}` of shape {list(shape)} must have {wanted} bytes, got {len(content)}."
-        )
-    if dtype != np.bool_:
-        return np.frombuffer(content, dtype).reshape(shape)
-    numbers = np.frombuffer(content, np.uint8)
-    if (numbers > 1).any():
-        raise InvalidInput(f"`{name}` must have bytes of 0 or 1, got {numbers.max()}.")
-    return numbers.view(np.bool_).reshape(shape)
-
-
-def _many_dimensions(name: str, count: int) -> InvalidInput:
-    return InvalidInput(f"`{name}` must have at most {MAX_DIMENSIONS} dimensions, got {count}.")
 
 
 def _filled(name: str, field: str, values: Any, count: int, dtype: np.dtype) -> np.ndarray:

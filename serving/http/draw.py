@@ -15,17 +15,17 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS
+from serving.bundles.image_inputs import image_inputs
 from serving.engine.served_model import ServedModel
 from serving.errors import Internal, ServingError
 from serving.http.fields import Seed, json_model
 from serving.http.image_requests import (
     condition,
     encode_image,
-    inputs,
     number_of_images,
     scale_signatures,
+    signature,
 )
-from serving.http.model_lookup import model_from_path, require_kind
 from serving.http.operations import Endpoints, post
 from serving.http.request_bodies import read_body
 from serving.http.responses import StreamedResponse
@@ -55,15 +55,15 @@ class DrawRoute(Endpoints):
     @post("/v1/models/{name}:draw", {MEDIA_TYPE: str}, DrawRequest)
     async def draw(self, request: Request) -> StreamedResponse:
         """Stream images as lines of JSON, one line per scale."""
-        served = require_kind(model_from_path(self._registry, request), "picture")
+        served = self._model_at(request, "picture")
         parsed = await read_body(request, json_model, DrawRequest)
         given = {"class": parsed.label, "caption": parsed.caption, "map": parsed.map}
         value = condition(served, {n: v for n, v in given.items() if v is not None})
         num = number_of_images("num", parsed.num, self._settings.max_rows)
-        options = {"temperature": parsed.temperature, "guidance": parsed.guidance}
-        rows = [
-            inputs(served, value, parsed.seed or 0, range(n, n + 1), **options) for n in range(num)
-        ]
+        heat = 1.0 if parsed.temperature is None else parsed.temperature
+        options = (heat, parsed.guidance or 0.0, value)
+        known = signature(served).inputs
+        rows = [image_inputs(known, parsed.seed or 0, [row], *options) for row in range(num)]
         return StreamedResponse(_lines(served, rows), MEDIA_TYPE, self._settings.timeout_seconds)
 
 
@@ -111,8 +111,8 @@ async def _image_scales(
 def _start_scales(served: ServedModel, inputs: Outputs) -> list[asyncio.Task]:
     """Start the scales of an image, each of which waits for the one before."""
     tasks: list[asyncio.Task] = []
-    for signature in scale_signatures(served):
-        work = _scale(served, inputs, signature, tasks[-1] if tasks else None)
+    for name in scale_signatures(served):
+        work = _scale(served, inputs, name, tasks[-1] if tasks else None)
         tasks.append(asyncio.create_task(work))
     return tasks
 

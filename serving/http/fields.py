@@ -4,8 +4,8 @@ The rules are the models' annotations, from which the OpenAPI document is genera
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 import orjson
@@ -19,11 +19,12 @@ MAX_VALUES = 400_000
 MAX_LISTS = 100_000  # lists and objects, each as slow as several numbers
 MAX_SEED = 2**63 - 1
 MAX_NAME_CHARACTERS = 200
-AT = re.compile(r"Object missing required field `(?P<missing>.+?)`| - at `\$\.?(?P<path>.*)`$")
+MISSING = re.compile(r"Object missing required field `(.+)`")
+EXPECTED = re.compile(r"Expected `(?P<kinds>[^`]*)`(?P<limits>[^,]*)")
 STEP = re.compile(r"[^.\[\]]+")  # of a path such as inputs[0].shape
-BASIC = {"boolean": "true or false", "array": "a list", "object": "an object", "null": "null"}
+TYPES = {"int": "an integer", "float": "a number", "str": "a text", "bool": "true or false"}
+TYPES |= {"array": "a list", "object": "an object"}
 Model = TypeVar("Model")
-Schema = Mapping[str, Any]
 
 Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
 Name = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]
@@ -82,58 +83,21 @@ def invalid_field(name: str, rule: str, value: object) -> InvalidInput:
 
 
 def _invalid(model: type, fields: Mapping[str, Any], message: str) -> InvalidInput:
-    (schema,), components = msgspec.json.schema_components(
-        [model], schema_hook=lambda kind: {"type": "string"}, ref_template="{name}"
-    )
-    found = AT.search(message)
-    if found is None:
+    """Return the error of msgspec's message, in words, with the value."""
+    words, _, path = message.partition(" - at `$")
+    path = path.removesuffix("`").removeprefix(".")
+    if missing := MISSING.fullmatch(words):
+        return InvalidInput(f"`{missing[1]}` must be given.")
+    if words.startswith("Invalid enum value"):
+        hint = get_type_hints(model)[path]
+        parts = (hint, *get_args(hint))
+        choices = [word for part in parts for word in get_args(part) if isinstance(word, str)]
+        return invalid_field(path, f"one of {', '.join(choices)}", fields[path])
+    found = EXPECTED.match(words)
+    if found is None:  # a rule of the model's own
         return InvalidInput(f"{message.removesuffix('.')}.")
-    if found["missing"]:
-        return InvalidInput(f"`{found['missing']}` must be given.")
-    schemas, value = [*_alternatives(schema, components)], fields
-    for step in STEP.findall(found["path"]):
-        schemas = [below for schema in schemas for below in _below(schema, step, components)]
+    kinds = [TYPES.get(kind, kind) for kind in found["kinds"].split(" | ") if kind != "null"]
+    value: Any = fields
+    for step in STEP.findall(path):
         value = value[int(step)] if isinstance(value, list) else value[step]
-    rule = " or ".join(_rule(schema) for schema in schemas if schema.get("type") != "null")
-    return invalid_field(found["path"], rule or "null", value)
-
-
-def _alternatives(schema: Schema, components: Mapping[str, Schema]) -> Iterator[Schema]:
-    """Yield the schema, or each of the alternatives that it allows."""
-    schema = components[schema["$ref"]] if "$ref" in schema else schema
-    for alternative in schema.get("anyOf", ()):
-        yield from _alternatives(alternative, components)
-    if "anyOf" not in schema:
-        yield schema
-
-
-def _below(schema: Schema, step: str, components: Mapping[str, Schema]) -> Iterator[Schema]:
-    below = schema.get("items") if step.isdigit() else schema.get("properties", {}).get(step)
-    if below is not None:
-        yield from _alternatives(below, components)
-
-
-def _rule(schema: Schema) -> str:
-    if "enum" in schema:
-        choices = ", ".join(map(str, schema["enum"]))
-        return f"one of {choices}" if len(schema["enum"]) > 1 else choices
-    kind = schema.get("type", "")
-    if kind in ("integer", "number"):
-        return f"{'an integer' if kind == 'integer' else 'a number'}{_range(schema)}"
-    if kind == "array" and schema.get("minItems"):
-        return "a list of one element or more"
-    if kind != "string":
-        return BASIC.get(kind, "as in `/openapi.json`")
-    if "contentEncoding" in schema:
-        return schema["contentEncoding"]
-    most = f" of at most {schema['maxLength']:,} characters" if "maxLength" in schema else ""
-    return f"a text{most}{', and not empty' if schema.get('minLength') else ''}"
-
-
-def _range(schema: Schema) -> str:
-    low, high = schema.get("minimum"), schema.get("maximum")
-    if low is not None and high is not None:
-        return f" from {low} to {high}"
-    words = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "at most"}
-    limits = [f"{word} {schema[name]}" for name, word in words.items() if name in schema]
-    return f" {' and '.join(limits)}" if limits else ""
+    return invalid_field(path, f"{' or '.join(kinds) or 'null'}{found['limits']}", value)

@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from replicator.runs.errors import UserError
+from serving.bundles.image_inputs import CONDITIONS, caption_codes, classes_of, label_index
 from serving.bundles.signature import Signature, fastest, scale_name
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
-from serving.http.fields import excerpt, invalid_field
+from serving.http.fields import invalid_field
 from serving.http.json_tensors import json_tensor
 
 SCALE = re.compile(r"picture_([0-9]{1,5})")
-CONDITIONS = {"label": "class", "caption": "caption", "map": "map"}
-NUMBER = re.compile(r"[0-9]{1,9}")
 WHOLE = "picture"
 
 
@@ -55,49 +53,12 @@ def number_of_images(field: str, num: int | None, most: int) -> int:
     return num or 1
 
 
-def inputs(
-    served: ServedModel,
-    value: np.ndarray | None,
-    seed: int,
-    rows: range,
-    temperature: float | list[float] | None = None,
-    guidance: float | None = None,
+def condition(
+    served: ServedModel, given: dict[str, Any], field: str = "class"
 ) -> dict[str, np.ndarray]:
-    """Return the inputs of a batch of images, rows of a seed with the same condition.
+    """Return the input with the condition of an image, whichever the model needs.
 
-    The condition is as `condition` returns it, the temperature one per scale, or one for all.
-    """
-    known, count = signature(served).inputs, len(rows)
-    values: dict[str, np.ndarray] = {
-        "seed": np.full([count], seed, np.int64),
-        "row": np.array(rows, np.int32),
-        "temperature": np.repeat(_temperature(served, temperature), count, 0),
-    }
-    if guidance is not None:
-        if "guidance" not in known:
-            raise InvalidInput("`guidance` must not be given: the model has no null condition.")
-        values["guidance"] = json_tensor("guidance", [guidance] * count, known["guidance"])
-    name = condition_input(served)
-    if name is not None and value is not None:
-        values[name] = np.repeat(value[None], count, 0)
-    return {name: value for name, value in values.items() if name in known}
-
-
-def _temperature(served: ServedModel, value: float | list[float] | None) -> np.ndarray:
-    """Return the temperature of each scale, base first, float32 [1, scales]."""
-    info = signature(served).inputs["temperature"]
-    count = info.shape[1] or 1
-    if not isinstance(value, list):
-        value = [1.0 if value is None else value] * count
-    if len(value) != count:
-        raise InvalidInput(f"`temperature` must be one number or {count}, got {len(value)}.")
-    return json_tensor("temperature", [value], info)
-
-
-def condition(served: ServedModel, given: dict[str, Any]) -> np.ndarray | None:
-    """Return the condition of one image, whichever the model needs.
-
-    It is taken from the given ones of "class", "caption" and "map".
+    It is taken from the given ones of "class", "caption" and "map"; the field is that of a class.
     """
     name = condition_input(served)
     needed = CONDITIONS.get(name or "")
@@ -106,61 +67,24 @@ def condition(served: ServedModel, given: dict[str, Any]) -> np.ndarray | None:
             needs = f"`{needed}`" if needed else "nothing"
             raise InvalidInput(f"`{other}` must not be given: the model needs {needs}.")
     if name is None or needed is None:
-        return None
+        return {}
     if needed not in given:
         raise InvalidInput(f"`{needed}` must be given{_examples(served, needed)}.")
-    return _condition(served, name, given[needed])
-
-
-def _condition(served: ServedModel, name: str, value: Any) -> np.ndarray:
+    value, info = given[needed], signature(served).inputs[name]
     if name == "label":
-        return np.array(label(served, "class", value), np.int32)
-    if name == "caption":
-        return caption(value)
-    return json_tensor("map", [value], signature(served).inputs["map"])[0]
-
-
-def label(served: ServedModel, field: str, value: Any) -> int:
-    """Return the index of a class, given by name in any case or by index."""
-    classes = served.spec.get("classes") or []
-    if type(value) not in (int, str):
-        raise invalid_field(field, "the name or the number of a class", value)
-    word = str(value).strip()
-    if word in classes:
-        return classes.index(word)
-    names = {name.casefold(): index for index, name in reversed(list(enumerate(classes)))}
-    if word.casefold() in names:
-        return names[word.casefold()]
-    info = signature(served).inputs["label"]
-    high = len(classes) - 1 if classes else int(info.high or 0)
-    if NUMBER.fullmatch(word) and int(word) <= high:
-        return int(word)
-    raise InvalidInput(f"`{field}` must be a class, got {excerpt(value)}; {_classes(served)}.")
-
-
-def caption(value: Any) -> np.ndarray:
-    """Return the codes of a caption, int32 [characters]."""
-    from pixelcnn.data.captions import encode_caption
-
-    if not isinstance(value, str):
-        raise invalid_field("caption", "a text", value)
-    try:
-        return encode_caption(value)
-    except UserError as error:
-        raise InvalidInput(str(error)) from error
+        label = label_index(field, value, served.spec.get("classes") or [], info)
+        return {name: np.array([label], np.int32)}
+    return {
+        name: caption_codes(value)[None] if name == "caption" else json_tensor("map", [value], info)
+    }
 
 
 def _examples(served: ServedModel, needed: str) -> str:
     """Return valid values as the end of a sentence; "" where none are known."""
     captions = served.spec.get("captions")
     if needed == "class":
-        return f"; {_classes(served)}"
+        return f"; {classes_of(served.spec.get('classes') or [])}"
     return f", such as {captions[0]!r}" if needed == "caption" and captions else ""
-
-
-def _classes(served: ServedModel) -> str:
-    classes = served.spec.get("classes") or []
-    return f"there are {', '.join(classes)}" if classes else "the classes have numbers"
 
 
 def encode_image(image: np.ndarray, container: str = "PNG") -> bytes:

@@ -1,19 +1,22 @@
-"""Tensors from JSON; nested lists are measured before an array is created."""
+"""Tensors from JSON; nested lists and their elements are checked before an array is created."""
 
 import base64
-import itertools
+import functools
 import math
 from collections.abc import Sequence
+from types import GenericAlias
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from serving.bundles.signature import Signature, TensorInfo, input_info
 from serving.errors import InvalidInput
-from serving.http.fields import excerpt, invalid_field
+from serving.http.fields import invalid_field
 
-JSON_TYPES: dict[str, set[type]] = {"f": {float, int}, "i": {int}, "u": {int}, "b": {bool}}
-WORDS = {"f": "numbers", "i": "integers", "u": "integers", "b": "booleans"}
+# By the kind of a dtype.
+ELEMENTS: dict[str, tuple[Any, str]] = {"f": (float, "numbers"), "b": (bool, "booleans")}
+ELEMENTS |= dict.fromkeys("iu", (int, "integers"))
 
 
 def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
@@ -27,49 +30,35 @@ def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
         return _from_base64(name, value, info.shape)
     if info.dtype == np.uint8 and isinstance(value, list) and value and _is_base64(value[0]):
         return np.concatenate([_from_base64(name, row, (1, *info.shape[1:])) for row in value])
-    shape, leaves = measured(name, value, len(info.shape))
-    return _array(name, leaves, info.dtype).reshape(shape)
+    return _array(name, value, len(info.shape), info.dtype)
 
 
-def measured(name: str, value: object, rank: int) -> tuple[tuple[int, ...], list]:
-    """Return the shape of nested lists, and their elements as a flat list."""
-    level: list = [value]
-    shape: list[int] = []
-    for depth in range(rank):
-        if not all(type(part) is list for part in level):
-            raise InvalidInput(f"`{name}` must be lists {rank} deep, got others at depth {depth}.")
-        lengths = set(map(len, level))
-        if len(lengths) > 1:
-            some = " and ".join(map(str, sorted(lengths)[:2]))
-            raise InvalidInput(f"`{name}` must not be ragged, got {some} at depth {depth}.")
-        shape.append(lengths.pop())
-        if not shape[-1]:
-            raise InvalidInput(f"`{name}` must not be empty, got nothing at depth {depth}.")
-        level = list(itertools.chain.from_iterable(level))
-    return tuple(shape), level
-
-
-def _array(name: str, leaves: list, dtype: np.dtype) -> np.ndarray:
-    allowed = JSON_TYPES.get(dtype.kind, set())
-    if not set(map(type, leaves)) <= allowed:
-        wrong = next(leaf for leaf in leaves if type(leaf) not in allowed)
-        raise InvalidInput(f"`{name}` must hold {WORDS[dtype.kind]}, got {excerpt(wrong)}.")
+def _array(name: str, value: object, rank: int, dtype: np.dtype) -> np.ndarray:
+    element, words = ELEMENTS[dtype.kind]
+    kind: Any = functools.reduce(lambda inner, _: GenericAlias(list, inner), range(rank), element)
     try:
         with np.errstate(over="ignore"):
-            return np.array(leaves, dtype)
+            array = np.array(msgspec.convert(value, kind), dtype)
+    except msgspec.ValidationError as error:
+        rule = f"must hold {words} in lists {rank} deep"
+        raise InvalidInput(f"`{name}` {rule}: {error}.") from error
     except OverflowError as error:
         raise InvalidInput(f"`{name}` must fit {dtype}, got a number outside it.") from error
+    except ValueError as error:
+        raise InvalidInput(f"`{name}` must not be ragged.") from error
+    if not array.size:
+        raise InvalidInput(f"`{name}` must not be empty.")
+    return array
 
 
 def flat_tensor(name: str, value: object, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """Convert the elements, in a flat list or in nested lists, to an array of the given shape."""
-    rank = len(shape)
     nested = isinstance(value, list) and bool(value) and type(value[0]) is list
-    found, leaves = measured(name, value, rank if nested else 1)
-    if (nested and found != tuple(shape)) or len(leaves) != math.prod(shape):
-        declared = list(shape)
-        raise InvalidInput(f"`{name}` must have its declared shape {declared}, got {list(found)}.")
-    return _array(name, leaves, dtype).reshape(shape)
+    array = _array(name, value, len(shape) if nested else 1, dtype)
+    if (nested and array.shape != tuple(shape)) or array.size != math.prod(shape):
+        declared, found = list(shape), list(array.shape)
+        raise InvalidInput(f"`{name}` must have its declared shape {declared}, got {found}.")
+    return array.reshape(shape)
 
 
 def _is_base64(value: object) -> bool:

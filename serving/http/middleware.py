@@ -176,7 +176,7 @@ class RequestMiddleware:
         path, first = scope["path"], response.first_byte_at
         seconds = time.perf_counter() - started
         self._metrics.request(
-            scope.get("model") or scope.get("path_params", {}).get("name"),
+            scope.get("path_params", {}).get("name"),
             protocol_of(path),
             response.code,
             seconds,

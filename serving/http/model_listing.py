@@ -9,11 +9,11 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serving.bundles.image_inputs import CONDITIONS
 from serving.engine.served_model import ServedModel
 from serving.errors import NotFound, ServingError
-from serving.http.image_requests import CONDITIONS, condition_input, scales, signature
-from serving.http.model_lookup import version_at
-from serving.http.operations import Endpoints, get
+from serving.http.image_requests import condition_input, scales, signature
+from serving.http.operations import Endpoints, get, version_at
 from serving.http.responses import json_response
 from serving.http.synthesis_requests import is_conditional, max_seconds, speakers, supports_text
 from serving.http.tensorflow_rest import VersionStatus, statuses

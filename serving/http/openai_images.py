@@ -11,20 +11,19 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serving.bundles.image_inputs import CONDITIONS, image_inputs
 from serving.bundles.signature import fastest
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
 from serving.http.fields import Name, Seed, invalid_field, json_model
 from serving.http.image_requests import (
-    caption,
+    condition,
     condition_input,
     encode_image,
-    inputs,
-    label,
     number_of_images,
     scales,
+    signature,
 )
-from serving.http.model_lookup import model_named
 from serving.http.operations import Endpoints, post
 from serving.http.request_bodies import read_body
 from serving.http.responses import cancel_on_disconnect, json_response
@@ -70,15 +69,19 @@ class OpenaiImages(Endpoints):
     async def generate(self, request: Request) -> Response:
         """Draw images and return them as base64."""
         parsed = await read_body(request, json_model, ImagesRequest)
-        served = model_named(self._registry, parsed.model, "picture")
-        request.scope["model"] = served.name
+        served = self._model_named(request, parsed.model, "picture")
         if parsed.stream:
             raise InvalidInput("`stream` must be false; `:draw` streams images.")
         file = parsed.output_format or "png"
         side, output = _scale(served, parsed.size or "auto")
         num = number_of_images("n", parsed.n, self._settings.max_rows)
         seed = secrets.randbits(SEED_BITS) if parsed.seed is None else parsed.seed
-        batch = inputs(served, _condition(served, parsed.prompt), seed, range(num))
+        needed = condition_input(served)
+        if needed == "map":
+            raise InvalidInput("`model` needs a map of labels; use `:draw`.")
+        prompt = {} if needed is None else {CONDITIONS[needed]: parsed.prompt}
+        given = condition(served, prompt, "prompt")
+        batch = image_inputs(signature(served).inputs, seed, range(num), condition=given)
         drawn = await cancel_on_disconnect(
             request.receive, served.predict(batch, fastest(served.signatures))
         )
@@ -101,17 +104,6 @@ def _scale(served: ServedModel, size: str) -> tuple[int, str]:
     if size not in sizes:
         raise invalid_field("size", f"one of {', '.join(sizes)}", size)
     return sizes[size]
-
-
-def _condition(served: ServedModel, prompt: str) -> np.ndarray | None:
-    needed = condition_input(served)
-    if needed == "label":
-        return np.array(label(served, "prompt", prompt), np.int32)
-    if needed == "caption":
-        return caption(prompt)
-    if needed == "map":
-        raise InvalidInput("`model` needs a map of labels; use `:draw`.")
-    return None
 
 
 def _encoded(images: np.ndarray, container: str) -> list[str]:

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
 from serving.http.audio_formats import (
@@ -26,25 +25,22 @@ from serving.http.audio_formats import (
     streamed,
 )
 from serving.http.fields import Name, Seed, excerpt, json_model
-from serving.http.model_lookup import model_named
 from serving.http.operations import Bytes, Endpoints, post
 from serving.http.request_bodies import read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect
 from serving.http.synthesis_requests import (
     SynthesisFields,
-    SynthesisRequest,
     Temperature,
-    WorkerPool,
     check_length,
     is_conditional,
+    prepared,
     speakers,
-    synthesis_request,
-    synthesize,
+    synthesis,
     text_frames,
 )
-from serving.settings import Settings
 from speech.phonemes import text_parts
 
+Chunks = AsyncGenerator[np.ndarray, None]
 DEFAULT_VOICE = "default"
 MAX_TEXT_CHARACTERS = 4096  # OpenAI's limit
 PCM = StreamFormat(f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", b"", little_endian)
@@ -82,10 +78,6 @@ ANSWERS = {**dict.fromkeys(SOUNDS, Bytes), "text/event-stream": SpeechEvent}
 class OpenaiSpeech(Endpoints):
     """The endpoint for speech."""
 
-    def __init__(self, registry: ModelRegistry, settings: Settings):
-        super().__init__(registry, settings)
-        self._workers = WorkerPool(settings.timeout_seconds)
-
     @post("/v1/audio/speech", ANSWERS, SpeechRequest)
     async def speech(self, request: Request) -> ASGIApp:
         """Speak a text: `wav` and `pcm` are streamed, other formats sent as a complete file.
@@ -94,19 +86,17 @@ class OpenaiSpeech(Endpoints):
         which are spoken one after the other.
         """
         parsed = await read_body(request, json_model, SpeechRequest)
-        served = model_named(self._registry, parsed.model, "sound")
-        request.scope["model"] = served.name
+        served = self._model_named(request, parsed.model, "sound")
         name, streaming = parsed.response_format or "mp3", parsed.stream_format or "audio"
         check_length(parsed.input, MAX_TEXT_CHARACTERS)
         parts = text_parts(parsed.input)
-        first = await cancel_on_disconnect(
-            request.receive, self._synthesis_request(served, parsed, parts, 0)
+        num_samples, first = await cancel_on_disconnect(
+            request.receive, self._part(served, parsed, parts, 0)
         )
         sound = self._sound(served, parsed, parts, first)
         if name not in FILE_FORMATS:
-            num_samples = first.num_samples if len(parts) == 1 else None
-            rate_hz = served.spec["sample_rate_hz"]
-            form = PCM if name == "pcm" else stream_format(name, rate_hz, num_samples)
+            rate_hz, known = served.spec["sample_rate_hz"], num_samples if len(parts) == 1 else None
+            form = PCM if name == "pcm" else stream_format(name, rate_hz, known)
             sound = resampled(sound, rate_hz, OPENAI_PCM_HZ) if name == "pcm" else sound
             return self._streamed(streamed(sound, form), form.media_type, streaming)
         media_type = FILE_FORMATS[name].media_type
@@ -122,38 +112,38 @@ class OpenaiSpeech(Endpoints):
             data, media_type = _events(data), "text/event-stream"
         return StreamedResponse(data, media_type, self._settings.timeout_seconds)
 
-    async def _synthesis_request(
+    async def _part(
         self, served: ServedModel, parsed: SpeechRequest, parts: list[str], number: int
-    ) -> SynthesisRequest:
+    ) -> tuple[int, Chunks]:
+        """Return the length in samples and the chunks of a part of the text."""
         speaker = _speaker(served, parsed.voice)
         if not is_conditional(served):
             raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
         speed = parsed.speed or 1.0
-        frames = await self._workers.run(text_frames, served.bundle, parts[number], speed)
+        limit = self._settings.timeout_seconds
+        frames = await prepared(limit, text_frames, served.bundle, parts[number], speed)
         fields = SynthesisFields(
             seed=parsed.seed, row=number, temperature=parsed.temperature, speaker=speaker
         )
-        return synthesis_request(served, fields, frames)
+        return synthesis(served, fields, frames)
 
     async def _sound(
-        self, served: ServedModel, parsed: SpeechRequest, parts: list[str], first: SynthesisRequest
-    ) -> AsyncGenerator[np.ndarray, None]:
+        self, served: ServedModel, parsed: SpeechRequest, parts: list[str], chunks: Chunks
+    ) -> Chunks:
         """Yield the audio of all parts in chunks; frames of a part are computed when it starts."""
-        synthesis = first
         for number in range(len(parts)):
             if number:
-                synthesis = await self._synthesis_request(served, parsed, parts, number)
-            async with contextlib.aclosing(synthesize(served, synthesis)) as chunks:
+                _, chunks = await self._part(served, parsed, parts, number)
+            async with contextlib.aclosing(chunks):
                 async for chunk in chunks:
                     yield chunk
 
-    async def _whole(
-        self, served: ServedModel, sound: AsyncGenerator[np.ndarray, None], name: str
-    ) -> bytes:
+    async def _whole(self, served: ServedModel, sound: Chunks, name: str) -> bytes:
         async with contextlib.aclosing(sound):
             chunks = [chunk async for chunk in sound]
         whole, rate_hz = np.concatenate(chunks), served.spec["sample_rate_hz"]
-        return await self._workers.run(file_bytes, whole, rate_hz, FILE_FORMATS[name])
+        limit = self._settings.timeout_seconds
+        return await prepared(limit, file_bytes, whole, rate_hz, FILE_FORMATS[name])
 
 
 def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:

@@ -1,18 +1,35 @@
-"""Routes with their description for OpenAPI: methods of `Endpoints`, marked by `get` or `post`."""
+"""Routes and their OpenAPI document: methods of `Endpoints`, marked by `get` or `post`."""
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar, cast
 
+import msgspec
 from msgspec import Meta
 from starlette.convertors import StringConvertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from serving.engine.auth import read_token
 from serving.engine.registry import ModelRegistry
+from serving.engine.served_model import ServedModel
+from serving.engine.version_scanner import VERSION
+from serving.errors import InvalidInput, NotFound, ServingError
+from serving.http.responses import Error, OpenaiError, is_openai_path, json_response
 from serving.settings import Settings
 
 JSON = "application/json"
+OUTPUTS = {"sound": "sound", "picture": "images", "array": "arrays"}  # by kind, for messages
+DESCRIPTION = "The OpenAPI document of all HTTP routes, generated from the models of their bodies."
+REFERENCE = "#/components/schemas/{name}"
+PATH = {
+    "name": Annotated[str, Meta(min_length=1, pattern="^[^/:]+$")],
+    "version": Annotated[int, Meta(ge=0, le=10**18 - 1)],
+}
+Schema = dict[str, Any]
 Bytes = Annotated[Any, Meta(extra_json_schema={"type": "string", "format": "binary"})]
 Handler = TypeVar("Handler", bound=Callable)
 
@@ -93,3 +110,106 @@ class Endpoints:
             )
             for each in self.operations()
         ]
+
+    def _model_at(self, request: Request, kind: str | None = None) -> ServedModel:
+        """Return the model in the path, at the version in the path or the current one.
+
+        NotFound is raised if it is of another kind than the given one.
+        """
+        served = self._registry.get(request.path_params["name"], version_at(request))
+        if kind is not None and served.kind != kind:
+            raise NotFound(
+                f"The model `{served.name}` makes {OUTPUTS[served.kind]}, not {OUTPUTS[kind]}."
+            )
+        return served
+
+    def _model_named(self, request: Request, name: str | None, kind: str) -> ServedModel:
+        """Return the model that a body names, which must be of the given kind.
+
+        The only model of a kind need not be named.
+        """
+        if name is None:
+            found = []
+            for known in self._registry.names():
+                with contextlib.suppress(ServingError):  # loading, or just removed
+                    found += [known] if self._registry.get(known).kind == kind else []
+            if len(found) != 1:
+                raise InvalidInput("`model` must be given: there are several.")
+            name = found[0]
+        request.path_params["name"] = name
+        return self._model_at(request, kind)
+
+
+def version_at(request: Request) -> int | None:
+    """Return the version in the path, None without one; raise NotFound if it is not a number."""
+    version = request.path_params.get("version")
+    if version is None:
+        return None
+    if not VERSION.fullmatch(version):
+        raise NotFound("A version must be a number.")
+    return int(version)
+
+
+class OpenApi(Endpoints):
+    """The endpoint for the document of all other operations."""
+
+    def __init__(self, settings: Settings, operations: Sequence[Operation]):
+        needs_token = read_token(settings) is not None
+        self._document = document([*operations, *self.operations()], needs_token)
+
+    @get("/openapi.json")
+    async def openapi(self, request: Request) -> Response:
+        """Return the OpenAPI document."""
+        return json_response(self._document)
+
+
+def document(operations: Sequence[Operation], needs_token: bool) -> dict[str, Any]:
+    """Return the document; it includes the token where one is required."""
+    components: dict[str, Schema] = {}
+    paths: dict[str, Any] = {}
+    for operation in operations:
+        described = _described(operation, components)
+        paths.setdefault(operation.path, {})[operation.verb.lower()] = described
+    found: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "onepass", "version": "1", "description": DESCRIPTION},
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+    if needs_token:
+        found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        found["security"] = [{"token": []}]
+        paths["/healthz"]["get"]["security"] = []
+    return found
+
+
+def _described(operation: Operation, components: dict[str, Schema]) -> dict[str, Any]:
+    """Describe an operation, with the parameters in its path and the errors of any operation."""
+
+    def schema(kind: Any) -> Schema:
+        (found,), new = msgspec.json.schema_components([kind], ref_template=REFERENCE)
+        components.update(new)
+        return found
+
+    def content(kinds: Any) -> dict[str, Any]:
+        by_type = kinds if isinstance(kinds, dict) else {JSON: kinds}
+        return {media_type: {"schema": schema(kind)} for media_type, kind in by_type.items()}
+
+    path = {name: kind for name, kind in PATH.items() if f"{{{name}}}" in operation.path}
+    parameters = [
+        {"name": name, "in": location, "required": location == "path", "schema": schema(kind)}
+        for location in ("path", "query", "header")
+        for name, kind in (path if location == "path" else getattr(operation, location)).items()
+    ]
+    error = OpenaiError if is_openai_path(operation.path) else Error
+    described = {
+        "summary": operation.summary,
+        "parameters": parameters,
+        "responses": {
+            "200": {"description": "OK", "content": content(operation.answer)},
+            "default": {"description": "An error.", "content": content(error)},
+        },
+    }
+    if operation.body is not None:
+        described["requestBody"] = {"required": True, "content": content(operation.body)}
+    return described

@@ -1,11 +1,11 @@
 """Recordings as inputs: examples of the package, and uploads, which are checked before decoding."""
 
 import csv
-import dataclasses
 import functools
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 import soundfile
@@ -20,27 +20,29 @@ MAX_CHANNELS = 8
 BLOCK_SAMPLES = 1 << 16
 
 
-@dataclasses.dataclass(frozen=True)
-class Example:
-    """A recording, with its transcript and length."""
+class ExampleEntry(TypedDict):
+    """A recording that the server offers, with its transcript and length."""
 
     name: str
     text: str
     seconds: float
-    path: Path
 
 
 @functools.cache
-def examples() -> Mapping[str, Example]:
+def examples() -> Mapping[str, ExampleEntry]:
     """Return the recordings that no shipped model was trained on, by name."""
-    folder = recordings_folder()
-    found = {}
-    with (folder / "dev.tsv").open(encoding="utf-8", newline="") as registry:
+    found: dict[str, ExampleEntry] = {}
+    with (recordings_folder() / "dev.tsv").open(encoding="utf-8", newline="") as registry:
         for row in csv.DictReader(registry, delimiter="\t"):
-            path = folder / "dev" / row["file"]
-            seconds = soundfile.info(str(path)).duration
-            found[path.stem] = Example(path.stem, row["text"], round(seconds, 2), path)
+            name = Path(row["file"]).stem
+            seconds = round(soundfile.info(str(example_path(name))).duration, 2)
+            found[name] = {"name": name, "text": row["text"], "seconds": seconds}
     return found
+
+
+def example_path(name: str) -> Path:
+    """Return the file of an example."""
+    return recordings_folder() / "dev" / f"{name}.flac"
 
 
 def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np.ndarray:

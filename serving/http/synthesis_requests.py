@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
+import math
 import shutil
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from replicator.runs.errors import UserError
+from serving.bundles.audio_bundle import check_speaker
 from serving.bundles.bundle import Servable
 from serving.bundles.signature import PLAIN, Signature
 from serving.engine.served_model import ServedModel
@@ -20,11 +21,12 @@ from serving.engine.streams import PROCESSORS
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
 from serving.http.fields import Name, Seed, excerpt
 from speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spelt_out, spoken_length
-from wavenet.data.recorded_level import at_recorded_level, is_recorded, level_gain_db, level_of
+from wavenet.data.recorded_level import at_recorded_level, gain_of, is_recorded
 
 LOG = logging.getLogger(__name__)
 UNCONDITIONAL_SECONDS = 2.0
-WORKERS = 16  # threads, which share the permits for processors
+# They share the permits for processors.
+THREADS = ThreadPoolExecutor(16, thread_name_prefix="reading")
 Temperature = Annotated[float, Meta(ge=0, le=10)]
 
 
@@ -37,21 +39,6 @@ class SynthesisFields(Struct, kw_only=True):
     speaker: Name | None = None
     seconds: Annotated[float, Meta(gt=0, le=3600)] | None = None
     refine: Annotated[int, Meta(ge=0, le=8)] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class SynthesisRequest:
-    """A checked request for a sound.
-
-    frames: float32 [frames, channels] or None. num_samples: length of the sound. options: `seed`,
-    `row`, `temperature`, `speaker` and, where given, `refine`. gain_db: the gain that was applied
-    to the recording of the frames, undone in the sound.
-    """
-
-    frames: np.ndarray | None
-    num_samples: int
-    options: dict[str, Any]
-    gain_db: float = 0.0
 
 
 def signature(served: ServedModel) -> Signature:
@@ -79,93 +66,73 @@ def max_seconds(served: ServedModel) -> float:
     return max_frames(served) * served.spec["hop_samples"] / served.spec["sample_rate_hz"]
 
 
-def synthesis_request(
-    served: ServedModel, fields: SynthesisFields, frames: np.ndarray | None, gain_db: float = 0.0
-) -> SynthesisRequest:
-    """Return the checked request for a sound; raise InvalidInput with field and rule.
+def synthesis(
+    served: ServedModel,
+    fields: SynthesisFields,
+    frames: np.ndarray | None,
+    timeout_seconds: float | None = None,
+) -> tuple[int, AsyncGenerator[np.ndarray, None]]:
+    """Return the length of a sound in samples, and its chunks float32 [samples] as generated.
 
-    Frames are float32 [frames, channels] or None; for the gain see `SynthesisRequest`.
+    Frames are float32 [frames, channels] or None; the sound of `RecordedFrames` is at the level of
+    their recording. InvalidInput names the field and the rule; see also `ServedModel.stream`.
     """
+    num_samples = _num_samples(served, fields.seconds, frames)
+    check_speaker(speakers(served), fields.speaker)
+    refine = fields.refine
+    if refine is None and is_recorded(frames):
+        refine = served.spec.get("refine")
+    chunks = served.stream(
+        None if frames is None else np.asarray(frames),  # without the gain, which is undone here
+        num_samples=num_samples,
+        timeout_seconds=timeout_seconds,
+        seed=fields.seed or 0,
+        row=fields.row or 0,
+        temperature=fields.temperature,
+        speaker=fields.speaker,
+        **({} if refine is None else {"refine": refine}),
+    )
+    return num_samples, _levelled(chunks, gain_of(frames))
+
+
+async def _levelled(
+    sound: AsyncGenerator[np.ndarray, None], gain_db: float
+) -> AsyncGenerator[np.ndarray, None]:
+    async with contextlib.aclosing(sound) as chunks:
+        async for chunk in chunks:
+            yield at_recorded_level(chunk, gain_db)
+
+
+def _num_samples(served: ServedModel, seconds: float | None, frames: np.ndarray | None) -> int:
     rate_hz, hop = served.spec["sample_rate_hz"], served.spec["hop_samples"]
-    seconds = fields.seconds
     if frames is None:
         num_samples = max(1, round((seconds or UNCONDITIONAL_SECONDS) * rate_hz))
         if num_samples > max_frames(served) * hop:
             raise InvalidInput(f"`seconds` must be at most {max_seconds(served):g}.")
-    else:
-        if len(frames) > max_frames(served):
-            raise TooLarge(
-                f"A sound must have at most {max_frames(served):,} frames, got {len(frames):,}."
-            )
-        num_samples = len(frames) * hop
-        if seconds is not None:
-            num_samples = max(1, min(num_samples, round(seconds * rate_hz)))
-    refine = fields.refine
-    if refine is None and is_recorded(frames):
-        refine = served.spec.get("refine")
-    options = {
-        "seed": fields.seed or 0,
-        "row": fields.row or 0,
-        "temperature": fields.temperature,
-        "speaker": _speaker(served, fields.speaker),
-        **({} if refine is None else {"refine": refine}),
-    }
-    return SynthesisRequest(frames, num_samples, options, gain_db)
+        return num_samples
+    if len(frames) > max_frames(served):
+        raise TooLarge(
+            f"A sound must have at most {max_frames(served):,} frames, got {len(frames):,}."
+        )
+    wanted = math.inf if seconds is None else max(1, round(seconds * rate_hz))
+    return int(min(len(frames) * hop, wanted))
 
 
-def _speaker(served: ServedModel, name: str | None) -> str | None:
-    known = speakers(served)
-    if name is None or name in known:
-        return name
-    if not known:
-        raise InvalidInput("`speaker` must not be given: the model has one voice.")
-    raise InvalidInput(f"`speaker` must be one of {', '.join(known)}, got {excerpt(name)}.")
+async def prepared(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a thread, for work before the model: decoding, features, phonemes.
 
-
-async def synthesize(
-    served: ServedModel, synthesis: SynthesisRequest, timeout_seconds: float | None = None
-) -> AsyncGenerator[np.ndarray, None]:
-    """Yield a sound in chunks float32 [samples] as it is generated; see `ServedModel.stream`."""
-    sound = served.stream(
-        synthesis.frames,
-        num_samples=synthesis.num_samples,
-        timeout_seconds=timeout_seconds,
-        **synthesis.options,
-    )
-    async with contextlib.aclosing(sound) as chunks:
-        async for chunk in chunks:
-            yield at_recorded_level(chunk, synthesis.gain_db)
-
-
-def recording_gain_db(served: ServedModel, waveform: np.ndarray) -> float:
-    """Return the gain that the model's `frames` apply to a recording [samples], in dB."""
-    spec = served.spec
-    return level_gain_db(waveform, spec.get("gain_db", 0.0), level_of(spec))
-
-
-class WorkerPool:
-    """Threads for work before the model: decoding, features, phonemes.
-
-    A task may wait and run for so many seconds.
+    DeadlineExceeded is raised if it waits and runs for longer than `seconds`.
     """
 
-    def __init__(self, seconds: float):
-        self._seconds = seconds
-        self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="reading")
+    def work() -> Any:
+        with PROCESSORS.permit():
+            return function(*arguments)
 
-    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in a thread; raise DeadlineExceeded if it takes too long."""
-
-        def work() -> Any:
-            with PROCESSORS.permit():
-                return function(*arguments)
-
-        working = asyncio.get_running_loop().run_in_executor(self._threads, work)
-        try:
-            async with asyncio.timeout(self._seconds):
-                return await working
-        except TimeoutError as error:
-            raise DeadlineExceeded("The input took too long to process.") from error
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.get_running_loop().run_in_executor(THREADS, work)
+    except TimeoutError as error:
+        raise DeadlineExceeded("The input took too long to process.") from error
 
 
 def supports_text(served: ServedModel) -> bool:

@@ -11,14 +11,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.bundles.signature import PLAIN, TENSORFLOW_NAMES, Signature, TensorInfo
+from serving.bundles.signature import PLAIN, TENSORFLOW_NAMES, TensorInfo
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
 from serving.http.fields import Name, json_model
 from serving.http.json_tensors import from_columns, from_rows
-from serving.http.model_lookup import model_from_path, version_at
-from serving.http.operations import Endpoints, get, post
+from serving.http.operations import Endpoints, get, post, version_at
 from serving.http.request_bodies import read_body
 from serving.http.responses import cancel_on_disconnect, json_response
 
@@ -54,7 +53,7 @@ class TensorflowRest(Endpoints):
     @post("/v1/models/{name}:predict", dict, PredictRequest, versions=True)
     async def predict(self, request: Request) -> Response:
         """Run a signature on `instances`, row by row, or on `inputs`, tensor by tensor."""
-        served = model_from_path(self._registry, request)
+        served = self._model_at(request)
         signature, inputs, by_rows = await read_body(request, _parse, served)
         work = served.predict(inputs, signature)
         outputs = await cancel_on_disconnect(request.receive, work)
@@ -63,10 +62,9 @@ class TensorflowRest(Endpoints):
     @get("/v1/models/{name}/metadata", versions=True)
     async def metadata(self, request: Request) -> Response:
         """Return the signatures."""
-        served = model_from_path(self._registry, request)
-        described = {name: _described(s) for name, s in served.signatures.items()}
+        served = self._model_at(request)
         spec = {"name": served.name, "signature_name": "", "version": str(served.version)}
-        metadata = {"signature_def": {"signature_def": described}}
+        metadata = {"signature_def": described(served)}
         return json_response({"model_spec": spec, "metadata": metadata})
 
 
@@ -108,15 +106,28 @@ def _as_columns(outputs: dict[str, np.ndarray]) -> dict[str, Any]:
     return {"outputs": next(iter(columns.values())) if len(columns) == 1 else columns}
 
 
-def _described(signature: Signature) -> dict[str, Any]:
-    return {
-        "inputs": {name: _tensor(name, info) for name, info in signature.inputs.items()},
-        "outputs": {name: _tensor(name, info) for name, info in signature.outputs.items()},
-        "method_name": METHOD,
+def described(served: ServedModel) -> dict[str, Any]:
+    """Return the signatures as a SignatureDefMap in JSON."""
+
+    def tensors(infos: dict[str, TensorInfo]) -> dict[str, Any]:
+        return {
+            name: {
+                "dtype": TENSORFLOW_NAMES[info.dtype],
+                "tensor_shape": {
+                    "dim": [{"size": str(size), "name": ""} for size in info.sizes],
+                    "unknown_rank": False,
+                },
+                "name": f"{name}:0",
+            }
+            for name, info in infos.items()
+        }
+
+    definitions = {
+        name: {
+            "inputs": tensors(signature.inputs),
+            "outputs": tensors(signature.outputs),
+            "method_name": METHOD,
+        }
+        for name, signature in served.signatures.items()
     }
-
-
-def _tensor(name: str, info: TensorInfo) -> dict[str, Any]:
-    sides = [{"size": str(size), "name": ""} for size in info.sizes]
-    shape = {"dim": sides, "unknown_rank": False}
-    return {"dtype": TENSORFLOW_NAMES[info.dtype], "tensor_shape": shape, "name": f"{name}:0"}
+    return {"signature_def": definitions}

@@ -20,14 +20,17 @@ from serving.bundles.signature import (
     V2_NAMES,
     Signature,
     TensorInfo,
+    check_dimensions,
     check_outputs,
+    from_bytes,
     input_info,
+    v2_dtype,
 )
+from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotReady
-from serving.http.fields import Name, as_model, invalid_field, json_object
+from serving.http.fields import Name, as_model, json_object
 from serving.http.json_tensors import flat_tensor
-from serving.http.model_lookup import model_from_path
 from serving.http.operations import JSON, Bytes, Endpoints, get, post
 from serving.http.request_bodies import read_body
 from serving.http.responses import cancel_on_disconnect, json_response
@@ -109,7 +112,7 @@ def read_inputs(
 ) -> dict[str, np.ndarray]:
     """Return the inputs of a request; arrays of binary tensors are views of its body.
 
-    Shapes, datatypes and sizes that do not agree raise InvalidInput.
+    Datatypes and sizes that do not agree raise InvalidInput; shapes are checked by the signature.
     """
     inputs: dict[str, np.ndarray] = {}
     start = 0
@@ -117,56 +120,26 @@ def read_inputs(
         name = tensor.name
         if name in inputs:
             raise InvalidInput(f"`{name}` must be given once.")
-        info = input_info(signature.inputs, name)
-        shape = _shape(tensor, info)
+        input_info(signature.inputs, name)
+        dtype = v2_dtype(name, tensor.datatype)
+        check_dimensions(name, tensor.shape)
         size = tensor.parameters.binary_data_size if tensor.parameters else None
         if size is None:
-            inputs[name] = flat_tensor(name, tensor.data, shape, info.dtype)
+            inputs[name] = flat_tensor(name, tensor.data, tensor.shape, dtype)
+        elif tensor.data is not UNSET:
+            raise InvalidInput(f"`{name}` must have `data` or `binary_data_size`, got both.")
         else:
-            _check_size(tensor, size, shape, info.dtype, len(tail) - start)
-            inputs[name] = _view(name, tail[start : start + size], info.dtype).reshape(shape)
+            inputs[name] = from_bytes(name, tail[start : start + size], tensor.shape, dtype)
             start += size
     if start != len(tail):
         raise InvalidInput(f"The body must end with its tensors, got {len(tail) - start} more.")
     return inputs
 
 
-def _shape(tensor: InputTensor, info: TensorInfo) -> tuple[int, ...]:
-    wanted = V2_NAMES[info.dtype]
-    if tensor.datatype != wanted:
-        raise invalid_field(f"{tensor.name}.datatype", wanted, tensor.datatype)
-    rank = len(info.shape)
-    if len(tensor.shape) != rank:
-        raise InvalidInput(f"`{tensor.name}.shape` must be a list of {rank} sizes.")
-    for side, want in zip(tensor.shape, info.shape, strict=True):
-        if want not in (None, side):
-            raise InvalidInput(f"`{tensor.name}.shape` must be {info.sizes}, got {side} in it.")
-    return tuple(tensor.shape)
-
-
-def _check_size(
-    tensor: InputTensor, size: int, shape: tuple[int, ...], dtype: np.dtype, left: int
-) -> None:
-    name, needed = tensor.name, math.prod(shape) * dtype.itemsize
-    if size != needed:
-        rule = f"{needed}, from the shape and the datatype"
-        raise invalid_field(f"{name}.binary_data_size", rule, size)
-    if size > left:
-        raise InvalidInput(f"`{name}` must have {size} bytes, got {left} after the JSON.")
-    if tensor.data is not UNSET:
-        raise InvalidInput(f"`{name}` must have `data` or `binary_data_size`, got both.")
-
-
-def _view(name: str, data: memoryview, dtype: np.dtype) -> np.ndarray:
-    if dtype.kind == "b" and np.frombuffer(data, np.uint8).max() > 1:
-        raise InvalidInput(f"`{name}` must hold booleans, got bytes other than 0 and 1.")
-    return np.frombuffer(data, dtype)
-
-
 def written(
     header: dict[str, Any], outputs: dict[str, np.ndarray], binary: dict[str, bool]
-) -> tuple[bytes, int | None]:
-    """Return a response and the length of its JSON; None where all of it is JSON.
+) -> Response:
+    """Return the response; its headers say how long the JSON is where not all of it is JSON.
 
     The header has all fields but the outputs; `binary` says which outputs follow the JSON.
     """
@@ -183,8 +156,9 @@ def written(
         described.append(tensor)
     text = orjson.dumps({**header, "outputs": described}, option=orjson.OPT_SERIALIZE_NUMPY)
     if not tail:
-        return text, None
-    return b"".join([text, *tail]), len(text)
+        return Response(text, media_type=JSON)
+    headers = {HEADER: str(len(text)), "content-type": OCTETS}
+    return Response(b"".join([text, *tail]), headers=headers)
 
 
 NO_PARAMETERS = InferParameters()
@@ -229,7 +203,7 @@ class V2(Endpoints):
     )
     async def infer(self, request: Request) -> Response:
         """Run the signature in the parameter `signature_name`, by default `serving_default`."""
-        served = model_from_path(self._registry, request)
+        served = self._model_at(request)
         length = request.headers.get(HEADER)
         parsed, name, inputs = await read_body(request, _parse, length, served)
         wanted = _wanted(parsed, served, name)
@@ -237,28 +211,19 @@ class V2(Endpoints):
         seconds = min(self._settings.timeout_seconds, limit or math.inf)
         work = served.predict(inputs, name, timeout_seconds=seconds)
         outputs = await cancel_on_disconnect(request.receive, work)
-        return _response(parsed.id, served, {name: outputs[name] for name in wanted}, wanted)
+        head = {"model_name": served.name, "model_version": str(served.version)}
+        head |= {} if parsed.id is None else {"id": parsed.id}
+        return written(head, {name: outputs[name] for name in wanted}, wanted)
 
     @get("/v2/models/{name}", Metadata, versions=True)
     async def metadata(self, request: Request) -> Response:
         """Return the inputs and outputs of `serving_default`."""
-        served = model_from_path(self._registry, request)
-        signature = served.signature(PLAIN)
-        statuses = self._registry.versions(served.name)
-        return json_response(
-            Metadata(
-                name=served.name,
-                versions=[str(s.version) for s in statuses if s.state == "AVAILABLE"],
-                platform=PLATFORM,
-                inputs=[_tensor(name, info) for name, info in signature.inputs.items()],
-                outputs=[_tensor(name, info) for name, info in signature.outputs.items()],
-            )
-        )
+        return json_response(metadata_of(self._registry, self._model_at(request)))
 
     @get("/v2/models/{name}/ready", versions=True)
     async def model_ready(self, request: Request) -> Response:
         """Answer 200 if the model is ready, else 503 or 404 with the reason."""
-        served = model_from_path(self._registry, request)
+        served = self._model_at(request)
         return json_response({"name": served.name, "ready": True})
 
     @get("/v2")
@@ -290,6 +255,18 @@ class V2(Endpoints):
         return json_response(rows)
 
 
+def metadata_of(registry: ModelRegistry, served: ServedModel) -> Metadata:
+    """Return the inputs and outputs of a model's `serving_default`, and the versions served."""
+    signature, statuses = served.signature(PLAIN), registry.versions(served.name)
+    return Metadata(
+        name=served.name,
+        versions=[str(s.version) for s in statuses if s.state == "AVAILABLE"],
+        platform=PLATFORM,
+        inputs=[_tensor(name, info) for name, info in signature.inputs.items()],
+        outputs=[_tensor(name, info) for name, info in signature.outputs.items()],
+    )
+
+
 def _parse(
     body: bytes, length: str | None, served: ServedModel
 ) -> tuple[InferRequest, str, dict[str, np.ndarray]]:
@@ -309,22 +286,6 @@ def _wanted(parsed: InferRequest, served: ServedModel, name: str) -> dict[str, b
         binary = output.parameters.binary_data if output.parameters else None
         wanted[output.name] = default if binary is None else binary
     return wanted
-
-
-def _response(
-    identity: str | None,
-    served: ServedModel,
-    outputs: dict[str, np.ndarray],
-    binary: dict[str, bool],
-) -> Response:
-    head = {"model_name": served.name, "model_version": str(served.version)}
-    if identity is not None:
-        head["id"] = identity
-    content, length = written(head, outputs, binary)
-    if length is None:
-        return Response(content, media_type=JSON)
-    headers = {HEADER: str(length), "content-type": OCTETS}
-    return Response(content, headers=headers)
 
 
 def _tensor(name: str, info: TensorInfo) -> Tensor:

@@ -96,10 +96,9 @@ class Metrics:
         self._bytes.labels(protocol, "received").inc(received_bytes)
         self._bytes.labels(protocol, "sent").inc(sent_bytes)
 
-    def for_model(self, model: str) -> "ModelMetrics":
-        """Return the metrics of one model; its name becomes a label."""
+    def add_model(self, model: str) -> None:
+        """Accept the name of a model as a label."""
         self._models.add(model)
-        return ModelMetrics(self, model)
 
     def loaded(self, model: str, version: int) -> None:
         """Count a loaded version, which is served from now on."""
@@ -122,21 +121,3 @@ class Metrics:
     def render(self) -> tuple[bytes, str]:
         """Return the page that Prometheus reads, and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
-
-
-class ModelMetrics:
-    """The metrics that a model's queue, calls and streams update."""
-
-    def __init__(self, metrics: Metrics, model: str):
-        self._model, self._version_requests = model, metrics.version_requests
-        self.queue_rows = metrics.queue_rows.labels(model)
-        self.queue_seconds = metrics.queue_seconds.labels(model)
-        self.batch_rows = metrics.batch_rows.labels(model)
-        self.running = metrics.running.labels(model)
-        self.call_seconds = metrics.call_seconds.labels(model)
-        self.retries = metrics.retries.labels(model)
-        self.streams = metrics.streams.labels(model)
-
-    def request_ended(self, version: int, status: str) -> None:
-        """Count a request of a version."""
-        self._version_requests.labels(self._model, str(version), status).inc()

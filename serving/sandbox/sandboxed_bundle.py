@@ -1,7 +1,6 @@
 """A bundle whose program runs in its own process, with the interface of any other bundle."""
 
 import contextlib
-import dataclasses
 import logging
 import queue
 import select
@@ -15,18 +14,19 @@ from typing import Any
 import numpy as np
 
 from replicator.runs.errors import UserError
-from serving.bundles.audio_bundle import check_lengths
 from serving.bundles.loading import MOST_SPEC_BYTES
 from serving.bundles.signature import Arrays, Signature, check
 from serving.errors import Internal, InvalidInput, NotFound, NotReady
 from serving.observability.logs import event
 from serving.sandbox.messages import MOST_HEAD_BYTES, BadMessage, Head, receive, send
 from serving.sandbox.processes import ForkServer
+from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)
 LOADER = "serving.bundles.loading:load"
 MOST_FACTS_BYTES = 2 * MOST_SPEC_BYTES
 STREAM_END = "end"
+SPARE_CONNECTIONS = 2  # for features of recordings, next to calls and streams
 
 
 class ModelFailed(RuntimeError):  # noqa: N818 - named as the errors of requests
@@ -36,22 +36,8 @@ class ModelFailed(RuntimeError):  # noqa: N818 - named as the errors of requests
 class ModelEnded(Internal):
     """A model's process that has ended, or was killed because it did not answer."""
 
-    def __init__(self, message: str = "The model's process ended; it is being restarted."):
-        super().__init__(message)
-
-
-@dataclasses.dataclass(frozen=True)
-class SandboxLimits:
-    """The limits of a model's process.
-
-    memory_bytes: private memory. load_seconds: time to load, and to warm. call_seconds: time for a
-    call, or a chunk. connections: concurrent requests.
-    """
-
-    memory_bytes: int
-    load_seconds: float
-    call_seconds: float
-    connections: int
+    def __init__(self) -> None:
+        super().__init__("The model's process ended; it is being restarted.")
 
 
 class SandboxedBundle:
@@ -59,8 +45,8 @@ class SandboxedBundle:
 
     pid: of the process, which ends with the last reference to this object. It `is_alive` until it
     ends, or is killed because it did not answer in time: a current request then raises ModelEnded,
-    later ones NotReady. The loader, MODULE:FUNCTION, is imported in the process, and called with
-    the path and the arguments.
+    later ones NotReady. The settings limit its memory, its seconds and its connections. The loader,
+    MODULE:FUNCTION, is imported in the process, and called with the path and the arguments.
 
     Raises:
       UserError: the bundle is refused.
@@ -72,22 +58,24 @@ class SandboxedBundle:
         self,
         path: Path,
         fork_server: ForkServer,
-        limits: SandboxLimits,
+        settings: Settings,
         arguments: Mapping[str, Any],
         loader: str = LOADER,
     ):
         self.path, self.name, self.version = path, path.parent.name, int(path.name)
-        self._limits, self._fork_server = limits, fork_server
-        request = {"path": str(path), "memory_bytes": limits.memory_bytes}
+        self._settings, self._fork_server = settings, fork_server
+        memory_bytes = int(settings.sandbox_memory_gib * 2**30)
+        request = {"path": str(path), "memory_bytes": memory_bytes}
         request |= {"arguments": dict(arguments), "loader": loader}
-        self.pid, sockets = fork_server.start(request, 1 + limits.connections, limits.load_seconds)
+        connections = 1 + settings.threads + settings.max_streams + SPARE_CONNECTIONS
+        self.pid, sockets = fork_server.start(request, connections, settings.load_seconds)
         self._control, self._free = sockets[0], queue.SimpleQueue[socket.socket]()
         for connection in sockets[1:]:
             self._free.put(connection)
         self._end_lock, self._has_ended = threading.Lock(), False
         self._stop = weakref.finalize(self, _stop, fork_server, self.pid, sockets)
         facts, _ = self._answer(
-            self._control, limits.load_seconds, most_head_bytes=MOST_FACTS_BYTES
+            self._control, settings.load_seconds, most_head_bytes=MOST_FACTS_BYTES
         )
         self.kind: str = facts["kind"]
         self.spec: dict[str, Any] = facts["spec"]
@@ -106,13 +94,11 @@ class SandboxedBundle:
 
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
         """Return the inputs of a signature as `call` takes them; raise InvalidInput if bad."""
-        arrays = check(self.signatures[signature], inputs)
-        check_lengths(arrays)
-        return arrays
+        return check(self.signatures[signature], inputs)
 
     def warm(self) -> None:
         """Compile the programs that are served."""
-        self._request(self._control, {"do": "warm"}, seconds=self._limits.load_seconds)
+        self._request(self._control, {"do": "warm"}, seconds=self._settings.load_seconds)
 
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return the outputs of a signature for checked inputs."""
@@ -153,7 +139,7 @@ class SandboxedBundle:
     ) -> tuple[Head, Arrays]:
         if self._has_ended:
             raise NotReady(f"`{self.name}` is being restarted.")
-        seconds = seconds or self._limits.call_seconds
+        seconds = seconds or self._settings.call_seconds
         try:
             connection.settimeout(seconds)
             send(connection, head, dict(arrays or {}))

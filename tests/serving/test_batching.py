@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import time
+import types
 import weakref
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from fake_bundle import HOP, SOUND, FakeImages, FakeSound
 from registries import until
 
-from serving.engine.batching import CALL_SECONDS, Batcher, CallTimes, Limits
+from serving.engine.batching import CALL_SECONDS, Batcher, CallTimes
 from serving.engine.padding import Padding
 from serving.engine.served_model import ServedModel
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, NotReady, Overloaded, TooLarge
@@ -20,14 +21,25 @@ from serving.settings import Settings
 PLAIN = "serving_default"
 
 
+def limits_of(rows=256, bytes=2**28, request_rows=64, delay_seconds=0.001, threads=1):
+    """The settings that a batcher reads, some of them smaller than a server's may be."""
+    return types.SimpleNamespace(
+        queue_rows=rows,
+        queue_bytes=bytes,
+        max_rows=request_rows,
+        batch_delay_ms=1000 * delay_seconds,
+        threads=threads,
+    )
+
+
 class Engine:
     """A batcher of a fake bundle, whose calls are `calls`; `hold` and `go` hold them and let go."""
 
     def __init__(self, bundle=None, allowed=(1, 2, 4, 8), metrics=None, **limits):
         self.bundle = bundle or FakeSound(allowed_batches=list(allowed))
         self.control, self.metrics = self.bundle.control, metrics or Metrics()
-        padding, watch = Padding(self.bundle.spec["serving"]), self.metrics.for_model("voice")
-        self.batcher = Batcher(self.bundle.call, padding, Limits(**limits), watch)
+        padding, settings = Padding(self.bundle.spec["serving"]), limits_of(**limits)
+        self.batcher = Batcher(self.bundle.call, padding, settings, self.metrics, "voice")
 
     def inputs(self, seeds, lengths=3, signature=PLAIN):
         """Checked inputs: a row for each seed, as many frames as its length, or as one for all."""
@@ -249,6 +261,9 @@ async def test_forty_clients_at_a_small_queue_are_all_answered():
 
     class Peak:
         rows = 0
+
+        def labels(self, model):
+            return self
 
         def inc(self, rows):
             self.rows += rows

@@ -199,15 +199,15 @@ def test_shipped_objects_grow_to_what_the_live_model_draws(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "condition", "options", "complaint"),
     [
-        ("pixelcnn", "owl", {}, "There is no class `owl`; there are cat, dog, eel."),
-        ("pixelcnn", 3, {}, "`label` must be between 0 and 2, got 3."),
+        ("pixelcnn", "owl", {}, "`condition` must be a class, got `owl`; there are cat, dog, eel."),
+        ("pixelcnn", 3, {}, "`condition` must be a class, got `3`; there are cat, dog, eel."),
         ("pixelcnn", None, {}, "The model needs a class."),
         ("pixelcnn", [0, 1], {"num": 3}, "`condition` must be one or 3, got 2."),
         ("pixelcnn", 0, {"seed": -1}, "`seed` must be between 0 and 2^64 - 1, got -1."),
         ("map", MAP, {"guidance": 1.0}, "`guidance` must be 0: the model has no null condition."),
         ("pixelcnn", 0, {"guidance": -1}, "`guidance` must be between 0 and 20, got -1."),
         ("pixelcnn", 0, {"temperature": -1}, "`temperature` must be between 0 and 100, got -1."),
-        ("pixelcnn", 0, {"temperature": [1, 1]}, "`temperature` must have the shape [any, 1]"),
+        ("pixelcnn", 0, {"temperature": [1, 1]}, "`temperature` must be one number or 1, got 2."),
         ("pixelcnn", 0, {"start": np.zeros([4, 4, 1], np.uint8)}, "A PixelCNN cannot enlarge"),
         ("pixelcnn", 0, {"given": (np.zeros([8, 8, 1], np.uint8), 65)}, "`given_count` must be"),
         ("pixelcnn", 0, {"given": (np.zeros([8, 9, 1], np.uint8), 3)}, "`given` must have the sh"),
@@ -233,7 +233,7 @@ def test_what_cannot_be_drawn_is_refused_before_it_is_asked_for(
 
 
 def test_an_engine_for_sound_draws_no_image(mistake):
-    with pytest.raises(ValueError, match="the engine `numba` is for audio models"):
+    with pytest.raises(ValueError, match="the engine `numba` is for WaveNets"):
         serving.load(bundle_folder("pixelcnn"), backend="numba")
 
 

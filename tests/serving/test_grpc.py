@@ -361,7 +361,7 @@ def test_sound_streams_as_it_is_made(channel):
         ({"temperature": float("nan")}, "`temperature`"),
         ({"row": -1}, "`row`"),
         ({"model_spec": {"name": "digits"}}, "draws images"),
-        ({"frames": tensor(frames())}, "`frames` must be float32 [frames, channels]"),
+        ({"frames": tensor(frames())}, "`frames` must have the shape"),
         ({"frames": tensor(frames()[0] * np.nan)}, "`frames` must be finite"),
         ({"frames": tensor(frames()[0, :, :2])}, "`frames` must have the shape"),
     ],

@@ -7,11 +7,11 @@ import numpy as np
 import orjson
 import pytest
 
-from serving.bundles.signature import Signature, TensorInfo
+from serving.bundles.signature import Signature, TensorInfo, check
 from serving.errors import InvalidInput
 from serving.http.fields import MAX_LISTS, json_object
 from serving.http.json_tensors import from_columns, from_rows, json_tensor
-from serving.http.v2 import read_inputs, split, written
+from serving.http.v2 import HEADER, read_inputs, split, written
 
 F32 = TensorInfo(np.dtype(np.float32), (None, None, 3))
 I32 = TensorInfo(np.dtype(np.int32), (None,), default=0)
@@ -45,16 +45,16 @@ def test_lists_become_the_array_that_numpy_makes_of_them(info, value):
         ([[[1, 2, 3], [1, 2]]], "ragged"),
         ([[[1, 2, 3]], [[1, 2, 3], [1, 2, 3]]], "ragged"),
         ([[[1, 2, 3], 4]], "3 deep"),
-        ([[[1, 2, [3]]]], "must hold numbers, got a list"),
+        ([[[1, 2, [3]]]], "must hold numbers"),
         ([[1, 2, 3]], "3 deep"),
         (7, "3 deep"),
         (None, "3 deep"),
         ([], "must not be empty"),
         ([[]], "must not be empty"),
         ([[[]]], "must not be empty"),
-        ([[["1", 2, 3]]], 'must hold numbers, got "1"'),
-        ([[[None, 2, 3]]], "must hold numbers, got null"),
-        ([[[True, 2, 3]]], "must hold numbers, got true"),
+        ([[["1", 2, 3]]], "must hold numbers"),
+        ([[[None, 2, 3]]], "must hold numbers"),
+        ([[[True, 2, 3]]], "must hold numbers"),
     ],
 )
 def test_what_is_no_tensor_is_refused_with_the_field_and_the_rule(value, rule):
@@ -76,7 +76,7 @@ def test_a_byte_out_of_range_is_refused(value):
 
 
 def test_a_real_number_for_an_integer_is_refused():
-    with pytest.raises(InvalidInput, match=r"must hold integers, got 1\.0"):
+    with pytest.raises(InvalidInput, match="must hold integers"):
         json_tensor("row", [1.0], I32)
 
 
@@ -171,7 +171,7 @@ def test_base64_that_does_not_fill_the_shape_is_refused(value):
 def infer(*tensors, tail=b""):
     header = orjson.dumps({"inputs": tensors})
     asked, rest = split(header + tail, str(len(header)))
-    return read_inputs(asked.inputs, rest, SIGNATURE)
+    return check(SIGNATURE, read_inputs(asked.inputs, rest, SIGNATURE))
 
 
 def frames(shape=(1, 2, 3), **rest):
@@ -206,10 +206,11 @@ def test_json_data_may_be_flat_or_nested(data):
 @pytest.mark.parametrize(
     ("tensor", "tail", "rule"),
     [
-        (frames((1, 2**30, 3), **binary(24)), b"x" * 24, "binary_data_size"),
+        (frames((1, 2**30, 3), **binary(24)), b"x" * 24, "bytes, got 24"),
         (frames((2**31, 2**31, 3), **binary(24)), b"x" * 24, "shape"),
         (frames((1, 2**30, 3), data=[1]), b"", "declared shape"),
-        (frames(**binary(20)), b"x" * 24, "binary_data_size` must be 24"),
+        (frames(**binary(20)), b"x" * 24, "24 bytes, got 20"),
+        (frames((1,) * 9, data=[1]), b"", "at most 8 dimensions"),
         (frames(**binary(24)), b"x" * 20, "24 bytes, got 20"),
         (frames(**binary(24)), b"x" * 28, "end with its tensors, got 4 more"),
         (frames(**binary(-24)), b"x" * 24, "binary_data_size"),
@@ -217,8 +218,8 @@ def test_json_data_may_be_flat_or_nested(data):
         (frames(**binary(True)), b"x" * 24, "binary_data_size"),
         (frames((1, -2, 3), **binary(24)), b"x" * 24, "shape"),
         (frames((1, 0, 3), data=[]), b"", "shape"),
-        (frames((1, 2), data=[1, 2]), b"", "shape` must be a list of 3"),
-        (frames((1, 2, 4), data=[1] * 8), b"", "shape"),
+        (frames((1, 2), data=[1, 2]), b"", "must have the shape"),
+        (frames((1, 2, 4), data=[1] * 8), b"", "must have the shape"),
         (frames((1, 2.0, 3), data=[1] * 6), b"", "shape"),
         (frames((True, 2, 3), data=[1] * 6), b"", "shape"),
         (frames("123", data=[1] * 6), b"", "shape"),
@@ -226,8 +227,8 @@ def test_json_data_may_be_flat_or_nested(data):
         (frames(data=[[1, 2, 3], [4, 5, 6]]), b"", "3 deep"),
         (frames(), b"", "lists 1 deep"),
         (frames(data=[1] * 6, **binary(24)), b"x" * 24, "got both"),
-        ({**frames(data=[1] * 6), "datatype": "FP64"}, b"", "datatype` must be FP32"),
-        ({**frames(data=[1] * 6), "datatype": "BYTES"}, b"", "datatype` must be FP32"),
+        ({**frames(**binary(24)), "datatype": "FP64"}, b"x" * 24, "48 bytes, got 24"),
+        ({**frames(data=[1] * 6), "datatype": "BYTES"}, b"", "must be of BOOL, .* got `BYTES`"),
         ({**frames(data=[1] * 6), "name": 3}, b"", r"`inputs\[0\].name` must be a text"),
         ({**frames(data=[1] * 6), "name": "other"}, b"", "`other` is not an input"),
         ({**frames(), "parameters": {"shared_memory_region": "r"}}, b"", "shared_memory_region"),
@@ -265,7 +266,8 @@ def test_npy_and_pickle_are_no_tensors():
 
 def test_what_is_written_is_read_again():
     value = np.arange(6, dtype=np.float32).reshape(1, 2, 3)[:, :, ::-1]
-    content, length = written({}, {"a": value, "b": value}, {"a": True, "b": False})
+    response = written({}, {"a": value, "b": value}, {"a": True, "b": False})
+    content, length = response.body, int(response.headers[HEADER])
     described = orjson.loads(content[:length])["outputs"]
     assert [output["shape"] for output in described] == [[1, 2, 3]] * 2
     np.testing.assert_array_equal(np.frombuffer(content[length:], "<f4").reshape(1, 2, 3), value)

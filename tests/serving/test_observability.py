@@ -157,7 +157,7 @@ async def test_a_version_that_is_no_longer_served_is_no_longer_shown(tmp_path):
 
 def test_names_that_clients_invent_become_no_labels():
     metrics = Metrics()
-    metrics.for_model("voice")
+    metrics.add_model("voice")
     for number in range(1000):
         metrics.request(f"guess {number}", "v2", "not_found", 0.001)
     metrics.request("voice", "v2", "ok", 0.001, received_bytes=3, sent_bytes=5)
@@ -169,7 +169,7 @@ def test_names_that_clients_invent_become_no_labels():
 
 def test_the_first_byte_of_an_answer_is_counted_where_there_is_one():
     metrics, labels = Metrics(), {"model": "voice", "protocol": "v2"}
-    metrics.for_model("voice")
+    metrics.add_model("voice")
     metrics.request("voice", "v2", "ok", 2.0, first_byte_seconds=0.25)
     metrics.request("voice", "v2", "cancelled", 2.0)
     assert value(metrics, "onepass_first_byte_seconds_count", **labels) == 1
@@ -179,7 +179,7 @@ def test_the_first_byte_of_an_answer_is_counted_where_there_is_one():
 
 def test_dashboards_of_tensorflow_serving_find_its_name():
     metrics = Metrics()
-    metrics.for_model("voice")
+    metrics.add_model("voice")
     for protocol in ("v2", "grpc"):
         metrics.request("voice", protocol, "ok", 0.001)
     page = metrics.render()[0].decode()

@@ -18,11 +18,12 @@ from serving.engine.registry import ModelRegistry
 from serving.errors import InvalidInput, NotReady
 from serving.sandbox import messages
 from serving.sandbox.processes import ForkServer
-from serving.sandbox.sandboxed_bundle import ModelEnded, ModelFailed, SandboxedBundle, SandboxLimits
+from serving.sandbox.sandboxed_bundle import ModelEnded, ModelFailed, SandboxedBundle
 from serving.settings import Settings
 
 FRAMES = np.ones([1, 3, 3], np.float32)
-LIMITS = SandboxLimits(2**30, load_seconds=120.0, call_seconds=120.0, connections=3)
+LIMITS = Settings(sandbox_memory_gib=1.0, load_seconds=120.0, call_seconds=120.0, max_streams=1)
+CONNECTIONS = 4
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +82,12 @@ def test_what_comes_out_is_what_comes_out_without(load):
 
 def test_streams_that_are_left_give_their_connection_back(load):
     bundle = load()
-    for _ in range(3 * LIMITS.connections):
+    for _ in range(3 * CONNECTIONS):
         chunks = bundle.stream(np.ones([100, 3], np.float32))
         next(chunks)
         chunks.close()
         bundle.stream(FRAMES[0])  # one that nothing is asked of
-    side_by_side = [bundle.stream(FRAMES[0], seed=n) for n in range(LIMITS.connections)]
+    side_by_side = [bundle.stream(FRAMES[0], seed=n) for n in range(CONNECTIONS)]
     assert all(next(chunks).shape[0] == 1 for chunks in side_by_side)
 
 
@@ -207,7 +208,7 @@ def test_real_programs_that_do_what_none_may(fork_server, tmp_path, what, error,
             return getattr(Programs, what)(tf, str(place))
 
     tf.saved_model.save(Module(), str(path), signatures=Module().__call__)
-    limits = SandboxLimits(2**30, 120.0, 2.0 if what == "hang" else 120.0, 3)
+    limits = dataclasses.replace(LIMITS, call_seconds=2.0 if what == "hang" else 120.0)
     bundle = SandboxedBundle(path, fork_server, limits, {}, "hostile_bundles:load_program")
     with pytest.raises(error, match=says) as raised:
         call(bundle, 13)
@@ -219,7 +220,7 @@ def test_real_programs_that_do_what_none_may(fork_server, tmp_path, what, error,
 def test_a_real_bundle_draws_in_a_sandbox_what_its_model_draws(fork_server):
     from image_bundles import bundle_folder, model
 
-    limits = SandboxLimits(2**32, load_seconds=250.0, call_seconds=250.0, connections=1)
+    limits = Settings(load_seconds=250.0, call_seconds=250.0, max_streams=1)
     bundle = SandboxedBundle(bundle_folder("pixelcnn"), fork_server, limits, {"backend": "auto"})
     bundle.warm()
     (info,) = [i for n, i in bundle.signatures["compiled"].inputs.items() if n == "label"]
@@ -233,7 +234,7 @@ def test_a_real_bundle_draws_in_a_sandbox_what_its_model_draws(fork_server):
 @pytest.mark.parametrize("what", ["hang", "crash", "say_nothing_true"])
 @pytest.mark.parametrize("when", ["call", "stream"])
 def test_a_process_that_hangs_or_dies_or_lies_is_ended_once_and_reported(load, what, when, caplog):
-    limits = SandboxLimits(2**30, 120.0, 0.5 if what == "hang" else 120.0, 3)
+    limits = dataclasses.replace(LIMITS, call_seconds=0.5 if what == "hang" else 120.0)
     bundle = load(limits, **{when: (what, "")})
     with pytest.raises(ModelEnded):
         call(bundle, 13) if when == "call" else list(bundle.stream(FRAMES[0], seed=14))
@@ -249,7 +250,7 @@ def test_a_process_that_hangs_or_dies_or_lies_is_ended_once_and_reported(load, w
 
 @pytest.mark.parametrize("when", ["load", "warm"])
 def test_loading_without_end_is_ended(load, when):
-    limits = SandboxLimits(2**30, 1.0 if when == "load" else 120.0, 120.0, 3)
+    limits = dataclasses.replace(LIMITS, load_seconds=1.0 if when == "load" else 120.0)
     if when == "load":
         with pytest.raises(ModelEnded):
             load(limits, load=("hang", ""))
@@ -317,7 +318,7 @@ def test_as_many_streams_as_a_sandbox_can_have_and_no_more(load, threads):
 
 
 def test_a_process_takes_as_many_connections_as_may_be_asked_for(load):
-    bundle = load(dataclasses.replace(LIMITS, memory_bytes=2**32, connections=249))
+    bundle = load(dataclasses.replace(LIMITS, sandbox_memory_gib=4.0, max_streams=246))
     streams = [bundle.stream(FRAMES[0], seed=n) for n in range(249)]
     assert all(next(chunks).shape[0] == 1 for chunks in streams)
 

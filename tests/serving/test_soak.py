@@ -26,9 +26,10 @@ from serve_load import (
     until,
 )
 
-from serving.engine.batching import Batcher, Limits, _Request
+from serving.engine.batching import Batcher, _Request
 from serving.engine.padding import Padding
 from serving.observability.metrics import Metrics
+from serving.settings import Settings
 
 SECONDS = float(os.environ.get("ONEPASS_SOAK_SECONDS", "600"))
 LOOK_SECONDS = 2.0
@@ -130,9 +131,7 @@ def resident_mib():
 def test_a_minute_of_clients_that_ask_again_at_once_takes_constant_memory():
     """The queue is never empty: each client's next request waits before the others are answered."""
     bundle = FakeSound()
-    batcher = Batcher(
-        bundle.call, Padding(bundle.spec["serving"]), Limits(), Metrics().for_model("v")
-    )
+    batcher = Batcher(bundle.call, Padding(bundle.spec["serving"]), Settings(), Metrics())
     end, looks = time.monotonic() + CLOSED_LOOP_SECONDS, []
 
     async def client(number):

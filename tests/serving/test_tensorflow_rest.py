@@ -106,7 +106,7 @@ def test_the_signature_is_the_one_named(models, path):
         ({"instances": [{"label": -1}]}, "`label` must be"),
         ({"instances": [{"label": 1.5}]}, "`label` must hold integers"),
         ({"instances": [{"label": "1"}]}, "`label` must hold integers"),
-        ({"instances": [{"label": [1]}]}, "`label` must hold integers, got a list"),
+        ({"instances": [{"label": [1]}]}, "`label` must hold integers"),
         ({"instances": [{"nothing": 1}]}, "`nothing` is not an input"),
         ({"inputs": {"label": [1, 2], "seed": [1]}}, "rows"),
         ({"inputs": {"temperature": [[1e39, 1]]}}, "`temperature` must be finite"),

@@ -1,0 +1,91 @@
+"""The inputs that draw images, from a request here, over HTTP or by a client."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from replicator.runs.errors import UserError
+from serving.bundles.signature import Arrays, TensorInfo
+from serving.errors import InvalidInput, shortened
+
+CONDITIONS = {"label": "class", "caption": "caption", "map": "map"}  # names in requests, by input
+NUMBER = re.compile(r"[0-9]{1,9}")
+Problem = Callable[[str], Exception]
+
+
+def image_inputs(
+    known: Mapping[str, TensorInfo],
+    seed: int,
+    rows: Sequence[int] | np.ndarray,
+    temperature: float | Sequence[float] = 1.0,
+    guidance: float = 0.0,
+    condition: Mapping[str, np.ndarray] | None = None,
+    problem: Problem = InvalidInput,
+) -> Arrays:
+    """Return the inputs of a batch of images.
+
+    Args:
+      known: inputs of the signature.
+      seed: seed of the noise.
+      rows: rows of the seed, one per image.
+      temperature: one number, or one per scale, the smallest first.
+      guidance: strength of the condition; 0 for a model without a null condition.
+      condition: inputs by name, with one row, or one per image.
+      problem: makes the error of an argument that the model cannot use.
+    """
+    if not 0 <= seed < 2**64:
+        raise problem(f"`seed` must be between 0 and 2^64 - 1, got {seed}.")
+    count, scales = len(rows), known["temperature"].shape[1] or 1
+    each = list(np.atleast_1d(temperature))
+    each = each * scales if len(each) == 1 else each
+    if len(each) != scales:
+        raise problem(f"`temperature` must be one number or {scales}, got {len(each)}.")
+    inputs: Arrays = {
+        "seed": np.full([count], seed, np.uint64).astype(np.int64),
+        "row": np.array(rows, np.int32),
+        "temperature": np.full([count, scales], each, np.float32),
+    }
+    if "guidance" in known:
+        inputs["guidance"] = np.full([count], guidance, np.float32)
+    elif guidance:
+        raise problem("`guidance` must be 0: the model has no null condition.")
+    for name, value in (condition or {}).items():
+        inputs[name] = np.repeat(value, count // len(value), 0)
+    return inputs
+
+
+def label_index(
+    field: str,
+    value: Any,
+    classes: Sequence[str],
+    info: TensorInfo | None = None,
+    problem: Problem = InvalidInput,
+) -> int:
+    """Return the index of a class, given by name in any case or by index."""
+    word = str(value).strip()
+    if word in classes:
+        return classes.index(word)
+    names = {name.casefold(): index for index, name in reversed(list(enumerate(classes)))}
+    if word.casefold() in names:
+        return names[word.casefold()]
+    high = len(classes) - 1 if classes or info is None else int(info.high or 0)
+    if type(value) in (int, str) and NUMBER.fullmatch(word) and (int(word) <= high or high < 0):
+        return int(word)
+    raise problem(f"`{field}` must be a class, got `{shortened(word)}`; {classes_of(classes)}.")
+
+
+def classes_of(classes: Sequence[str]) -> str:
+    """Return which classes there are, as the end of a sentence."""
+    return f"there are {', '.join(classes)}" if classes else "the classes have numbers"
+
+
+def caption_codes(text: str) -> np.ndarray:
+    """Return the codes of a caption, int32 [characters]."""
+    from pixelcnn.data.captions import encode_caption
+
+    try:
+        return encode_caption(text)
+    except UserError as error:
+        raise InvalidInput(str(error)) from error
