@@ -181,7 +181,9 @@ class FakeSound(Fake):
     def generate(self, condition=None, *, num=1, num_samples=None, **rest):
         return np.stack(self._rows(condition, num, num_samples, **rest))
 
-    def _rows(self, condition, num, num_samples, seed=0, row=0, speaker=None, temperature=None):
+    def _rows(  # `refine` is taken and makes no difference
+        self, condition, num, num_samples, seed=0, row=0, speaker=None, temperature=None, refine=0
+    ):
         temperature = 1.0 if temperature is None else temperature
         if condition is None:
             condition = np.zeros([-(-(num_samples or RATE) // HOP), CHANNELS], np.float32)
