@@ -41,7 +41,14 @@ def browser():
 
 
 @pytest.fixture
-def visit(browser, running):
+def serve():
+    """Start servers, which outlive the pages that ask them until those are closed."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *values, **settings: stack.enter_context(Running(*values, **settings))
+
+
+@pytest.fixture
+def visit(browser, running, serve):
     """Makes visitors; at the end nothing was complained of and nothing left the machine."""
     visitors = []
     with contextlib.ExitStack() as stack:
@@ -307,53 +314,53 @@ def test_text_is_offered_by_models_that_read_it_only(visit):
     assert not visitor.page.get_by_role("radio", name="Text").is_visible()
 
 
-def test_token_is_asked_for_and_kept_until_the_tab_closes(visit, tmp_path):
+def test_token_is_asked_for_and_kept_until_the_tab_closes(serve, visit, tmp_path):
     store, file = FakeModelStore(tmp_path / "models"), tmp_path / "token"
     store.add("voice", kind=Speech)
     file.write_text(TOKEN, encoding="utf-8")
     bearer = {"authorization": f"Bearer {TOKEN}"}
-    with Running(store, token_file=file) as guarded:
-        visitor = visit(guarded)
-        visitor.expected = "status of 401"
-        page = visitor.page
+    guarded = serve(store, token_file=file)
+    visitor = visit(guarded)
+    visitor.expected = "status of 401"
+    page = visitor.page
 
-        def opened(route):  # as a browser that was given the password
-            route.continue_(headers={**route.request.headers, **bearer})
+    def opened(route):  # as a browser that was given the password
+        route.continue_(headers={**route.request.headers, **bearer})
 
-        page.route(re.compile(r":[0-9]+/(page/.*)?$"), opened)
-        page.goto(guarded.url)
-        assert "token" in visitor.alert()
-        assert visitor.focused() == "token"
-        page.keyboard.type("a guess of some length")
-        page.keyboard.press("Enter")
-        page.get_by_role("alert").filter(has_text="The token is wrong").wait_for()
-        page.get_by_label("Token").fill(TOKEN)
-        page.keyboard.press("Enter")
-        page.get_by_role("radio", name="voice").wait_for()
-        assert not page.get_by_label("Token").is_visible()
-        page.reload()
-        page.get_by_role("radio", name="voice").wait_for()
-        visitor.click("Speak")
-        visitor.hears("^Made")
-        assert page.evaluate("localStorage.length + document.cookie.length") == 0
+    page.route(re.compile(r":[0-9]+/(page/.*)?$"), opened)
+    page.goto(guarded.url)
+    assert "token" in visitor.alert()
+    assert visitor.focused() == "token"
+    page.keyboard.type("a guess of some length")
+    page.keyboard.press("Enter")
+    page.get_by_role("alert").filter(has_text="The token is wrong").wait_for()
+    page.get_by_label("Token").fill(TOKEN)
+    page.keyboard.press("Enter")
+    page.get_by_role("radio", name="voice").wait_for()
+    assert not page.get_by_label("Token").is_visible()
+    page.reload()
+    page.get_by_role("radio", name="voice").wait_for()
+    visitor.click("Speak")
+    visitor.hears("^Made")
+    assert page.evaluate("localStorage.length + document.cookie.length") == 0
 
 
-def test_model_that_is_loading_can_be_chosen_once_it_is_ready(visit, tmp_path):
+def test_model_that_is_loading_can_be_chosen_once_it_is_ready(serve, visit, tmp_path):
     store = FakeModelStore(tmp_path)
     store.add("shapes", kind=Shapes)
-    with Running(store, poll_seconds=0.05) as running:
-        control = store.add("voice", kind=Speech)
-        control.warm_open.clear()
-        visitor = visit(running)
-        visitor.page.goto(running.url)
-        refresh = "dispatchEvent(new Event('focus')), document.body.innerText.includes('loading')"
-        visitor.until(refresh)
-        assert visitor.page.get_by_role("radio", name="voice").is_disabled()
-        control.warm_open.set()
-        visitor.until(refresh.replace("document", "!document"))
-        visitor.page.get_by_role("radio", name="voice").check()
-        visitor.click("Speak")
-        visitor.hears("^Made")
+    running = serve(store, poll_seconds=0.05)
+    control = store.add("voice", kind=Speech)
+    control.warm_open.clear()
+    visitor = visit(running)
+    visitor.page.goto(running.url)
+    refresh = "dispatchEvent(new Event('focus')), document.body.innerText.includes('loading')"
+    visitor.until(refresh)
+    assert visitor.page.get_by_role("radio", name="voice").is_disabled()
+    control.warm_open.set()
+    visitor.until(refresh.replace("document", "!document"))
+    visitor.page.get_by_role("radio", name="voice").check()
+    visitor.click("Speak")
+    visitor.hears("^Made")
 
 
 def test_policy_keeps_foreign_and_inline_code_out(visit):
