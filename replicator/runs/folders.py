@@ -9,16 +9,24 @@ from pathlib import Path
 from replicator.runs.errors import UserError
 
 NAMES_SHOWN = 5
+_FILE_SUFFIXES = (".flac", ".gif", ".jpg", ".npy", ".png", ".tif", ".tiff", ".wav")
 TEXTS = ("", ".md", ".tsv")  # endings of files that accompany the data
 
 
 def make_folder(folder: Path) -> Path:
-    """Return the folder, created with its parents if missing; raise UserError if it cannot be."""
+    """Return the folder, created with its parents if missing.
+
+    Raises:
+      UserError: it cannot be created, or has the name of a sound, an image or an array.
+    """
+    folder = Path(folder)
+    if folder.suffix.lower() in _FILE_SUFFIXES and not folder.exists():
+        raise UserError(f"{folder} is to be a folder, but its name is that of a file.")
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"Cannot create the folder {folder}: {error.strerror}.") from error
-    return Path(folder)
+    return folder
 
 
 def list_files(folder: Path) -> tuple[list[str], list[str]]:

@@ -472,6 +472,10 @@ def test_a_folder_that_cannot_be_made_is_named_before_any_sound(mistake, trained
     out = trained / "config.json" / "out"
     line = mistake("sample", trained, "--out", out)
     assert line == f"Cannot create the folder {out}: Not a directory."
+    out = trained / "mine.wav"
+    line = mistake("sample", trained, "--out", out)
+    assert line == f"{out} is to be a folder, but its name is that of a file."
+    assert not out.exists()
 
 
 def test_sounds_and_images_are_written_and_named_by_their_seed(trained, tmp_path, capsys):
