@@ -33,10 +33,13 @@ def format_tables(found: dict[str, Any]) -> str:
 
 
 def _line(row: dict[str, Any]) -> str:
-    ratio = "" if row["ratio"] is None else f"{row['ratio']:,.3g}"
-    value = f"{row['value']:,.0f}" if row["value"] >= 100 else f"{row['value']:.3g}"
-    cells = (row["what"], row["size"], row["batch"], value, row["unit"], ratio)
+    ratio = "" if row["ratio"] is None else _number(row["ratio"])
+    cells = (row["what"], row["size"], row["batch"], _number(row["value"]), row["unit"], ratio)
     return f"| {' | '.join(map(str, cells))} | {row['against'] or ''} | {row['spread']:.0%} |"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def with_tables(page: str, tables: str) -> str:
