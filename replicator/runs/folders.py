@@ -9,7 +9,7 @@ from pathlib import Path
 from replicator.runs.errors import UserError
 
 NAMES_SHOWN = 5
-_FILE_SUFFIXES = (".flac", ".gif", ".jpg", ".npy", ".png", ".tif", ".tiff", ".wav")
+_FILE_SUFFIXES = (".flac", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".wav")
 TEXTS = ("", ".md", ".tsv")  # endings of files that accompany the data
 
 
@@ -21,7 +21,7 @@ def make_folder(folder: Path) -> Path:
     """
     folder = Path(folder)
     if folder.suffix.lower() in _FILE_SUFFIXES and not folder.exists():
-        raise UserError(f"{folder} is to be a folder, but its name is that of a file.")
+        raise UserError(f"{folder} must name a folder, not a {folder.suffix} file.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

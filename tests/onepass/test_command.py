@@ -474,7 +474,7 @@ def test_a_folder_that_cannot_be_made_is_named_before_any_sound(mistake, trained
     assert line == f"Cannot create the folder {out}: Not a directory."
     out = trained / "mine.wav"
     line = mistake("sample", trained, "--out", out)
-    assert line == f"{out} is to be a folder, but its name is that of a file."
+    assert line == f"{out} must name a folder, not a .wav file."
     assert not out.exists()
 
 

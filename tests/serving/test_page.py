@@ -42,7 +42,7 @@ def browser():
 
 @pytest.fixture
 def serve():
-    """Start servers, which outlive the pages that ask them until those are closed."""
+    """Start servers, which stop after the pages that ask them are closed."""
     with contextlib.ExitStack() as stack:
         yield lambda *values, **settings: stack.enter_context(Running(*values, **settings))
 
