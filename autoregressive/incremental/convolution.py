@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental.rowwise import rowwise
+from autoregressive.incremental.rules import rule
 from autoregressive.incremental.shifts import padded
 from autoregressive.incremental.sizes import static_value
 from autoregressive.incremental.streams import Call, Node, Part, Stream
@@ -14,6 +15,7 @@ from autoregressive.incremental.streams import Call, Node, Part, Stream
 CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 
 
+@rule(*CONVOLUTIONS)
 def convolution(node: Node) -> Part:
     """Return the part of a convolution along time, and perhaps along one more axis."""
     stream = node.only()

@@ -5,10 +5,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.incremental.horizon import State
 from autoregressive.incremental.layer_names import layer_names
-from autoregressive.incremental.plan import Plan, State
+from autoregressive.incremental.plan import POSITION, Plan, batch_of, horizon_of
 from autoregressive.incremental.verification import verify
 from autoregressive.networks import as_function, brings_step, condition_spec, input_spec
+
+LENGTH = 1024  # of a state without a given length
 
 
 class Incremental:
@@ -17,10 +20,14 @@ class Incremental:
     Law: for x [batch, time, ...] split along time into parts of any length, `step` over the parts
     returns the rows of `network(x)`, up to rounding.
 
+    A network with attention or a table of positions keeps rows for all times up to a horizon, the
+    length that its state was made for, rounded up to a power of two; `lengthened` goes on beyond.
+
     Args:
-      function: from inputs, and a condition if there is one, to [batch, time, parameters].
-      specs: of its arguments, [None, None, ...].
-      names: of the network's layers, for errors.
+      function: from inputs, and conditions if there are any, to [batch, time, parameters].
+      specs: specs of its arguments, [None, None, ...]; one whose second axis has a size is the
+        same at every time.
+      names: names of the network's layers, for errors.
     """
 
     def __init__(
@@ -28,10 +35,15 @@ class Incremental:
     ):
         self._function, self._names, self.specs = function, names, specs
         self._plans: dict[int, Plan] = {}
-        self._starts: dict[int, Callable[[], State]] = {}
+        self._starts: dict[tuple[int, int], Callable[[], State]] = {}
         self._compiled = tf.function(self._step, autograph=False)
         with tf.init_scope():
             verify(self, self.plan(1), specs)
+
+    @property
+    def has_horizon(self) -> bool:
+        """True if a state is made for a number of times: the network has keys or positions."""
+        return self.plan(1).has_horizon
 
     def plan(self, batch: int) -> Plan:
         """Return the plan for a batch size, computed once."""
@@ -41,33 +53,88 @@ class Incremental:
                 self._plans[batch] = Plan(self._function, specs, self._names)
         return self._plans[batch]
 
-    def initial_state(self, batch: int) -> State:
-        """Return the state before the first time, tensors by name, for `batch` rows."""
-        if batch not in self._starts:
-            self._starts[batch] = tf.function(self.plan(batch).initial_state, autograph=False)
-        return self._starts[batch]()
+    def initial_state(self, batch: int, length: int = LENGTH) -> State:
+        """Return the state before the first time, tensors by name.
+
+        Args:
+          batch: number of rows.
+          length: number of times that will be processed; only used by a network that
+            `has_horizon`.
+
+        Raises:
+          ValueError: a layer has fewer positions.
+        """
+        horizon = self._horizon(batch, length) if self.has_horizon else 0
+        if (batch, horizon) not in self._starts:
+            plan = self.plan(batch)
+            self._starts[batch, horizon] = tf.function(
+                lambda: plan.initial_state(horizon), autograph=False
+            )
+        return self._starts[batch, horizon]()
+
+    def _horizon(self, batch: int, length: int) -> int:
+        """Return the horizon for a length: a power of two, or the length if positions end there."""
+        with tf.init_scope():
+            for horizon in (bucket(length), length):
+                try:
+                    self.plan(batch).horizon(horizon)
+                    return horizon
+                except ValueError:
+                    if horizon == length:
+                        raise
+        raise AssertionError
+
+    def lengthened(self, state: State, length: int) -> State:
+        """Return a state for a longer sequence.
+
+        Args:
+          state: from `initial_state` or `step`.
+          length: number of times that will be processed, those before included.
+
+        Raises:
+          ValueError: a layer has fewer positions.
+        """
+        before = horizon_of(state)
+        if before >= length or not before:
+            return state
+        batch = batch_of(state)
+        return self.plan(batch).lengthened(state, before, self._horizon(batch, length))
 
     def step(
-        self, inputs: tf.Tensor, state: State, condition: tf.Tensor | None = None
+        self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor
     ) -> tuple[tf.Tensor, State]:
         """Return the parameters [batch, n, parameters] of the next n times, and the state.
 
         Args:
           inputs: [batch, n, ...] with static n.
           state: from `initial_state`, or from the previous step.
-          condition: [batch, n, channels], if the network has one.
+          *conditions: those that the network has, [batch, n, channels] if they have a time axis.
+
+        Raises:
+          ValueError: the state was made for fewer times; this is only noticed outside of graphs.
         """
         inputs = tf.convert_to_tensor(inputs)
         if None in inputs.shape[:2]:
             raise ValueError(
                 f"`inputs` must have a static batch size and number of times, got {inputs.shape}."
             )
+        if tf.executing_eagerly() and (horizon := horizon_of(state)):
+            end = int(state[POSITION]) + inputs.shape[1]
+            if end > horizon:
+                raise ValueError(
+                    f"`state` must be made for at least {end} times, got one for {horizon}; see"
+                    " `lengthened`."
+                )
         # Traced once per number of rows, also when called in a graph.
-        return self._compiled(inputs, state, condition)
+        return self._compiled(inputs, state, *(x for x in conditions if x is not None))
 
-    def _step(self, inputs: tf.Tensor, state: State, condition: tf.Tensor | None):
-        arguments = [inputs] if condition is None else [inputs, condition]
-        return self.plan(inputs.shape[0]).step(arguments, state)
+    def _step(self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor):
+        return self.plan(inputs.shape[0]).step([inputs, *conditions], state, horizon_of(state))
+
+
+def bucket(length: int) -> int:
+    """Return the power of two that is used for a length, at least 64."""
+    return max(64, 1 << (length - 1).bit_length())
 
 
 def _sized(spec: tf.TensorSpec, batch: int) -> tf.TensorSpec:

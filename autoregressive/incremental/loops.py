@@ -1,11 +1,12 @@
 """Recurrent layers: a loop over time, whose variables are the state of the step."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from autoregressive.incremental.replay import called_graph, run_graph
+from autoregressive.incremental.rules import rule
 from autoregressive.incremental.sizes import static_value
 from autoregressive.incremental.streams import (
     Call,
@@ -13,6 +14,7 @@ from autoregressive.incremental.streams import (
     Node,
     Part,
     Refused,
+    Start,
     Stream,
 )
 
@@ -20,6 +22,7 @@ LOOPS = ("While", "StatelessWhile")
 ADDITIONS = ("Add", "AddV2")
 
 
+@rule("TensorListFromTensor")
 def list_of_rows(node: Node) -> Part:
     """Return the part of TensorListFromTensor: a list of the rows of a tensor with time first."""
     stream = node.only()
@@ -28,6 +31,7 @@ def list_of_rows(node: Node) -> Part:
     return Part([stream], lambda inputs, call: [inputs[0][0]])
 
 
+@rule("TensorListStack")
 def stacked_list(node: Node) -> Part:
     """Return the part of TensorListStack: a tensor of the list that a loop has written."""
     stream = node.kinds[0]
@@ -111,6 +115,7 @@ class Body:
         return [array.stack() for array in written], states
 
 
+@rule(*LOOPS)
 def loop(node: Node) -> Part:
     """Return the part of a `tf.while_loop` over time (Keras' recurrent layers and `tf.scan`)."""
     body = _body(node)
@@ -136,7 +141,33 @@ def loop(node: Node) -> Part:
             outputs[index] = result
         return outputs
 
-    return Part(kinds, run, loop=body)
+    return Part(kinds, run, start=_start(node, body, stream.offset or 0))
+
+
+def _start(node: Node, body: Body, offset: int) -> Start:
+    """Return the values that the loop carries before the first time.
+
+    Args:
+      node: the loop.
+      body: its body.
+      offset: rows before the first time, which the loop has already read.
+    """
+
+    def states(values: list[tf.Tensor], whole: Callable) -> dict[str, tf.Tensor]:
+        carried = [values[index] for index in body.states]
+        if offset:
+            rows = [whole(_listed(node.op.inputs[index]))[:offset] for index in body.reads]
+            _, carried = body.scan(values, rows, carried)
+        return {body.key(i): state for i, state in zip(body.states, carried, strict=True)}
+
+    return Start(tuple(node.op.inputs), states)
+
+
+def _listed(rows: tf.Tensor) -> tf.Tensor:
+    """Return the tensor that a list of rows was made from."""
+    while rows.op.type in ("Identity", "TensorListFromTensor"):
+        rows = rows.op.inputs[0]
+    return rows
 
 
 def _body(node: Node) -> Body:

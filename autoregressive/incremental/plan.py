@@ -1,61 +1,54 @@
 """The step of a network for one batch size, planned from its graph at two lengths."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import tensorflow as tf
 
-from autoregressive.incremental import convolution, loops, rings, rowwise, shifts
-from autoregressive.incremental.layer_names import layer_of
-from autoregressive.incremental.replay import CALLS, captured, inlined, needed, run_graph
-from autoregressive.incremental.sizes import same, static_value
+from autoregressive.incremental import caches, rings
+from autoregressive.incremental.analysis import Analysis
+from autoregressive.incremental.groups import Weights
+from autoregressive.incremental.horizon import Horizon, State, parts_with_tables
+from autoregressive.incremental.replay import captured, needed, run_graph
 from autoregressive.incremental.streams import (
     Call,
-    Kind,
-    Node,
-    NotCausalError,
+    Keys,
     Part,
-    Refused,
-    Stream,
     UnsupportedNetworkError,
 )
+from autoregressive.incremental.tracing import first_difference, is_temporal, trace
 
 # Pairs of lengths that are unlikely to equal another size of a network. TensorFlow writes zeros as
 # another operation from 1,000 elements on, which may lie between the lengths of the first pair.
-LENGTHS = ((61, 94), (131, 197))
+# The last ones are for networks with few positions.
+LENGTHS = ((61, 94), (131, 197), (29, 41), (11, 13))
 POSITION = "position"
-State = dict[str, tf.Tensor]
+# An entry [batch, horizon, 0] of the state, for its shape.
+EXTENT = "extent"
 
-RULES: dict[str, Callable[[Node], Part]] = {
-    **dict.fromkeys(rowwise.ELEMENTWISE | rowwise.OVER_CHANNELS, rowwise.rowwise),
-    **dict.fromkeys(convolution.CONVOLUTIONS, convolution.convolution),
-    **dict.fromkeys(loops.LOOPS, loops.loop),
-    **dict.fromkeys(("Pad", "PadV2"), shifts.pad),
-    **dict.fromkeys(("GatherV2", "ResourceGather"), rowwise.gather),
-    "BroadcastTo": rowwise.broadcast,
-    "ConcatV2": shifts.concatenation,
-    "MirrorPad": shifts.mirror_pad,
-    "Reshape": rowwise.reshape,
-    "Slice": shifts.slices,
-    "Squeeze": rowwise.squeeze,
-    "StridedSlice": shifts.strided_slices,
-    "TensorListFromTensor": loops.list_of_rows,
-    "TensorListStack": loops.stacked_list,
-}
-# Operations whose values depend only on the shapes of their inputs.
-SHAPES = ("Shape", "ShapeN", "Size", "Rank")
+
+def horizon_of(state: State) -> int:
+    """Return the number of times that a state was made for; 0: any."""
+    return state[EXTENT].shape[1] if EXTENT in state else 0
+
+
+def batch_of(state: State) -> int:
+    """Return the batch size of a state that has a horizon."""
+    return state[EXTENT].shape[0]
+
 
 
 class Plan:
-    """The operations of a step, and the past rows that it keeps.
+    """The analysis of a network for one batch size, its states and steps.
 
     Args:
-      function: from `inputs`, and a condition if there is one, to the parameters.
-      specs: of its arguments, with the batch size and without the length: [batch, None, ...].
-      names: of the network's layers, for errors.
+      function: from `inputs`, and conditions if there are any, to the parameters.
+      specs: specs of its arguments, with the batch size and without the length: [batch, None, ...].
+      names: names of the network's layers, for errors.
 
     Raises:
-      NotCausalError: see `incremental`.
-      UnsupportedNetworkError: see `incremental`.
+      NotCausalError: as for `incremental`.
+      UnsupportedNetworkError: as for `incremental`.
     """
 
     def __init__(
@@ -64,174 +57,122 @@ class Plan:
         specs: Sequence[tf.TensorSpec],
         names: frozenset[str] = frozenset(),
     ):
-        self._names = names
-        for self.lengths in LENGTHS:
-            self._traced = [_trace(function, specs, length) for length in self.lengths]
-            self.graphs = [traced.graph for traced in self._traced]
-            if _first_difference(*self._needed()) is None:
-                break
-        self.inputs = [tensor.name for tensor in self.graphs[0].inputs[: len(specs)]]
-        self.kinds: dict[str, Kind] = dict.fromkeys(self.inputs, Stream(1, 0, 0))
-        self.parts: list[tuple[tf.Operation, Part]] = []
-        self.memory: dict[str, int] = {}
-        self.roots: dict[str, str] = {}
-        for op, longer in self._pairs():
-            self._plan(op, longer)
-        self._check_output()
-        self._remember()
+        self._function, self._specs = function, list(specs)
+        self.lengths, self._traced = self._trace()
+        self.graph = self._traced[0].graph
+        graphs = [traced.graph for traced in self._traced]
+        temporal = [is_temporal(spec) for spec in specs]
+        self._analysis = Analysis(graphs, self.lengths, temporal, names)
+        self._horizons: dict[int, Horizon] = {}
+        self._none = None if self.has_horizon else Horizon(self._analysis, 0, None)
 
-    def _root(self, name: str) -> str:
-        """Return the tensor with the same rows as another, so that they are kept once."""
-        return self.roots.get(name, name)
+    def _trace(self) -> tuple[tuple[int, int], list]:
+        """Return two lengths for which the graphs have the same operations, and the graphs."""
+        found, failure = None, None
+        for lengths in LENGTHS:
+            try:
+                traced = [trace(self._function, self._specs, length) for length in lengths]
+            except (ValueError, tf.errors.InvalidArgumentError) as error:
+                failure = failure or error  # a table may have fewer positions
+                continue
+            both = [needed(each.graph.outputs) for each in traced]
+            if first_difference(*both) is None:
+                return lengths, traced
+            found = found or (lengths, traced)
+        if found is None:
+            raise failure or ValueError("the network could not be traced.")
+        return found
 
-    def _stream(self, name: str) -> Stream:
-        kind = self.kinds[name]
-        if not isinstance(kind, Stream):
-            raise TypeError(f"{name} must have a time axis, it is {kind}.")
-        return kind
-
-    def _layer(self, op: tf.Operation) -> str:
-        return layer_of(op.name, self._names)
-
-    def _needed(self) -> list[list[tf.Operation]]:
-        """Return the operations of both graphs that the output needs."""
-        return [needed(graph.outputs) for graph in self.graphs]
-
-    def _pairs(self) -> Iterator[tuple[tf.Operation, tf.Operation]]:
-        """Yield the operations of `_needed`, in pairs."""
-        short, long = self._needed()
-        first = _first_difference(short, long)
-        if first is not None:
-            raise UnsupportedNetworkError(
-                f"{self._layer(first)} has different operations for a longer input, like"
-                " a Python loop over time; no step can be derived from it"
-            )
-        inside: set[tf.Operation] = set()
-        pairs = list(zip(short, long, strict=True))
-        for op, _ in pairs:
-            whole = convolution.Dilated.ending_at(op) if op.type == "BatchToSpaceND" else None
-            inside.update({whole.space, *whole.between} if whole else ())
-        yield from (pair for pair in pairs if pair[0] not in inside)
-
-    def _plan(self, op: tf.Operation, longer: tf.Operation) -> None:
-        if op.type == "Placeholder":
-            return
-        tensors, rule = self._sources(op), RULES.get(op.type)
-        kinds = [self.kinds.get(tensor.name) for tensor in tensors]
-        node = Node((op, longer), self.lengths, kinds, self._layer)
-        grows = any(node.moving(i) for i in range(len(op.outputs)))
-        if "Random" in op.type or op.type == "Multinomial":
-            raise node.refused("draws random numbers of its own; call it without dropout or noise")
-        if op.type == "BatchToSpaceND" and any(kinds):
-            short, long = (convolution.Dilated.ending_at(x) for x in (op, longer))
-            if short is None or long is None:
-                raise node.unsupported("it does not end a dilated convolution")
-            part = convolution.dilated_convolution(node, short, long)
-        elif not node.streams() and op.type not in loops.LOOPS:
-            part = rowwise.still(node) if grows else self._constant(node)
-        elif op.type in SHAPES:
-            part = self._constant(node)
-        else:
-            part = rule(node) if rule else _no_rule(node)
-        self.kinds.update(zip((x.name for x in op.outputs), part.kinds, strict=True))
-        if part.run is not None:  # a tensor without a value is refused where it is read
-            self.parts.append((op, part))
-        if part.is_alias:
-            self.roots[op.outputs[0].name] = self._root(tensors[0].name)
-        for index, delays in part.delays.items():
-            name = self._root(tensors[index].name)
-            self.memory[name] = max(self.memory.get(name, 0), *delays)
-
-    def _sources(self, op: tf.Operation) -> list[tf.Tensor]:
-        """Return the tensors that an operation reads, treating a dilated convolution as one."""
-        whole = convolution.Dilated.ending_at(op) if op.type == "BatchToSpaceND" else None
-        return [whole.space.inputs[0], whole.inner.inputs[1]] if whole else list(op.inputs)
-
-    def _constant(self, node: Node) -> Part:
-        """Return the part of an operation that neither grows nor reads a time of the sequence."""
-        outputs = node.op.outputs
-        if not any(node.kinds) and node.type != "Const":
-            return Part([None] * len(outputs), rowwise.replayed(node))
-        short, long = (static_value(op.outputs[0]) for op in (node.op, node.longer))
-        if same(short, long):
-            return Part([None], lambda inputs, call: [tf.constant(short, outputs[0].dtype)])
-        if node.type in rowwise.LIKE:
-            return Part([None], lambda inputs, call: [rowwise.filled(node)])
-        refused = [kind for kind in node.kinds if isinstance(kind, Refused)]
-        refused += [Refused(f"{node.layer} depends on the length of its input")]
-        return Part([refused[0]] * len(outputs), None)
-
-    def _check_output(self) -> None:
-        output = self.graphs[0].outputs[0]
-        kind, layer = self.kinds.get(output.name), self._layer(output.op)
-        if isinstance(kind, Refused):
-            raise kind.error()
-        if kind is None:
-            raise NotCausalError("the output does not depend on the input")
-        if kind.axis != 1 or kind.is_merged:
-            raise UnsupportedNetworkError(
-                f"{kind.merged_by or layer} gives the output another rate or order than [batch,"
-                f" time, parameters]: for {self.lengths[0]} inputs it has shape {output.shape}"
-            )
-        offset, texts = kind.offset or 0, " and ".join(kind.ahead or (layer,))
-        if output.shape[1] != self.lengths[0]:
-            raise UnsupportedNetworkError(
-                f"{texts}: the output must be as long as the input, for {self.lengths[0]} inputs it"
-                f" has shape {output.shape}"
-            )
-        if offset < 0:
-            raise NotCausalError(f"{texts}: output t depends on input t + {-offset}")
-        if kind.end < -offset:
-            raise NotCausalError(f"{texts}: the last outputs consist of padding")
-        root = self._root(output.name)
-        self.memory[root] = max(self.memory.get(root, 0), offset)
-        self.lag = offset
+    @property
+    def has_horizon(self) -> bool:
+        """True if a state is made for a number of times: there are keys or positions."""
+        parts = self._analysis.parts
+        return parts_with_tables(parts) or any(part.keys for _, part in parts)
 
     @property
     def tolerance(self) -> float:
         """Largest difference due to rounding, relative to the size of the outputs."""
-        used = {x.dtype for op in self.graphs[0].get_operations() for x in op.outputs}
+        used = {x.dtype for op in self.graph.get_operations() for x in op.outputs}
         if used & {tf.bfloat16, tf.float16}:
             return 0.1
         return 1e-3 if tf.float32 in used else 1e-6
 
-    def _remember(self) -> None:
-        """Keep only tensors with a past."""
-        self.memory = {name: rows for name, rows in self.memory.items() if rows}
-        self._tensors = {x.name: x for op in self.graphs[0].get_operations() for x in op.outputs}
+    def horizon(self, length: int) -> Horizon:
+        """Return the tables and windows for sequences of `length` times, made once.
+
+        Raises:
+          ValueError: a layer has a table of fewer positions.
+        """
+        if self._none is not None:
+            return self._none
+        if length not in self._horizons:
+            graph = None
+            if parts_with_tables(self._analysis.parts):
+                graph = trace(self._function, self._specs, length).graph
+            self._horizons[length] = Horizon(self._analysis, length, graph)
+        return self._horizons[length]
 
     def whole(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return the network's output for arguments of `lengths[0]` times."""
-        graph = self.graphs[0]
-        values = captured(graph) | dict(zip(self.inputs, arguments, strict=True))
-        return tf.function(lambda: run_graph(values, graph.outputs)[0], autograph=False)()
+        return self._values(arguments, [self.graph.outputs[0]])[0]
 
-    def initial_state(self) -> State:
-        """Return the state before the first time: pads and start values from the weights now."""
+    def _values(self, arguments: Sequence[tf.Tensor], fetches: list[tf.Tensor]) -> list[tf.Tensor]:
+        values = captured(self.graph) | dict(zip(self._analysis.inputs, arguments, strict=True))
+        run = tf.function(lambda: run_graph(values, fetches), autograph=False)
+        return run.get_concrete_function()()
+
+    def looks_ahead(self, *arguments: tf.Tensor) -> str:
+        """Return the layer that gives weight to keys of later times, or "".
+
+        Args:
+          *arguments: of `lengths[0]` times.
+        """
+        for weights in self._analysis.groups.weights:
+            values = self._values(arguments, [self._analysis.tensors[weights.tensor]])[0]
+            if _has_later(values.numpy(), weights):
+                return weights.layer
+        return ""
+
+    def initial_state(self, length: int = 0) -> State:
+        """Return the state before the first time: pads and start values from the weights now.
+
+        Args:
+          length: largest number of times; only used by a network that `has_horizon`.
+        """
+        analysis, horizon = self._analysis, self.horizon(length)
         state: State = {POSITION: tf.constant(0, tf.int32)}
-        looped = [(op, part) for op, part in self.parts if part.loop]
-        fetches = [self._tensors[name] for name in self.memory]
-        for op, _ in looped:
-            fetches += list(op.inputs)
+        starts = [part.start for _, part in analysis.parts if part.start]
+        fetches = [analysis.tensors[name] for name in analysis.memory]
+        for start in starts:
+            fetches += start.needs
         tensors = {x.name: x for x in fetches}
-        values = dict(zip(tensors, self._whole(list(tensors.values())), strict=True))
-        for name, rows in self.memory.items():
+        values = dict(zip(tensors, self._zeros(list(tensors.values())), strict=True))
+        for name, rows in analysis.memory.items():
             state[name] = self._past(name, values[name], rows)
-        for op, part in looped:
-            state.update(self._first_states(part, [values[x.name] for x in op.inputs], op))
-        return state
+        for start in starts:
+            given = [values[x.name] for x in start.needs]
+            state.update(start.states(given, lambda x: self._zeros([x])[0]))
+        for (name, key), size in horizon.names.items():
+            state[key] = self._no_keys(name, size)
+        if self.has_horizon:
+            state[EXTENT] = self._extent(length)
+        return state | horizon.tables()
 
-    def _whole(self, fetches: list[tf.Tensor]) -> list[tf.Tensor]:
+    def _extent(self, length: int) -> tf.Tensor:
+        return tf.zeros([self._specs[0].shape[0], length, 0])
+
+    def _no_keys(self, name: str, size: int) -> tf.Tensor:
+        tensor, axis = self._analysis.tensors[name], self._analysis.stream(name).axis
+        return tf.zeros([size, *(x for i, x in enumerate(tensor.shape) if i != axis)], tensor.dtype)
+
+    def _zeros(self, fetches: list[tf.Tensor]) -> list[tf.Tensor]:
         """Return tensors of a pass over zeros, whose rows before time 0 are constant."""
-        graph = self.graphs[0]
-        zeros = {
-            tensor.name: tf.zeros(tensor.shape, tensor.dtype)
-            for tensor in graph.inputs[: len(self.inputs)]
-        }
-        return run_graph(captured(graph) | zeros, fetches) if fetches else []
+        inputs = self.graph.inputs[: len(self._analysis.inputs)]
+        zeros = {tensor.name: tf.zeros(tensor.shape, tensor.dtype) for tensor in inputs}
+        return run_graph(captured(self.graph) | zeros, fetches) if fetches else []
 
     def _past(self, name: str, whole: tf.Tensor, rows: int) -> tf.Tensor:
-        kind = self._stream(name)
+        kind = self._analysis.stream(name)
         shape = [size for i, size in enumerate(whole.shape) if i != kind.axis]
         offset = min(max(kind.offset or 0, 0), rows)
         first = (kind.offset or 0) - offset
@@ -241,75 +182,117 @@ class Plan:
         )
         return tf.concat([tf.zeros([rows - offset, *shape], whole.dtype), past], 0)
 
-    def _first_states(self, part: Part, variables: list[tf.Tensor], op: tf.Operation) -> State:
-        body = part.loop
-        states = [variables[index] for index in body.states]
-        offset = self._stream(op.inputs[body.reads[0]].name).offset
-        if offset:
-            rows = [self._rows_of(op.inputs[index], offset) for index in body.reads]
-            _, states = body.scan(variables, rows, states)
-        return {body.key(i): state for i, state in zip(body.states, states, strict=True)}
+    def lengthened(self, state: State, before: int, after: int) -> State:
+        """Return a state for a longer horizon.
 
-    def _rows_of(self, rows: tf.Tensor, count: int) -> tf.Tensor:
-        """Return the first rows of the tensor that a list was made from."""
-        source = rows
-        while source.op.type in ("Identity", "TensorListFromTensor"):
-            source = source.op.inputs[0]
-        return self._whole([source])[0][:count]
+        Args:
+          state: of the horizon `before`.
+          before: its horizon.
+          after: the new horizon.
+        """
+        old, new = self.horizon(before), self.horizon(after)
+        kept = {k: x for k, x in state.items() if not k.startswith(("table/", "keys/"))}
+        for (name, key), size in new.names.items():
+            previous, rows = next((k, n) for (stream, k), n in old.names.items() if stream == name)
+            if rows == size:
+                kept[key] = state[previous]
+            elif previous == key:
+                kept[key] = caches.lengthened(state[previous], size)
+            elif rows == before:  # the longer horizon shows that the last keys suffice
+                kept[key] = caches.as_ring(state[previous], state[POSITION], size)
+            else:
+                raise UnsupportedNetworkError(
+                    f"the network reads {size} keys from {before} times on, and {rows} before"
+                )
+        return kept | new.tables() | {EXTENT: self._extent(after)}
 
-    def step(self, arguments: Sequence[tf.Tensor], state: State) -> tuple[tf.Tensor, State]:
+    def step(
+        self, arguments: Sequence[tf.Tensor], state: State, length: int = 0
+    ) -> tuple[tf.Tensor, State]:
         """Return the parameters of the next times and the new state, in the current graph.
 
         Args:
-          arguments: inputs [batch, n, ...], and the condition if there is one.
+          arguments: inputs [batch, n, ...], and the conditions if there are any.
           state: from `initial_state` or a previous step.
+          length: the horizon that the state was made for.
         """
-        rows = arguments[0].shape[1]
-        call, position = Call(rows, state), state[POSITION]
-        values = captured(self.graphs[0]) | dict(zip(self.inputs, arguments, strict=True))
+        return _Step(self._analysis, self.horizon(length), self.graph, arguments, state).run()
 
-        def past(name: str, delays: tuple[int, ...]) -> list[tf.Tensor]:
-            if delays == (0,):
-                return [values[name]]
-            name = self._root(name)
-            axis = self._stream(name).axis
-            return rings.delayed(state.get(name), values[name], position, delays, axis)
 
-        for op, part in self.parts:
-            names = [tensor.name for tensor in self._sources(op)]
-            inputs = [
-                past(name, part.delays.get(i, (0,))) if name in values else [None]
-                for i, name in enumerate(names)
-            ]
-            outputs = part.run(inputs, call) if part.run else []
+class _Step:
+    """One execution of a step."""
+
+    def __init__(self, analysis: Analysis, horizon: Horizon, graph, arguments, state: State):
+        self._analysis, self._horizon, self._state = analysis, horizon, state
+        self._output = graph.outputs[0].name
+        self._position = state[POSITION]
+        self._rows = arguments[0].shape[1]
+        self._values = captured(graph) | dict(zip(analysis.inputs, arguments, strict=True))
+        self._call = Call(self._rows, state, keys=self._keys)
+        self._known_keys: dict[str, Keys] = {}
+        self._read_keys: dict[str, tf.Tensor] = {}
+
+    def run(self) -> tuple[tf.Tensor, State]:
+        analysis, values = self._analysis, self._values
+        for op, part in analysis.parts:
+            inputs = [self._input(op, part, i) for i in range(len(analysis.sources(op)))]
+            outputs = part.run(inputs, self._call) if part.run else []
             values.update(zip((x.name for x in op.outputs), outputs, strict=True))
         pushed = {
-            name: rings.pushed(state[name], values[name], position, self._stream(name).axis)
-            for name in self.memory
+            name: rings.pushed(
+                self._state[name], values[name], self._position, analysis.stream(name).axis
+            )
+            for name in analysis.memory
         }
-        output = self.graphs[0].outputs[0].name
-        result = past(output, (self.lag,))[0]
-        return result, {**state, **pushed, **call.changed, POSITION: position + rows}
+        result = self._delayed(self._output, (analysis.lag,))[0]
+        changed = {**pushed, **self._call.changed, POSITION: self._position + self._rows}
+        return result, {**self._state, **changed}
+
+    def _input(self, op: tf.Operation, part: Part, index: int) -> list:
+        """Return an operation's input, as a list with a tensor per delay."""
+        name = self._analysis.sources(op)[index].name
+        if index in part.tables:
+            return [self._table(op, part, index)]
+        if index in part.keys:
+            return [self._whole(name, part.group, part.delays[index][0])]
+        if name in self._values:
+            return self._delayed(name, part.delays.get(index, (0,)))
+        return [None]
+
+    def _table(self, op: tf.Operation, part: Part, index: int) -> tf.Tensor:
+        def keys() -> Keys:
+            return self._keys(part.group)
+
+        return self._horizon.read(op, index, self._state, keys, self._rows)
+
+    def _keys(self, group: str) -> Keys:
+        root = self._analysis.groups.root(group)
+        if root not in self._known_keys:
+            self._known_keys[root] = self._horizon.keys(group, self._rows, self._position)
+        return self._known_keys[root]
+
+    def _whole(self, name: str, group: str, delay: int) -> tf.Tensor:
+        """Return the rows of a stream at all keys."""
+        key = self._horizon.keys_name(name, self._analysis.groups.root(group))
+        if key not in self._read_keys:
+            axis = self._analysis.stream(name).axis
+            rows = self._delayed(name, (delay,))[0]
+            given = self._state[key], rows, self._position, self._keys(group), axis
+            self._read_keys[key], self._call.changed[key] = caches.keyed(*given)
+        return self._read_keys[key]
+
+    def _delayed(self, name: str, delays: tuple[int, ...]) -> list[tf.Tensor]:
+        if delays == (0,):
+            return [self._values[name]]
+        root = self._analysis.root(name)
+        axis = self._analysis.stream(root).axis
+        past = self._state.get(root)
+        return rings.delayed(past, self._values[root], self._position, delays, axis)
 
 
-def _no_rule(node: Node) -> Part:
-    node.refuse_kinds()
-    raise node.unsupported("there is no rule for it")
-
-
-def _first_difference(
-    short: Sequence[tf.Operation], long: Sequence[tf.Operation]
-) -> tf.Operation | None:
-    """Return the first operation for the shorter length that differs from the longer one's."""
-    for op, longer in zip(short, long, strict=False):
-        if op.type != longer.type:
-            return op
-    return None if len(short) == len(long) else short[min(len(short), len(long)) - 1]
-
-
-def _trace(function: Callable, specs: Sequence[tf.TensorSpec], length: int):
-    """Return the function traced for one length, without calls of other functions."""
-    sized = [tf.TensorSpec([spec.shape[0], length, *spec.shape[2:]], spec.dtype) for spec in specs]
-    traced = tf.function(function, autograph=False).get_concrete_function(*sized)
-    has_calls = any(op.type in CALLS for op in needed(traced.graph.outputs))
-    return inlined(traced, sized) if has_calls else traced
+def _has_later(values: np.ndarray, weights: Weights) -> bool:
+    """Return whether pairs with a later key have a weight."""
+    rows = np.moveaxis(values, [weights.query, weights.key], [0, 1])
+    later = np.triu_indices(rows.shape[0], 1, rows.shape[1])
+    largest = np.abs(rows).max(initial=0.0)
+    return bool(np.any(np.abs(rows[later]) > 1e-6 * largest))

@@ -6,10 +6,11 @@ from typing import Any
 import tensorflow as tf
 
 from autoregressive.incremental.replay import run_op
+from autoregressive.incremental.rules import rule, types_of
 from autoregressive.incremental.sizes import static_value
 from autoregressive.incremental.streams import Call, Kind, Node, Part, Stream
 
-_ELEMENTWISE = """
+ELEMENTWISE = types_of("""
     Abs Acos Acosh AddN AddV2 Add And Asin Asinh Atan Atan2 Atanh BiasAdd BitwiseAnd BitwiseOr
     BitwiseXor Bitcast Cast Ceil CheckNumerics ClipByValue Complex Cos Cosh DivNoNan Digamma Div
     Elu Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Identity
@@ -18,15 +19,13 @@ _ELEMENTWISE = """
     OnesLike Pow PreventGradient RealDiv Real Reciprocal Relu Relu6 RightShift Rint Round Rsqrt
     Select SelectV2 Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference
     StopGradient Sub Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy ZerosLike
-"""
-ELEMENTWISE = frozenset(_ELEMENTWISE.split())
+""")
 # Operations whose output keeps the time axis, or `Node.grown` refuses it.
-_OVER_CHANNELS = """
+OVER_CHANNELS = types_of("""
     All Any ArgMax ArgMin BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum ExpandDims L2Loss
     LogSoftmax MatMul Max Mean Min OneHot Pack Prod Softmax Split SplitV Sum Tile TopKV2
     Transpose Unpack
-"""
-OVER_CHANNELS = frozenset(_OVER_CHANNELS.split())
+""")
 # Operations that mix the entries of their last axis.
 LAST_AXIS = frozenset(("LogSoftmax", "Softmax", "TopKV2"))
 # Operations whose outputs are equal at every time if their inputs are.
@@ -59,6 +58,7 @@ def alignment(node: Node, offset: int | None) -> dict[int, tuple[int, ...]]:
     return delays
 
 
+@rule(*ELEMENTWISE, *OVER_CHANNELS)
 def rowwise(node: Node) -> Part:
     """Return the part of an operation that computes each row from the rows of the same index."""
     node.refuse_kinds()
@@ -89,6 +89,7 @@ def filled(node: Node) -> tf.Tensor:
     return make(output.shape, output.dtype)
 
 
+@rule("GatherV2", "ResourceGather")
 def gather(node: Node) -> Part:
     """Return the part of an embedding, or of a choice of channels."""
     table, indices = node.kinds[0], node.kinds[1]
@@ -101,6 +102,7 @@ def gather(node: Node) -> Part:
     return rowwise(node)
 
 
+@rule("Reshape")
 def reshape(node: Node) -> Part:
     """Return the part of a reshape, which may merge time with adjacent axes and split them."""
     stream = node.kinds[0]
@@ -127,6 +129,7 @@ def reshape(node: Node) -> Part:
     return Part([kind], run)
 
 
+@rule("Squeeze")
 def squeeze(node: Node) -> Part:
     """Return the part of a squeeze, which keeps a time axis of one row."""
     stream = node.only()
@@ -137,6 +140,7 @@ def squeeze(node: Node) -> Part:
     return Part([kind], lambda inputs, call: [tf.squeeze(inputs[0][0], axes)])
 
 
+@rule("BroadcastTo")
 def broadcast(node: Node) -> Part:
     """Return the part of a broadcast of a stream to a shape."""
     stream = node.kinds[0]

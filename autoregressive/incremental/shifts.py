@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental.rowwise import rowwise
+from autoregressive.incremental.rules import rule
 from autoregressive.incremental.streams import Call, Node, Part, Stream
 
 
@@ -21,6 +22,7 @@ def padded(node: Node, stream: Stream, front: int, after: int) -> Stream:
     return dataclasses.replace(stream, offset=offset, ahead=ahead)
 
 
+@rule("Pad", "PadV2")
 def pad(node: Node) -> Part:
     """Return the part of a pad with a constant."""
     stream = node.only()
@@ -46,6 +48,7 @@ def pad(node: Node) -> Part:
     return Part([kind], run)
 
 
+@rule("MirrorPad")
 def mirror_pad(node: Node) -> Part:
     """Return the part of a pad with mirrored rows, which must not be along time."""
     stream = node.only()
@@ -54,6 +57,7 @@ def mirror_pad(node: Node) -> Part:
     return rowwise(node)
 
 
+@rule("ConcatV2")
 def concatenation(node: Node) -> Part:
     """Return the part of a concatenation of channels, or of constant rows before the sequence."""
     axis = int(node.static(len(node.kinds) - 1)) % node.op.outputs[0].shape.rank
@@ -71,6 +75,7 @@ def concatenation(node: Node) -> Part:
     return Part([kind], lambda inputs, call: [inputs[live[0]][0]])
 
 
+@rule("Slice")
 def slices(node: Node) -> Part:
     """Return the part of a `tf.slice`."""
     stream = node.kinds[0]
@@ -82,12 +87,13 @@ def slices(node: Node) -> Part:
     return _sliced(node, stream, first, lambda rows: tf.slice(rows, begin, sizes))
 
 
+@rule("StridedSlice")
 def strided_slices(node: Node) -> Part:
     """Return the part of `x[...]`."""
     stream = node.kinds[0]
     if not isinstance(stream, Stream):
         return rowwise(node)
-    entry = _entry(node, stream.axis)
+    entry = entry_of(node, stream.axis)
     masks = {
         name: node.op.get_attr(name)
         for name in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
@@ -127,8 +133,13 @@ def _others(tensor: tf.Tensor, axis: int) -> list[int | None]:
     return [None if i == axis else size for i, size in enumerate(tensor.shape)]
 
 
-def _entry(node: Node, axis: int) -> int | None:
-    """Return the entry of a slice's specification for an axis; None: all of the axis."""
+def entry_of(node: Node, axis: int) -> int | None:
+    """Return the entry of a slice's specification for an axis; None: all of the axis.
+
+    Args:
+      node: a StridedSlice.
+      axis: of its input.
+    """
     count = len(node.bounds(3)[0])
     new, ellipsis = (node.op.get_attr(f"{name}_mask") for name in ("new_axis", "ellipsis"))
     named = sum(not (new | ellipsis) >> i & 1 for i in range(count))

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -71,7 +70,63 @@ class Refused:
         return (UnsupportedNetworkError if self.is_causal else NotCausalError)(self.reason)
 
 
-Kind = Stream | Refused | None
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A tensor that grows with the length and does not depend on the sequence: positions, masks.
+
+    Attributes:
+      axes: the axes that grow; a table with two of them has an entry per pair of times.
+    """
+
+    axes: tuple[int, ...]
+
+    def as_stream(self) -> Stream:
+        """Return a table with one axis as a stream whose row i is of time i."""
+        return Stream(self.axes[0], 0, ENDLESS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """A table of pairs that sets scores to a number so low that softmax makes it 0.
+
+    Attributes:
+      operation: name of the operation that reads the table.
+      index: the table's place among its inputs.
+      hides: from the table's values to a boolean array, True where a pair is hidden.
+    """
+
+    operation: str
+    index: int
+    hides: Callable[[np.ndarray], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """A tensor with an entry per pair of a query time and a key time, such as attention scores.
+
+    Row i along either axis is of time i. A step computes the rows of its own times, with all keys
+    so far.
+
+    Attributes:
+      query: axis of the query times.
+      key: axis of the key times.
+      group: the operation that made the first tensor with these two axes; "" for a table.
+      masks: those that were applied and still hide their pairs.
+      is_softmax: whether it has been divided by its sum over the keys.
+    """
+
+    query: int
+    key: int
+    group: str = ""
+    masks: tuple[Mask, ...] = ()
+    is_softmax: bool = False
+
+    def moved(self, query: int, key: int) -> "Pairs":
+        """Return the same with other axes."""
+        return dataclasses.replace(self, query=query, key=key)
+
+
+Kind = Stream | Table | Pairs | Refused | None
 
 
 class Node:
@@ -82,6 +137,7 @@ class Node:
       lengths: of the input in both graphs.
       kinds: of the inputs; None: the same for all lengths and inputs.
       layer_of: from an operation to the name of its layer, for errors.
+      static_inputs: indices of the inputs that do not depend on the sequence.
     """
 
     def __init__(
@@ -90,9 +146,16 @@ class Node:
         lengths: tuple[int, int],
         kinds: Sequence[Kind],
         layer_of: Callable[[tf.Operation], str],
+        static_inputs: frozenset[int] = frozenset(),
     ):
         self.op, self.longer = pair
         self.lengths, self.kinds, self._layer_of = lengths, list(kinds), layer_of
+        self.static_inputs = static_inputs
+
+    @property
+    def num_outputs(self) -> int:
+        """Outputs of the operation."""
+        return len(self.op.outputs)
 
     @property
     def layer(self) -> str:
@@ -161,10 +224,7 @@ class Node:
                 return Refused(f"{self.layer} reads fixed times of the sequence", is_causal=True)
             return Refused(f"{self.layer} reads all of the sequence at once ({self.type})")
         if len(axes) > 1:
-            raise UnsupportedNetworkError(
-                f"{self.layer} has two axes that grow with time, like attention ({self.type});"
-                " no step can be derived from it"
-            )
+            raise self.unsupported("two axes of its output grow with time")
         stream = dataclasses.replace(like, axis=axes[0], **changes)
         self._check_rate(output, stream)
         if stream.offset is None:
@@ -191,6 +251,26 @@ class Node:
         return UnsupportedNetworkError(f"{self.layer}: no step for {self.type}: {reason}")
 
 
+@dataclasses.dataclass(frozen=True)
+class Keys:
+    """The key times of a group of pairs in one step.
+
+    Attributes:
+      times: int32 [count], the time of every entry of the key axis; negative before the first time.
+      distances: int32 [rows, count], query time minus key time.
+      is_window: whether they are the last times only, rather than all times of the horizon.
+    """
+
+    times: tf.Tensor
+    distances: tf.Tensor
+    is_window: bool
+
+    @property
+    def count(self) -> int:
+        """Entries of the key axis."""
+        return self.times.shape[0]
+
+
 @dataclasses.dataclass
 class Call:
     """Arguments of an operation in a step: the number of rows, and the state of loops.
@@ -199,11 +279,41 @@ class Call:
       rows: times in this call.
       state: before the call, by name.
       changed: after the call; other entries are unchanged.
+      keys: from a group of pairs to its keys.
     """
 
     rows: int
     state: dict[str, tf.Tensor]
     changed: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+    keys: Callable[[str], Keys] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TableRead:
+    """How an operation reads a table in a step.
+
+    Attributes:
+      query: the axis of which a step takes the rows of its times, or None.
+      key: the axis along which the times are keys, or None.
+      delay: of the rows, in steps.
+    """
+
+    query: int | None
+    key: int | None = None
+    delay: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """The state of a running operation before the first time.
+
+    Attributes:
+      needs: tensors of the graph, evaluated for zeros.
+      states: from their values, and a function that evaluates further tensors, to the state.
+    """
+
+    needs: tuple[tf.Tensor, ...]
+    states: Callable[[list[tf.Tensor], Callable], dict[str, tf.Tensor]]
 
 
 Run = Callable[[list[list[tf.Tensor]], Call], list[tf.Tensor]]
@@ -217,15 +327,22 @@ class Part:
       kinds: of the outputs.
       run: from the inputs, each as a list with a tensor per delay, to the outputs.
       delays: of every input that is a stream, by its index, in steps; by default (0,).
-      loop: of a recurrent layer, its `Body`, for the initial state.
+      start: of an operation with a state of its own, such as a loop.
       is_alias: whether the rows are those of the first input, at the same times.
+      tables: how tables among the inputs are read, by index; by default the rows of the step's
+        times along their only axis.
+      keys: indices of the streams whose times are keys, so that all rows so far are read.
+      group: of the pairs that it reads or makes.
     """
 
     kinds: list[Kind]
     run: Run | None
     delays: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
-    loop: Any = None
+    start: Start | None = None
     is_alias: bool = False
+    tables: dict[int, TableRead] = dataclasses.field(default_factory=dict)
+    keys: frozenset[int] = frozenset()
+    group: str = ""
 
 
 def moving_axes(short: tf.Tensor, long: tf.Tensor) -> list[int]:

@@ -6,26 +6,37 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental.plan import Plan
-from autoregressive.incremental.streams import UnsupportedNetworkError
+from autoregressive.incremental.streams import NotCausalError, UnsupportedNetworkError
+from autoregressive.incremental.tracing import is_temporal, sized
 
 
 def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
-    """Raise UnsupportedNetworkError unless the steps equal the call, on random numbers.
+    """Raise an error unless the steps equal the call, on random numbers.
 
     Args:
       stepped: has `initial_state` and `step`.
-      plan: that it runs, for one row.
-      specs: of the network's arguments.
+      plan: the plan that `stepped` runs for batch size 1.
+      specs: specs of the network's arguments.
+
+    Raises:
+      NotCausalError: a layer attends to later times.
+      UnsupportedNetworkError: the steps differ from the call.
     """
     generator, length = np.random.default_rng(0), plan.lengths[0]
-    arguments = []
+    arguments, temporal = [], [is_temporal(spec) for spec in specs]
     for spec in specs:
-        shape, levels = [1, length, *spec.shape[2:]], spec.dtype.is_integer
-        drawn = generator.integers(0, 2, shape) if levels else generator.normal(size=shape)
+        shape, levels = sized(spec, length).shape[1:], spec.dtype.is_integer
+        drawn = generator.integers(0, 2, [1, *shape]) if levels else generator.normal(size=[1, *shape])
         arguments.append(tf.constant(drawn, spec.dtype))
-    state, outputs, start = stepped.initial_state(1), [], 0
+    layer = plan.looks_ahead(*arguments)
+    if layer:
+        raise NotCausalError(f"{layer} attends to later times")
+    state, outputs, start = stepped.initial_state(1, length), [], 0
     for rows in (1, 1, length - 3, 1):  # single rows, after one row and after many
-        inputs, *condition = (argument[:, start : start + rows] for argument in arguments)
+        inputs, *condition = (
+            argument[:, start : start + rows] if has_time else argument
+            for argument, has_time in zip(arguments, temporal, strict=True)
+        )
         output, state = stepped.step(inputs, state, *condition)
         outputs.append(output)
         start += rows

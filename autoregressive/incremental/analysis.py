@@ -1,0 +1,222 @@
+"""What a step computes and keeps: the analysis of a network's graph at two lengths."""
+
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+# The modules register their rules when they are imported.
+from autoregressive.incremental import convolution, loops, rowwise, running, shifts  # noqa: F401
+from autoregressive.incremental.groups import Groups, Turned
+from autoregressive.incremental.layer_names import layer_of
+from autoregressive.incremental.pairs import concerns, pairs
+from autoregressive.incremental.replay import needed
+from autoregressive.incremental.rules import RULES
+from autoregressive.incremental.sizes import same, static_value
+from autoregressive.incremental.streams import (
+    Kind,
+    Node,
+    NotCausalError,
+    Part,
+    Refused,
+    Stream,
+    Table,
+    TableRead,
+    UnsupportedNetworkError,
+)
+from autoregressive.incremental.tracing import SHAPES, dependent, first_difference
+
+
+class Analysis:
+    """The operations of a step, and the past rows that it keeps.
+
+    Args:
+      graphs: of the network, at two lengths.
+      lengths: of the inputs in both.
+      temporal: whether each argument has a time axis.
+      names: names of the network's layers, for errors.
+
+    Attributes:
+      inputs: names of the arguments.
+      parts: the operations of a step, in order, with how they are computed.
+      memory: rows to keep of the tensors with a past, by name.
+      groups: of the pairs of times.
+      lag: rows by which the output is ahead.
+
+    Raises:
+      NotCausalError: as for `incremental`.
+      UnsupportedNetworkError: as for `incremental`.
+    """
+
+    def __init__(
+        self,
+        graphs: Sequence[tf.Graph],
+        lengths: tuple[int, int],
+        temporal: Sequence[bool],
+        names: frozenset[str],
+    ):
+        self.graphs, self.lengths, self._names = graphs, lengths, names
+        self.inputs = [tensor.name for tensor in graphs[0].inputs[: len(temporal)]]
+        self._dynamic = set(dependent(graphs[0], len(temporal)))
+        self._dynamic.update(tensor.op for tensor in graphs[0].inputs[: len(temporal)])
+        self.tensors = {x.name: x for op in graphs[0].get_operations() for x in op.outputs}
+        start: list[Kind] = [Stream(1, 0, 0) if has_time else None for has_time in temporal]
+        turned: frozenset[str] = frozenset()
+        while True:
+            self.kinds: dict[str, Kind] = dict(zip(self.inputs, start, strict=True))
+            self.parts: list[tuple[tf.Operation, Part]] = []
+            self.memory: dict[str, int] = {}
+            self.roots: dict[str, str] = {}
+            self.groups = Groups(turned)
+            try:
+                for op, longer in self._pairs():
+                    self._add(op, longer)
+                break
+            except Turned as sign:
+                turned |= {sign.group}
+        self._check_output()
+        self.memory = {name: rows for name, rows in self.memory.items() if rows}
+
+    def root(self, name: str) -> str:
+        """Return the tensor with the same rows as another, so that they are kept once."""
+        return self.roots.get(name, name)
+
+    def stream(self, name: str) -> Stream:
+        """Return the kind of a tensor that has a time axis."""
+        kind = self.kinds[name]
+        if not isinstance(kind, Stream):
+            raise TypeError(f"{name} must have a time axis, it is {kind}.")
+        return kind
+
+    def layer(self, op: tf.Operation) -> str:
+        """Return the name of an operation's layer."""
+        return layer_of(op.name, self._names)
+
+    def sources(self, op: tf.Operation) -> list[tf.Tensor]:
+        """Return the tensors that an operation reads, treating a dilated convolution as one."""
+        whole = convolution.Dilated.ending_at(op) if op.type == "BatchToSpaceND" else None
+        return [whole.space.inputs[0], whole.inner.inputs[1]] if whole else list(op.inputs)
+
+    def _pairs(self) -> Iterator[tuple[tf.Operation, tf.Operation]]:
+        """Yield the operations that the output needs, of both graphs."""
+        short, long = (needed(graph.outputs) for graph in self.graphs)
+        first = first_difference(short, long)
+        if first is not None:
+            raise UnsupportedNetworkError(
+                f"{self.layer(first)} has different operations for a longer input, like"
+                " a Python loop over time; no step can be derived from it"
+            )
+        inside: set[tf.Operation] = set()
+        both = list(zip(short, long, strict=True))
+        for op, _ in both:
+            whole = convolution.Dilated.ending_at(op) if op.type == "BatchToSpaceND" else None
+            inside.update({whole.space, *whole.between} if whole else ())
+        yield from (pair for pair in both if pair[0] not in inside)
+
+    def _add(self, op: tf.Operation, longer: tf.Operation) -> None:
+        """Add an operation's part, with the kinds of its outputs and the rows that it reads."""
+        if op.type == "Placeholder":
+            return
+        tensors = self.sources(op)
+        kinds = [self.kinds.get(tensor.name) for tensor in tensors]
+        static = frozenset(i for i, x in enumerate(tensors) if x.op not in self._dynamic)
+        node = Node((op, longer), self.lengths, kinds, self.layer, static)
+        part = self._part(node)
+        self.kinds.update(zip((x.name for x in op.outputs), part.kinds, strict=True))
+        if part.run is not None:  # a tensor without a value is refused where it is read
+            self.parts.append((op, part))
+        if part.is_alias:
+            self.roots[op.outputs[0].name] = self.root(tensors[0].name)
+        for index, delays in part.delays.items():
+            if index not in part.tables:
+                name = self.root(tensors[index].name)
+                self.memory[name] = max(self.memory.get(name, 0), *delays)
+
+    def _part(self, node: Node) -> Part:
+        op = node.op
+        if "Random" in op.type or op.type == "Multinomial":
+            raise node.refused("draws random numbers of its own; call it without dropout or noise")
+        grows = any(node.moving(i) for i in range(node.num_outputs))
+        if op not in self._dynamic and op.type not in loops.LOOPS:
+            return self._static(node) if grows else self._constant(node)
+        if op.type == "BatchToSpaceND" and any(node.kinds):
+            short, long = (convolution.Dilated.ending_at(x) for x in (op, node.longer))
+            if short is None or long is None:
+                raise node.unsupported("it does not end a dilated convolution")
+            return convolution.dilated_convolution(node, short, long)
+        if concerns(node):
+            return pairs(node, self.groups)
+        tables = {i: kind for i, kind in enumerate(node.kinds) if isinstance(kind, Table)}
+        for index, kind in tables.items():
+            node.kinds[index] = kind.as_stream()
+        if not node.streams() and op.type not in loops.LOOPS:
+            return rowwise.still(node) if grows else self._constant(node)
+        rule = RULES.get(op.type)
+        part = rule(node) if rule else _no_rule(node)
+        for index, kind in tables.items():
+            delays = part.delays.get(index, (0,))
+            if len(delays) > 1:
+                raise node.unsupported("it reads a table of positions at several delays")
+            part.tables[index] = TableRead(kind.axes[0], None, delays[0])
+        return part
+
+    def _static(self, node: Node) -> Part:
+        """Return the part of a tensor that grows and does not depend on the sequence."""
+        if not any(isinstance(kind, Table) for kind in node.kinds):
+            try:
+                if not node.streams() or node.type in SHAPES:
+                    return rowwise.still(node)
+                rule = RULES.get(node.type)
+                if rule is not None:
+                    return rule(node)
+            except (NotCausalError, UnsupportedNetworkError):
+                pass  # its rows differ
+        refused = Refused(f"{node.layer} depends on the length of its input")
+        axes = [node.moving(i) for i in range(node.num_outputs)]
+        return Part([Table(tuple(each)) if each else refused for each in axes], None)
+
+    def _constant(self, node: Node) -> Part:
+        """Return the part of an operation that neither grows nor reads a time of the sequence."""
+        outputs = node.op.outputs
+        if not any(node.kinds) and node.type != "Const":
+            return Part([None] * len(outputs), rowwise.replayed(node))
+        short, long = (static_value(op.outputs[0]) for op in (node.op, node.longer))
+        if same(short, long):
+            return Part([None], lambda inputs, call: [tf.constant(short, outputs[0].dtype)])
+        if node.type in rowwise.LIKE:
+            return Part([None], lambda inputs, call: [rowwise.filled(node)])
+        refused = [kind for kind in node.kinds if isinstance(kind, Refused)]
+        refused += [Refused(f"{node.layer} depends on the length of its input")]
+        return Part([refused[0]] * len(outputs), None)
+
+    def _check_output(self) -> None:
+        output = self.graphs[0].outputs[0]
+        kind, layer = self.kinds.get(output.name), self.layer(output.op)
+        if isinstance(kind, Refused):
+            raise kind.error()
+        if kind is None or isinstance(kind, Table):
+            raise NotCausalError("the output does not depend on the input")
+        if not isinstance(kind, Stream):
+            raise UnsupportedNetworkError(f"{layer} gives the output two axes that grow with time")
+        if kind.axis != 1 or kind.is_merged:
+            raise UnsupportedNetworkError(
+                f"{kind.merged_by or layer} gives the output another rate or order than [batch,"
+                f" time, parameters]: for {self.lengths[0]} inputs it has shape {output.shape}"
+            )
+        offset, texts = kind.offset or 0, " and ".join(kind.ahead or (layer,))
+        if output.shape[1] != self.lengths[0]:
+            raise UnsupportedNetworkError(
+                f"{texts}: the output must be as long as the input, for {self.lengths[0]} inputs it"
+                f" has shape {output.shape}"
+            )
+        if offset < 0:
+            raise NotCausalError(f"{texts}: output t depends on input t + {-offset}")
+        if kind.end < -offset:
+            raise NotCausalError(f"{texts}: the last outputs consist of padding")
+        root = self.root(output.name)
+        self.memory[root] = max(self.memory.get(root, 0), offset)
+        self.lag = offset
+
+
+def _no_rule(node: Node) -> Part:
+    node.refuse_kinds()
+    raise node.unsupported("there is no rule for it")

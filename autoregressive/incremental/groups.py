@@ -1,0 +1,69 @@
+"""Groups of pairs: tensors of query and key times that are computed from one another."""
+
+import dataclasses
+
+from autoregressive.incremental.streams import Mask
+
+
+class Turned(Exception):  # noqa: N818, it is no error: the analysis starts again
+    """A sign that the second of two growing axes is the query's, not the first.
+
+    Args:
+      group: the group of the pairs.
+    """
+
+    def __init__(self, group: str):
+        super().__init__(group)
+        self.group = group
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """Pairs that a layer multiplies with the values of their keys.
+
+    Attributes:
+      tensor: name of the tensor, or of a table.
+      query: axis of the query times.
+      key: axis of the key times.
+      layer: that reads it.
+    """
+
+    tensor: str
+    query: int
+    key: int
+    layer: str
+
+
+class Groups:
+    """What is known of the groups of pairs in a graph.
+
+    Args:
+      turned: groups whose second growing axis is the query's.
+
+    Attributes:
+      softmaxes: for every softmax, its group and the masks of its scores.
+      unbounded: groups with an operation that reads all keys, so that no window suffices.
+      weights: the pairs that values are multiplied with.
+    """
+
+    def __init__(self, turned: frozenset[str]):
+        self.turned = turned
+        self.softmaxes: list[tuple[str, tuple[Mask, ...]]] = []
+        self.unbounded: set[str] = set()
+        self.weights: list[Weights] = []
+        self._parents: dict[str, str] = {}
+
+    def axes(self, group: str, first: int, second: int) -> tuple[int, int]:
+        """Return the query and the key axis of a new group's two growing axes."""
+        self._parents.setdefault(group, group)
+        return (second, first) if group in self.turned else (first, second)
+
+    def root(self, group: str) -> str:
+        """Return one name for all groups that were joined."""
+        while self._parents[group] != group:
+            group = self._parents[group]
+        return group
+
+    def join(self, first: str, second: str) -> None:
+        """Join two groups whose pairs have the same keys."""
+        self._parents[self.root(second)] = self.root(first)

@@ -1,0 +1,253 @@
+"""The tables and windows of a step for sequences up to a length, its horizon."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.incremental.analysis import Analysis
+from autoregressive.incremental.replay import captured, needed, run_graph
+from autoregressive.incremental.sizes import static_value
+from autoregressive.incremental.streams import Keys, Mask, Part, TableRead, UnsupportedNetworkError
+from autoregressive.incremental.tracing import aligned
+
+State = dict[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A table in the state of a step.
+
+    Attributes:
+      key: its name in the state.
+      read: how it is read.
+      is_band: whether only its diagonals are kept: [2 horizon - 1, ...], the entry of query q and
+        key k at k - q + horizon - 1. Otherwise its axes of time come first, the query's before the
+        key's.
+    """
+
+    key: str
+    read: TableRead
+    is_band: bool = False
+
+
+class Horizon:
+    """The tables that a step reads, the keys that it keeps.
+
+    Args:
+      analysis: of the network.
+      length: the largest number of times.
+      graph: of the network at that length; None: no operation reads a table.
+
+    Attributes:
+      windows: from a group of pairs to the number of its last keys that a query reads, for those
+        where this is at most half the horizon.
+      names: of the streams whose rows are kept as keys, with the group that reads them.
+    """
+
+    def __init__(self, analysis: Analysis, length: int, graph: tf.Graph | None):
+        self.length, self._analysis, self._graph = length, analysis, graph
+        self._entries: dict[tuple[str, int], Entry] = {}
+        self._constants: dict[str, np.ndarray] = {}
+        self._learned: dict[str, tuple[tf.Tensor, TableRead]] = {}
+        self._far = self._counterparts() if graph is not None else {}
+        for op, part in analysis.parts:
+            for index, read in part.tables.items():
+                self._entries[op.name, index] = self._entry(op, index, read)
+        self.windows = dict(self._windows())
+        self.names = dict(self._keyed())
+
+    def _counterparts(self) -> dict[tf.Operation, tf.Operation]:
+        first = self._analysis.graphs[0]
+        found = aligned(first, self._graph, len(self._analysis.inputs))
+        if found is None:
+            raise UnsupportedNetworkError(
+                f"the network has different operations for {self.length} times"
+            )
+        return found
+
+    def _keyed(self) -> Iterator[tuple[tuple[str, str], int]]:
+        for op, part in self._analysis.parts:
+            root = self._analysis.groups.root(part.group) if part.keys else ""
+            for index in part.keys:
+                name = self._analysis.sources(op)[index].name
+                yield (name, self.keys_name(name, root)), self.windows.get(root, self.length)
+
+    def keys_name(self, name: str, root: str) -> str:
+        """Return the state's entry for a stream's rows as keys of a group."""
+        window = self.windows.get(root)
+        return f"keys/{name}" + (f"/{window}" if window else "")
+
+    def _entry(self, op: tf.Operation, index: int, read: TableRead) -> Entry:
+        tensor = self._far[op].inputs[index]
+        self._check_size(op, tensor, read)
+        self._check_lookups(tensor)
+        axes = [axis for axis in (read.query, read.key) if axis is not None]
+        name = f"table/{op.inputs[index].name}/" + "".join(f"{axis}" for axis in axes)
+        if name in self._learned:
+            return Entry(name, read)
+        if any(each.name in captured(self._graph) for each in _placeholders(tensor)):
+            self._learned[name] = tensor, read
+            return Entry(name, read)
+        values = _times_first(self._evaluate([tensor])[0].numpy(), axes)
+        is_band = len(axes) == 2 and bool((values[1:, 1:] == values[:-1, :-1]).all())
+        if is_band:
+            values = np.concatenate([values[:0:-1, 0], values[0]])
+        for key, known in self._constants.items():
+            if known.dtype == values.dtype and np.array_equal(known, values):
+                return Entry(key, read, is_band)
+        self._constants[name] = values
+        return Entry(name, read, is_band)
+
+    def _check_size(self, op: tf.Operation, tensor: tf.Tensor, read: TableRead) -> None:
+        """Raise ValueError if a table ends before the horizon."""
+        sizes = [tensor.shape[axis] for axis in (read.query, read.key) if axis is not None]
+        if min(sizes) < self.length:
+            raise too_long(self._analysis.layer(op), min(sizes), self.length)
+
+    def _check_lookups(self, tensor: tf.Tensor) -> None:
+        """Raise ValueError if a table is looked up with positions that another one lacks."""
+        for op in needed([tensor]):
+            if op.type in ("GatherV2", "ResourceGather"):
+                axis = 0 if op.type == "ResourceGather" else int(static_value(op.inputs[2]))
+                size = _entries(op.inputs[0], axis)
+                largest = int(tf.reduce_max(self._evaluate([op.inputs[1]])[0]))
+                if size is not None and largest >= size:
+                    raise too_long(self._analysis.layer(op), size, self.length)
+
+    def _evaluate(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the values of tensors that do not depend on the sequence."""
+        graph = self._graph
+        zeros = {x.name: x for x in graph.inputs[: len(self._analysis.inputs)]}
+
+        def run() -> list[tf.Tensor]:
+            fed = {name: tf.zeros(x.shape, x.dtype) for name, x in zeros.items()}
+            return run_graph(captured(graph) | fed, list(tensors))
+
+        return tf.function(run, autograph=False).get_concrete_function()()
+
+    def _windows(self) -> Iterator[tuple[str, int]]:
+        groups, found = self._analysis.groups, {}
+        for group, masks in groups.softmaxes:
+            reach = min((self._reach(mask) for mask in masks), default=self.length)
+            root = groups.root(group)
+            found[root] = max(found.get(root, 0), reach)
+        unbounded = {groups.root(group) for group in groups.unbounded}
+        for root, reach in found.items():
+            if root not in unbounded and 2 * reach <= self.length:
+                yield root, max(reach, 2)
+
+    def _reach(self, mask: Mask) -> int:
+        """Return the number of last keys that a mask does not hide."""
+        entry = self._entries[mask.operation, mask.index]
+        if not entry.is_band:
+            return self.length
+        values = self._constants[entry.key]
+        past = mask.hides(values)[self.length - 1 :: -1]  # by distance from the query
+        shown = ~past.reshape([self.length, -1]).all(1)
+        return int(np.flatnonzero(shown)[-1]) + 1 if shown.any() else 1
+
+    def tables(self) -> State:
+        """Return the tables, with those that depend on weights computed from the weights now."""
+        state: State = {key: tf.constant(values) for key, values in self._constants.items()}
+        for key, (tensor, read) in self._learned.items():
+            axes = [axis for axis in (read.query, read.key) if axis is not None]
+            state[key] = _times_first(self._evaluate([tensor])[0], axes)
+        return state
+
+    def keys(self, group: str, rows: int, position: tf.Tensor) -> Keys:
+        """Return the keys that queries of the times from `position` on read.
+
+        Args:
+          group: of the pairs.
+          rows: number of query times.
+          position: int32 scalar.
+        """
+        window = self.windows.get(self._analysis.groups.root(group))
+        if window is None:
+            times = tf.range(self.length)
+        elif rows == 1:  # time t is in slot t modulo the window
+            times = position - tf.math.floormod(position - tf.range(window), window)
+        else:
+            times = position - (window - 1) + tf.range(window - 1 + rows)
+        queries = position + tf.range(rows)
+        return Keys(times, queries[:, tf.newaxis] - times, window is not None)
+
+    def read(
+        self, op: tf.Operation, index: int, state: State, keys: Callable[[], Keys], rows: int
+    ) -> tf.Tensor:
+        """Return the part of a table that an operation reads in a step.
+
+        Args:
+          op: the operation.
+          index: the table's place among its inputs.
+          state: of the step.
+          keys: returns the keys of the operation's group.
+          rows: number of times in the step.
+        """
+        entry, rank = self._entries[op.name, index], op.inputs[index].shape.rank
+        table, read = state[entry.key], entry.read
+        if entry.is_band:
+            found = self._diagonals(table, keys(), rows)
+        else:
+            found = table
+            if read.query is not None:
+                first = tf.maximum(state["position"] - read.delay, 0)
+                begin = tf.concat([[first], tf.zeros([rank - 1], tf.int32)], 0)
+                found = tf.slice(table, begin, [rows, *table.shape[1:]])
+                found.set_shape([rows, *table.shape[1:]])
+            if read.key is not None and keys().is_window:
+                times = tf.maximum(keys().times, 0)
+                found = tf.gather(found, times, axis=0 if read.query is None else 1)
+        return _times_back(found, [axis for axis in (read.query, read.key) if axis is not None])
+
+    def _diagonals(self, table: tf.Tensor, keys: Keys, rows: int) -> tf.Tensor:
+        """Return the entries [rows, keys, ...] of a table of which the diagonals are kept."""
+        if rows > 1 or keys.is_window:
+            return tf.gather(table, self.length - 1 - keys.distances)
+        first = self.length - 1 - keys.distances[0, 0]
+        begin = tf.concat([[first], tf.zeros([table.shape.rank - 1], tf.int32)], 0)
+        return tf.slice(table, begin, [self.length, *table.shape[1:]])[tf.newaxis]
+
+
+def too_long(layer: str, positions: int, length: int) -> ValueError:
+    """Return the error of a sequence that is longer than a layer's table of positions.
+
+    Args:
+      layer: its name.
+      positions: of its table.
+      length: of the sequence.
+    """
+    return ValueError(
+        f"`length` must be at most {positions}, the positions that {layer} has, got {length}."
+    )
+
+
+def _entries(table: tf.Tensor, axis: int) -> int | None:
+    """Return the size of a table's axis, also of a variable that is read through its handle."""
+    if table.dtype != tf.resource:
+        return table.shape[axis]
+    data = table._handle_data.shape_and_type
+    return data[0].shape.dim[axis].size if data else None
+
+
+def _placeholders(tensor: tf.Tensor) -> list[tf.Tensor]:
+    return [op.outputs[0] for op in needed([tensor]) if op.type == "Placeholder"]
+
+
+def _times_first(values, axes: Sequence[int]):
+    """Return an array or tensor with some axes first."""
+    order = [*axes, *(i for i in range(len(values.shape)) if i not in axes)]
+    return values.transpose(order) if isinstance(values, np.ndarray) else tf.transpose(values, order)
+
+
+def _times_back(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    """Return a tensor whose first axes become the given ones."""
+    order = [*axes, *(i for i in range(values.shape.rank) if i not in axes)]
+    return tf.transpose(values, [order.index(i) for i in range(values.shape.rank)])
+
+
+def parts_with_tables(parts: Sequence[tuple[tf.Operation, Part]]) -> bool:
+    """Return whether an operation of a step reads a table."""
+    return any(part.tables for _, part in parts)
