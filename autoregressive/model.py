@@ -280,7 +280,7 @@ class Autoregressive:
             raise ValueError("`stream` needs a model in time order, got raster.")
         network, condition = self.symbol_network, self._condition(condition)
         chunk = -(-chunk // network.block) * network.block
-        state = network.initial_state(num)
+        state = network.initial_state(num, length)
         function = self._function("stream", self._chunk, jit_compile=True)
         scale = tf.constant(temperature, tf.float32)
         for start in range(0, length, chunk):
@@ -364,7 +364,7 @@ class Autoregressive:
     def _cached(self, noise, condition, temperature):
         if self.order != "time":
             raise ValueError('`method` must not be "cached" for a model in raster order.')
-        state = self.symbol_network.initial_state(noise.shape[0])
+        state = self.symbol_network.initial_state(noise.shape[0], noise.shape[1])
         function = self._function("stream", self._chunk, jit_compile=True)
         return function(noise, condition, temperature, state)[0]
 

@@ -42,8 +42,13 @@ class SteppedSymbols(SymbolNetwork, Protocol):
     def block(self) -> int:
         """Number of steps in a cycle: a network may compute several symbols together."""
 
-    def initial_state(self, batch: int) -> State:
-        """Return {"input": the input before the first symbol, "network": the network's state}."""
+    def initial_state(self, batch: int, length: int = 0) -> State:
+        """Return {"input": the input before the first symbol, "network": the network's state}.
+
+        Args:
+          batch: number of rows.
+          length: number of symbols that will be drawn; 0: unknown.
+        """
 
     def stepper(self, condition: tf.Tensor | None) -> Step:
         """Return the steps of a chunk that begins with a block.
@@ -164,9 +169,16 @@ class TimeOrder:
         value = tf.constant(self._start, self.inputs.dtype)
         return tf.fill([batch, 1, *self.inputs.shape[2:]], value)
 
-    def initial_state(self, batch: int) -> State:
-        """Return the state before the first symbol of `batch` rows."""
-        return {"input": self.start(batch), "network": self.stepped.initial_state(batch)}
+    def initial_state(self, batch: int, length: int = 0) -> State:
+        """Return the state before the first of `length` symbols of `batch` rows."""
+        has_horizon = getattr(self.stepped, "has_horizon", False)
+        given = (batch, length) if has_horizon and length else (batch,)
+        return {"input": self.start(batch), "network": self.stepped.initial_state(*given)}
+
+    @property
+    def has_horizon(self) -> bool:
+        """True if a state is made for a number of symbols: the network has keys or positions."""
+        return self.has_step and getattr(self.stepped, "has_horizon", False)
 
     def stepper(self, condition: tf.Tensor | None) -> Step:
         """Return the steps of a chunk, see `SteppedSymbols`."""

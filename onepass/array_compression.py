@@ -209,7 +209,7 @@ class ArrayCodec:
             return network.stepper(now)(0, 0, state)
 
         step = tf.function(one, autograph=False, jit_compile=True)
-        state = network.initial_state(shape[0])
+        state = network.initial_state(shape[0], shape[1])
         for time in range(shape[1]):
             now = None if condition is None else condition[:, time : time + 1]
             parameters, after = step(state, now)

@@ -97,7 +97,7 @@ class WaveNetSymbols(SoundSymbols):
         """True if it can be sampled by "cached"."""
         return self.network.context_stack is None
 
-    def initial_state(self, batch: int) -> State:
+    def initial_state(self, batch: int, length: int = 0) -> State:
         """Return the state before the first sample: silence."""
         silence = tf.fill([batch, 1], tf.constant(self.network.silence, self.inputs.dtype))
         return {"input": silence, "network": self.stepped.initial_state(batch)}
@@ -142,7 +142,7 @@ class VocoderSymbols(SoundSymbols):
             f"the layers of a vocoder make {self.block} samples at once; it has no step of one"
         )
 
-    def initial_state(self, batch: int) -> State:
+    def initial_state(self, batch: int, length: int = 0) -> State:
         """Return the state before the first sample: silence, and empty queues."""
         network, config = self.network, self.network.config
         wide, none = [self._history + self.block, batch], [batch]

@@ -111,10 +111,18 @@ class Horizon:
         for op in needed([tensor]):
             if op.type in ("GatherV2", "ResourceGather"):
                 axis = 0 if op.type == "ResourceGather" else int(static_value(op.inputs[2]))
-                size = _entries(op.inputs[0], axis)
+                size = self._entries_of(op.inputs[0], axis)
                 largest = int(tf.reduce_max(self._evaluate([op.inputs[1]])[0]))
                 if size is not None and largest >= size:
                     raise too_long(self._analysis.layer(op), size, self.length)
+
+    def _entries_of(self, table: tf.Tensor, axis: int) -> int | None:
+        """Return the size of a table's axis, also of a variable that is read through its handle."""
+        if table.dtype != tf.resource:
+            return table.shape[axis]
+        outside = captured(self._graph).get(table.name)
+        data = getattr(outside, "_handle_data", None)
+        return data.shape_and_type[0].shape.dim[axis].size if data else None
 
     def _evaluate(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the values of tensors that do not depend on the sequence."""
@@ -205,7 +213,8 @@ class Horizon:
     def _diagonals(self, table: tf.Tensor, keys: Keys, rows: int) -> tf.Tensor:
         """Return the entries [rows, keys, ...] of a table of which the diagonals are kept."""
         if rows > 1 or keys.is_window:
-            return tf.gather(table, self.length - 1 - keys.distances)
+            at = self.length - 1 - keys.distances  # beyond the table where there was no time yet
+            return tf.gather(table, tf.clip_by_value(at, 0, 2 * self.length - 2))
         first = self.length - 1 - keys.distances[0, 0]
         begin = tf.concat([[first], tf.zeros([table.shape.rank - 1], tf.int32)], 0)
         return tf.slice(table, begin, [self.length, *table.shape[1:]])[tf.newaxis]
@@ -222,14 +231,6 @@ def too_long(layer: str, positions: int, length: int) -> ValueError:
     return ValueError(
         f"`length` must be at most {positions}, the positions that {layer} has, got {length}."
     )
-
-
-def _entries(table: tf.Tensor, axis: int) -> int | None:
-    """Return the size of a table's axis, also of a variable that is read through its handle."""
-    if table.dtype != tf.resource:
-        return table.shape[axis]
-    data = table._handle_data.shape_and_type
-    return data[0].shape.dim[axis].size if data else None
 
 
 def _placeholders(tensor: tf.Tensor) -> list[tf.Tensor]:

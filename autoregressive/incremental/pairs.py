@@ -97,9 +97,9 @@ class _Reads:
         self.keys: set[int] = set()
 
     def add(self, index: int, query: int | None, key: int | None) -> None:
-        """Note that an input has the query's times at one axis, and keys at another."""
+        """Note the axis of an input that has the query's times, and the one that has keys."""
         kind, node = self._node.kinds[index], self._node
-        if isinstance(kind, Pairs):
+        if isinstance(kind, Pairs) or (query is None and key is None):
             return
         if index in node.static_inputs:
             self.tables[index] = TableRead(query, key)

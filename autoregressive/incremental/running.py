@@ -14,7 +14,7 @@ _TOTALS: dict[str, tuple[Callable, Callable, Callable]] = {
     "CumulativeLogsumexp": (
         tf.math.cumulative_logsumexp,
         tf.reduce_logsumexp,
-        lambda a, b: tf.reduce_logsumexp(tf.stack([a, b]), 0),
+        lambda a, b: tf.reduce_logsumexp(tf.stack([a, tf.broadcast_to(b, a.shape)]), 0),
     ),
 }
 _EMPTY = {"Cumsum": 0.0, "Cumprod": 1.0, "CumulativeLogsumexp": float("-inf")}

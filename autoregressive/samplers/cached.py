@@ -16,7 +16,7 @@ def cached(
     temperature: float | tf.Tensor = 1.0,
 ) -> tf.Tensor:
     """Return symbols [batch, time]; arguments as for `naive`."""
-    state = network.initial_state(noise.shape[0])
+    state = network.initial_state(noise.shape[0], noise.shape[1])
     return cached_chunk(network, distribution, noise, condition, temperature, state)[0]
 
 

@@ -37,8 +37,8 @@ class Block(NamedTuple):
 class Draft(Protocol):
     """A source of proposals: pure functions of tensors, which XLA can compile."""
 
-    def initial_state(self, batch: int) -> Any:
-        """Return the state before the first symbol."""
+    def initial_state(self, batch: int, length: int) -> Any:
+        """Return the state before the first of `length` symbols."""
 
     def memory(self, block: Block) -> Any:
         """Return the state that the proposals of one block share, before the first of them."""
@@ -87,8 +87,9 @@ def speculative(
       draft: proposes the symbols.
       block: symbols of a proposal.
     """
-    batch, length = noise.shape[0], noise.shape[1]
-    short = [[0, 0], [0, -length % block], [0, 0]]
+    batch, wanted = noise.shape[0], noise.shape[1]
+    short = [[0, 0], [0, -wanted % block], [0, 0]]
+    length = wanted - wanted % -block
     noise = tf.pad(noise, short)
     condition = None if condition is None else tf.pad(condition, short)
     drawn = tf.TensorArray(tf.int32, noise.shape[1] // block, element_shape=[batch, block])
@@ -103,13 +104,14 @@ def speculative(
         symbols, states, more = _settled(network, distribution, draft, now, states)
         return number + 1, states, drawn.write(number, symbols), passes + more
 
-    first = (0, (network.initial_state(batch), draft.initial_state(batch)), drawn, 0)
+    states = network.initial_state(batch, length), draft.initial_state(batch, length)
+    first = (0, states, drawn, 0)
     count = noise.shape[1] // block
     _, _, drawn, passes = tf.while_loop(
         lambda number, *_: number < count, body, first, maximum_iterations=count
     )
     symbols = tf.reshape(tf.transpose(drawn.stack(), [1, 0, 2]), [batch, -1])
-    return symbols[:, :length], passes
+    return symbols[:, :wanted], passes
 
 
 def _settled(
@@ -170,9 +172,9 @@ class SteppedDraft:
     def __init__(self, network: Any, distribution: Distribution):
         self._network, self._distribution = network, distribution
 
-    def initial_state(self, batch: int) -> State:
-        """Return the state before the first symbol."""
-        return self._network.initial_state(batch)
+    def initial_state(self, batch: int, length: int) -> State:
+        """Return the state before the first of `length` symbols."""
+        return self._network.initial_state(batch, length)
 
     def memory(self, block: Block) -> tuple[()]:
         """Return nothing: proposals share no state."""

@@ -43,7 +43,9 @@ def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | Non
       UserError: a part of the model cannot be stored; the message names it.
       ValueError: the sample rate is below 1, or the model generates images.
     """
-    with_step = model.symbol_network.has_step
+    network = model.symbol_network
+    # A state for a number of symbols is derived when the stored network is sampled.
+    with_step = network.has_step and not getattr(network, "has_horizon", False)
     spec = _spec(model, with_step) | {"sample_rate_hz": rate_of(model, sample_rate_hz)}
     return write(lambda: Program(model, with_step), spec, Path(folder))
 

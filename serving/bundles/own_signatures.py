@@ -102,7 +102,7 @@ class StreamingAutoregressive(StreamingSequence):
     def __init__(self, model: Autoregressive, longest: int):
         network = model.symbol_network
         call = function_of(network.call, network_specs(model))
-        super().__init__(model, longest, network.initial_state(1), [call])
+        super().__init__(model, longest, network.initial_state(1, longest), [call])
 
     def _next(self, source: NoiseSource, channels, state: Any, samples: int) -> tuple[Any, Any]:
         model = self._model
