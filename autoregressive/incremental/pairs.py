@@ -5,6 +5,8 @@ axes. Element-wise operations keep them; a softmax or a sum over the keys, or a 
 contracts the keys, ends them. A step computes the rows of its own query times, for all keys so far.
 """
 
+import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,7 +36,7 @@ HIDDEN = -1e4
 REDUCTIONS = ("All", "Any", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Prod", "Sum")
 PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul")
 SUMS = ("Cumprod", "Cumsum", "CumulativeLogsumexp")
-SHAPED = ("BroadcastTo", "Reshape", "Tile")
+SHAPED = ("BroadcastTo", "Tile")
 # Operations on other axes than those of time, which stay in order.
 PLAIN = ("ConcatV2", "ExpandDims", "GatherV2", "Pack", "Split", "SplitV", "Squeeze", "Unpack")
 # Element-wise operations that keep hidden scores hidden.
@@ -55,7 +57,7 @@ def pairs(node: Node, groups: Groups) -> Part:
     Raises:
       Turned: a group's query axis is the second one.
     """
-    node.refuse_kinds(but=[1] if node.type in SHAPED else [])
+    node.refuse_kinds(but=[1] if node.type in (*SHAPED, "Reshape") else [])
     if any(isinstance(kind, Table) and len(kind.axes) > 2 for kind in node.kinds):
         raise node.unsupported("three axes of its input grow with time")
     if node.type in PRODUCTS:
@@ -66,6 +68,8 @@ def pairs(node: Node, groups: Groups) -> Part:
         return _reduction(node, groups)
     if node.type == "Transpose":
         return _transpose(node)
+    if node.type == "Reshape":
+        return _reshape(node)
     if node.type == "MatrixBandPart":
         return _band_part(node)
     if node.type in SUMS:
@@ -77,13 +81,12 @@ def pairs(node: Node, groups: Groups) -> Part:
     raise node.unsupported("there is no rule for it on pairs of times")
 
 
-def _delay(node: Node, index: int) -> tuple[int, ...]:
+def _delay(node: Node, kind: Stream, is_query: bool) -> tuple[int, ...]:
     """Return the delay that aligns an input's row i with time i."""
-    kind = node.kinds[index]
-    if not isinstance(kind, Stream):
-        return (0,)
-    if kind.is_merged or (kind.offset or 0) < 0:
-        raise node.unsupported("time was merged with another axis, or its first times were dropped")
+    if (kind.offset or 0) < 0:
+        raise node.unsupported("its first times were dropped")
+    if kind.is_merged and (kind.offset or not is_query or node.type not in PRODUCTS):
+        raise node.unsupported("time was merged with another axis")
     return (kind.offset or 0,)
 
 
@@ -104,7 +107,7 @@ class _Reads:
         if index in node.static_inputs:
             self.tables[index] = TableRead(query, key)
         elif isinstance(kind, Stream):
-            self.delays[index] = _delay(node, index)
+            self.delays[index] = _delay(node, kind, key is None)
             if key is not None:
                 self.keys.add(index)
 
@@ -174,11 +177,31 @@ def _elementwise(node: Node, groups: Groups) -> Part:
         own = dict(zip(axes, _axes(node.kinds[index]), strict=True))
         reads.add(index, own.get(query), own.get(key))
     before = node.kinds[first] if first is not None else None
-    made = Pairs(query, key, group, _masks(node, first), before is not None and before.is_softmax)
-    kinds: list[Kind] = [made] * node.num_outputs
-    if node.type in ("Unpack", "Split", "SplitV", "Pack", "ConcatV2"):
-        kinds = [made.moved(*_same_order(node, i, made)) for i in range(node.num_outputs)]
+    made = Pairs(query, key, group, masks=_masks(node, first))
+    if before is not None:
+        made = dataclasses.replace(
+            made, outer=before.outer, inner=before.inner, is_softmax=before.is_softmax
+        )
+        if (made.outer, made.inner) != (1, 1) and len(aligned) > 1:
+            raise node.unsupported("the query's time was merged with another axis")
+    kinds: list[Kind] = [
+        _checked(node, i, made.moved(*_same_order(node, i, made))) for i in range(node.num_outputs)
+    ]
     return reads.part(kinds, _shaped(node, made), group)
+
+
+def _checked(node: Node, output: int, made: Pairs) -> Pairs:
+    """Return the kind of an output, whose axes must grow by an entry per time.
+
+    Raises:
+      UnsupportedNetworkError: they do not, like scores of relative positions before their shift.
+    """
+    growth = node.lengths[1] - node.lengths[0]
+    tensors = [op.outputs[output] for op in (node.op, node.longer)]
+    for axis, entries in ((made.query, made.outer * made.inner), (made.key, 1)):
+        if tensors[1].shape[axis] - tensors[0].shape[axis] != growth * entries:
+            raise node.unsupported("its axes do not grow by one entry per time")
+    return made
 
 
 def _same_order(node: Node, output: int, like: Pairs) -> tuple[int, int]:
@@ -206,7 +229,6 @@ def _shaped(node: Node, made: Pairs):
     """Return the `run` of an operation whose output has the sizes of `made`."""
     if node.type not in SHAPED:
         return lambda inputs, call: run_op(node.op, [delays[0] for delays in inputs])
-    make = tf.reshape if node.type == "Reshape" else tf.broadcast_to
     shape = node.op.outputs[0].shape.as_list()
     if node.type == "Tile":
         for axis, size in enumerate(node.op.inputs[0].shape):
@@ -216,7 +238,7 @@ def _shaped(node: Node, made: Pairs):
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         sizes = list(shape)
         sizes[made.query], sizes[made.key] = call.rows, call.keys(made.group).count
-        return [make(inputs[0][0], sizes)]
+        return [tf.broadcast_to(inputs[0][0], sizes)]
 
     return run
 
@@ -293,14 +315,24 @@ def _product(node: Node, groups: Groups) -> Part:
         raise node.unsupported("three axes of its output grow with time")
     if query not in target:
         raise _turn(node, groups, group)
+    merged = [
+        (kind.outer, kind.inner)
+        for kind, letters in zip(node.kinds, growing, strict=True)
+        if query in letters and isinstance(kind, Stream | Pairs)
+    ]
+    if len(set(merged)) > 1:
+        raise node.unsupported("the query's time was merged with another axis")
+    outer, inner = merged[0] if merged else (1, 1)
     reads = _Reads(node)
     for index, letters in enumerate(growing):
         at = {letter: axis for letter, axis in zip(letters, _axes(node.kinds[index]), strict=True)}
         reads.add(index, at.get(query), at.get(key))
     if key in target:
-        kind: Kind = Pairs(target.index(query), target.index(key), group)
+        made = Pairs(target.index(query), target.index(key), group, outer, inner)
+        kind: Kind = _checked(node, 0, made)
     else:
-        kind = node.grown(0, Stream(target.index(query), 0, ENDLESS))
+        by = "" if outer * inner == 1 else node.layer
+        kind = node.grown(0, Stream(0, 0, ENDLESS, outer, inner, merged_by=by))
         _note_weights(node, groups, growing, group)
     return reads.part([kind], lambda inputs, call: run_op(node.op, [x[0] for x in inputs]), group)
 
@@ -340,9 +372,9 @@ def _softmax(node: Node, groups: Groups) -> Part:
     if kind.query == last:
         raise _turn(node, groups, kind.group)
     if kind.key != last:
-        return Part([Pairs(kind.query, kind.key, kind.group)], _replayed(node), group=kind.group)
+        return Part([_plain(kind)], _replayed(node), group=kind.group)
     groups.softmaxes.append((kind.group, kind.masks))
-    made = Pairs(kind.query, kind.key, kind.group, is_softmax=node.type == "Softmax")
+    made = dataclasses.replace(_plain(kind), is_softmax=node.type == "Softmax")
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         scores, keys = inputs[0][0], call.keys(kind.group)
@@ -369,11 +401,12 @@ def _reduction(node: Node, groups: Groups) -> Part:
         return Part([Refused(f"{node.layer} reads all of the sequence at once ({node.type})")], None)
     if kind.key not in axes:
         made = kind.moved(*_same_order(node, 0, kind))
-        return Part([Pairs(made.query, made.key, kind.group)], _replayed(node), group=kind.group)
+        return Part([_plain(made)], _replayed(node), group=kind.group)
     groups.unbounded.add(kind.group)
     if node.type == "Mean":
         raise node.refused("averages over all times (Mean)")
-    stream = node.grown(0, Stream(0, 0, ENDLESS))
+    by = "" if kind.outer * kind.inner == 1 else node.layer
+    stream = node.grown(0, Stream(0, 0, ENDLESS, kind.outer, kind.inner, merged_by=by))
     return Part([stream], _replayed(node), group=kind.group)
 
 
@@ -386,9 +419,45 @@ def _transpose(node: Node) -> Part:
     return Part([made], _replayed(node), group=kind.group)
 
 
+def _plain(kind: Pairs) -> Pairs:
+    """Return pairs of the same axes whose values hide nothing."""
+    return dataclasses.replace(kind, masks=(), is_softmax=False)
+
+
+def _reshape(node: Node) -> Part:
+    """Return the part of a reshape, which may merge the query's axis with others and split it."""
+    kind = node.kinds[0]
+    if not isinstance(kind, Pairs):
+        raise node.unsupported("its input is no tensor of pairs")
+    query, key = _same_order(node, 0, kind)
+    before, after = node.op.inputs[0].shape.as_list(), node.op.outputs[0].shape.as_list()
+    parts = _around(before, kind.query, kind.key), _around(after, query, key)
+    (outer, left), (inner, right) = (
+        divmod(parts[0][i] * size, parts[1][i]) for i, size in ((0, kind.outer), (1, kind.inner))
+    )
+    if left or right or parts[0][2] != parts[1][2]:
+        raise node.unsupported("it merges the keys' axis with another one")
+    made = dataclasses.replace(kind, query=query, key=key, outer=outer, inner=inner)
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        sizes = list(after)
+        sizes[query], sizes[key] = outer * call.rows * inner, call.keys(kind.group).count
+        return [tf.reshape(inputs[0][0], sizes)]
+
+    return Part([_checked(node, 0, made)], run, group=kind.group)
+
+
+def _around(shape: list[int], query: int, key: int) -> tuple[int, int, int]:
+    """Return the sizes before and after the query's axis up to the keys', and of the rest."""
+    first, last = math.prod(shape[: min(query, key)]), math.prod(shape[max(query, key) + 1 :])
+    between = math.prod(shape[min(query, key) + 1 : max(query, key)])
+    return (first, between, last) if query < key else (between, last, first)
+
+
 def _band_part(node: Node) -> Part:
     kind, rank = node.kinds[0], node.op.inputs[0].shape.rank
-    if not isinstance(kind, Pairs) or {kind.query, kind.key} != {rank - 2, rank - 1}:
+    is_last = isinstance(kind, Pairs) and {kind.query, kind.key} == {rank - 2, rank - 1}
+    if not is_last or kind.outer * kind.inner != 1:
         raise node.unsupported("its last two axes are not those of time")
     below, above = int(node.static(1)), int(node.static(2))
 
@@ -400,7 +469,7 @@ def _band_part(node: Node) -> Part:
         kept &= True if above < 0 else -down <= above
         return [tf.where(kept, inputs[0][0], tf.zeros([], inputs[0][0].dtype))]
 
-    return Part([Pairs(kind.query, kind.key, kind.group)], run, group=kind.group)
+    return Part([_plain(kind)], run, group=kind.group)
 
 
 def _running(node: Node, groups: Groups) -> Part:
@@ -412,7 +481,7 @@ def _running(node: Node, groups: Groups) -> Part:
         raise _turn(node, groups, kind.group)
     if axis == kind.key:
         groups.unbounded.add(kind.group)
-    return Part([Pairs(kind.query, kind.key, kind.group)], _replayed(node), group=kind.group)
+    return Part([_plain(kind)], _replayed(node), group=kind.group)
 
 
 def _sliced(node: Node) -> Part:

@@ -110,14 +110,18 @@ class Pairs:
     Attributes:
       query: axis of the query times.
       key: axis of the key times.
-      group: the operation that made the first tensor with these two axes; "" for a table.
+      group: the operation that made the first tensor with these two axes.
+      outer: size of an axis that is merged with the query's, before it.
+      inner: size of an axis that is merged with the query's, after it.
       masks: those that were applied and still hide their pairs.
       is_softmax: whether it has been divided by its sum over the keys.
     """
 
     query: int
     key: int
-    group: str = ""
+    group: str
+    outer: int = 1
+    inner: int = 1
     masks: tuple[Mask, ...] = ()
     is_softmax: bool = False
 
