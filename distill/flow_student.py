@@ -35,7 +35,7 @@ class FlowDraft:
     def __init__(self, student: "FlowStudent"):
         self._student, self._stepped = student, student.stepped  # which raises where there is none
 
-    def initial_state(self, batch: int, length: int) -> Any:
+    def initial_state(self, batch: int) -> Any:
         """Return the student's state before the first symbol."""
         return self._student.initial_state(batch)
 

@@ -61,7 +61,7 @@ MAKERS = {
     "picture": lambda: images(256),
     "deep": lambda: images(4096),
     "attention": lambda: onepass.Autoregressive(
-        causal_networks.masked_attention(4, 4), likelihoods.Categorical(4)
+        causal_networks.skewed_attention(4, 4), likelihoods.Categorical(4)
     ),
     "student": lambda: flow_student(model("real"), num_flows=2, channels=4),
 }

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental.analysis import Analysis
+from autoregressive.incremental.lookups import entries
 from autoregressive.incremental.replay import captured, needed, run_graph
-from autoregressive.incremental.sizes import static_value
 from autoregressive.incremental.streams import Keys, Mask, Part, TableRead, UnsupportedNetworkError
 from autoregressive.incremental.tracing import aligned
 
@@ -109,20 +109,11 @@ class Horizon:
     def _check_lookups(self, tensor: tf.Tensor) -> None:
         """Raise ValueError if a table is looked up with positions that another one lacks."""
         for op in needed([tensor]):
-            if op.type in ("GatherV2", "ResourceGather"):
-                axis = 0 if op.type == "ResourceGather" else int(static_value(op.inputs[2]))
-                size = self._entries_of(op.inputs[0], axis)
+            size = entries(op)
+            if size is not None:
                 largest = int(tf.reduce_max(self._evaluate([op.inputs[1]])[0]))
-                if size is not None and largest >= size:
+                if largest >= size:
                     raise too_long(self._analysis.layer(op), size, self.length)
-
-    def _entries_of(self, table: tf.Tensor, axis: int) -> int | None:
-        """Return the size of a table's axis, also of a variable that is read through its handle."""
-        if table.dtype != tf.resource:
-            return table.shape[axis]
-        outside = captured(self._graph).get(table.name)
-        data = getattr(outside, "_handle_data", None)
-        return data.shape_and_type[0].shape.dim[axis].size if data else None
 
     def _evaluate(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the values of tensors that do not depend on the sequence."""
@@ -240,7 +231,9 @@ def _placeholders(tensor: tf.Tensor) -> list[tf.Tensor]:
 def _times_first(values, axes: Sequence[int]):
     """Return an array or tensor with some axes first."""
     order = [*axes, *(i for i in range(len(values.shape)) if i not in axes)]
-    return values.transpose(order) if isinstance(values, np.ndarray) else tf.transpose(values, order)
+    return (
+        values.transpose(order) if isinstance(values, np.ndarray) else tf.transpose(values, order)
+    )
 
 
 def _times_back(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:

@@ -398,7 +398,9 @@ def _reduction(node: Node, groups: Groups) -> Part:
     if kind.query in axes and kind.key not in axes:
         raise _turn(node, groups, kind.group)
     if kind.query in axes:
-        return Part([Refused(f"{node.layer} reads all of the sequence at once ({node.type})")], None)
+        return Part(
+            [Refused(f"{node.layer} reads all of the sequence at once ({node.type})")], None
+        )
     if kind.key not in axes:
         made = kind.moved(*_same_order(node, 0, kind))
         return Part([_plain(made)], _replayed(node), group=kind.group)
@@ -505,7 +507,9 @@ def _sliced(node: Node) -> Part:
         if entry is not None:
             masks["begin_mask"] |= 1 << entry
             masks["end_mask"] |= 1 << entry
-    return Part([made], lambda x, _: [tf.strided_slice(x[0][0], *bounds, **masks)], group=kind.group)
+    return Part(
+        [made], lambda x, _: [tf.strided_slice(x[0][0], *bounds, **masks)], group=kind.group
+    )
 
 
 def _require_all(node: Node, axis: int) -> None:

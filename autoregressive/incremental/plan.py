@@ -8,12 +8,14 @@ import tensorflow as tf
 from autoregressive.incremental import caches, rings
 from autoregressive.incremental.analysis import Analysis
 from autoregressive.incremental.groups import Weights
-from autoregressive.incremental.horizon import Horizon, State, parts_with_tables
+from autoregressive.incremental.horizon import Horizon, State, parts_with_tables, too_long
+from autoregressive.incremental.lookups import fits
 from autoregressive.incremental.replay import captured, needed, run_graph
 from autoregressive.incremental.streams import (
     Call,
     Keys,
     Part,
+    Table,
     UnsupportedNetworkError,
 )
 from autoregressive.incremental.tracing import first_difference, is_temporal, trace
@@ -35,7 +37,6 @@ def horizon_of(state: State) -> int:
 def batch_of(state: State) -> int:
     """Return the batch size of a state that has a horizon."""
     return state[EXTENT].shape[0]
-
 
 
 class Plan:
@@ -75,6 +76,8 @@ class Plan:
             except (ValueError, tf.errors.InvalidArgumentError) as error:
                 failure = failure or error  # a table may have fewer positions
                 continue
+            if not all(fits(each.graph) for each in traced):
+                continue
             both = [needed(each.graph.outputs) for each in traced]
             if first_difference(*both) is None:
                 return lengths, traced
@@ -108,9 +111,20 @@ class Plan:
         if length not in self._horizons:
             graph = None
             if parts_with_tables(self._analysis.parts):
+                self._check_positions(length)
                 graph = trace(self._function, self._specs, length).graph
             self._horizons[length] = Horizon(self._analysis, length, graph)
         return self._horizons[length]
+
+    def _check_positions(self, length: int) -> None:
+        """Raise ValueError if a layer slices a table that has fewer rows than `length`."""
+        for op in needed(self.graph.outputs):
+            if op.type in ("Slice", "StridedSlice") and op.inputs[0].shape.rank:
+                kind = self._analysis.kinds.get(op.outputs[0].name)
+                size = op.inputs[0].shape[0]
+                grows = isinstance(kind, Table) and kind.axes[0] == 0
+                if grows and self.lengths[0] < size < length:
+                    raise too_long(self._analysis.layer(op), size, length)
 
     def whole(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return the network's output for arguments of `lengths[0]` times."""

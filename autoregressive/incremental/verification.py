@@ -26,7 +26,9 @@ def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
     arguments, temporal = [], [is_temporal(spec) for spec in specs]
     for spec in specs:
         shape, levels = sized(spec, length).shape[1:], spec.dtype.is_integer
-        drawn = generator.integers(0, 2, [1, *shape]) if levels else generator.normal(size=[1, *shape])
+        drawn = (
+            generator.integers(0, 2, [1, *shape]) if levels else generator.normal(size=[1, *shape])
+        )
         arguments.append(tf.constant(drawn, spec.dtype))
     layer = plan.looks_ahead(*arguments)
     if layer:

@@ -37,8 +37,8 @@ class Block(NamedTuple):
 class Draft(Protocol):
     """A source of proposals: pure functions of tensors, which XLA can compile."""
 
-    def initial_state(self, batch: int, length: int) -> Any:
-        """Return the state before the first of `length` symbols."""
+    def initial_state(self, batch: int) -> Any:
+        """Return the state before the first symbol."""
 
     def memory(self, block: Block) -> Any:
         """Return the state that the proposals of one block share, before the first of them."""
@@ -104,7 +104,9 @@ def speculative(
         symbols, states, more = _settled(network, distribution, draft, now, states)
         return number + 1, states, drawn.write(number, symbols), passes + more
 
-    states = network.initial_state(batch, length), draft.initial_state(batch, length)
+    if isinstance(draft, SteppedDraft):
+        draft = draft.of_length(length)
+    states = network.initial_state(batch, length), draft.initial_state(batch)
     first = (0, states, drawn, 0)
     count = noise.shape[1] // block
     _, _, drawn, passes = tf.while_loop(
@@ -167,14 +169,19 @@ class SteppedDraft:
     Args:
       network: of the smaller model.
       distribution: of the smaller model; it uses the same noise.
+      length: number of symbols that it will propose; 0: unknown.
     """
 
-    def __init__(self, network: Any, distribution: Distribution):
-        self._network, self._distribution = network, distribution
+    def __init__(self, network: Any, distribution: Distribution, length: int = 0):
+        self._network, self._distribution, self._length = network, distribution, length
 
-    def initial_state(self, batch: int, length: int) -> State:
-        """Return the state before the first of `length` symbols."""
-        return self._network.initial_state(batch, length)
+    def initial_state(self, batch: int) -> State:
+        """Return the state before the first symbol."""
+        return self._network.initial_state(batch, self._length)
+
+    def of_length(self, length: int) -> "SteppedDraft":
+        """Return the draft of sequences of `length` symbols."""
+        return SteppedDraft(self._network, self._distribution, length)
 
     def memory(self, block: Block) -> tuple[()]:
         """Return nothing: proposals share no state."""

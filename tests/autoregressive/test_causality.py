@@ -34,7 +34,7 @@ def test_outputs_show_it_without_the_graph(make, text):
     assert re.search(text, observed_lookahead(make()))
 
 
-def test_attention_with_a_mask_is_causal_and_has_no_step():
+def test_attention_with_shifted_scores_is_causal_and_has_no_step():
     found = check_causal(causal_networks.attention())
     assert found.is_causal and not found.has_step
     assert "attend" in found.message
@@ -45,7 +45,6 @@ def test_attention_with_a_mask_is_causal_and_has_no_step():
     [
         (causal_networks.unrolled, True),
         (causal_networks.first_repeated, True),
-        (causal_networks.Positions, True),
         (causal_networks.last_subtracted, False),
         (causal_networks.repeated, False),
         (causal_networks.reversed_time, False),

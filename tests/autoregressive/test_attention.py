@@ -1,0 +1,195 @@
+"""The derived step of networks with attention and positions equals their call."""
+
+import attention_networks
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from attention_networks import LONGEST, SPEC, TOKENS, tokens
+
+from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
+from autoregressive.model import Autoregressive
+from autoregressive.networks import as_function
+from likelihoods.categorical import Categorical
+from likelihoods.codec import Integers
+
+BATCH = 2
+
+
+def stepped(derived, state, inputs, parts):
+    """The outputs of steps over parts of the time, and the state after them."""
+    outputs, start = [], 0
+    for rows in parts:
+        output, state = derived.step(inputs[:, start : start + rows], state)
+        outputs.append(output)
+        start += rows
+    return tf.concat(outputs, 1), state
+
+
+@pytest.mark.parametrize("name", attention_networks.NETWORKS)
+def test_step_equals_the_call_on_both_sides_of_a_horizon(name):
+    network = attention_networks.NETWORKS[name]()
+    derived = incremental(network, inputs=SPEC)
+    inputs = tokens(BATCH, 100)
+    whole = as_function(network, derived.specs)(inputs)
+    first, state = stepped(derived, derived.initial_state(BATCH, 64), inputs, (1, 1, 30, 1, 31))
+    state = derived.lengthened(state, 100)
+    rest, _ = stepped(derived, state, inputs[:, 64:], (1, 24, 1, 1, 9))
+    atol = 1e-5 * (1.0 + float(tf.reduce_max(tf.abs(whole))))
+    np.testing.assert_allclose(tf.concat([first, rest], 1), whole, rtol=1e-5, atol=atol)
+
+
+def model_of(network):
+    return Autoregressive(network, Categorical(TOKENS), codec=Integers(TOKENS), inputs=SPEC)
+
+
+@pytest.mark.parametrize("name", ["mini_gpt", "Rotary", "Windowed", "Linear"])
+def test_the_tokens_are_those_of_whole_passes_in_any_batch_and_chunks(name):
+    model = model_of(attention_networks.NETWORKS[name]())
+    drawn = model.sample(3, 66, seed=5)
+    np.testing.assert_array_equal(drawn, model.sample(3, 66, seed=5, method="naive"))
+    np.testing.assert_array_equal(drawn[:1], model.sample(1, 66, seed=5, method="cached"))
+    np.testing.assert_array_equal(drawn[:, :9], model.sample(3, 9, seed=5))
+    chunks = list(model.stream(66, seed=5, num=3, chunk=25))
+    np.testing.assert_array_equal(drawn, np.concatenate(chunks, 1))
+
+
+class Unmasked(attention_networks.Attention):
+    def masked(self, scores):
+        return scores
+
+
+class LooksAhead(attention_networks.Attention):
+    """Its mask lets through one key too many."""
+
+    def masked(self, scores):
+        time = tf.range(tf.shape(scores)[-1])
+        with tf.name_scope("peek"):
+            return tf.where(time[:, None] + 1 >= time, scores, -1e9)
+
+
+class SoftmaxOverQueries(attention_networks.Attention):
+    def weights(self, scores):
+        return tf.nn.softmax(scores, axis=-2)
+
+
+class Averaged(attention_networks.Attention):
+    def attend(self, query, key, value):
+        pairs = tf.matmul(query, key, transpose_b=True)
+        return value * tf.reduce_mean(pairs, -1, keepdims=True)
+
+
+class ReversedSum(attention_networks.Attention):
+    def attend(self, query, key, value):
+        return tf.cumsum(value, axis=2, reverse=True)
+
+
+def unmasked_layer():
+    attend = keras.layers.MultiHeadAttention(2, 4, name="looks")
+    return attention_networks.model(lambda h: attend(h, h))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (Unmasked, "attends to later times"),
+        (LooksAhead, "attends to later times"),
+        (SoftmaxOverQueries, "mixes queries with keys"),
+        (Averaged, "averages over all times"),
+        (ReversedSum, "later times"),
+        (unmasked_layer, "looks attends to later times"),
+    ],
+)
+def test_attention_that_is_not_causal_is_refused(make, text):
+    with pytest.raises((NotCausalError, UnsupportedNetworkError), match=text):
+        incremental(make(), inputs=SPEC)
+
+
+def test_a_sequence_beyond_a_table_of_positions_names_its_layer():
+    derived = incremental(attention_networks.mini_gpt())
+    derived.initial_state(1, LONGEST)  # which is no power of two
+    with pytest.raises(ValueError, match=rf"at most {LONGEST}.*embedding.*got {LONGEST + 1}"):
+        derived.initial_state(1, LONGEST + 1)
+    derived = incremental(attention_networks.Learned(), inputs=SPEC)
+    with pytest.raises(ValueError, match=f"at most {LONGEST}"):
+        derived.initial_state(1, LONGEST + 1)
+
+
+def test_a_network_of_few_positions_has_a_step():
+    def short():
+        inputs = keras.Input([None], dtype="int32")
+        h = attention_networks.Positions(16)(inputs)
+        h = h + keras.layers.MultiHeadAttention(2, 4)(h, h, use_causal_mask=True)
+        return keras.Model(inputs, keras.layers.Dense(TOKENS)(h))
+
+    network = short()
+    derived = incremental(network)
+    inputs = tokens(1, 16)
+    outputs, _ = stepped(derived, derived.initial_state(1, 16), inputs, (1, 14, 1))
+    np.testing.assert_allclose(outputs, network(inputs), atol=1e-5)
+
+
+def test_a_step_beyond_the_horizon_is_refused():
+    derived = incremental(attention_networks.Rotary(), inputs=SPEC)
+    state = derived.initial_state(1, 64)
+    _, state = derived.step(tokens(1, 64), state)
+    with pytest.raises(ValueError, match="at least 65 times"):
+        derived.step(tokens(1, 1), state)
+
+
+def test_a_window_keeps_no_more_keys_than_it_reads():
+    derived = incremental(attention_networks.Windowed(), inputs=SPEC)
+    state = derived.initial_state(1, 4000)
+    kept = [value.shape[0] for name, value in state.items() if name.startswith("keys/")]
+    assert kept == [20, 20]
+
+
+def test_masks_are_kept_as_their_diagonals():
+    derived = incremental(attention_networks.Rotary(), inputs=SPEC)
+    state = derived.initial_state(1, 4000)
+    assert max(x.shape.num_elements() for n, x in state.items() if "table/" in n) < 10_000
+
+
+def test_tables_follow_the_weights():
+    network = attention_networks.Relative()
+    derived = incremental(network, inputs=SPEC)
+    derived.initial_state(1, 64)
+    network.bias.assign(network.bias * 2.0)
+    inputs = tokens(1, 40)
+    outputs, _ = stepped(derived, derived.initial_state(1, 40), inputs, (1, 39))
+    np.testing.assert_allclose(outputs, network(inputs), atol=1e-5)
+
+
+def test_a_stored_model_draws_the_same_tokens(tmp_path):
+    import onepass
+
+    model = model_of(attention_networks.Rotary())
+    onepass.save(model, tmp_path / "model")
+    loaded = onepass.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.sample(2, 70, seed=1), model.sample(2, 70, seed=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("GPT2", {"num_heads": 2, "max_sequence_length": 512, "dropout": 0.0}),
+        ("OPT", {"num_heads": 2, "max_sequence_length": 512, "dropout": 0.0}),
+        ("Llama", {"num_query_heads": 2, "num_key_value_heads": 1}),
+        ("Gemma", {"num_query_heads": 2, "num_key_value_heads": 1, "head_dim": 16}),
+        ("Mistral", {"num_query_heads": 2, "num_key_value_heads": 1, "sliding_window": 16}),
+        ("Qwen", {"num_query_heads": 2, "num_key_value_heads": 1}),
+    ],
+)
+def test_a_backbone_of_keras_hub_has_a_step(family, options):
+    keras_hub = pytest.importorskip("keras_hub")
+    backbone = getattr(keras_hub.models, f"{family}Backbone")(
+        vocabulary_size=TOKENS, num_layers=2, hidden_dim=32, intermediate_dim=64, **options
+    )
+    inputs = keras.Input([None], dtype="int32")
+    h = backbone({"token_ids": inputs, "padding_mask": keras.ops.ones_like(inputs)})
+    network = keras.Model(inputs, keras.layers.Dense(TOKENS)(h))
+    derived, given = incremental(network), tokens(BATCH, 100)
+    parts = (1, 1, 40, 1, 20, 1, 36)
+    outputs, _ = stepped(derived, derived.initial_state(BATCH, 100), given, parts)
+    np.testing.assert_allclose(outputs, network(given), rtol=1e-5, atol=1e-5)
