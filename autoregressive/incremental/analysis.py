@@ -38,6 +38,8 @@ class Analysis:
     Attributes:
       inputs: names of the arguments.
       parts: the operations of a step, in order, with how they are computed.
+      timed: indices of the arguments with a time axis.
+      fixed: tensors that depend on the other arguments alone and are read in a step, by name.
       memory: rows to keep of the tensors with a past, by name.
       groups: of the pairs of times.
       lag: rows by which the output is ahead.
@@ -56,14 +58,19 @@ class Analysis:
     ):
         self.graphs, self.lengths, self._names = graphs, lengths, names
         self.inputs = [tensor.name for tensor in graphs[0].inputs[: len(temporal)]]
-        self._dynamic = set(dependent(graphs[0], len(temporal)))
-        self._dynamic.update(tensor.op for tensor in graphs[0].inputs[: len(temporal)])
+        self.timed = [index for index, has_time in enumerate(temporal) if has_time]
+        self._dynamic = set(dependent(graphs[0], self.timed))
+        self._dynamic.update(graphs[0].inputs[index].op for index in self.timed)
+        fixed = [index for index, has_time in enumerate(temporal) if not has_time]
+        self._fixed = set(dependent(graphs[0], fixed)) - self._dynamic
+        self._fixed.update(graphs[0].inputs[index].op for index in fixed)
         self.tensors = {x.name: x for op in graphs[0].get_operations() for x in op.outputs}
         start: list[Kind] = [Stream(1, 0, 0) if has_time else None for has_time in temporal]
         turned: frozenset[str] = frozenset()
         while True:
             self.kinds: dict[str, Kind] = dict(zip(self.inputs, start, strict=True))
             self.parts: list[tuple[tf.Operation, Part]] = []
+            self.fixed: dict[str, tf.Tensor] = {}
             self.memory: dict[str, int] = {}
             self.roots: dict[str, str] = {}
             self.groups = Groups(turned)
@@ -122,8 +129,13 @@ class Analysis:
         node = Node((op, longer), self.lengths, kinds, self.layer, static)
         part = self._part(node)
         self.kinds.update(zip((x.name for x in op.outputs), part.kinds, strict=True))
+        if op in self._fixed and not any(part.kinds):
+            return  # computed once, with the first state
         if part.run is not None:  # a tensor without a value is refused where it is read
             self.parts.append((op, part))
+            for index, tensor in enumerate(tensors):
+                if index not in part.tables and tensor.op in self._fixed:
+                    self.fixed[tensor.name] = tensor
         if part.is_alias:
             self.roots[op.outputs[0].name] = self.root(tensors[0].name)
         for index, delays in part.delays.items():

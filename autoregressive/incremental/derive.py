@@ -1,6 +1,6 @@
 """`incremental`: a network's cached step, derived from its graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -8,6 +8,7 @@ import tensorflow as tf
 from autoregressive.incremental.horizon import State
 from autoregressive.incremental.layer_names import layer_names
 from autoregressive.incremental.plan import POSITION, Plan, batch_of, horizon_of
+from autoregressive.incremental.tracing import FIXED_ENTRIES, is_temporal
 from autoregressive.incremental.verification import verify
 from autoregressive.networks import as_function, brings_step, condition_spec, input_spec
 
@@ -34,8 +35,8 @@ class Incremental:
         self, function: Callable, specs: list[tf.TensorSpec], names: frozenset[str] = frozenset()
     ):
         self._function, self._names, self.specs = function, names, specs
-        self._plans: dict[int, Plan] = {}
-        self._starts: dict[tuple[int, int], Callable[[], State]] = {}
+        self._plans: dict[tuple, Plan] = {}
+        self._starts: dict[tuple, Callable[..., State]] = {}
         self._compiled = tf.function(self._step, autograph=False)
         with tf.init_scope():
             verify(self, self.plan(1), specs)
@@ -45,51 +46,72 @@ class Incremental:
         """True if a state is made for a number of times: the network has keys or positions."""
         return self.plan(1).has_horizon
 
-    def plan(self, batch: int) -> Plan:
-        """Return the plan for a batch size, computed once."""
-        if batch not in self._plans:
-            specs = [_sized(spec, batch) for spec in self.specs]
-            with tf.init_scope():
-                self._plans[batch] = Plan(self._function, specs, self._names)
-        return self._plans[batch]
+    def plan(self, batch: int, shapes: Sequence[tuple[int, ...]] | None = None) -> Plan:
+        """Return the plan for a batch size, computed once.
 
-    def initial_state(self, batch: int, length: int = LENGTH) -> State:
+        Args:
+          batch: number of rows.
+          shapes: shapes of the arguments without a time axis; None: those of the specs.
+        """
+        if shapes is None:
+            shapes = [_of_size(spec, batch) for spec in self.specs if not is_temporal(spec)]
+        key = (batch, *map(tuple, shapes))
+        if key not in self._plans:
+            given = iter(shapes)
+            specs = [
+                tf.TensorSpec(
+                    [batch, *spec.shape[1:]] if is_temporal(spec) else next(given), spec.dtype
+                )
+                for spec in self.specs
+            ]
+            with tf.init_scope():
+                self._plans[key] = Plan(self._function, specs, self._names)
+        return self._plans[key]
+
+    def initial_state(
+        self, batch: int, length: int = LENGTH, fixed: Sequence[tf.Tensor] = ()
+    ) -> State:
         """Return the state before the first time, tensors by name.
 
         Args:
           batch: number of rows.
           length: number of times that will be processed; only used by a network that
             `has_horizon`.
+          fixed: conditions without a time axis, [batch, ...] each.
 
         Raises:
           ValueError: a layer has fewer positions.
         """
-        horizon = self._horizon(batch, length) if self.has_horizon else 0
-        if (batch, horizon) not in self._starts:
-            plan = self.plan(batch)
-            self._starts[batch, horizon] = tf.function(
-                lambda: plan.initial_state(horizon), autograph=False
+        fixed = [tf.convert_to_tensor(each) for each in fixed]
+        shapes = tuple(tuple(each.shape) for each in fixed)
+        plan = self.plan(batch, shapes)
+        horizon = self._horizon(plan, length) if plan.has_horizon else 0
+        key = (batch, horizon, shapes)
+        if key not in self._starts:
+            self._starts[key] = tf.function(
+                lambda *given: plan.initial_state(horizon, given), autograph=False
             )
-        return self._starts[batch, horizon]()
+        return self._starts[key](*fixed)
 
-    def _horizon(self, batch: int, length: int) -> int:
+    def _horizon(self, plan: Plan, length: int) -> int:
         """Return the horizon for a length: a power of two, or the length if positions end there."""
         with tf.init_scope():
             for horizon in (bucket(length), length):
                 try:
-                    self.plan(batch).horizon(horizon)
+                    plan.horizon(horizon)
                     return horizon
                 except ValueError:
                     if horizon == length:
                         raise
         raise AssertionError
 
-    def lengthened(self, state: State, length: int) -> State:
+    def lengthened(self, state: State, length: int, fixed: Sequence[tf.Tensor] = ()) -> State:
         """Return a state for a longer sequence.
 
         Args:
           state: from `initial_state` or `step`.
           length: number of times that will be processed, those before included.
+          fixed: the conditions that `initial_state` was given.
 
         Raises:
           ValueError: a layer has fewer positions.
@@ -97,8 +119,9 @@ class Incremental:
         before = horizon_of(state)
         if before >= length or not before:
             return state
-        batch = batch_of(state)
-        return self.plan(batch).lengthened(state, before, self._horizon(batch, length))
+        fixed = [tf.convert_to_tensor(each) for each in fixed]
+        plan = self.plan(batch_of(state), [tuple(each.shape) for each in fixed])
+        return plan.lengthened(state, before, self._horizon(plan, length), fixed)
 
     def step(
         self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor
@@ -108,7 +131,7 @@ class Incremental:
         Args:
           inputs: [batch, n, ...] with static n.
           state: from `initial_state`, or from the previous step.
-          *conditions: those that the network has, [batch, n, channels] if they have a time axis.
+          *conditions: those with a time axis, [batch, n, ...].
 
         Raises:
           ValueError: the state was made for fewer times; this is only noticed outside of graphs.
@@ -129,7 +152,13 @@ class Incremental:
         return self._compiled(inputs, state, *(x for x in conditions if x is not None))
 
     def _step(self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor):
-        return self.plan(inputs.shape[0]).step([inputs, *conditions], state, horizon_of(state))
+        plan = self.plan(inputs.shape[0], self._fixed_shapes(state))
+        return plan.step([inputs, *conditions], state, horizon_of(state))
+
+    def _fixed_shapes(self, state: State) -> list[tuple[int, ...]]:
+        """Return the shapes of the conditions without a time axis that a state was made for."""
+        count = sum(not is_temporal(spec) for spec in self.specs)
+        return [tuple(state[f"shape/{i}"].shape[:-1]) for i in range(count)]
 
 
 def bucket(length: int) -> int:
@@ -137,8 +166,9 @@ def bucket(length: int) -> int:
     return max(64, 1 << (length - 1).bit_length())
 
 
-def _sized(spec: tf.TensorSpec, batch: int) -> tf.TensorSpec:
-    return tf.TensorSpec([batch, *spec.shape[1:]], spec.dtype)
+def _of_size(spec: tf.TensorSpec, batch: int) -> tuple[int, ...]:
+    """Return the shape of a condition without a time axis, for the analysis."""
+    return (batch, *(size or FIXED_ENTRIES for size in spec.shape[1:]))
 
 
 def incremental(

@@ -60,7 +60,7 @@ class Horizon:
 
     def _counterparts(self) -> dict[tf.Operation, tf.Operation]:
         first = self._analysis.graphs[0]
-        found = aligned(first, self._graph, len(self._analysis.inputs))
+        found = aligned(first, self._graph, self._analysis.timed)
         if found is None:
             raise UnsupportedNetworkError(
                 f"the network has different operations for {self.length} times"
@@ -87,7 +87,8 @@ class Horizon:
         name = f"table/{op.inputs[index].name}/" + "".join(f"{axis}" for axis in axes)
         if name in self._learned:
             return Entry(name, read)
-        if any(each.name in captured(self._graph) for each in _placeholders(tensor)):
+        varying = captured(self._graph).keys() | self._fixed_arguments()
+        if any(each.name in varying for each in _placeholders(tensor)):
             self._learned[name] = tensor, read
             return Entry(name, read)
         values = _times_first(self._evaluate([tensor])[0].numpy(), axes)
@@ -115,15 +116,31 @@ class Horizon:
                 if largest >= size:
                     raise too_long(self._analysis.layer(op), size, self.length)
 
-    def _evaluate(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the values of tensors that do not depend on the sequence."""
+    def _fixed_arguments(self) -> list[str]:
+        """Return the names of the arguments without a time axis."""
+        analysis = self._analysis
+        fixed = [i for i in range(len(analysis.inputs)) if i not in analysis.timed]
+        return [self._graph.inputs[index].name for index in fixed]
+
+    def _evaluate(
+        self, tensors: Sequence[tf.Tensor], fixed: Sequence[tf.Tensor] = ()
+    ) -> list[tf.Tensor]:
+        """Return the values of tensors that do not depend on the sequence.
+
+        Args:
+          tensors: of the graph.
+          fixed: the arguments without a time axis; zeros without.
+        """
         graph = self._graph
         zeros = {x.name: x for x in graph.inputs[: len(self._analysis.inputs)]}
+        given = dict(zip(self._fixed_arguments(), fixed, strict=False))
 
         def run() -> list[tf.Tensor]:
             fed = {name: tf.zeros(x.shape, x.dtype) for name, x in zeros.items()}
-            return run_graph(captured(graph) | fed, list(tensors))
+            return run_graph(captured(graph) | fed | given, list(tensors))
 
+        if not tf.executing_eagerly():
+            return run()
         return tf.function(run, autograph=False).get_concrete_function()()
 
     def _windows(self) -> Iterator[tuple[str, int]]:
@@ -147,12 +164,16 @@ class Horizon:
         shown = ~past.reshape([self.length, -1]).all(1)
         return int(np.flatnonzero(shown)[-1]) + 1 if shown.any() else 1
 
-    def tables(self) -> State:
-        """Return the tables, with those that depend on weights computed from the weights now."""
+    def tables(self, fixed: Sequence[tf.Tensor]) -> State:
+        """Return the tables, with those that depend on weights computed from the weights now.
+
+        Args:
+          fixed: the arguments without a time axis.
+        """
         state: State = {key: tf.constant(values) for key, values in self._constants.items()}
         for key, (tensor, read) in self._learned.items():
             axes = [axis for axis in (read.query, read.key) if axis is not None]
-            state[key] = _times_first(self._evaluate([tensor])[0], axes)
+            state[key] = _times_first(self._evaluate([tensor], fixed)[0], axes)
         return state
 
     def keys(self, group: str, rows: int, position: tf.Tensor) -> Keys:

@@ -147,30 +147,34 @@ class Plan:
                 return weights.layer
         return ""
 
-    def initial_state(self, length: int = 0) -> State:
+    def initial_state(self, length: int = 0, fixed: Sequence[tf.Tensor] = ()) -> State:
         """Return the state before the first time: pads and start values from the weights now.
 
         Args:
           length: largest number of times; only used by a network that `has_horizon`.
+          fixed: the arguments without a time axis.
         """
         analysis, horizon = self._analysis, self.horizon(length)
         state: State = {POSITION: tf.constant(0, tf.int32)}
         starts = [part.start for _, part in analysis.parts if part.start]
         fetches = [analysis.tensors[name] for name in analysis.memory]
+        fetches += analysis.fixed.values()
         for start in starts:
             fetches += start.needs
         tensors = {x.name: x for x in fetches}
-        values = dict(zip(tensors, self._zeros(list(tensors.values())), strict=True))
+        values = dict(zip(tensors, self._zeros(list(tensors.values()), fixed), strict=True))
         for name, rows in analysis.memory.items():
             state[name] = self._past(name, values[name], rows)
         for start in starts:
             given = [values[x.name] for x in start.needs]
-            state.update(start.states(given, lambda x: self._zeros([x])[0]))
+            state.update(start.states(given, lambda x: self._zeros([x], fixed)[0]))
+        state |= {f"fixed/{name}": values[name] for name in analysis.fixed}
+        state |= {f"shape/{i}": tf.zeros([*x.shape, 0]) for i, x in enumerate(fixed)}
         for (name, key), size in horizon.names.items():
             state[key] = self._no_keys(name, size)
         if self.has_horizon:
             state[EXTENT] = self._extent(length)
-        return state | horizon.tables()
+        return state | horizon.tables(fixed)
 
     def _extent(self, length: int) -> tf.Tensor:
         return tf.zeros([self._specs[0].shape[0], length, 0])
@@ -179,11 +183,13 @@ class Plan:
         tensor, axis = self._analysis.tensors[name], self._analysis.stream(name).axis
         return tf.zeros([size, *(x for i, x in enumerate(tensor.shape) if i != axis)], tensor.dtype)
 
-    def _zeros(self, fetches: list[tf.Tensor]) -> list[tf.Tensor]:
+    def _zeros(self, fetches: list[tf.Tensor], fixed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return tensors of a pass over zeros, whose rows before time 0 are constant."""
         inputs = self.graph.inputs[: len(self._analysis.inputs)]
-        zeros = {tensor.name: tf.zeros(tensor.shape, tensor.dtype) for tensor in inputs}
-        return run_graph(captured(self.graph) | zeros, fetches) if fetches else []
+        values = {tensor.name: tf.zeros(tensor.shape, tensor.dtype) for tensor in inputs}
+        names = [x.name for i, x in enumerate(inputs) if i not in self._analysis.timed]
+        values |= zip(names, fixed, strict=True)
+        return run_graph(captured(self.graph) | values, fetches) if fetches else []
 
     def _past(self, name: str, whole: tf.Tensor, rows: int) -> tf.Tensor:
         kind = self._analysis.stream(name)
@@ -196,13 +202,16 @@ class Plan:
         )
         return tf.concat([tf.zeros([rows - offset, *shape], whole.dtype), past], 0)
 
-    def lengthened(self, state: State, before: int, after: int) -> State:
+    def lengthened(
+        self, state: State, before: int, after: int, fixed: Sequence[tf.Tensor]
+    ) -> State:
         """Return a state for a longer horizon.
 
         Args:
           state: of the horizon `before`.
           before: its horizon.
           after: the new horizon.
+          fixed: the arguments without a time axis.
         """
         old, new = self.horizon(before), self.horizon(after)
         kept = {k: x for k, x in state.items() if not k.startswith(("table/", "keys/"))}
@@ -218,7 +227,7 @@ class Plan:
                 raise UnsupportedNetworkError(
                     f"the network reads {size} keys from {before} times on, and {rows} before"
                 )
-        return kept | new.tables() | {EXTENT: self._extent(after)}
+        return kept | new.tables(fixed) | {EXTENT: self._extent(after)}
 
     def step(
         self, arguments: Sequence[tf.Tensor], state: State, length: int = 0
@@ -226,7 +235,7 @@ class Plan:
         """Return the parameters of the next times and the new state, in the current graph.
 
         Args:
-          arguments: inputs [batch, n, ...], and the conditions if there are any.
+          arguments: inputs [batch, n, ...], and the conditions with a time axis.
           state: from `initial_state` or a previous step.
           length: the horizon that the state was made for.
         """
@@ -241,7 +250,9 @@ class _Step:
         self._output = graph.outputs[0].name
         self._position = state[POSITION]
         self._rows = arguments[0].shape[1]
-        self._values = captured(graph) | dict(zip(analysis.inputs, arguments, strict=True))
+        timed = [analysis.inputs[index] for index in analysis.timed]
+        self._values = captured(graph) | dict(zip(timed, arguments, strict=True))
+        self._values |= {name: state[f"fixed/{name}"] for name in analysis.fixed}
         self._call = Call(self._rows, state, keys=self._keys)
         self._known_keys: dict[str, Keys] = {}
         self._read_keys: dict[str, tf.Tensor] = {}

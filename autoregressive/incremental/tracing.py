@@ -9,6 +9,9 @@ from autoregressive.incremental.replay import CALLS, inlined, needed
 # Operations whose values depend only on the shapes of their inputs.
 SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
 
+# Entries of an axis of any size of an argument without a time axis, when a network is analysed.
+FIXED_ENTRIES = 7
+
 
 def is_temporal(spec: tf.TensorSpec) -> bool:
     """Return whether an argument has a time axis, [batch, None, ...]."""
@@ -48,14 +51,14 @@ def first_difference(
     return None if len(short) == len(long) else short[min(len(short), len(long)) - 1]
 
 
-def dependent(graph: tf.Graph, num_inputs: int) -> list[tf.Operation]:
-    """Return the operations whose values depend on the graph's arguments, in order.
+def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:
+    """Return the operations whose values depend on some of the graph's arguments, in order.
 
     Args:
       graph: has its arguments before the tensors that it captures.
-      num_inputs: number of arguments.
+      arguments: their indices.
     """
-    inputs = {tensor.op for tensor in graph.inputs[:num_inputs]}
+    inputs = {graph.inputs[index].op for index in arguments}
     found, operations = set(inputs), []
     for op in needed(graph.outputs):
         if op in inputs:
@@ -69,21 +72,21 @@ def dependent(graph: tf.Graph, num_inputs: int) -> list[tf.Operation]:
 
 
 def aligned(
-    first: tf.Graph, second: tf.Graph, num_inputs: int
+    first: tf.Graph, second: tf.Graph, arguments: Sequence[int]
 ) -> dict[tf.Operation, tf.Operation] | None:
-    """Return the second graph's operation for each of the first that depends on the arguments.
+    """Return the second graph's operation for each of the first that depends on arguments.
 
     Operations on constants may differ: TensorFlow folds some of them for some sizes only.
 
     Args:
       first: a graph.
       second: the graph of the same network for another length.
-      num_inputs: number of arguments.
+      arguments: indices of the arguments with a time axis.
 
     Returns:
       None if the graphs differ.
     """
-    pair = dependent(first, num_inputs), dependent(second, num_inputs)
+    pair = dependent(first, arguments), dependent(second, arguments)
     if first_difference(*pair) is not None:
         return None
     return dict(zip(*pair, strict=True))

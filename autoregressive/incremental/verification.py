@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from autoregressive.incremental.plan import Plan
 from autoregressive.incremental.streams import NotCausalError, UnsupportedNetworkError
-from autoregressive.incremental.tracing import is_temporal, sized
+from autoregressive.incremental.tracing import FIXED_ENTRIES, is_temporal, sized
 
 
 def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
@@ -25,20 +25,18 @@ def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
     generator, length = np.random.default_rng(0), plan.lengths[0]
     arguments, temporal = [], [is_temporal(spec) for spec in specs]
     for spec in specs:
-        shape, levels = sized(spec, length).shape[1:], spec.dtype.is_integer
-        drawn = (
-            generator.integers(0, 2, [1, *shape]) if levels else generator.normal(size=[1, *shape])
-        )
+        shape = [1, *(size or FIXED_ENTRIES for size in sized(spec, length).shape[1:])]
+        levels = spec.dtype.is_integer
+        drawn = generator.integers(0, 2, shape) if levels else generator.normal(size=shape)
         arguments.append(tf.constant(drawn, spec.dtype))
     layer = plan.looks_ahead(*arguments)
     if layer:
         raise NotCausalError(f"{layer} attends to later times")
-    state, outputs, start = stepped.initial_state(1, length), [], 0
+    fixed = [x for x, has_time in zip(arguments, temporal, strict=True) if not has_time]
+    timed = [x for x, has_time in zip(arguments, temporal, strict=True) if has_time]
+    state, outputs, start = stepped.initial_state(1, length, fixed), [], 0
     for rows in (1, 1, length - 3, 1):  # single rows, after one row and after many
-        inputs, *condition = (
-            argument[:, start : start + rows] if has_time else argument
-            for argument, has_time in zip(arguments, temporal, strict=True)
-        )
+        inputs, *condition = (argument[:, start : start + rows] for argument in timed)
         output, state = stepped.step(inputs, state, *condition)
         outputs.append(output)
         start += rows
