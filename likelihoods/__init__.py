@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from likelihoods.logistic import LogisticMixture as LogisticMixture
     from likelihoods.pixels import PixelMixture as PixelMixture
     from likelihoods.tfp import FromTFP as FromTFP
+    from likelihoods.truncated import Truncated as Truncated
 
 _EXPORTS = {
     "Categorical": "categorical",
@@ -38,6 +39,7 @@ _EXPORTS = {
     "PixelMixture": "pixels",
     "Reals": "codec",
     "Tabulated": "distribution",
+    "Truncated": "truncated",
     "bits_per_sample": "distribution",
 }
 __all__ = list(_EXPORTS)

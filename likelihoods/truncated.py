@@ -1,0 +1,137 @@
+"""Distributions over tokens of which only the most probable ones are drawn: top-k and top-p."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from likelihoods import levels as level_grid
+from likelihoods.categorical import COLDEST, Categorical, sample_categorical
+from likelihoods.distribution import Distribution, Tabulated
+
+# Numbers [0, 1] as integers of the same order: the bits of a float32 below the sign.
+BITS = 31
+
+
+class Choice(NamedTuple):
+    """How symbols are drawn from a distribution over tokens.
+
+    Attributes:
+      temperature: divides the logits first, at least 0; a scalar or [...].
+      top_k: number of the most probable symbols that may be drawn; 0: all.
+      top_p: the most probable symbols that together have this probability may be drawn; 1: all.
+        If both are given, it is a share of the probability of the `top_k`.
+    """
+
+    temperature: tf.Tensor
+    top_k: tf.Tensor
+    top_p: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Truncated:
+    """A distribution over levels of which only the most probable ones are drawn.
+
+    Symbols that are as probable as the least probable one that is kept are kept, too. Sources: Fan
+    et al. 2018, arXiv:1805.04833, section 5.1 (top-k); Holtzman et al. 2020, arXiv:1904.09751,
+    section 3.1 (top-p).
+
+    Args:
+      distribution: a `Categorical` or a `Tabulated` distribution.
+
+    Raises:
+      ValueError: the distribution has no table of its levels.
+    """
+
+    distribution: Distribution
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.distribution, Categorical | Tabulated):
+            raise ValueError(
+                "`top_k` and `top_p` need a distribution over tokens, Categorical or a Tabulated"
+                f" one, got {type(self.distribution).__name__}."
+            )
+
+    @property
+    def levels(self) -> int | None:
+        """Number of symbols."""
+        return self.distribution.levels
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of output channels that a network must have."""
+        return self.distribution.num_parameters
+
+    @property
+    def noise_channels(self) -> int:
+        """Number of noise values per symbol."""
+        return self.distribution.noise_channels
+
+    def noise(
+        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
+    ) -> tf.Tensor:
+        """Return the distribution's noise [rows, length, noise_channels]."""
+        return self.distribution.noise(seed, rows, start, length)
+
+    def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Choice) -> tf.Tensor:
+        """Return symbols int32 [...].
+
+        Args:
+          parameters: [..., num_parameters].
+          noise: [..., 1], uniform in (0, 1).
+          temperature: how symbols are drawn.
+        """
+        logits = self._logits(parameters)
+        kept = truncated(logits, temperature)
+        return sample_categorical(kept, noise[..., 0], temperature.temperature)
+
+    def _logits(self, parameters: tf.Tensor) -> tf.Tensor:
+        if isinstance(self.distribution, Tabulated):
+            return self.distribution.table(parameters)
+        return level_grid.real(parameters)
+
+
+def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
+    """Return logits, -inf for the symbols that may not be drawn.
+
+    Args:
+      logits: float32 or float64 [..., levels].
+      choice: how symbols are drawn.
+    """
+    shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
+    divisor = tf.cast(tf.maximum(choice.temperature, COLDEST), logits.dtype)[..., tf.newaxis]
+    odds = tf.cast(tf.nn.softmax(shifted / divisor), tf.float32)
+    levels = logits.shape[-1]
+    most = tf.where(choice.top_k > 0, tf.minimum(choice.top_k, levels), levels)
+    least = _threshold(odds, lambda kept: tf.reduce_sum(tf.cast(kept, tf.int32), -1) >= most)
+    among = tf.where(odds >= least, odds, 0.0)
+    wanted = choice.top_p * tf.reduce_sum(among, -1)
+    enough = _threshold(among, lambda kept: tf.reduce_sum(tf.where(kept, among, 0.0), -1) >= wanted)
+    # The sum of all odds is reached without the smallest ones, by rounding.
+    enough = tf.where(choice.top_p[..., tf.newaxis] < 1.0, enough, 0.0)
+    is_kept = (odds >= enough) & (odds >= least)
+    return tf.where(is_kept, logits, tf.constant(float("-inf"), logits.dtype))
+
+
+def _threshold(odds: tf.Tensor, suffices: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """Return the largest threshold [..., 1] above which the odds suffice; 0 if none does.
+
+    Found bit by bit, which takes no sorting and is exact.
+
+    Args:
+      odds: float32 [..., levels] in [0, 1].
+      suffices: from a mask [..., levels] of the odds that are kept to bool [...].
+    """
+    bits = tf.bitcast(odds, tf.int32)
+
+    def body(place: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        higher = found | tf.bitwise.left_shift(1, place)
+        enough = suffices(bits >= higher)[..., tf.newaxis]
+        return place - 1, tf.where(enough, higher, found)
+
+    first = tf.zeros_like(bits[..., :1])
+    _, found = tf.while_loop(
+        lambda place, _: place >= 0, body, (BITS - 1, first), maximum_iterations=BITS
+    )
+    return tf.bitcast(found, tf.float32)
