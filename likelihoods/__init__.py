@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from likelihoods.bernoulli import Bernoulli as Bernoulli
     from likelihoods.categorical import Categorical as Categorical
     from likelihoods.codec import Codec as Codec
     from likelihoods.codec import Integers as Integers
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from likelihoods.truncated import Truncated as Truncated
 
 _EXPORTS = {
+    "Bernoulli": "bernoulli",
     "Categorical": "categorical",
     "Codec": "codec",
     "Distribution": "distribution",

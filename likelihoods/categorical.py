@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from likelihoods import levels as level_grid
 from likelihoods import noise as counter_noise
-from likelihoods.limits import MAX_COMPANDED_LEVELS, check_levels
+from likelihoods.limits import MAX_TOKENS, check_levels
 
 COLDEST = 1e-6  # least temperature above 0
 
@@ -18,14 +18,14 @@ class Categorical:
     Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
 
     Raises:
-      ValueError: fewer than 2 levels, or more than 2^16.
+      ValueError: fewer than 2 levels, or more than 2^20.
     """
 
     levels: int = 256
     form = "softmax"  # of `compression.forms`
 
     def __post_init__(self) -> None:
-        check_levels(self.levels, MAX_COMPANDED_LEVELS)
+        check_levels(self.levels, MAX_TOKENS)
 
     @property
     def num_parameters(self) -> int:

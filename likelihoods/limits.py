@@ -4,6 +4,8 @@
 MAX_LEVELS = 2**22
 # Above this some companded levels are equal in float32.
 MAX_COMPANDED_LEVELS = 2**16
+# Above this a uniform float32 number cannot choose every one of equally probable tokens.
+MAX_TOKENS = 2**20
 
 
 def check_levels(num_levels: int, most: int = MAX_LEVELS) -> None:

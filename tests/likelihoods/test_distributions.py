@@ -8,6 +8,7 @@ import tensorflow as tf
 from scipy import special, stats
 
 from likelihoods import (
+    Bernoulli,
     Categorical,
     Distribution,
     FromTFP,
@@ -329,3 +330,28 @@ def test_an_error_in_making_a_distribution_is_not_taken_for_a_missing_quantile()
     wrong = FromTFP(lambda p: p.no_such_attribute, 1)
     with pytest.raises(AttributeError, match="no_such_attribute"):
         wrong.noise(7, [0], 0, 4)
+
+
+def test_a_large_vocabulary_draws_its_last_token():
+    levels = 100_000
+    logits = tf.one_hot([levels - 1, 3], levels, on_value=50.0)
+    distribution = Categorical(levels)
+    drawn = distribution.sample(logits, tf.constant([[0.5], [0.999]]))
+    assert drawn.numpy().tolist() == [levels - 1, 3]
+    even = distribution.sample(
+        tf.zeros([1000, levels]), distribution.noise(1, tf.range(1000), 0, 1)[:, 0]
+    )
+    assert abs(float(tf.reduce_mean(tf.cast(even, tf.float64))) / levels - 0.5) < 0.05
+
+
+def test_bernoulli_is_a_sigmoid():
+    logits = tf.constant([[-30.0], [-1.5], [0.0], [2.0], [30.0]])
+    distribution = Bernoulli()
+    odds = [tf.exp(distribution.log_prob(logits, tf.fill([5], level))) for level in (0, 1)]
+    np.testing.assert_allclose(odds[1], tf.sigmoid(logits[:, 0]), rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(odds[0] + odds[1], 1.0, rtol=1e-6)
+    many = tf.fill([20000, 1], 0.7)
+    drawn = distribution.sample(many, distribution.noise(4, tf.range(20000), 0, 1)[:, 0])
+    share = 1.0 / (1.0 + np.exp(-0.7))
+    assert abs(drawn.numpy().mean() - share) < 4 * np.sqrt(share * (1 - share) / 20000)
+    assert distribution.mode(logits).numpy().tolist() == [0, 0, 0, 1, 1]

@@ -1,0 +1,28 @@
+"""A Bernoulli distribution: one logit for two levels."""
+
+import tensorflow as tf
+
+from likelihoods import levels as level_grid
+from likelihoods.distribution import Tabulated
+
+
+class Bernoulli(Tabulated):
+    """Two levels; the only parameter is the logit of the second, log p(1) - log p(0).
+
+    For networks with one sigmoid output, such as a PixelCNN of black and white images. Give the
+    network's output before its sigmoid.
+    """
+
+    levels = 2
+    num_parameters = 1
+
+    def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
+        """Return the log-probability float32 [...], nats.
+
+        Args:
+          parameters: [..., 1].
+          symbols: int32 [...], 0 or 1.
+        """
+        logits = level_grid.real(parameters)[..., 0]
+        sign = tf.cast(2 * symbols - 1, logits.dtype)
+        return tf.cast(tf.math.log_sigmoid(sign * logits), tf.float32)
