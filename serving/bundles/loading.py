@@ -9,6 +9,7 @@ from replicator.runs.errors import UserError
 from serving.bundles.allowed_operations import check_program, without
 from serving.bundles.audio_bundle import AudioBundle
 from serving.bundles.bundle import FORMAT, SPEC_FILE, Backend, Program, signatures_of
+from serving.bundles.folder_kind import folder_kind
 from serving.bundles.image_bundle import ImageBundle
 from serving.bundles.manifest import read_plain, verify
 from serving.bundles.numba_engine import PACKAGES
@@ -38,10 +39,11 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
       manifest_digest: SHA-256 of the signed manifest; "": any manifest.
 
     Raises:
-      UserError: the folder is not a bundle, was changed since its export, has a disallowed
-        operation, or has another version of the format.
+      UserError: the folder is not a bundle, or one of another kind as well; it was changed since
+        its export, has a disallowed operation, or another version of the format.
     """
     folder = version_folder(Path(path))
+    folder_kind(folder)
     verify(folder, manifest_digest)
     spec = read_spec(folder)
     # `serving_default` is for TensorFlow Serving; `compiled` answers for it here.

@@ -1,8 +1,6 @@
 """Bundles of models of users: sequences, arrays of one shape, and 8-bit images among these."""
 
 import functools
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from replicator.runs.errors import UserError
-from serving.bundles.allowed_operations import check_program
 from serving.bundles.audio_bundle import CHUNK, AudioBundle
 from serving.bundles.bundle import Bundle, Program
 from serving.bundles.image_bundle import ImageBundle
 from serving.bundles.own_sampling import ELEMENTS, OwnSampling
 from serving.bundles.signature import Arrays, TensorInfo
+from serving.bundles.stored_models import scanned_copy
 from serving.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -42,16 +40,13 @@ class _OwnBundle(OwnSampling, Bundle):
             has a disallowed operation.
         """
         from autoregressive.storage.load import load
-        from autoregressive.storage.save import PROGRAM_FOLDER
 
         stored = self.path / MODEL_FOLDER
         if not stored.is_dir():
             raise UserError(
                 f"{self.path} holds no model, only its sampler; export it again, or save it."
             )
-        with tempfile.TemporaryDirectory() as root:  # so that what is checked is what is loaded
-            copy = Path(shutil.copytree(stored, Path(root) / MODEL_FOLDER))
-            check_program(copy / PROGRAM_FOLDER, {})
+        with scanned_copy(stored) as copy:
             return load(copy)
 
     def _inputs_of(self, signature: str) -> Mapping[str, TensorInfo]:
