@@ -14,7 +14,9 @@ from serving.bundles.image_bundle import ImageBundle
 from serving.bundles.manifest import read_plain, verify
 from serving.bundles.numba_engine import PACKAGES
 from serving.bundles.own_bundle import ArrayBundle, ByteImageBundle, SequenceBundle, own_bundle
+from serving.bundles.own_spec import ROWS
 from serving.bundles.signature import COMPILED, PLAIN
+from serving.errors import shortened
 
 MOST_SPEC_BYTES = 2**24
 AnyBundle = AudioBundle | ImageBundle | SequenceBundle | ArrayBundle | ByteImageBundle
@@ -54,10 +56,23 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
     options: dict[str, Any] = {"backend": backend} if spec["kind"] in PACKAGES else {}
     if backend == "numba" and not options:
         raise UserError(f"{folder}: the engine `numba` is for WaveNets and their students.")
-    bundle = CLASSES[spec["kind"]](folder, spec, program, **options)
+    bundle = made_by_class(folder, spec, program, options)
     if bundle.engine == "tensorflow":
         program.restore()
     return bundle
+
+
+def made_by_class(
+    folder: Path, spec: dict[str, Any], program: Program | None, options: dict[str, Any]
+) -> AnyBundle:
+    """Return the bundle of the kind that model.json names; raise UserError if it cannot be made."""
+    try:
+        return CLASSES[spec["kind"]](folder, spec, program, **options)
+    except UserError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        line = shortened(str(error) or type(error).__name__)
+        raise UserError(f"{folder}/{SPEC_FILE} does not describe its model: {line}") from error
 
 
 def version_folder(path: Path) -> Path:
@@ -94,8 +109,10 @@ def read_spec(folder: Path) -> dict[str, Any]:
             f"{path} is of format {serving.get('format')}; this version reads {FORMAT}."
         )
     try:
-        if COMPILED not in signatures_of(spec) or not serving["allowed_batches"]:
+        if COMPILED not in signatures_of(spec):
             raise KeyError(COMPILED)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if not ROWS.holds(serving["allowed_batches"]):
+            raise ValueError(f"`allowed_batches` must be {ROWS.words}")
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} lacks what is needed to serve it: {error}.") from error
     return spec

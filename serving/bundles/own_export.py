@@ -17,7 +17,8 @@ from replicator.runs.errors import UserError
 from serving.bundles.allowed_operations import PROGRAM, scanned_program
 from serving.bundles.audio_signatures import default_buckets, streaming_functions
 from serving.bundles.manifest import private_key, sign, write_manifest
-from serving.bundles.own_bundle import ARRAY, ELEMENTS, IMAGE, MODEL_FOLDER, SOUND
+from serving.bundles.own_bundle import MODEL_FOLDER
+from serving.bundles.own_sampling import ELEMENTS
 from serving.bundles.own_signatures import (
     Exported,
     StreamingAutoregressive,
@@ -27,6 +28,7 @@ from serving.bundles.own_signatures import (
     of_shape,
     with_log_prob,
 )
+from serving.bundles.own_spec import ARRAY, IMAGE, SOUND
 from serving.bundles.writing import (
     atomic_folder,
     check_new,
