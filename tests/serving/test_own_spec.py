@@ -115,7 +115,7 @@ def rewritten(tmp_path, field, value, name="own"):
         ("serving.allowed_batches", [10**9], "`allowed_batches` must be a list of at least 1"),
         ("serving.allowed_batches", "x", "`allowed_batches` must be a list of at least 1"),
         ("serving.streaming", "x", "`serving.streaming` must be an object, got 'x'."),
-        ("serving.streaming.pieces", [10**9], "`serving.streaming.pieces` must be a list of at least 1"),
+        ("serving.streaming.pieces", [10**9], "`serving.streaming.pieces` must be a list"),
         ("serving.signatures.compiled.inputs.seed.low", "x", "`low` must be a number, got 'x'"),
         ("serving.signatures.compiled.inputs.row.optional_default", 1e99, "must be a number"),
         ("serving.signatures.compiled.inputs.row.shape", [-1, float("inf")], "lacks what is"),
