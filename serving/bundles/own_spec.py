@@ -158,10 +158,11 @@ def _check_fields(values: Mapping[str, Any], rules: Mapping[str, Rule], above: s
 
 def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> None:
     """Raise _Broken unless each signature has the inputs and outputs that the classes ask for."""
-    needed = {COMPILED: ROW, PLAIN: ROW}
+    needed: dict[str, tuple[str, ...]] = {COMPILED: ROW, PLAIN: ROW}
     if streams:
         counted = "num_frames" if "frames" in signatures[COMPILED].inputs else "num_samples"
-        needed = {name: (*ROW, counted) for name in needed} | {CHUNK: (*ROW, counted, "start")}
+        needed |= {name: (*ROW, counted) for name in (COMPILED, PLAIN)}
+        needed[CHUNK] = (*ROW, counted, "start")
     if LOG_PROB in signatures:
         needed[LOG_PROB] = ("elements",)
     for name, inputs in needed.items():
