@@ -74,7 +74,7 @@ def check_available() -> None:
 
 
 def confine(
-    readable: Iterable[Path], memory_bytes: int, watcher: socket.socket | None = None
+    readable: Iterable[Path], memory_bytes: int, asker: socket.socket | None = None
 ) -> None:
     """Confine this process, which must have one thread, and all threads that it starts later.
 
@@ -84,7 +84,7 @@ def confine(
     Args:
       readable: folders and files; missing ones are ignored.
       memory_bytes: limit of its private memory, with what it has already and thread stacks.
-      watcher: leads to the process that decides on every thread, see `thread_limit`; it is closed.
+      asker: leads to the process that decides on every thread, see `thread_limit`; it is closed.
     """
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("Only a process of one thread can be confined.")
@@ -93,8 +93,8 @@ def confine(
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
     libc = ctypes.CDLL(None, use_errno=True)
     _checked(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
-    if watcher is not None:
-        ask_for_threads(watcher)
+    if asker is not None:
+        ask_for_threads(asker)
     _restrict_folders(libc, readable)
     _restrict_calls()
 

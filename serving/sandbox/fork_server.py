@@ -62,19 +62,19 @@ class _Children:
 
     def __init__(self) -> None:
         self._most: dict[int, int] = {}  # threads, by process
-        self._watchers: dict[int, tuple[socket.socket, int]] = {}
+        self._askers: dict[int, tuple[socket.socket, int]] = {}
         self._listeners: dict[int, int] = {}
 
     def watch(self, control: socket.socket) -> bool:
         """Answer the processes until the server asks for something; return True."""
         while True:
             poll = select.poll()
-            for descriptor in (control.fileno(), *self._watchers, *self._listeners):
+            for descriptor in (control.fileno(), *self._askers, *self._listeners):
                 poll.register(descriptor, select.POLLIN)
             for descriptor, events in poll.poll():
                 if descriptor == control.fileno():
                     return True
-                if descriptor in self._watchers:
+                if descriptor in self._askers:
                     self._receive(descriptor)
                 elif events & select.POLLIN:
                     pid = self._listeners[descriptor]
@@ -85,9 +85,9 @@ class _Children:
 
     def _receive(self, descriptor: int) -> None:
         """Take the listener that a process has sent, if it could make one."""
-        watcher, pid = self._watchers.pop(descriptor)
-        with watcher, contextlib.suppress(OSError):
-            _, found, _, _ = socket.recv_fds(watcher, MOST_BYTES, 1)
+        asker, pid = self._askers.pop(descriptor)
+        with asker, contextlib.suppress(OSError):
+            _, found, _, _ = socket.recv_fds(asker, MOST_BYTES, 1)
             self._listeners.update(dict.fromkeys(found, pid))
 
     def start(self, request: dict[str, Any], control: socket.socket, descriptors: list[int]) -> int:
@@ -98,13 +98,13 @@ class _Children:
             for descriptor in descriptors:
                 os.close(descriptor)
             theirs.close()
-            self._watchers[own.fileno()] = own, pid
+            self._askers[own.fileno()] = own, pid
             self._most[pid] = thread_limit.most_threads(len(descriptors))
             return pid
         try:
             control.close()
             own.close()
-            for descriptor in (*self._watchers, *self._listeners):  # of other processes
+            for descriptor in (*self._askers, *self._listeners):  # of other processes
                 os.close(descriptor)
             ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
             sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]

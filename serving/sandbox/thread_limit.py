@@ -28,15 +28,15 @@ def most_threads(connections: int) -> int:
     return SPARE_THREADS + connections + THREADS_PER_PROCESSOR * (os.cpu_count() or 1)
 
 
-def ask_for_threads(watcher: socket.socket) -> None:
+def ask_for_threads(asker: socket.socket) -> None:
     """Have the kernel ask at the other end of a socket before each thread of this process.
 
     Nothing changes where the kernel or the library cannot. The socket is closed.
     """
-    with watcher:
+    with asker:
         listener = _listener()
         if listener is not None:
-            socket.send_fds(watcher, [b"threads"], [listener])
+            socket.send_fds(asker, [b"threads"], [listener])
             os.close(listener)
 
 

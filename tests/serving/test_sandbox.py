@@ -381,9 +381,9 @@ def test_the_environment_of_the_server_is_not_there(load):
 
 def test_only_known_variables_are_in_its_environment(load):
     bundle = load(call=("tell_environment", ""))
-    with pytest.raises(ModelFailed) as told:
+    with pytest.raises(ModelFailed) as raised:
         call(bundle, 13)
-    assert not set(SECRETS) & set(str(told.value).removeprefix("RuntimeError: ").split())
+    assert not set(SECRETS) & set(str(raised.value).removeprefix("RuntimeError: ").split())
     with open(f"/proc/{bundle.pid}/environ", "rb") as file:  # as it was started
         names = {line.partition(b"=")[0].decode() for line in file.read().split(b"\0") if line}
     assert names <= KEPT_VARIABLES | {"PYTHONPATH"}
