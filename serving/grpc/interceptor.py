@@ -18,6 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from serving.engine.auth import HEALTH_PREFIX, TokenAuth
+from serving.engine.fair_shares import begin_client
 from serving.engine.streams import STREAM_TIMEOUT_FACTOR
 from serving.errors import (
     DeadlineExceeded,
@@ -172,7 +173,9 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         ) -> bytes | None:
             async with Call(method, metadata, context, self._metrics) as call:
                 given = metadata.get("authorization", b"")
-                self._auth.check(method, given.encode() if isinstance(given, str) else given)
+                given = given.encode() if isinstance(given, str) else given
+                token = self._auth.check(method, given)
+                begin_client(client_of(context.peer()), token)
                 headers = {name: v for name, v in metadata.items() if isinstance(v, str)}
                 with traces.span("grpc", headers, method=method):
                     if handler.response_streaming:

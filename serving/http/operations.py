@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from serving.engine.auth import read_token
+from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import VERSION
@@ -154,7 +154,7 @@ class OpenApi(Endpoints):
     """The endpoint for the document of all other operations."""
 
     def __init__(self, settings: Settings, operations: Sequence[Operation]):
-        needs_token = read_token(settings) is not None
+        needs_token = bool(read_tokens(settings))
         self._document = document([*operations, *self.operations()], needs_token)
 
     @get("/openapi.json")

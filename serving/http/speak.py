@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.bundles.frames import check_convention
+from serving.engine.preparation import prepared
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
 from serving.http.audio_formats import stream_format, streamed
@@ -21,9 +22,9 @@ from serving.http.request_bodies import body_of, read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect, json_response
 from serving.http.synthesis_requests import (
     SynthesisFields,
+    check_length,
     is_conditional,
     max_seconds,
-    prepared,
     signature,
     synthesis,
     text_frames,
@@ -120,7 +121,8 @@ class SpeakRoute(Endpoints):
                 check_convention(served.spec, frames)
             return frames
         if source == "text":
-            return await prepared(limit, text_frames, served.bundle, value)
+            check_length(value)
+            return await prepared(limit, text_frames, served, value, in_pieces=True)
         if source == "example":
             value = await asyncio.to_thread(_example, value)
         elif isinstance(value, str):

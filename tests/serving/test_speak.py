@@ -243,7 +243,7 @@ def test_recordings_are_refined_by_default_and_other_frames_are_not(models):
 def test_drawn_frames_of_a_text_are_refined_as_a_recordings_are(models, monkeypatch, made, asked):
     models.add("refining", kind=Refining)
     Refining.asked.clear()
-    speak_text_with(monkeypatch, lambda bundle, words, speed: made)
+    speak_text_with(monkeypatch, lambda bundle, words, **_: made)
     body = {"model": "refining", "input": "Yes."}
     routes = {"/v1/models/refining:speak": {"text": "Yes."}, "/v1/audio/speech": body}
     for route, given in routes.items():
