@@ -40,6 +40,41 @@ def client_of_address(address: str) -> str:
     return str(ipaddress.ip_network((parsed, IPV6_NETWORK_BITS), strict=False))
 
 
+class Places:
+    """A limited number of places; a client may take another one while it has fewer than are free.
+
+    So one client alone has half of them, and whatever it takes, the next one finds a place.
+    """
+
+    def __init__(self, most: int):
+        self._most = most
+        self._taken: dict[str, int] = {}
+
+    @property
+    def taken(self) -> int:
+        """The number of places that are taken."""
+        return sum(self._taken.values())
+
+    def taken_by(self, client: str) -> int:
+        """Return the number of places that a client has."""
+        return self._taken.get(client, 0)
+
+    def has_one_for(self, client: str) -> bool:
+        """Return whether a client may take a place."""
+        own, free = self.taken_by(client), self._most - self.taken
+        return free > 0 and (not own or own < free)
+
+    def take(self, client: str) -> None:
+        """Take a place."""
+        self._taken[client] = self.taken_by(client) + 1
+
+    def leave(self, client: str) -> None:
+        """Give a place back."""
+        self._taken[client] -= 1
+        if not self._taken[client]:
+            del self._taken[client]
+
+
 class FairShares:
     """An account per client of what it has used; the client with the lowest account is next.
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from replicator.runs.errors import UserError
-from serving.engine.fair_shares import current_client
+from serving.engine.fair_shares import Places, current_client
 from serving.engine.permits import PROCESSORS
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded, ServingError
 from serving.observability.logs import request_id
@@ -29,13 +29,12 @@ class Streams:
     """
 
     def __init__(self, most: int, seconds: float, changed: Callable[[int], None] = lambda n: None):
-        self._most, self._seconds, self._changed = most, seconds, changed
-        self._running: dict[str, int] = {}  # by client
+        self._places, self._seconds, self._changed = Places(most), seconds, changed
 
     @property
     def running(self) -> int:
         """The number of open streams."""
-        return sum(self._running.values())
+        return self._places.taken
 
     async def stream(
         self, make: Callable[[], Iterator[Chunk]], timeout_seconds: float | None = None
@@ -48,10 +47,13 @@ class Streams:
         if timeout_seconds is None:
             timeout_seconds = STREAM_TIMEOUT_FACTOR * self._seconds
         client = current_client()
-        self._check_room(client)
-        ended = functools.partial(self._count, client, -1)
-        work = _StreamThread(make, self._seconds, client, ended)
-        self._count(client, 1)
+        if not self._places.has_one_for(client):
+            own = self._places.taken_by(client)
+            yours = f", {own} of them yours" if own else ""
+            raise Overloaded(f"{self.running} streams are open already{yours}.")
+        work = _StreamThread(make, self._seconds, client, functools.partial(self._ended, client))
+        self._places.take(client)
+        self._changed(1)
         work.start()
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_seconds
@@ -61,19 +63,9 @@ class Streams:
         finally:
             work.stop()
 
-    def _check_room(self, client: str) -> None:
-        """Raise Overloaded if no stream is free, or too few for another one of this client."""
-        own, free = self._running.get(client, 0), self._most - self.running
-        if free < 1:
-            raise Overloaded(f"{self.running} streams are open already.")
-        if own and own >= free:
-            raise Overloaded(f"{own} streams are open already for you; {free} are for others.")
-
-    def _count(self, client: str, more: int) -> None:
-        left = self._running.pop(client, 0) + more
-        if left:
-            self._running[client] = left
-        self._changed(more)
+    def _ended(self, client: str) -> None:
+        self._places.leave(client)
+        self._changed(-1)
 
 
 _END = object()  # of a stream

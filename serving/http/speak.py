@@ -9,6 +9,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from replicator.runs.errors import UserError
 from serving.bundles.frames import check_convention
 from serving.engine.preparation import prepared
 from serving.engine.served_model import ServedModel
@@ -131,11 +132,18 @@ class SpeakRoute(Endpoints):
 
 
 def _frames_of_recording(served: ServedModel, data: bytes) -> np.ndarray:
-    """Return the frames of a recording, float32 [frames, channels], with their gain."""
+    """Return the frames of a recording, float32 [frames, channels], with their gain.
+
+    InvalidInput is raised for one that has none.
+    """
     spec = served.spec
     waveform = decode_recording(data, spec["sample_rate_hz"], max_seconds(served))
     gain_db = level_gain_db(waveform, spec.get("gain_db", 0.0), level_of(spec))
-    return recorded_frames(served.speech_bundle.frames(waveform), gain_db)
+    try:
+        frames = served.speech_bundle.frames(waveform)
+    except UserError as error:
+        raise InvalidInput(str(error)) from error
+    return recorded_frames(frames, gain_db)
 
 
 def _example(name: str) -> bytes:
