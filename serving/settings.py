@@ -48,7 +48,8 @@ class Settings:
     max_rows: int = 64
     """Largest batch of one request; it is split where the model's limit is lower."""
     queue_rows: int = 256
-    """Rows that may wait for each model; further requests are answered 503."""
+    """Rows that may wait for each model, and an eighth more of clients that fill little; further
+    requests are answered 503."""
     queue_mib: float = 256.0
     """Size of the inputs that may wait for each model, in MiB."""
     batch_delay_ms: float = 1.0

@@ -11,6 +11,8 @@ from serving.engine.padding import Arrays, Fitted, Padding
 from serving.settings import Settings
 
 CALL_SECONDS = 1.0  # target for a call of several rows, since others wait for it
+SPARE_PART = 8  # of the rows of a queue: so many more may wait, of clients
+SMALL_PART = 1 / 16  # that fill no more of it
 LEAST_CHARGE = 1e-3  # seconds, for a row of an unknown kind, until its call has ended
 
 
@@ -112,21 +114,25 @@ class RowQueue:
         """Return the requests to give up so that a new one fits; None if it must be refused.
 
         A full queue gives up requests of clients that fill more than their fair part of it and more
-        than the client of the new one, the last ones first, those of which rows were taken last.
+        than the client of the new one, the last ones first, none of which a row has been taken. For
+        clients that fill little there are a few rows more, where all requests have begun.
         """
         filled: dict[str, float] = collections.defaultdict(float)
         for request in (*self._requests, new):
             filled[request.client] += self._part(request)
+        most = self._limits.queue_rows
+        most += most // SPARE_PART if filled[new.client] <= SMALL_PART else 0
         rows, size = self.rows + len(new.waiting), self.bytes + new.waiting_bytes
         given_up: list[Request] = []
-        for request in sorted(reversed(self._requests), key=lambda request: request.is_begun):
-            if self._fits(rows, size):
+        for request in reversed(self._requests):
+            if rows <= most and size <= self._limits.queue_bytes:
                 break
-            if filled[request.client] > max(filled[new.client], 1.0 / len(filled)):
+            part = filled[request.client]
+            if not request.is_begun and part > max(filled[new.client], 1.0 / len(filled)):
                 given_up.append(request)
                 filled[request.client] -= self._part(request)
                 rows, size = rows - len(request.waiting), size - request.waiting_bytes
-        return given_up if self._fits(rows, size) else None
+        return given_up if rows <= most and size <= self._limits.queue_bytes else None
 
     def seconds_before(self, new: Request) -> float:
         """Return the estimated seconds of other rows that are called before a new request ends.
@@ -202,9 +208,6 @@ class RowQueue:
         """Return the part of the queue that a request fills."""
         rows = len(request.waiting) / self._limits.queue_rows
         return max(rows, request.waiting_bytes / self._limits.queue_bytes)
-
-    def _fits(self, rows: int, size: int) -> bool:
-        return rows <= self._limits.queue_rows and size <= self._limits.queue_bytes
 
     def _count(self, request: Request, rows: int) -> None:
         self.rows += rows

@@ -1,5 +1,7 @@
 """Clients share a model by the rows that they ask for, not by their requests; HTTP and gRPC."""
 
+import collections
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc_running
@@ -11,6 +13,8 @@ from batch_engine import Engine
 from serve_load import predict, until
 
 from serving.engine.fair_shares import begin_client
+from serving.engine.padding import Fitted, Padding
+from serving.engine.row_queue import SPARE_PART, Request, RowQueue
 from serving.errors import Overloaded
 from serving.grpc.messages import message
 from serving.grpc.tensors import encode
@@ -119,14 +123,66 @@ async def test_a_full_queue_gives_up_requests_of_whoever_fills_it():
     assert sorted(engine.order) == [0, 1, 10, 11, 20, 21, 99, 1000]
 
 
-async def test_a_full_queue_of_large_requests_has_room_for_a_small_one_of_another():
-    engine = Engine(rows=256)
-    first = await engine.hold()
-    heavy = [await asked_by(engine, address, list(range(64))) for address in HEAVY[:4]]
-    light = await asked_by(engine, LIGHT, [99])
-    await engine.go(first, light)
-    results = await engine.go(*heavy, return_exceptions=True)
-    assert [isinstance(result, Overloaded) for result in results] == [False] * 3 + [True]
+def request_of(client, rows, begun=0):
+    """A request of one byte a row, of which some rows have been taken."""
+    fitted = Fitted({"seed": np.zeros(begun + rows, np.uint8)}, {}, ("key",))
+    waiting = collections.deque(range(begun, begun + rows))
+    results = [None] * (begun + rows)
+    return Request(client, "call", fitted, None, 0.0, "", results, waiting, 0.0)
+
+
+def queue_of(requests, rows=256, size=2**20):
+    limits = types.SimpleNamespace(queue_rows=rows, queue_bytes=size)
+    queue = RowQueue(Padding({}), limits, lambda rows: None)
+    for request in requests:
+        queue.add(request)
+    return queue
+
+
+@pytest.mark.parametrize(
+    ("waiting", "new", "given_up"),
+    [
+        ([("a", 64)] * 3, ("a", 64), []),
+        ([("a", 64)] * 4, ("a", 1), None),  # its own
+        ([("a", 64)] * 4, ("b", 1), []),  # a few more than the queue has
+        ([("a", 64)] * 4, ("b", 17), [3]),  # no longer few
+        ([("a", 64)] * 4, ("b", 64), [3]),
+        ([("a", 64, 1)] * 4, ("b", 17), None),  # what has begun goes on
+        ([("a", 64, 1)] * 3 + [("a", 64)], ("b", 17), [3]),
+        ([("a", 64), ("b", 64), ("c", 64), ("d", 64)], ("e", 60), [3]),  # more than a fifth
+        ([("a", 64), ("b", 64), ("c", 64), ("d", 64)], ("d", 1), None),
+        ([("a", 51)] * 5, ("b", 51), [4]),
+        ([("a", 32), ("b", 32)] * 4, ("c", 64), [7, 6]),
+        ([("a", 128), ("b", 128)], ("c", 200), None),  # more than theirs
+        ([("a", 1)] * 256, ("b", 3), []),
+        ([("a", 1)] * 256 + [("b", 16), ("c", 16)], ("d", 1), [255]),  # nor are those many
+    ],
+)
+def test_a_full_queue_makes_room_for_whoever_fills_less_than_its_part(waiting, new, given_up):
+    requests = [request_of(*each) for each in waiting]
+    found = queue_of(requests).room_for(request_of(*new))
+    assert found == (None if given_up is None else [requests[n] for n in given_up])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_queue_never_holds_more_than_it_may(seed):
+    """Random clients; whoever is let in, rows and bytes stay within the limits."""
+    random, queue = np.random.default_rng(seed), queue_of([], rows=64, size=40 + 10 * seed)
+    for _ in range(200):
+        begun = int(random.integers(2))
+        new = request_of(f"client {random.integers(4)}", int(random.integers(1, 30)), begun)
+        given_up = queue.room_for(new)
+        if given_up is None:
+            continue
+        assert all(not other.is_begun and other.client != new.client for other in given_up)
+        for other in given_up:
+            queue.remove(other)
+        queue.add(new)
+        assert queue.rows == sum(len(each.waiting) for each in queue) <= 64 + 64 // SPARE_PART
+        assert queue.bytes == sum(each.waiting_bytes for each in queue) <= 40 + 10 * seed
+        for other in list(queue)[: random.integers(3)]:
+            queue.remove(other)
+    assert queue.rows >= 0
 
 
 async def test_clients_with_equal_parts_of_a_full_queue_keep_them():
