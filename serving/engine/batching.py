@@ -54,7 +54,8 @@ class Batcher:
         self._call, self._padding, self._limits = call, padding, limits
         self._metrics, self._name = metrics, name
         self._pool = ThreadPoolExecutor(limits.threads + 1, thread_name_prefix=f"call-{name}")
-        self._queue = RowQueue(padding, limits, self._count)
+        # No method of its own, so that no cycle keeps the bundle of a model that is let go.
+        self._queue = RowQueue(padding, limits, lambda n: metrics.queue_rows.labels(name).inc(n))
         self.running = self._running_long = 0
         self._expected_requests, self._delay_until = 1, 0.0
         self._times = CallTimes()
@@ -128,9 +129,6 @@ class Batcher:
             self._queue.remove(other)
         self._queue.add(request)
         return request
-
-    def _count(self, rows: int) -> None:
-        self._metrics.queue_rows.labels(self._name).inc(rows)
 
     def _full(self) -> Overloaded:
         wait = sum(waiting.seconds for waiting in self._queue) / self._limits.threads

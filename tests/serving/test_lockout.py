@@ -201,6 +201,15 @@ def test_grpc_refuses_more_calls_than_there_may_be(models, monkeypatch):
         until(lambda: can_predict(channel))
 
 
+def test_silent_connections_of_grpc_end_in_their_time(models, monkeypatch):
+    monkeypatch.setattr("serving.grpc.server.MAX_CONNECTIONS", PLACES)
+    monkeypatch.setattr("serving.grpc.server.HANDSHAKE_SECONDS", 1)
+    with grpc_running.Running(models) as running, sockets(running, PLACES) as silent:
+        assert all(map(is_closed, silent))
+        with running.channel(use_local_subchannel_pool=1) as channel:
+            until(lambda: can_predict(channel))
+
+
 def can_predict(channel):
     with contextlib.suppress(grpc.RpcError):
         return bool(predict(channel, predict_request()))
