@@ -1,6 +1,6 @@
 """Clients that keep connections, calls or bodies without using them; what each is refused by.
 
-How many connections an address has, and how slowly it may send, is for the proxy in front to limit:
+How often an address may ask, and how slowly it may read, is for the proxy in front to limit:
 tests/serving/test_deployment_files.py asks a real nginx.
 """
 
