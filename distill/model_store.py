@@ -44,24 +44,16 @@ def save(
     )
 
 
-def is_stored(folder: Path) -> bool:
-    """Return whether `save` wrote to a folder."""
-    return (folder / SPEC_FILE).exists()
-
-
-def is_of_user(path: Path) -> bool:
-    """Return whether a folder was written by `save`, or is a bundle of such a model.
-
-    A bundle is given as NAME or NAME/VERSION.
-    """
-    if is_stored(path):
-        return True
+def is_bundle_of_user(path: Path) -> bool:
+    """Return whether a folder, NAME or NAME/VERSION, is a bundle of a model of one of the kinds."""
     versions = (folder for folder in path.glob("*/") if folder.name.isdecimal())
     return any(kind_of(folder) in STORES for folder in (path, *versions))
 
 
 def load(folder: Path) -> Any:
     """Return the model that `save` wrote.
+
+    Its program gets the rights of this process; `onepass.load` scans it before.
 
     Raises:
       UserError: the folder holds no such model, or it cannot be read.

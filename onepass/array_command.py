@@ -42,6 +42,8 @@ class SampleArguments:
     """Always write an npy file."""
     overwrite: bool = False
     """Replace existing files of these names."""
+    trust: bool = False
+    """Run the program in a folder of `onepass.save` without the scan, with your rights."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,8 @@ class EvaluateArguments:
     """Rows computed together."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print the figures as JSON."""
+    trust: bool = False
+    """Run the program in a folder of `onepass.save` without the scan, with your rights."""
 
 
 def run_sample(arguments: list[str], parse: Callable) -> int:

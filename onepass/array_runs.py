@@ -21,7 +21,7 @@ from serving.errors import ServingError
 
 def sample(given: SampleArguments) -> int:
     """Write samples, and return the exit status."""
-    model: Any = load(given.model)
+    model: Any = load(given.model, trust=given.trust)
     length: Any = given.length[0] if len(given.length) == 1 else given.length
     options: dict[str, Any] = {}
     if given.condition is not None:
@@ -44,7 +44,7 @@ def sample(given: SampleArguments) -> int:
 
 def evaluate(given: EvaluateArguments) -> int:
     """Print the bits per element of data, and return the exit status."""
-    model: Any = load(given.model)
+    model: Any = load(given.model, trust=given.trust)
     if model.kind == "flow-student":
         raise UserError(f"{given.model} is a student, which has no log-probabilities.")
     condition = None if given.condition is None else read_npy(given.condition)

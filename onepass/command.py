@@ -243,13 +243,14 @@ def _positional(words: list[str]) -> list[str]:
 
 def _model_kind(word: str) -> str | None:
     """Return the output of the model that a word names, a key of COMMANDS; None for none."""
-    from distill.model_store import is_of_user
+    from distill.model_store import is_bundle_of_user
     from pixelcnn.config import KINDS
     from pixelcnn.shipped import FOLDERS
     from replicator.runs.model_spec import kind_of
+    from serving.bundles.folder_kind import folder_kind
 
     if Path(word).exists():
-        if is_of_user(Path(word)):
+        if folder_kind(Path(word)) == "saved" or is_bundle_of_user(Path(word)):
             return "arrays"
         kind = kind_of(Path(word))
         return kind and ("images" if kind in KINDS else "sound")

@@ -30,6 +30,8 @@ class CompressArguments:
     """Number of images that are decoded together."""
     tolerance: float = 1e-5
     """Relative difference of the network's outputs that is allowed on the decoding processor."""
+    trust: bool = False
+    """Run the program in a folder of `onepass.save` without the scan, with your rights."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,3 +46,5 @@ class DecompressArguments:
     """Folder for the decompressed files; created if missing."""
     overwrite: bool = False
     """Replace existing files of the same names."""
+    trust: bool = False
+    """Run the program in a folder of `onepass.save` without the scan, with your rights."""

@@ -10,7 +10,6 @@ import soundfile
 from PIL import Image, UnidentifiedImageError
 
 from compression.container import Container, read, read_file
-from distill.model_store import is_stored
 from onepass import array_compression
 from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.models import load
@@ -18,12 +17,13 @@ from pixelcnn.sampling.grids import write_png
 from replicator.runs.atomic_files import read_npy, replacing
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, make_folder
+from serving.bundles.folder_kind import folder_kind
 from wavenet.data import audio
 
 
 def compress(given: CompressArguments) -> int:
     """Run `onepass compress` and return the exit status."""
-    if is_stored(given.model):
+    if folder_kind(given.model) == "saved":
         return _compress_array(given)
     if not given.files:
         raise UserError("`FILES` is empty: pass the files to compress.")
@@ -59,7 +59,7 @@ def compress(given: CompressArguments) -> int:
 def decompress(given: DecompressArguments) -> int:
     """Run `onepass decompress` and return the exit status."""
     data = read_file(given.file)
-    if is_stored(given.model):
+    if folder_kind(given.model) == "saved":
         return _decompress_array(given, data)
     paths = _paths(given.out, read(data))
     check_new(paths, given.overwrite)
@@ -107,7 +107,9 @@ def _compress_array(given: CompressArguments) -> int:
     make_folder(given.out.parent)
     start, elements = time.perf_counter(), read_npy(given.files[0])
     try:
-        data = array_compression.compress(load(given.model), elements, tolerance=given.tolerance)
+        data = array_compression.compress(
+            load(given.model, trust=given.trust), elements, tolerance=given.tolerance
+        )
     except ValueError as error:
         raise UserError(f"{given.files[0]}: {error}") from error
     with replacing(given.out) as temporary:
@@ -124,7 +126,7 @@ def _decompress_array(given: DecompressArguments, data: bytes) -> int:
     """Write the elements of a compressed file as an npy file, and return the exit status."""
     path = given.out / f"{given.file.stem}.npy"
     check_new([path], given.overwrite)
-    elements = array_compression.decompress(load(given.model), data)
+    elements = array_compression.decompress(load(given.model, trust=given.trust), data)
     make_folder(given.out)
     np.save(path, elements)
     print(f"{path}: {list(elements.shape)}")

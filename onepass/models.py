@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distill import model_store
 from onepass.shipped import SHIPPED, folder
 from replicator.runs.errors import UserError
 from replicator.runs.model_spec import SPEC_FILE, kind_of
+from serving.bundles.folder_kind import folder_kind
 from serving.settings import is_url
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
         | AnyBundle
         | RemoteModel
     )
-
-PROGRAM_FILE = "saved_model.pb"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,13 +61,16 @@ def list_models() -> list[ModelInfo]:
     return found
 
 
-def load(location: str | Path) -> "Model":
+def load(location: str | Path, *, trust: bool = False) -> "Model":
     """Load a model by name, path or URL.
 
     Args:
       location: the name of a shipped model, see `list_models`; a run directory or model folder; a
         folder written by `save`; a bundle, NAME/VERSION or NAME; or the URL of a served model,
         http://HOST:PORT/NAME (also https and grpc).
+      trust: run the program in a folder written by `save` without the scan, with the rights of this
+        process; other models do not need it. False: operations that do more than compute are
+        refused.
 
     Returns:
       A model with `generate(condition, *, seed, num)`, which returns float32 [num, samples] or
@@ -80,7 +81,8 @@ def load(location: str | Path) -> "Model":
       other models only generate.
 
     Raises:
-      UserError: the model does not exist or cannot be read.
+      UserError: the model does not exist, cannot be read, or has a program that does more than
+        compute; or the folder has files of two kinds of models.
     """
     if is_url(location):
         from onepass.remote_model import RemoteModel
@@ -91,19 +93,16 @@ def load(location: str | Path) -> "Model":
         return _trained(SHIPPED[str(location)], path)
     if not path.exists():
         raise UserError(f"There is no model {location}; shipped are {', '.join(SHIPPED)}.")
-    if model_store.is_stored(path):
-        return model_store.load(path)
-    if is_bundle(path):
+    kind = folder_kind(path)
+    if kind == "saved":
+        from serving.bundles.stored_models import load as load_saved
+
+        return load_saved(path, trust)
+    if kind == "bundle":
         from serving.bundles.loading import load as load_bundle
 
         return load_bundle(path)
     return _trained(makes_of(path), path)
-
-
-def is_bundle(path: Path) -> bool:
-    """Return whether a folder, or its subfolder for a version, holds an exported program."""
-    versions = (folder for folder in path.glob("*/") if folder.name.isdecimal())
-    return any((each / PROGRAM_FILE).exists() for each in (path, *versions))
 
 
 def makes_of(path: Path) -> str:

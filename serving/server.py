@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from replicator.runs.errors import UserError
-from serving.engine.auth import read_token
+from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.engine.version_scanner import scan
 from serving.grpc.server import make_server
@@ -50,7 +50,7 @@ def serve(settings: Settings, models: Path) -> int:
 
 def check(settings: Settings, models: Path) -> None:
     """Raise UserError if the server cannot start with these settings and models."""
-    if read_token(settings) is None and not settings.is_loopback:
+    if not read_tokens(settings) and not settings.is_loopback:
         raise UserError(
             f"Listening on {settings.host}, which other machines can reach, requires a token: "
             f"--token-file FILE or {TOKEN_VARIABLE}."

@@ -37,8 +37,9 @@ class Settings:
     """Port of `/healthz`, `/readyz` and the metrics alone, without a token; 0: any free one; -1:
     none."""
     token_file: Path | None = None
-    """File with the token that every request must carry. None: the environment variable
-    ONEPASS_TOKEN; without it no token is required."""
+    """File with the token that every request must carry, or one token a line, each of them a client
+    with its own share. None: the environment variable ONEPASS_TOKEN; without it no token is
+    required."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names that requests may be for, in addition to the address and localhost. Their pages
     may send requests, also where a proxy passes another host on."""
@@ -47,7 +48,8 @@ class Settings:
     max_rows: int = 64
     """Largest batch of one request; it is split where the model's limit is lower."""
     queue_rows: int = 256
-    """Rows that may wait for each model; further requests are answered 503."""
+    """Rows that may wait for each model, and an eighth more of clients that fill little; further
+    requests are answered 503."""
     queue_mib: float = 256.0
     """Size of the inputs that may wait for each model, in MiB."""
     batch_delay_ms: float = 1.0
@@ -56,9 +58,9 @@ class Settings:
     """Concurrent calls of each model."""
     timeout_seconds: float = 60.0
     """Time limit of a request, in seconds; a client may ask for less."""
-    max_streams: int = 8
-    """Concurrent streams of each model, at most 246 in a sandbox; further requests are answered
-    503."""
+    max_streams: int = 16
+    """Concurrent streams of each model, at most 246 in a sandbox, half of them of one client;
+    further requests are answered 503."""
     poll_seconds: float = 1.0
     """Seconds between two scans of the folder of models."""
     load_seconds: float = 600.0

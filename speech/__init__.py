@@ -1,13 +1,15 @@
 """Text in, mel frames out: espeak-ng's phonemes, then small networks on NumPy."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
-from speech.phonemes import MAX_CHARACTERS, EspeakError, TextError, text_parts
+from speech.frame_density import no_pause
+from speech.phonemes import EspeakError, TextError, TooLongError, characters_at, text_parts
 from speech.voice import Voice, load, shipped
 
-__all__ = ["EspeakError", "TextError", "load", "shipped", "text_frames"]
+__all__ = ["EspeakError", "TextError", "TooLongError", "load", "shipped", "text_frames"]
 
 
 class ReadsFrames(Protocol):
@@ -19,7 +21,13 @@ class ReadsFrames(Protocol):
 
 
 def text_frames(
-    model: ReadsFrames, text: str, *, speed: float = 1.0, voice: Voice | None = None
+    model: ReadsFrames,
+    text: str,
+    *,
+    speed: float = 1.0,
+    voice: Voice | None = None,
+    max_frames: int | None = None,
+    pause: Callable[[], None] = no_pause,
 ) -> np.ndarray:
     """Return the frames of a text for a model to speak, float32 [frames, bands].
 
@@ -31,9 +39,12 @@ def text_frames(
       text: US English of any length; long ones are read in parts, see `text_parts`.
       speed: how much faster than the recordings, 0.25 to 4.
       voice: the voice; None: the shipped one for the model's frames.
+      max_frames: of the whole text, which is refused before any frame is made; None: any number.
+      pause: called between two pieces of the work, about 30 ms apart; what it raises ends the work.
 
     Raises:
       TextError: the text cannot be spoken: what is sent is wrong.
+      TooLongError: it would have more than `max_frames`.
       EspeakError: espeak-ng is missing or failed: what is installed is wrong.
       UserError: the model reads other frames.
     """
@@ -41,9 +52,14 @@ def text_frames(
     voice.check(model.spec)
     if not isinstance(text, str):
         raise TextError(f"The text must be a string, got {type(text).__name__}.")
-    most = max(1, int(MAX_CHARACTERS * min(1.0, speed)))  # a slow part must not last too long
-    parts = text_parts(text, most) or [text]
-    frames = np.concatenate([voice.frames(part, speed) for part in parts])
+    parts = text_parts(text, characters_at(speed)) or [text]
+    readings = []
+    for part in parts:
+        readings.append(voice.reading(part, speed))
+        pause()
+    if max_frames is not None:
+        voice.check_length(sum(len(reading) for reading in readings), max_frames)
+    frames = np.concatenate([voice.spoken(reading, pause) for reading in readings])
     return _detailed(frames) if voice.draws else frames
 
 

@@ -13,6 +13,7 @@ noise times a temperature.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,12 @@ from speech.network import Backend, NumpyBackend, VoiceConfig, Weights
 
 DISTANCES = (1, 3)  # in frames, of the expected frames before and after
 LOG_SCALES = (-4.0, 2.0)
+PIECE_FRAMES = 256  # drawn in about 30 ms
 STATISTICS = ("density_shift", "density_whiten", "density_colour")
+
+
+def no_pause() -> None:
+    """Go on at once: what is called between pieces of the work where nobody waits for a turn."""
 
 
 def initial_density(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]:
@@ -104,16 +110,20 @@ def drawn(
     pitch: np.ndarray,
     positions: np.ndarray,
     noise: np.ndarray,
+    pause: Callable[[], None] = no_pause,
 ) -> np.ndarray:
     """Return differences from the expected frames, float32 [frames, bands], of standard noise.
 
-    Noise is float32 [frames, bands], already times the temperature.
+    Noise is float32 [frames, bands], already times the temperature. `pause` is called every
+    PIECE_FRAMES frames; what it raises ends the work.
     """
     backend = NumpyBackend()
     known = context(backend, weights, expected, pitch, positions)
     whitened = np.empty_like(noise)
     past = np.zeros(config.density_past * config.bands, np.float32)
     for frame, row in enumerate(noise):
+        if frame % PIECE_FRAMES == 0:
+            pause()
         means, log_scales = conditional(backend, config, weights, past, known[frame])
         whitened[frame] = means + np.exp(log_scales) * row
         past = np.concatenate([whitened[frame], past[: -config.bands]])

@@ -41,6 +41,10 @@ class TextError(UserError):
     """A text that cannot be spoken; the message says why in one line."""
 
 
+class TooLongError(TextError):
+    """A text that would last too long; the message says how long in one line."""
+
+
 class EspeakError(UserError):
     """espeak-ng is missing or did not answer; the message says what to do in one line."""
 
@@ -208,6 +212,11 @@ def phonemes(text: str) -> tuple[Phoneme, ...]:
 def spoken_length(words: str) -> int:
     """Return the characters of a text, with digits and letters of other scripts spelt out."""
     return len(words) + (SPELT_OUT - 1) * len(spelt_out(words))
+
+
+def characters_at(speed: float, most: int = MAX_CHARACTERS) -> int:
+    """Return the characters that last as long at a speed as `most` at speed 1; no more if fast."""
+    return max(1, int(most * min(1.0, speed)))
 
 
 def spelt_out(words: str) -> list[str]:

@@ -8,7 +8,7 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from speech import network
-from speech.frame_density import STATISTICS, drawn, initial_density
+from speech.frame_density import STATISTICS, drawn, initial_density, no_pause
 from speech.inputs import contexts, numbers, phoneme_of_frame, positions
 from speech.network import NumpyBackend, VoiceConfig
 from speech.phonemes import (
@@ -26,6 +26,7 @@ from speech.phonemes import (
     STOP,
     Phoneme,
     TextError,
+    TooLongError,
     phonemes,
 )
 from speech.questions import as_statements, question_rise
@@ -38,6 +39,24 @@ MAX_PHONEME_FRAMES = 60  # frames of a phoneme
 LEAST_FRAMES = {START: 4, COMMA: 8, STOP: 24, QUESTION: 24}
 LAST_FRAMES = 10
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How a text is read.
+
+    Attributes:
+      phonemes: those of the text.
+      lengths: the frames of each, int [phonemes].
+      hidden: the hidden states, float32 [phonemes, channels].
+    """
+
+    phonemes: Sequence[Phoneme]
+    lengths: np.ndarray
+    hidden: np.ndarray
+
+    def __len__(self) -> int:
+        return int(self.lengths.sum())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,19 +84,39 @@ class Voice:
           TextError: the text cannot be spoken, or would last more than MAX_FRAMES.
           EspeakError: espeak-ng is missing or failed.
         """
+        return self.spoken(self.reading(text, speed))
+
+    def reading(self, text: str, speed: float = 1.0) -> "Reading":
+        """Return how a text is read, which takes little work.
+
+        Raises:
+          TextError: the text cannot be spoken, or would last more than MAX_FRAMES.
+          EspeakError: espeak-ng is missing or failed.
+        """
         asked = phonemes(text)
         spoken = asked if self.speaks_questions else as_statements(asked)
-        lengths, hidden = self.durations(spoken, speed)
-        if lengths.sum() > MAX_FRAMES:
-            seconds = MAX_FRAMES * self.hop_seconds
-            raise TextError(
-                f"The text may last {seconds:g} s at most, got "
-                f"{lengths.sum() * self.hop_seconds:.0f} s; speak it in parts."
+        reading = Reading(asked, *self.durations(spoken, speed))
+        self.check_length(len(reading), MAX_FRAMES)
+        return reading
+
+    def check_length(self, frames: int, most: int) -> None:
+        """Raise TooLongError for more frames than `most`."""
+        if frames > most:
+            raise TooLongError(
+                f"The text may last {most * self.hop_seconds:g} s at most, got "
+                f"{frames * self.hop_seconds:.0f} s; speak it in parts."
             )
-        pitch = self.pitch(hidden, lengths)
+
+    def spoken(self, reading: "Reading", pause: Callable[[], None] = no_pause) -> np.ndarray:
+        """Return the mel frames of a reading, float32 [frames, bands].
+
+        `pause` is called between two pieces of the work; what it raises ends the work.
+        """
+        pitch = self.pitch(reading.hidden, reading.lengths)
         if not self.speaks_questions:
-            pitch[:, 0] += question_rise(asked, lengths)
-        return self.mel(hidden, lengths, pitch)
+            pitch[:, 0] += question_rise(reading.phonemes, reading.lengths)
+        pause()
+        return self.mel(reading.hidden, reading.lengths, pitch, pause=pause)
 
     @property
     def speaks_questions(self) -> bool:
@@ -122,11 +161,13 @@ class Voice:
         lengths: np.ndarray,
         pitch: np.ndarray | None = None,
         temperature: float | None = None,
+        pause: Callable[[], None] = no_pause,
     ) -> np.ndarray:
         """Return the frames of phonemes of these lengths, by a given or their own pitch.
 
         A voice with a density draws them at a temperature, None: its own; at 0 they are the
-        expected frames. The noise is the same for all texts.
+        expected frames. The noise is the same for all texts. `pause` is called between two pieces
+        of the work.
         """
         pitch = self.pitch(hidden, lengths) if pitch is None else pitch
         temperature = self.temperature if temperature is None else temperature
@@ -135,7 +176,8 @@ class Voice:
             noise = np.random.RandomState(0).standard_normal(standard.shape)  # the same for ever
             scaled = (temperature * noise).astype(np.float32)
             where = positions(lengths)
-            standard = standard + drawn(self.config, weights, standard, pitch, where, scaled)
+            pause()
+            standard += drawn(self.config, weights, standard, pitch, where, scaled, pause)
         frames = weights["mel_mean"] + weights["mel_std"] * weights["mel_stretch"] * standard
         return np.maximum(frames, 0.0).astype(np.float32)
 

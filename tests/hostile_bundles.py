@@ -33,6 +33,80 @@ def read(place):
     Path(place).read_text()
 
 
+def make_folder(place):
+    os.mkdir(place)
+
+
+def rename(place):
+    os.rename(place, f"{place}.new")
+
+
+def link(place):
+    os.link(place, f"{place}.new")
+
+
+def link_softly(place):
+    os.symlink(place, f"{place}.new")
+
+
+def change_mode(place):
+    os.chmod(place, 0o777)
+
+
+def list_folder(place):
+    os.listdir(os.path.dirname(place))
+
+
+def read_environment_of_another(place):
+    Path(f"/proc/{place}/environ").read_bytes()
+
+
+def read_memory_of_another(place):
+    """By the call that needs no file."""
+    process_vm_readv = 310
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(process_vm_readv, int(place), None, 0, None, 0, 0) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def start_threads(place):
+    """Starts threads until the system refuses; raises what it says, and the number of threads."""
+    threading.stack_size(2**15)
+    end = threading.Event()
+    try:
+        while True:
+            threading.Thread(target=end.wait, daemon=True).start()
+    except RuntimeError as error:
+        raise RuntimeError(f"{error} after {len(os.listdir('/proc/self/task'))}") from error
+    finally:
+        end.set()
+
+
+def start_threads_that_start_threads(place):
+    """Threads that all start threads until none can; raises the most that there were."""
+    threading.stack_size(2**15)
+    end, most = threading.Event(), [0]
+
+    def more():
+        try:
+            while not end.is_set():
+                threading.Thread(target=more, daemon=True).start()
+        except RuntimeError:
+            most.append(len(os.listdir("/proc/self/task")))
+            end.wait()
+
+    threading.Thread(target=more, daemon=True).start()
+    while len(most) < 100:
+        time.sleep(0.01)
+    end.set()
+    raise RuntimeError(f"after {max(most)}")
+
+
+def tell_environment(place):
+    raise RuntimeError(" ".join(sorted(os.environ)))
+
+
 def connect(place):
     socket.create_connection(("127.0.0.1", int(place))).close()
 

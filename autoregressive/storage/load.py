@@ -171,6 +171,8 @@ class StoredCodec:
 def load(folder: str | Path) -> Autoregressive:
     """Return the model that `save` wrote, with the same methods, seeds and log-probabilities.
 
+    Its program gets the rights of this process; `onepass.load` scans it before.
+
     Args:
       folder: the folder that `save` wrote.
 

@@ -9,9 +9,12 @@ SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
 def kind_of(path: Path) -> str | None:
     """Return the kind of model in a run directory or model folder, or None if it is neither."""
     for name in (SPEC_FILE, "config.json"):
+        file = Path(path) / name
         try:
-            stored = json.loads((Path(path) / name).read_text())
-        except (OSError, ValueError):
+            if not file.is_file():  # a pipe would block its reader
+                continue
+            stored = json.loads(file.read_text())
+        except (OSError, RecursionError, ValueError):
             continue
         kind = stored.get("kind") if isinstance(stored, dict) else None
         return kind if isinstance(kind, str) else None

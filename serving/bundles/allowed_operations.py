@@ -2,13 +2,12 @@
 
 Allowed operations compute from their inputs and from variables, and do nothing else: no file, no
 network, no Python, no custom operation. Only the functions that the saver's own nodes reach may
-save and restore variables; loading does not run them. TensorFlow finds functions by name in the
-whole library, so each name in an object or a node counts as a call.
+save and restore variables.
 """
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from serving.bundles.manifest import read_plain
+from serving.bundles.program_functions import Reach, called_by, calls_of, node_of, reach, reached
 from serving.bundles.signature import PLAIN, Signature, TensorInfo
 
 PROGRAM = "saved_model.pb"
@@ -93,9 +93,10 @@ IN_MODULES = {"func.func", "func.call", "func.return"}.union(
     f"stablehlo.{name}" for name in STABLEHLO.split()
 )
 SAVING = """
-    AssignVariableOp DisableCopyOnRead MergeV2Checkpoints RestoreV2 SaveV2 ShardedFilename
-    StaticRegexFullMatch StringJoin
+    DisableCopyOnRead MergeV2Checkpoints SaveV2 ShardedFilename StaticRegexFullMatch StringJoin
 """
+RESTORE = "RestoreV2"
+RESTORING = f"AssignVariableOp {RESTORE}"
 
 
 def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
@@ -109,7 +110,7 @@ def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
         signatures = {name: s for name, s in signatures.items() if name != PLAIN}
     else:
         path = Path(folder) / PROGRAM
-    graph = _graph(path)
+    graph = _graph(path, _content(path))
     _check_objects(path, graph)
     _check_operations(path, graph)
     for name, signature in signatures.items():
@@ -120,34 +121,55 @@ def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
 def without(graph: Any, signature: str) -> Any:
     """Return a checked MetaGraphDef without the parts that only this signature runs."""
     outputs = {
-        name: {_node_of(info.name) for info in stored.outputs.values()}
+        name: {node_of(info.name) for info in stored.outputs.values()}
         for name, stored in graph.signature_def.items()
     }
-    read = {_node_of(source) for node in graph.graph_def.node for source in node.input}
+    read = {node_of(source) for node in graph.graph_def.node for source in node.input}
     own = outputs.pop(signature) - read.union(*outputs.values())
     nodes = [node for node in graph.graph_def.node if node.name not in own]
     functions = graph.graph_def.library.function
-    calls = _calls({function.signature.name: function.node_def for function in functions})
-    reached = _reached(calls, [name for node in nodes for name in _called_by(node)])
+    calls = calls_of({function.signature.name: function for function in functions})
+    kept = reached(calls, [name for node in nodes for name in called_by(node)])
     smaller = type(graph)(meta_info_def=graph.meta_info_def, saver_def=graph.saver_def)
     for name in outputs:
         smaller.signature_def[name].CopyFrom(graph.signature_def[name])
     smaller.graph_def.versions.CopyFrom(graph.graph_def.versions)
     smaller.graph_def.node.extend(nodes)
-    smaller.graph_def.library.function.extend(f for f in functions if f.signature.name in reached)
+    smaller.graph_def.library.function.extend(f for f in functions if f.signature.name in kept)
     return smaller
 
 
-def _graph(path: Path) -> Any:
+def scanned_program(folder: Path) -> bytes:
+    """Return the content of FOLDER/saved_model.pb, which `tf.saved_model.load` reads.
+
+    Raises:
+      UserError: it may not be loaded: it does more than compute.
+    """
+    path = Path(folder) / PROGRAM
+    content = _content(path)
+    graph = _graph(path, content)
+    _check_objects(path, graph)
+    _check_operations(path, graph)
+    return content
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_plain(path, MOST_PROGRAM_BYTES)
+    except FileNotFoundError as error:
+        raise UserError(f"{path.parent} is not a bundle: it has no {PROGRAM}.") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+
+
+def _graph(path: Path, content: bytes) -> Any:
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
 
     stored = saved_model_pb2.SavedModel()
     try:
-        stored.ParseFromString(read_plain(path, MOST_PROGRAM_BYTES))
-    except FileNotFoundError as error:
-        raise UserError(f"{path.parent} is not a bundle: it has no {PROGRAM}.") from error
-    except (OSError, DecodeError) as error:
+        stored.ParseFromString(content)
+    except DecodeError as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
     graphs = stored.meta_graphs
     if len(graphs) != 1 or list(graphs[0].meta_info_def.tags) != [TAG]:
@@ -174,105 +196,70 @@ def _check_objects(path: Path, graph: Any) -> None:
 def _check_operations(path: Path, graph: Any) -> None:
     """Raise UserError unless calls reach allowed operations alone, and every function is reached.
 
-    Calls can reach the functions that an object, a signature or the graph names, since each of
-    these can be called by its name. Functions that save and restore variables are reached from the
-    saver's two nodes alone.
+    Functions that save or restore variables are reached from the saver's two nodes alone; saving is
+    never run, and restoring, which loading runs, reads nothing but the program's own variables.
     """
-    bodies = _functions(path, graph)
-    saver = _saver_nodes(graph)
-    calls = _calls(bodies)
-    called = _reached(calls, [*_object_functions(graph), *_node_functions(graph, saver, False)])
-    restoring = _reached(calls, _node_functions(graph, saver, True)) - called
-    for name in bodies:
-        if name not in called | restoring:
+    functions = _functions(path, graph)
+    found = reach(graph, functions)
+    for name, function in {**functions, "": graph.graph_def}.items():
+        if name and name not in found.called | found.saving | found.restoring:
             raise UserError(f"{path} holds a function that nothing calls: {name[:80]}.")
-    for name, nodes in {**bodies, "": graph.graph_def.node}.items():
-        allowed = ALLOWED.union(SAVING.split()) if name in restoring else ALLOWED
-        for node in nodes:
-            if node.op not in allowed and node.op not in bodies:
+        allowed = ALLOWED | _of_saver(found, name) | functions.keys()
+        for node in function.node_def if name else function.node:
+            if node.op not in allowed:
                 raise UserError(f"{path} holds a disallowed operation: {node.op}.")
             if node.op == "Const":
                 _check_constant(path, node.attr["value"].tensor)
             if node.op == MODULE:
                 _check_module(path, node.attr)
+    _check_restoring(path, graph, {name: functions[name] for name in found.restoring})
+
+
+def _of_saver(found: Reach, name: str) -> frozenset[str]:
+    """Return the further operations of a function that the saver's nodes alone reach."""
+    if not name or name in found.called:
+        return frozenset()
+    return frozenset((RESTORING if name in found.restoring else SAVING).split())
+
+
+def _check_restoring(path: Path, graph: Any, functions: Mapping[str, Any]) -> None:
+    """Raise UserError unless only the file that the loader names is read to restore variables.
+
+    It is the first argument of the one function that reads, which nothing but the saver calls.
+    """
+    saver = graph.saver_def
+    nodes = {node.name: node for node in graph.graph_def.node}
+    restore = nodes.get(node_of(saver.restore_op_name))
+    named = nodes.get(node_of(saver.filename_tensor_name))
+    inside = {name for names in calls_of(functions).values() for name in names}
+    for name, function in functions.items():
+        readers = [node for node in function.node_def if node.op == RESTORE]
+        first = [argument.name for argument in function.signature.input_arg[:1]]
+        if readers and not (
+            restore is not None
+            and restore.attr["f"].func.name == name
+            and name not in inside
+            and named is not None
+            and named.op == "Placeholder"
+            and list(restore.input[:1]) == [named.name]
+            and all(list(node.input[:1]) == first for node in readers)
+        ):
+            raise UserError(f"{path} holds a disallowed operation: {RESTORE} of another file.")
 
 
 def _functions(path: Path, graph: Any) -> dict[str, Any]:
-    """Return the nodes of each function of the library by its name, which must be unique."""
+    """Return each function of the library by its name, which must be unique."""
     from tensorflow.python.framework import op_def_registry
 
-    bodies: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for function in graph.graph_def.library.function:
         name = function.signature.name
-        if name in bodies:
+        if name in found:
             raise UserError(f"{path} holds two functions of one name: {name[:80]}.")
         if op_def_registry.get(name) is not None:
             raise UserError(f"{path} holds a function with the name of an operation: {name[:80]}.")
-        bodies[name] = function.node_def
-    return bodies
-
-
-def _saver_nodes(graph: Any) -> set[str]:
-    """Return the nodes that save and restore variables, unless a signature runs them as well."""
-    saver = graph.saver_def
-    named = {_node_of(saver.save_tensor_name), _node_of(saver.restore_op_name)}
-    outputs = [
-        info.name
-        for signature in graph.signature_def.values()
-        for info in signature.outputs.values()
-    ]
-    sources = {node.name: [_node_of(name) for name in node.input] for node in graph.graph_def.node}
-    return named - _reached(sources, [_node_of(name) for name in outputs])
-
-
-def _node_of(tensor: str) -> str:
-    """Return the node of a tensor `name:0` or of a control input `^name`."""
-    return tensor.removeprefix("^").partition(":")[0]
-
-
-def _object_functions(graph: Any) -> list[str]:
-    """Return all functions that an object names, listed as callable or not."""
-    found = list(graph.object_graph_def.concrete_functions)
-    for saved in graph.object_graph_def.nodes:
-        found += saved.function.concrete_functions
-        found.append(saved.bare_concrete_function.concrete_function_name)
+        found[name] = function
     return found
-
-
-def _node_functions(graph: Any, saver: set[str], of_saver: bool) -> list[str]:
-    """Return all functions that the graph's own nodes call: the saver's, or all others."""
-    return [
-        name
-        for node in graph.graph_def.node
-        if (node.name in saver) == of_saver
-        for name in _called_by(node)
-    ]
-
-
-def _called_by(node: Any) -> list[str]:
-    """Return the functions that a node may call: its operation's name, and its attributes."""
-    attributes = [f for value in node.attr.values() for f in (value.func, *value.list.func)]
-    return [node.op, *(f.name for f in attributes if f.name)]
-
-
-def _reached(leads: Mapping[str, Iterable[str]], roots: Iterable[str]) -> set[str]:
-    """Return the keys that the roots lead to, themselves included."""
-    reached: set[str] = set()
-    waiting = list(roots)
-    while waiting:
-        name = waiting.pop()
-        if name in leads and name not in reached:
-            reached.add(name)
-            waiting += leads[name]
-    return reached
-
-
-def _calls(bodies: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the functions that the nodes of each function may call."""
-    return {
-        name: [called for node in nodes for called in _called_by(node)]
-        for name, nodes in bodies.items()
-    }
 
 
 def _check_module(path: Path, attributes: Any) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distill import model as speech_models
-from distill import model_store
 from distill import shipped as students
 from pixelcnn import shipped as image_shipped
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import read_folder
 from replicator.runs.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
-from serving.bundles import own_export
+from serving.bundles import own_export, stored_models
 from serving.bundles.export_arguments import ExportArguments
+from serving.bundles.folder_kind import folder_kind
 from serving.bundles.manifest import private_key, sign, write_manifest
 from serving.bundles.writing import (
     atomic_folder,
@@ -34,7 +34,7 @@ PORTABLE = "portable"
 PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle is the program, and the weights a few times
 RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from", "temperature", "refine", "float16")
 NOTHING = (None, "", (), False)
-OWN_OPTIONS = ("length", "sample_rate_hz")  # of a model that `onepass.save` wrote
+OWN_OPTIONS = ("length", "sample_rate_hz", "trust")  # of a model that `onepass.save` wrote
 # What such a model has no use for.
 NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
@@ -86,7 +86,7 @@ EXPORTERS = {
 
 def export(given: ExportArguments) -> list[str]:
     """Write the bundle, whole or not at all, and return lines on it; UserError if it cannot be."""
-    if model_store.is_stored(given.run):
+    if folder_kind(given.run) == "saved":
         return _of_user(given)
     _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
     lines, out = [], _checked(given)
@@ -107,7 +107,7 @@ def export(given: ExportArguments) -> list[str]:
 def _of_user(given: ExportArguments) -> list[str]:
     _refuse(given, NOT_OWN, f"is not for {given.run}, which `onepass.save` wrote.")
     length: Any = given.length[0] if len(given.length) == 1 else given.length or None
-    model = model_store.load(given.run)
+    model: Any = stored_models.load(given.run, given.trust)
     options: dict[str, Any] = {
         "sample_rate_hz": given.sample_rate_hz,
         "sign_with": given.sign,

@@ -49,6 +49,8 @@ class ExportArguments:
     channels of an image."""
     sample_rate_hz: int | None = None
     """For a folder of `onepass.save` with an audio model; None: the rate it was saved with."""
+    trust: bool = False
+    """Run the program in a folder of `onepass.save` without the scan, with your rights."""
     data_licence: str = ""
     """Licence and owner of the recordings or images, for the card."""
     note: str = ""

@@ -9,11 +9,14 @@ from replicator.runs.errors import UserError
 from serving.bundles.allowed_operations import check_program, without
 from serving.bundles.audio_bundle import AudioBundle
 from serving.bundles.bundle import FORMAT, SPEC_FILE, Backend, Program, signatures_of
+from serving.bundles.folder_kind import folder_kind
 from serving.bundles.image_bundle import ImageBundle
 from serving.bundles.manifest import read_plain, verify
 from serving.bundles.numba_engine import PACKAGES
 from serving.bundles.own_bundle import ArrayBundle, ByteImageBundle, SequenceBundle, own_bundle
+from serving.bundles.own_spec import ROWS
 from serving.bundles.signature import COMPILED, PLAIN
+from serving.errors import shortened
 
 MOST_SPEC_BYTES = 2**24
 AnyBundle = AudioBundle | ImageBundle | SequenceBundle | ArrayBundle | ByteImageBundle
@@ -38,10 +41,11 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
       manifest_digest: SHA-256 of the signed manifest; "": any manifest.
 
     Raises:
-      UserError: the folder is not a bundle, was changed since its export, has a disallowed
-        operation, or has another version of the format.
+      UserError: the folder is not a bundle, or one of another kind as well; it was changed since
+        its export, has a disallowed operation, or another version of the format.
     """
     folder = version_folder(Path(path))
+    folder_kind(folder)
     verify(folder, manifest_digest)
     spec = read_spec(folder)
     # `serving_default` is for TensorFlow Serving; `compiled` answers for it here.
@@ -52,10 +56,23 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
     options: dict[str, Any] = {"backend": backend} if spec["kind"] in PACKAGES else {}
     if backend == "numba" and not options:
         raise UserError(f"{folder}: the engine `numba` is for WaveNets and their students.")
-    bundle = CLASSES[spec["kind"]](folder, spec, program, **options)
+    bundle = made_by_class(folder, spec, program, options)
     if bundle.engine == "tensorflow":
         program.restore()
     return bundle
+
+
+def made_by_class(
+    folder: Path, spec: dict[str, Any], program: Program | None, options: dict[str, Any]
+) -> AnyBundle:
+    """Return the bundle of the kind that model.json names; raise UserError if it cannot be made."""
+    try:
+        return CLASSES[spec["kind"]](folder, spec, program, **options)
+    except UserError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        line = shortened(str(error) or type(error).__name__)
+        raise UserError(f"{folder}/{SPEC_FILE} does not describe its model: {line}") from error
 
 
 def version_folder(path: Path) -> Path:
@@ -92,8 +109,10 @@ def read_spec(folder: Path) -> dict[str, Any]:
             f"{path} is of format {serving.get('format')}; this version reads {FORMAT}."
         )
     try:
-        if COMPILED not in signatures_of(spec) or not serving["allowed_batches"]:
+        if COMPILED not in signatures_of(spec):
             raise KeyError(COMPILED)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if not ROWS.holds(serving["allowed_batches"]):
+            raise ValueError(f"`allowed_batches` must be {ROWS.words}")
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} lacks what is needed to serve it: {error}.") from error
     return spec

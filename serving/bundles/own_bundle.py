@@ -1,8 +1,6 @@
 """Bundles of models of users: sequences, arrays of one shape, and 8-bit images among these."""
 
 import functools
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from replicator.runs.errors import UserError
-from serving.bundles.allowed_operations import check_program
 from serving.bundles.audio_bundle import CHUNK, AudioBundle
-from serving.bundles.bundle import Bundle, Program
+from serving.bundles.bundle import Bundle, Program, signatures_of
 from serving.bundles.image_bundle import ImageBundle
-from serving.bundles.own_sampling import ELEMENTS, OwnSampling
+from serving.bundles.own_sampling import OwnSampling
+from serving.bundles.own_spec import ARRAY, IMAGE, check_own_spec
 from serving.bundles.signature import Arrays, TensorInfo
+from serving.bundles.stored_models import scanned_copy
 from serving.errors import InvalidInput
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
 
-ARRAY, SOUND, IMAGE = "array", "sound", "picture"
 MODEL_FOLDER = "autoregressive"  # of a bundle: what `onepass.save` writes
 
 
@@ -42,16 +40,13 @@ class _OwnBundle(OwnSampling, Bundle):
             has a disallowed operation.
         """
         from autoregressive.storage.load import load
-        from autoregressive.storage.save import PROGRAM_FOLDER
 
         stored = self.path / MODEL_FOLDER
         if not stored.is_dir():
             raise UserError(
                 f"{self.path} holds no model, only its sampler; export it again, or save it."
             )
-        with tempfile.TemporaryDirectory() as root:  # so that what is checked is what is loaded
-            copy = Path(shutil.copytree(stored, Path(root) / MODEL_FOLDER))
-            check_program(copy / PROGRAM_FOLDER, {})
+        with scanned_copy(stored) as copy:
             return load(copy)
 
     def _inputs_of(self, signature: str) -> Mapping[str, TensorInfo]:
@@ -95,22 +90,9 @@ def own_bundle(
     path: Path, spec: dict[str, Any], program: Program
 ) -> SequenceBundle | ArrayBundle | ByteImageBundle:
     """Return the bundle of a user's model; raise UserError if model.json does not describe one."""
-    _check(path, spec)
+    check_own_spec(path, spec, signatures_of(spec))
     if spec["makes"] == IMAGE:
         return ByteImageBundle(path, spec, program)
     if CHUNK in spec["serving"]["signatures"]:
         return SequenceBundle(path, spec, program)
     return ArrayBundle(path, spec, program)
-
-
-def _check(path: Path, spec: Mapping[str, Any]) -> None:
-    """Raise UserError for a model.json that the classes here could not read."""
-    rate_hz, makes = spec.get("sample_rate_hz"), spec.get("makes")
-    signatures = spec["serving"]["signatures"]
-    kinds = (SOUND, ARRAY) if CHUNK in signatures else (IMAGE, ARRAY)
-    elements = spec.get(ELEMENTS)
-    known = isinstance(elements, dict) and elements.get("dtype") in ("int32", "float32")
-    rate_fits = type(rate_hz) is int and rate_hz > 0 if makes == SOUND else rate_hz is None
-    size_fits = makes != IMAGE or all(type(spec.get(n)) is int for n in ("size", "channels"))
-    if makes not in kinds or not known or not rate_fits or not size_fits:
-        raise UserError(f"{path}/model.json does not describe a model that can be served.")

@@ -14,10 +14,11 @@ from autoregressive.storage.program import variables_of
 from autoregressive.storage.save import PROGRAM_FOLDER, named_reasons, rate_of, save
 from distill.flow_student import FlowStudent
 from replicator.runs.errors import UserError
-from serving.bundles.allowed_operations import PROGRAM, check_program
+from serving.bundles.allowed_operations import PROGRAM, scanned_program
 from serving.bundles.audio_signatures import default_buckets, streaming_functions
 from serving.bundles.manifest import private_key, sign, write_manifest
-from serving.bundles.own_bundle import ARRAY, ELEMENTS, IMAGE, MODEL_FOLDER, SOUND
+from serving.bundles.own_bundle import MODEL_FOLDER
+from serving.bundles.own_sampling import ELEMENTS
 from serving.bundles.own_signatures import (
     Exported,
     StreamingAutoregressive,
@@ -27,6 +28,7 @@ from serving.bundles.own_signatures import (
     of_shape,
     with_log_prob,
 )
+from serving.bundles.own_spec import ARRAY, IMAGE, SOUND
 from serving.bundles.writing import (
     atomic_folder,
     check_new,
@@ -115,7 +117,7 @@ def _write_model(model: Autoregressive, folder: Path) -> None:
     """Write the model next to its sampler, unless bundles may not hold its program."""
     try:
         save(model, folder)
-        check_program(folder / PROGRAM_FOLDER, {})
+        scanned_program(folder / PROGRAM_FOLDER)
     except UserError:
         shutil.rmtree(folder, ignore_errors=True)
 

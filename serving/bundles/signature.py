@@ -36,6 +36,7 @@ LOG_PROB = "log_prob"
 NUMBERS = "iuf"  # NumPy's kinds of accepted values
 COUNTS = ("frames_before", "num_frames", "frames_after")  # of given frames
 MAX_DIMENSIONS = 8
+LARGEST_NUMBER = 1e300
 
 
 def fastest(signatures: Container[str]) -> str:
@@ -71,7 +72,10 @@ class TensorInfo:
         default = stored.get("optional_default")
         if default is not None and None in shape[1:]:
             raise ValueError("an input of any size can have no default")
-        return cls(np.dtype(stored["dtype"]), shape, stored.get("low"), stored.get("high"), default)
+        dtype = np.dtype(stored["dtype"])
+        for name in ("low", "high", "optional_default"):
+            _check_number(name, stored.get(name), dtype)
+        return cls(dtype, shape, stored.get("low"), stored.get("high"), default)
 
     @property
     def sizes(self) -> list[int]:
@@ -88,6 +92,18 @@ class TensorInfo:
             "optional_default": self.default,
         }
         return {name: value for name, value in stored.items() if value is not None}
+
+
+def _check_number(name: str, value: Any, dtype: np.dtype) -> None:
+    """Raise ValueError unless a rule's value is None or a number, a default one of the dtype."""
+    if value is None:
+        return
+    is_number = type(value) in (int, float) and abs(value) < LARGEST_NUMBER  # and no NaN
+    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+    if is_number and limits is not None and name == "optional_default":
+        is_number = limits.min <= value <= limits.max
+    if not is_number:
+        raise ValueError(f"`{name}` must be a number, got {shortened(repr(value))}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ray.serve import Application
 
 from replicator.runs.errors import UserError
 from serving.bundles.bundle import Servable
-from serving.engine.auth import read_token
+from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.errors import InvalidInput
 from serving.http.app import make_app
@@ -47,7 +47,7 @@ class Replica:
     async def __init__(  # type: ignore[misc] # Ray awaits it
         self, models: str, settings: Settings, load: Callable[[Path], Servable] | None = None
     ):
-        if read_token(settings) is None:
+        if not read_tokens(settings):
             raise UserError(
                 f"Ray listens on all interfaces and requires a token: `token_file` or "
                 f"{TOKEN_VARIABLE}."

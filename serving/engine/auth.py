@@ -1,7 +1,8 @@
-"""The bearer token of requests."""
+"""The bearer tokens of requests."""
 
 import hmac
 import os
+from collections.abc import Sequence
 
 from replicator.runs.errors import UserError
 from serving.errors import Unauthorized
@@ -14,47 +15,53 @@ OPEN_PREFIXES = ("/page/", HEALTH_PREFIX)
 
 
 class TokenAuth:
-    """A check of the token, `Authorization: Bearer TOKEN`; None accepts every request.
+    """A check of the token, `Authorization: Bearer TOKEN`; no tokens accept every request.
 
     The page's own files are open: they hold no data, and ask for the token themselves. Limiting
     attempts is left to the reverse proxy.
     """
 
-    def __init__(self, token: str | None):
-        self._token = None if token is None else token.encode()
+    def __init__(self, tokens: Sequence[str]):
+        self._tokens = [token.encode() for token in tokens]
 
-    def check(self, path: str, authorization: bytes) -> None:
-        """Raise Unauthorized without the right token, which is compared in constant time."""
-        if self._token is None or path in OPEN_PATHS or path.startswith(OPEN_PREFIXES):
-            return
+    def check(self, path: str, authorization: bytes) -> str | None:
+        """Return the name of the client's token, where clients have tokens of their own.
+
+        Unauthorized is raised without a right token; each is compared in constant time.
+        """
+        if not self._tokens or path in OPEN_PATHS or path.startswith(OPEN_PREFIXES):
+            return None
         scheme, _, value = authorization.partition(b" ")
         if scheme.lower() != b"bearer":
             raise Unauthorized("A token must be given, as `Authorization: Bearer TOKEN`.")
-        if not hmac.compare_digest(value.strip(), self._token):
+        equal = [hmac.compare_digest(value.strip(), token) for token in self._tokens]
+        if not any(equal):
             raise Unauthorized("The token is wrong.")
+        return f"token {equal.index(True) + 1}" if len(equal) > 1 else None
 
 
-def read_token(settings: Settings) -> str | None:
-    """Return the token of the settings or of the environment; None: no token is required.
+def read_tokens(settings: Settings) -> tuple[str, ...]:
+    """Return the tokens of the settings or of the environment, one a line; none: none is required.
 
     Raises:
-      UserError: the file cannot be read, or does not hold a token.
+      UserError: the file cannot be read, or does not hold tokens.
     """
     path = settings.token_file
     if path is None:
         text, where = os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE
         if not text.strip():
-            return None
+            return ()
     else:
         try:
             text, where = path.read_text(encoding="utf-8"), str(path)
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
             raise UserError(f"Cannot read the token file {path}: {reason}.") from error
-    token = text.strip()
-    if len(token) < MIN_CHARACTERS or not (token.isascii() and token.isprintable()):
-        raise UserError(
-            f"The token in {where} must be at least {MIN_CHARACTERS} printable ASCII "
-            f"characters in one line, got {len(token)}."
-        )
-    return token
+    tokens = tuple(line.strip() for line in text.split("\n") if line.strip()) or ("",)
+    for token in tokens:
+        if len(token) < MIN_CHARACTERS or not (token.isascii() and token.isprintable()):
+            raise UserError(
+                f"The token in {where} must be at least {MIN_CHARACTERS} printable ASCII "
+                f"characters in one line, got {len(token)}."
+            )
+    return tokens

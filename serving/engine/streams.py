@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
-import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from replicator.runs.errors import UserError
+from serving.engine.fair_shares import Places, current_client
+from serving.engine.permits import PROCESSORS
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded, ServingError
 from serving.observability.logs import request_id
 
@@ -19,54 +21,20 @@ STREAM_TIMEOUT_FACTOR = 10  # limit of a stream, relative to that of a chunk
 Chunk = TypeVar("Chunk")
 
 
-class Permits:
-    """A limited number of permits, granted in the order of the requests.
-
-    Unlike with `threading.Semaphore`, a thread that releases a permit and asks again at once queues
-    behind waiting threads. After `patience_seconds` a thread continues without a permit, since
-    others hang.
-    """
-
-    def __init__(self, number: int, patience_seconds: float = 10.0):
-        self._free, self._patience_seconds = number, patience_seconds
-        self._changed = threading.Condition()
-        self._waiting: dict[object, None] = {}
-
-    @contextlib.contextmanager
-    def permit(self) -> Iterator[None]:
-        """Wait for a permit, and hold it while the context lasts."""
-        self._take(object())
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._free += 1
-                self._changed.notify_all()
-
-    def _take(self, ticket: object) -> None:
-        with self._changed:
-            self._waiting[ticket] = None
-            self._changed.wait_for(
-                lambda: self._free > 0 and next(iter(self._waiting)) is ticket,
-                self._patience_seconds,
-            )
-            del self._waiting[ticket]
-            self._free -= 1
-            self._changed.notify_all()
-
-
-PROCESSORS = Permits(os.cpu_count() or 1)  # shared by all models
-
-
 class Streams:
     """A limited number of streams, with `seconds` to compute a chunk and to read it.
 
-    `changed` is called with +1 and -1 as streams start and end.
+    A client may open another stream while it has fewer than are free, or the only one: whatever
+    one client holds, others find room. `changed` is called with +1 and -1 as streams start and end.
     """
 
     def __init__(self, most: int, seconds: float, changed: Callable[[int], None] = lambda n: None):
-        self._most, self._seconds, self._changed = most, seconds, changed
-        self.running = 0
+        self._places, self._seconds, self._changed = Places(most), seconds, changed
+
+    @property
+    def running(self) -> int:
+        """The number of open streams."""
+        return self._places.taken
 
     async def stream(
         self, make: Callable[[], Iterator[Chunk]], timeout_seconds: float | None = None
@@ -78,10 +46,13 @@ class Streams:
         """
         if timeout_seconds is None:
             timeout_seconds = STREAM_TIMEOUT_FACTOR * self._seconds
-        if self.running >= self._most:
-            raise Overloaded(f"{self.running} streams are open already.")
-        work = _StreamThread(make, self._seconds, self._ended)
-        self.running += 1
+        client = current_client()
+        if not self._places.has_one_for(client):
+            own = self._places.taken_by(client)
+            yours = f", {own} of them yours" if own else ""
+            raise Overloaded(f"{self.running} streams are open already{yours}.")
+        work = _StreamThread(make, self._seconds, client, functools.partial(self._ended, client))
+        self._places.take(client)
         self._changed(1)
         work.start()
         loop = asyncio.get_running_loop()
@@ -92,8 +63,8 @@ class Streams:
         finally:
             work.stop()
 
-    def _ended(self) -> None:
-        self.running -= 1
+    def _ended(self, client: str) -> None:
+        self._places.leave(client)
         self._changed(-1)
 
 
@@ -104,9 +75,14 @@ class _StreamThread(Generic[Chunk]):
     """A thread that advances an iterator, and the queue of its chunks."""
 
     def __init__(
-        self, make: Callable[[], Iterator[Chunk]], reader_seconds: float, ended: Callable[[], None]
+        self,
+        make: Callable[[], Iterator[Chunk]],
+        reader_seconds: float,
+        client: str,
+        ended: Callable[[], None],
     ):
         self._make, self._reader_seconds, self._ended = make, reader_seconds, ended
+        self._client = client
         self._loop = asyncio.get_running_loop()
         self._chunks: asyncio.Queue[Any] = asyncio.Queue()
         self._slots = threading.Semaphore(LOOKAHEAD)
@@ -145,7 +121,7 @@ class _StreamThread(Generic[Chunk]):
                 while self._slots.acquire(timeout=self._reader_seconds):
                     if self._stopped.is_set():
                         break
-                    with PROCESSORS.permit():
+                    with PROCESSORS.permit(self._client):
                         chunk = next(iterator, _END)
                     if chunk is _END:
                         break

@@ -18,6 +18,7 @@ from serving.bundles.signature import (
 )
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
+from serving.engine.version_scanner import VERSION, VERSION_RULE
 from serving.errors import InvalidInput, NotFound, ServingError, shortened
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import message
@@ -97,8 +98,8 @@ class Inference:
     def _resolve_model(self, name: str, version: str) -> ServedModel:
         if not name:
             raise InvalidInput("The model's name must be given.")
-        if version and not (version.isascii() and version.isdecimal() and len(version) < 19):
-            raise InvalidInput(f"The version must be a number, got `{shortened(version)}`.")
+        if version and not VERSION.fullmatch(version):
+            raise InvalidInput(f"A version {VERSION_RULE}, got `{shortened(version)}`.")
         return self._registry.get(name, int(version) if version else None)
 
 

@@ -18,6 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from serving.engine.auth import HEALTH_PREFIX, TokenAuth
+from serving.engine.fair_shares import begin_client
 from serving.engine.streams import STREAM_TIMEOUT_FACTOR
 from serving.errors import (
     DeadlineExceeded,
@@ -28,6 +29,7 @@ from serving.errors import (
     ServingError,
     TooLarge,
 )
+from serving.grpc.forwarded import client_address
 from serving.observability import traces
 from serving.observability.logs import begin_request, event
 from serving.observability.metrics import Metrics
@@ -52,6 +54,7 @@ class Call:
         metrics: Metrics,
     ):
         self.method, self._context, self._metrics = method, context, metrics
+        self.client = client_address(client_of(context.peer()), metadata)
         given = metadata.get(REQUEST_ID)
         self._id = begin_request(given if isinstance(given, str) else None)
         self._start, self._model = time.perf_counter(), ""
@@ -115,7 +118,7 @@ class Call:
         seconds = time.perf_counter() - self._start
         level = logging.DEBUG if self.method.startswith(HEALTH_PREFIX) else logging.INFO
         fields = {"method": self.method, "model": self._model, "status": status}
-        fields["client"] = client_of(self._context.peer())
+        fields["client"] = self.client
         event(_LOG, "answered", level, **fields, seconds=seconds, bytes=self._sent)
         sizes = {"received_bytes": self._received, "sent_bytes": self._sent}
         first = None if self._first_byte_at is None else self._first_byte_at - self._start
@@ -172,7 +175,9 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         ) -> bytes | None:
             async with Call(method, metadata, context, self._metrics) as call:
                 given = metadata.get("authorization", b"")
-                self._auth.check(method, given.encode() if isinstance(given, str) else given)
+                given = given.encode() if isinstance(given, str) else given
+                token = self._auth.check(method, given)
+                begin_client(call.client, token)
                 headers = {name: v for name, v in metadata.items() if isinstance(v, str)}
                 with traces.span("grpc", headers, method=method):
                     if handler.response_streaming:

@@ -7,7 +7,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from serving.engine.auth import TokenAuth, read_token
+from serving.engine.auth import TokenAuth, read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.grpc.health import Health
 from serving.grpc.inference import Inference
@@ -34,7 +34,7 @@ def make_server(registry: ModelRegistry, settings: Settings, metrics: Metrics) -
 
     It must be called in a running event loop.
     """
-    auth = TokenAuth(read_token(settings))
+    auth = TokenAuth(read_tokens(settings))
     interceptor = RequestInterceptor(settings, auth, metrics, lambda: registry.draining)
     server = grpc.aio.server(
         interceptors=(interceptor,), options=_options(settings), maximum_concurrent_rpcs=MAX_CALLS

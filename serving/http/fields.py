@@ -33,7 +33,8 @@ Name = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]
 def excerpt(value: object) -> str:
     """Return a value as JSON, shortened where it is long."""
     if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "an object"
+        kind = "list" if isinstance(value, list) else "object"
+        return f"an empty {kind}" if not value else f"{'a' if kind == 'list' else 'an'} {kind}"
     if isinstance(value, str):
         value = value[: SHOWN_CHARACTERS + 1]
     text = orjson.dumps(value).decode()

@@ -14,7 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.engine.auth import TokenAuth, read_token
+from serving.engine.auth import TokenAuth, read_tokens
+from serving.engine.fair_shares import begin_client
 from serving.errors import Forbidden, Internal, InvalidInput, NotFound, Overloaded, ServingError
 from serving.http.request_bodies import LIMITS, RECEIVED, BodyLimits
 from serving.http.responses import error_body, protocol_of
@@ -136,7 +137,7 @@ class RequestMiddleware:
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
-        self._app, self._metrics, self._auth = app, metrics, TokenAuth(read_token(settings))
+        self._app, self._metrics, self._auth = app, metrics, TokenAuth(read_tokens(settings))
         self._allowed_hosts = AllowedHosts(settings)
         self._body_limits = BodyLimits(settings.max_body_bytes, settings.timeout_seconds)
 
@@ -170,7 +171,8 @@ class RequestMiddleware:
         self._allowed_hosts.check(scope["method"], headers)
         if headers.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
             raise UnsupportedEncoding("The body must not be compressed (`Content-Encoding`).")
-        self._auth.check(scope["path"], headers.get(b"authorization", b""))
+        token = self._auth.check(scope["path"], headers.get(b"authorization", b""))
+        begin_client(_address(scope), token)
 
     def _record(self, scope: Scope, response: ResponseRecorder, started: float) -> None:
         path, first = scope["path"], response.first_byte_at
@@ -190,8 +192,12 @@ class RequestMiddleware:
             status=response.status,
             code=response.code,
             seconds=seconds,
-            client=(scope.get("client") or ("",))[0],
+            client=_address(scope),
         )
+
+
+def _address(scope: Scope) -> str:
+    return (scope.get("client") or ("",))[0]
 
 
 def _error_of(raised: Exception) -> ServingError:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from serving.engine.preparation import prepared
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
 from serving.http.audio_formats import (
@@ -33,12 +34,11 @@ from serving.http.synthesis_requests import (
     Temperature,
     check_length,
     is_conditional,
-    prepared,
     speakers,
     synthesis,
     text_frames,
 )
-from speech.phonemes import text_parts
+from speech.phonemes import characters_at, text_parts
 
 Chunks = AsyncGenerator[np.ndarray, None]
 DEFAULT_VOICE = "default"
@@ -83,13 +83,14 @@ class OpenaiSpeech(Endpoints):
         """Speak a text: `wav` and `pcm` are streamed, other formats sent as a complete file.
 
         `pcm` has 24,000 samples per second, as OpenAI's. A long text is split between sentences,
-        which are spoken one after the other.
+        which are spoken one after the other; a slow one is long sooner.
         """
         parsed = await read_body(request, json_model, SpeechRequest)
         served = self._model_named(request, parsed.model, "sound")
         name, streaming = parsed.response_format or "mp3", parsed.stream_format or "audio"
-        check_length(parsed.input, MAX_TEXT_CHARACTERS)
-        parts = text_parts(parsed.input)
+        speed = parsed.speed or 1.0
+        check_length(parsed.input, MAX_TEXT_CHARACTERS, speed)
+        parts = text_parts(parsed.input, characters_at(speed))
         num_samples, first = await cancel_on_disconnect(
             request.receive, self._part(served, parsed, parts, 0)
         )
@@ -121,7 +122,7 @@ class OpenaiSpeech(Endpoints):
             raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
         speed = parsed.speed or 1.0
         limit = self._settings.timeout_seconds
-        frames = await prepared(limit, text_frames, served.bundle, parts[number], speed)
+        frames = await prepared(limit, text_frames, served, parts[number], speed, in_pieces=True)
         fields = SynthesisFields(
             seed=parsed.seed, row=number, temperature=parsed.temperature, speaker=speaker
         )

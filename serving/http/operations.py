@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from serving.engine.auth import read_token
+from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.engine.version_scanner import VERSION
-from serving.errors import InvalidInput, NotFound, ServingError
+from serving.engine.version_scanner import VERSION, VERSION_RULE
+from serving.errors import InvalidInput, NotFound, ServingError, shortened
 from serving.http.responses import Error, OpenaiError, is_openai_path, json_response
 from serving.settings import Settings
 
@@ -141,12 +141,12 @@ class Endpoints:
 
 
 def version_at(request: Request) -> int | None:
-    """Return the version in the path, None without one; raise NotFound if it is not a number."""
+    """Return the version in the path, None without one; raise NotFound if there can be no such."""
     version = request.path_params.get("version")
     if version is None:
         return None
     if not VERSION.fullmatch(version):
-        raise NotFound("A version must be a number.")
+        raise NotFound(f"A version {VERSION_RULE}, got `{shortened(version)}`.")
     return int(version)
 
 
@@ -154,7 +154,7 @@ class OpenApi(Endpoints):
     """The endpoint for the document of all other operations."""
 
     def __init__(self, settings: Settings, operations: Sequence[Operation]):
-        needs_token = read_token(settings) is not None
+        needs_token = bool(read_tokens(settings))
         self._document = document([*operations, *self.operations()], needs_token)
 
     @get("/openapi.json")

@@ -17,6 +17,7 @@ from wavenet.shipped import recordings_folder
 SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
 LOWEST_HZ, HIGHEST_HZ = 4_000, 192_000
 MAX_CHANNELS = 8
+LEAST_SAMPLES = 2  # at the model's rate: mel frames reflect a sound at its ends
 BLOCK_SAMPLES = 1 << 16
 
 
@@ -51,7 +52,7 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
     Raises:
       InvalidInput: the file is neither, holds other than plain samples, nothing, NaN or infinity,
         or less than its header promises, its rate or number of channels is out of range, or its
-        channels cancel each other.
+        channels cancel each other, or it has fewer than LEAST_SAMPLES at `sample_rate_hz`.
       TooLarge: it is too long.
     """
     if data[:4] != b"fLaC" and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
@@ -74,7 +75,13 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
         )
     if mixed.cancels:
         raise InvalidInput("`recording` must have channels that do not cancel each other.")
-    return resample(waveform, rate_hz, sample_rate_hz)
+    resampled = resample(waveform, rate_hz, sample_rate_hz)
+    if len(resampled) < LEAST_SAMPLES:
+        raise InvalidInput(
+            f"`recording` must last at least {LEAST_SAMPLES} samples at {sample_rate_hz:,} per "
+            f"second, got {there:,} at {rate_hz:,}."
+        )
+    return resampled
 
 
 def _check(file: soundfile.SoundFile, max_seconds: float) -> None:

@@ -1,52 +1,46 @@
-"""Uvicorn with limits on heads, idle connections and the number of connections."""
+"""Uvicorn with limits on heads, idle connections and the number of requests at once."""
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Iterator
 from socket import socket
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.flow_control import service_unavailable
 
-MAX_CONNECTIONS = 1024  # uvicorn answers further requests 503
-HEAD_BYTES = 64 * 1024
-IDLE_SECONDS = 30  # between two requests of a connection
+from serving.engine.fair_shares import Places, client_of_address
+from serving.http.connection import HEAD_BYTES, Connection, IdleConnections
 
-
-class WholeBodies(H11Protocol):
-    """HTTP/1.1 that answers a client which stops sending in the middle of a body."""
-
-    def eof_received(self) -> None:
-        """Answer 400 where a body is cut short; the connection ends in any case."""
-        if (self.conn.their_state, self.conn.our_state) == (h11.SEND_BODY, h11.SEND_RESPONSE):
-            self.send_400_response("The connection ended before the body of the request did.")
+MAX_REQUESTS = 1024  # in progress; further ones are answered 503
+MAX_IDLE = 1024  # connections without a request
+IDLE_SECONDS = 30.0  # until the first request of a connection, and between two
 
 
 class HttpServer(uvicorn.Server):
     """Uvicorn in the event loop of a caller, who handles the signals.
 
-    h11 limits the size of a request's head. Limits that uvicorn lacks, such as on a slow head or a
-    response that is not read, are the reverse proxy's.
+    Connections without a request have limits of their own: however many there are, requests are
+    answered. A response that is not read is the application's, or the reverse proxy's.
     """
 
     def __init__(self, app: ASGIApp, drain_seconds: float = 1.0):
-        self._app, self._in_progress, self._cut_off = app, 0, 0
+        self._app, self._in_progress, self._cut_off = app, Places(MAX_REQUESTS), 0
+        self.idle = IdleConnections(MAX_IDLE, IDLE_SECONDS)
         self._serving: asyncio.Task | None = None
         super().__init__(
             uvicorn.Config(
                 self._counted,
                 interface="asgi3",
-                http=WholeBodies,
+                http=functools.partial(Connection, idle=self.idle),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                limit_concurrency=MAX_CONNECTIONS,
                 h11_max_incomplete_event_size=HEAD_BYTES,
-                timeout_keep_alive=IDLE_SECONDS,
+                timeout_keep_alive=IDLE_SECONDS,  # type: ignore[arg-type] # also a float
                 timeout_graceful_shutdown=drain_seconds,  # type: ignore[arg-type] # also a float
             )
         )
@@ -64,7 +58,7 @@ class HttpServer(uvicorn.Server):
         self.should_exit = True
         if self._serving is not None:
             await self._serving
-        return not (self._in_progress or self._cut_off or self.server_state.connections)
+        return not (self._in_progress.taken or self._cut_off or self.server_state.connections)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -72,11 +66,14 @@ class HttpServer(uvicorn.Server):
         yield
 
     async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._in_progress += 1
+        client = client_of_address((scope.get("client") or ("",))[0])
+        if not self._in_progress.has_one_for(client):
+            return await service_unavailable(scope, receive, send)  # type: ignore[arg-type]
+        self._in_progress.take(client)
         try:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:
             self._cut_off += 1
             raise
         finally:
-            self._in_progress -= 1
+            self._in_progress.leave(client)

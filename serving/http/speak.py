@@ -9,7 +9,9 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from replicator.runs.errors import UserError
 from serving.bundles.frames import check_convention
+from serving.engine.preparation import prepared
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
 from serving.http.audio_formats import stream_format, streamed
@@ -21,9 +23,9 @@ from serving.http.request_bodies import body_of, read_body
 from serving.http.responses import StreamedResponse, cancel_on_disconnect, json_response
 from serving.http.synthesis_requests import (
     SynthesisFields,
+    check_length,
     is_conditional,
     max_seconds,
-    prepared,
     signature,
     synthesis,
     text_frames,
@@ -120,7 +122,8 @@ class SpeakRoute(Endpoints):
                 check_convention(served.spec, frames)
             return frames
         if source == "text":
-            return await prepared(limit, text_frames, served.bundle, value)
+            check_length(value)
+            return await prepared(limit, text_frames, served, value, in_pieces=True)
         if source == "example":
             value = await asyncio.to_thread(_example, value)
         elif isinstance(value, str):
@@ -129,11 +132,18 @@ class SpeakRoute(Endpoints):
 
 
 def _frames_of_recording(served: ServedModel, data: bytes) -> np.ndarray:
-    """Return the frames of a recording, float32 [frames, channels], with their gain."""
+    """Return the frames of a recording, float32 [frames, channels], with their gain.
+
+    InvalidInput is raised for one that has none.
+    """
     spec = served.spec
     waveform = decode_recording(data, spec["sample_rate_hz"], max_seconds(served))
     gain_db = level_gain_db(waveform, spec.get("gain_db", 0.0), level_of(spec))
-    return recorded_frames(served.speech_bundle.frames(waveform), gain_db)
+    try:
+        frames = served.speech_bundle.frames(waveform)
+    except UserError as error:
+        raise InvalidInput(str(error)) from error
+    return recorded_frames(frames, gain_db)
 
 
 def _example(name: str) -> bytes:

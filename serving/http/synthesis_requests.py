@@ -1,32 +1,26 @@
 """Checks of synthesis requests before any audio is generated."""
 
-import asyncio
 import contextlib
 import logging
 import math
 import shutil
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from msgspec import Meta, Struct
 
 from replicator.runs.errors import UserError
 from serving.bundles.audio_bundle import check_speaker
-from serving.bundles.bundle import Servable
 from serving.bundles.signature import PLAIN, Signature
 from serving.engine.served_model import ServedModel
-from serving.engine.streams import PROCESSORS
-from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
+from serving.errors import InvalidInput, NotReady, TooLarge
 from serving.http.fields import Name, Seed, excerpt
-from speech.phonemes import MAX_CHARACTERS, SPELT_OUT, spelt_out, spoken_length
+from speech.phonemes import MAX_CHARACTERS, SPELT_OUT, characters_at, spelt_out, spoken_length
 from wavenet.data.recorded_level import at_recorded_level, gain_of, is_recorded
 
 LOG = logging.getLogger(__name__)
 UNCONDITIONAL_SECONDS = 2.0
-# They share the permits for processors.
-THREADS = ThreadPoolExecutor(16, thread_name_prefix="reading")
 Temperature = Annotated[float, Meta(ge=0, le=10)]
 
 
@@ -118,23 +112,6 @@ def _num_samples(served: ServedModel, seconds: float | None, frames: np.ndarray 
     return int(min(len(frames) * hop, wanted))
 
 
-async def prepared(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a thread, for work before the model: decoding, features, phonemes.
-
-    DeadlineExceeded is raised if it waits and runs for longer than `seconds`.
-    """
-
-    def work() -> Any:
-        with PROCESSORS.permit():
-            return function(*arguments)
-
-    try:
-        async with asyncio.timeout(seconds):
-            return await asyncio.get_running_loop().run_in_executor(THREADS, work)
-    except TimeoutError as error:
-        raise DeadlineExceeded("The input took too long to process.") from error
-
-
 def supports_text(served: ServedModel) -> bool:
     """Return whether the model can speak text with what is installed here."""
     import speech
@@ -147,32 +124,48 @@ def supports_text(served: ServedModel) -> bool:
     return shutil.which(PROGRAM) is not None
 
 
-def check_length(words: str, most: int = MAX_CHARACTERS) -> None:
-    """Raise InvalidInput for a text that would take too long to speak."""
-    length = spoken_length(words)
-    if length > most:
+def check_length(words: str, most: int = MAX_CHARACTERS, speed: float = 1.0) -> None:
+    """Raise InvalidInput for a text that would take too long to speak, slow ones sooner."""
+    length, longest = spoken_length(words), characters_at(speed, most)
+    if length > longest:
         spelt = spelt_out(words)
         why = f", counting {excerpt(spelt[0])} as {SPELT_OUT}" if spelt else ""
-        raise InvalidInput(f"The text must have at most {most:,} characters, got {length:,}{why}.")
+        at = f" at speed {speed:g}" if longest < most else ""
+        raise InvalidInput(
+            f"The text must have at most {longest:,} characters{at}, got {length:,}{why}."
+        )
 
 
-def text_frames(bundle: Servable, words: str, speed: float = 1.0) -> np.ndarray:
+def text_frames(
+    served: ServedModel, words: str, speed: float = 1.0, *, pause: Callable[[], None]
+) -> np.ndarray:
     """Return the frames of a text, float32 [frames, channels].
 
-    InvalidInput is raised if the text cannot be spoken, or the model reads other frames, and
-    NotReady if no text front end or no espeak-ng is installed.
+    Args:
+      served: the model that will speak them.
+      words: the text.
+      speed: how much faster than usual.
+      pause: called between two pieces of the work; what it raises ends the work.
+
+    Raises:
+      InvalidInput: the text cannot be spoken, or the model reads other frames.
+      TooLarge: the text would last longer than a sound of the model.
+      NotReady: no text front end or no espeak-ng is installed.
     """
     import speech
 
-    check_length(words)
+    check_length(words, speed=speed)
     try:
         speech.shipped()
     except UserError as error:
         LOG.error("no text front end: %s", error)
         raise NotReady("Text cannot be spoken: no text front end is installed.") from error
+    most = max_frames(served)
     try:
-        return speech.text_frames(bundle, words, speed=speed)
+        return speech.text_frames(served.bundle, words, speed=speed, max_frames=most, pause=pause)
     except speech.EspeakError as error:
         raise NotReady(str(error)) from error
+    except speech.TooLongError as error:
+        raise TooLarge(str(error)) from error
     except UserError as error:
         raise InvalidInput(str(error)) from error

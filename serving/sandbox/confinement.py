@@ -9,12 +9,14 @@ import errno
 import fcntl
 import os
 import resource
+import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from replicator.runs.errors import UserError
+from serving.sandbox.thread_limit import ask_for_threads
 
 LIBRARY = "libseccomp.so.2"
 HELP = "serve bundles that you trust with `--no-sandbox`"
@@ -71,12 +73,18 @@ def check_available() -> None:
         raise UserError(f"The sandbox of models needs {LIBRARY} (libseccomp2); {HELP}.") from error
 
 
-def confine(readable: Iterable[Path], memory_bytes: int) -> None:
+def confine(
+    readable: Iterable[Path], memory_bytes: int, asker: socket.socket | None = None
+) -> None:
     """Confine this process, which must have one thread, and all threads that it starts later.
 
     It can then start no process, open nothing for writing, open no socket, and read only beneath
-    `readable`, where the kernel has Landlock; missing paths are ignored. The limit of its private
-    memory includes the current memory and thread stacks.
+    `readable`, where the kernel has Landlock.
+
+    Args:
+      readable: folders and files; missing ones are ignored.
+      memory_bytes: limit of its private memory, with what it has already and thread stacks.
+      asker: leads to the process that decides on every thread, see `thread_limit`; it is closed.
     """
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("Only a process of one thread can be confined.")
@@ -85,6 +93,8 @@ def confine(readable: Iterable[Path], memory_bytes: int) -> None:
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
     libc = ctypes.CDLL(None, use_errno=True)
     _checked(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
+    if asker is not None:
+        ask_for_threads(asker)
     _restrict_folders(libc, readable)
     _restrict_calls()
 

@@ -11,12 +11,13 @@ import gc
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
 from typing import Any
 
-from serving.sandbox import worker
+from serving.sandbox import thread_limit, worker
 
 MOST_BYTES = 2**16
 MOST_CONNECTIONS = 250  # to a process; the kernel passes at most 253 descriptors at once
@@ -29,7 +30,7 @@ DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 def main(descriptor: int) -> None:
     """Start and end processes as requested over a socket, until the server closes it."""
     control = socket.socket(fileno=descriptor)
-    processes: set[int] = set()
+    children = _Children()
     sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # None: import fails
     for name in IMPORTS:
         importlib.import_module(name)
@@ -38,42 +39,93 @@ def main(descriptor: int) -> None:
         [importlib.import_module(name) for name in ENGINE][-1].compile_kernels()
     gc.collect()
     gc.freeze()  # or collections in the forks would write to shared memory
-    while True:
+    while children.watch(control):
         data, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, MOST_CONNECTIONS)
         if not data:
             break
         request = json.loads(data)
         if "end" in request:
-            answer = {"status": _end(request["end"]) if request["end"] in processes else 0}
-            processes.discard(request["end"])
+            answer = {"status": children.end(request["end"])}
         else:
-            answer = {"pid": _start(request, control, descriptors)}
-            processes.add(answer["pid"])
+            answer = {"pid": children.start(request, control, descriptors)}
         control.send(json.dumps(answer).encode())
-    for pid in processes:
-        os.kill(pid, signal.SIGKILL)
+    children.end_all()
     os._exit(0)
 
 
-def _start(request: dict[str, Any], control: socket.socket, descriptors: list[int]) -> int:
-    """Fork a process that has the sockets and answers the request; return its id."""
-    pid = os.fork()
-    if pid:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        return pid
-    try:
-        control.close()
-        ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        worker.run(request, [socket.socket(fileno=descriptor) for descriptor in descriptors])
-    finally:
-        os._exit(1)
+class _Children:
+    """The processes of models, and the sockets and descriptors by which they ask for threads.
 
+    Each is known by the number of a descriptor: a socket on which a process sends its listener, or
+    the listener itself.
+    """
 
-def _end(pid: int) -> int:
-    """Kill a process and return its exit status; its id is not reused before."""
-    os.kill(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    def __init__(self) -> None:
+        self._most: dict[int, int] = {}  # threads, by process
+        self._askers: dict[int, tuple[socket.socket, int]] = {}
+        self._listeners: dict[int, int] = {}
+
+    def watch(self, control: socket.socket) -> bool:
+        """Answer the processes until the server asks for something; return True."""
+        while True:
+            poll = select.poll()
+            for descriptor in (control.fileno(), *self._askers, *self._listeners):
+                poll.register(descriptor, select.POLLIN)
+            for descriptor, events in poll.poll():
+                if descriptor == control.fileno():
+                    return True
+                if descriptor in self._askers:
+                    self._receive(descriptor)
+                elif events & select.POLLIN:
+                    pid = self._listeners[descriptor]
+                    thread_limit.answer(descriptor, pid, self._most.get(pid, 0))
+                else:  # the process has ended
+                    os.close(descriptor)
+                    del self._listeners[descriptor]
+
+    def _receive(self, descriptor: int) -> None:
+        """Take the listener that a process has sent, if it could make one."""
+        asker, pid = self._askers.pop(descriptor)
+        with asker, contextlib.suppress(OSError):
+            _, found, _, _ = socket.recv_fds(asker, MOST_BYTES, 1)
+            self._listeners.update(dict.fromkeys(found, pid))
+
+    def start(self, request: dict[str, Any], control: socket.socket, descriptors: list[int]) -> int:
+        """Fork a process that has the sockets and answers the request; return its id."""
+        own, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            theirs.close()
+            self._askers[own.fileno()] = own, pid
+            self._most[pid] = thread_limit.most_threads(len(descriptors))
+            return pid
+        try:
+            control.close()
+            own.close()
+            for descriptor in (*self._askers, *self._listeners):  # of other processes
+                os.close(descriptor)
+            ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+            sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+            worker.run(request, sockets, theirs)
+        finally:
+            os._exit(1)
+
+    def end(self, pid: int) -> int:
+        """Kill a process and return its exit status, 0 for one that is not of these.
+
+        Its id is not reused before.
+        """
+        if self._most.pop(pid, None) is None:
+            return 0
+        os.kill(pid, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def end_all(self) -> None:
+        """Kill all processes."""
+        for pid in self._most:
+            os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,16 @@ from typing import Any
 
 from serving.sandbox.fork_server import MOST_BYTES
 
-# Prefixes of the environment variables that set how fast a model computes.
-KEPT_VARIABLES = (
-    *("TF_", "XLA_", "OMP_", "OPENBLAS_", "MKL_", "NUMBA_", "MALLOC_", "LD_LIBRARY_PATH", "LANG"),
-)
+# Environment variables that a model's process gets: how fast and how TensorFlow and Numba compute,
+# and where libraries are. A name that begins alike may hold a secret.
+KEPT_VARIABLES = {
+    *("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH"),
+    *("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"),
+    *("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS"),
+    *("NUMBA_CPU_FEATURES", "NUMBA_CPU_NAME", "NUMBA_NUM_THREADS", "NUMBA_THREADING_LAYER"),
+    *("TF_CPP_MIN_LOG_LEVEL", "TF_DETERMINISTIC_OPS", "TF_ENABLE_ONEDNN_OPTS"),
+    *("TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_XLA_FLAGS", "XLA_FLAGS"),
+}
 EXIT_SECONDS = 10.0
 END_SECONDS = 60.0  # for the fork server to report how a process ended
 
@@ -95,7 +101,7 @@ class ForkServer:
 
     def _launch(self) -> None:
         self._control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        kept = {n: value for n, value in os.environ.items() if n.startswith(KEPT_VARIABLES)}
+        kept = {n: value for n, value in os.environ.items() if n in KEPT_VARIABLES}
         # With more arenas than cores, glibc returns little of the memory that compilers freed.
         kept.setdefault("MALLOC_ARENA_MAX", str(os.cpu_count() or 1))
         with child_end:

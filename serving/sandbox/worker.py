@@ -27,17 +27,19 @@ SYSTEM = (
 MOST_TEXT = 1000  # characters of an error
 
 
-def run(request: dict[str, Any], connections: list[socket.socket]) -> NoReturn:
+def run(
+    request: dict[str, Any], connections: list[socket.socket], asker: socket.socket | None = None
+) -> NoReturn:
     """Load a bundle, confined, report it on the first connection, and answer on all of them.
 
     It never returns; the process ends when the first connection is closed. The request has `path`,
     `memory_bytes`, `loader` as MODULE:FUNCTION, and `arguments` of the loader by name; a connection
-    carries one request at a time.
+    carries one request at a time. The asker is that of `confine`.
     """
     try:
         module, _, function = request["loader"].partition(":")
         load = getattr(importlib.import_module(module), function)
-        confine([*readable(), Path(request["path"])], request["memory_bytes"])
+        confine([*readable(), Path(request["path"])], request["memory_bytes"], asker)
         bundle = load(Path(request["path"]), **request["arguments"])
         send(connections[0], _facts(bundle))
     except Exception as error:

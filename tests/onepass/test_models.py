@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 import onepass
-from onepass import models
 from onepass.remote_model import RemoteModel
 from pixelcnn.shipped import dev_images
 from replicator.runs.errors import UserError
@@ -38,14 +37,6 @@ def test_a_folder_of_that_name_comes_before_the_shipped_model(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"no config\.json"):
         onepass.load("shipped")
-
-
-@pytest.mark.parametrize(("place", "is_one"), [("1", True), (".", True), ("other", False)])
-def test_a_bundle_is_known_by_its_program(tmp_path, place, is_one):
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "saved_model.pb").touch()
-    (tmp_path / "other").mkdir()
-    assert models.is_bundle(tmp_path / place) is is_one
 
 
 def test_an_address_is_not_asked_before_it_is_whole():

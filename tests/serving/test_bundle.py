@@ -15,7 +15,7 @@ from tensorflow.python.framework import op_def_registry
 import serving
 from replicator.portable.stablehlo import serialized
 from replicator.runs.errors import UserError
-from serving.bundles.allowed_operations import ALLOWED, SAVING
+from serving.bundles.allowed_operations import ALLOWED, RESTORING, SAVING
 from serving.bundles.manifest import files_of
 from serving.bundles.signature import Signature, TensorInfo, check, example
 from serving.errors import InvalidInput, NotFound
@@ -188,7 +188,7 @@ def with_function(graph, name, op):
     function.node_def.add(name="innocent", op=op)
 
 
-@pytest.mark.parametrize("op", sorted(SAVING.split()))
+@pytest.mark.parametrize("op", sorted(f"{SAVING} {RESTORING}".split()))
 def test_what_saves_variables_must_not_be_reached_by_a_call(tmp_path, op):
     def edit(graph):
         with_function(graph, "inner", op)
@@ -380,7 +380,8 @@ def test_a_signature_that_there_is_not_is_named():
 
 
 def test_every_operation_that_is_allowed_exists():
-    assert [op for op in ALLOWED.union(SAVING.split()) if op_def_registry.get(op) is None] == []
+    known = ALLOWED.union(SAVING.split(), RESTORING.split())
+    assert [op for op in known if op_def_registry.get(op) is None] == []
 
 
 ALONE = """

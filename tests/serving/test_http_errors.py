@@ -94,6 +94,15 @@ def test_names_that_are_no_models_are_not_found(running, place):
     assert [found for found in statuses(running, paths) if found[1] != 404] == []
 
 
+@pytest.mark.parametrize("version", ["1" * 21, "9" * 5000, "one", "-1", "1e3", "\u0661"])
+def test_a_version_that_cannot_be_is_named_with_its_rule(models, version):
+    for path in (f"/v1/models/voice/versions/{version}", f"/v2/models/voice/versions/{version}"):
+        answer = ask(models, "GET", path)
+        assert answer.status_code == 404
+        words = f"A version must be a number of at most 18 digits, got `{version[:64]}"
+        assert answer.json()["error"].startswith(words) and len(answer.json()["error"]) < 200
+
+
 def test_no_path_leads_to_a_file(running):
     paths = ["/page/../server.py", "/page/%2e%2e%2fserver.py", "/..%2f..%2fetc%2fpasswd"]
     assert [status for _, status in statuses(running, paths)] == [404] * 3

@@ -1,6 +1,6 @@
 """Clients that keep connections, calls or bodies without using them; what each is refused by.
 
-How many connections an address has, and how slowly it may send, is for the proxy in front to limit:
+How often an address may ask, and how slowly it may read, is for the proxy in front to limit:
 tests/serving/test_deployment_files.py asks a real nginx.
 """
 
@@ -12,10 +12,16 @@ import threading
 import grpc
 import grpc_running
 import http_running
+import pytest
 from serve_load import GRPC_PREDICT, INFER, predict, predict_request, until
 
 from serving.http.request_bodies import BODIES_AT_ONCE
 
+DONE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HALF_A_BODY = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{"
+REFUSED = (
+    b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"  # body to come
+)
 TOKEN = "a token of enough letters"
 INFER_PATH = "/v2/models/voice/infer"
 CHECK = "/grpc.health.v1.Health/Check"
@@ -43,13 +49,103 @@ def sockets(running, count, sent=b"", source="127.0.0.1"):
         yield made
 
 
-def test_uvicorn_refuses_more_connections_than_there_may_be(models, monkeypatch):
-    monkeypatch.setattr("serving.http.server.MAX_CONNECTIONS", PLACES)
-    with http_running.Running(models) as running:
-        with sockets(running, PLACES):
-            until(lambda: len(running._server.server_state.connections) == PLACES)
-            assert asked(running) == 503
+def is_closed(connection):
+    """Whether the server has ended a connection, waiting for it."""
+    with contextlib.suppress(ConnectionResetError):
+        while connection.recv(1 << 16):
+            pass
+    return True
+
+
+def is_healthy(connection):
+    """Whether the answer to DONE comes, all of it."""
+    received = b""
+    while not received.endswith(b'{"status":"ok"}'):
+        received += (part := connection.recv(1 << 16))
+        assert part
+    return received.startswith(b"HTTP/1.1 200")
+
+
+def test_more_requests_than_there_may_be_are_refused_and_no_client_has_them_all(
+    models, monkeypatch
+):
+    monkeypatch.setattr("serving.http.server.MAX_REQUESTS", PLACES)
+    clients = {f"127.0.0.{n}": places for n, places in ((2, 4), (3, 2), (4, 1), (5, 1))}
+    with (
+        http_running.Running(models, timeout_seconds=60.0) as running,
+        contextlib.ExitStack() as stack,
+    ):
+        taken = running._server._in_progress.taken_by
+        for client, places in clients.items():
+            stack.enter_context(sockets(running, places, HALF_A_BODY, client))
+            until(lambda client=client, places=places: taken(client) == places)
+            (refused,) = stack.enter_context(sockets(running, 1, HALF_A_BODY, client))
+            assert refused.recv(100).startswith(b"HTTP/1.1 503")
+        assert asked(running) == 503
+        stack.close()
         until(lambda: asked(running) == 200)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: local", DONE])
+def test_connections_without_a_request_lock_nobody_out(models, monkeypatch, sent):
+    """Silent ones, such with half a head, and such whose request is answered: the oldest ends."""
+    monkeypatch.setattr("serving.http.server.MAX_REQUESTS", PLACES)
+    monkeypatch.setattr("serving.http.server.MAX_IDLE", PLACES)
+    with http_running.Running(models) as running:
+        idle = running._server.idle
+        with sockets(running, 1, DONE, "127.0.0.3") as (other,), contextlib.ExitStack() as stack:
+            assert is_healthy(other)
+            strangers = []
+            for _ in range(3 * PLACES):
+                strangers += stack.enter_context(sockets(running, 1, sent, "127.0.0.2"))
+                if sent == DONE:
+                    assert is_healthy(strangers[-1])
+            assert all(map(is_closed, strangers[: 2 * PLACES]))
+            assert asked(running) == 200 and asked(running, "GET", "/healthz", None) == 200
+            until(lambda: len(idle) <= PLACES)
+            other.sendall(DONE)  # of another client, it has stayed
+            assert is_healthy(other)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"\r", b"GET /healthz HTTP/1.1\r\nHost: local", DONE, DONE + b"GET /", REFUSED]
+)
+def test_a_connection_without_a_request_is_closed_in_its_time(models, monkeypatch, sent):
+    monkeypatch.setattr("serving.http.server.IDLE_SECONDS", 0.2)
+    with http_running.Running(models) as running, sockets(running, 2, sent) as connections:
+        assert all(map(is_closed, connections))
+        until(lambda: not running._server.server_state.connections)
+        assert not len(running._server.idle)
+
+
+def test_no_byte_but_the_last_of_a_head_keeps_a_connection(models, monkeypatch):
+    monkeypatch.setattr("serving.http.server.IDLE_SECONDS", 0.3)
+    head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "
+    with http_running.Running(models) as running, sockets(running, 1, head) as (connection,):
+        connection.settimeout(0.01)
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            for _ in range(10_000):  # until it is closed
+                connection.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    assert connection.recv(1) == b""
+                    break
+        until(lambda: not running._server.server_state.connections)
+
+
+def test_a_request_at_work_is_not_idle_however_long_it_takes(models, monkeypatch):
+    monkeypatch.setattr("serving.http.server.IDLE_SECONDS", 0.05)
+    control = models.controls["voice", 1]
+    with http_running.Running(models) as running:
+        control.open.clear()
+        head = (
+            f"POST {INFER_PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(INFER)}\r\n\r\n"
+        )
+        with sockets(running, 1, head.encode() + INFER.encode()) as (connection,):
+            until(control.entered.is_set)
+            with sockets(running, 1) as (silent,):
+                assert is_closed(silent)  # its time has passed, and so has that of the other
+            control.open.set()
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
 
 
 def test_bodies_together_have_a_limit_and_give_back_what_they_held(models):
@@ -103,6 +199,15 @@ def test_grpc_refuses_more_calls_than_there_may_be(models, monkeypatch):
         for answer in silent.answers:
             answer.cancel()
         until(lambda: can_predict(channel))
+
+
+def test_silent_connections_of_grpc_end_in_their_time(models, monkeypatch):
+    monkeypatch.setattr("serving.grpc.server.MAX_CONNECTIONS", PLACES)
+    monkeypatch.setattr("serving.grpc.server.HANDSHAKE_SECONDS", 1)
+    with grpc_running.Running(models) as running, sockets(running, PLACES) as silent:
+        assert all(map(is_closed, silent))
+        with running.channel(use_local_subchannel_pool=1) as channel:
+            until(lambda: can_predict(channel))
 
 
 def can_predict(channel):

@@ -29,7 +29,7 @@ def frames_of(words):
 def front_end(monkeypatch):
     spoken = []
 
-    def text_frames(bundle, words, *, speed=1.0):
+    def text_frames(bundle, words, *, speed=1.0, **_):
         spoken.append((bundle.name, words, speed))
         return frames_of(words)
 
@@ -127,7 +127,7 @@ def test_a_model_of_another_kind_is_not_found(models, path, model):
 
 
 def test_without_a_front_end_speech_says_what_is_missing(models, monkeypatch):
-    def missing(bundle, words, *, speed=1.0):
+    def missing(bundle, words, **_):
         raise speech.EspeakError("Text needs espeak-ng, which is not installed.")
 
     speak_text_with(monkeypatch, missing)
@@ -237,7 +237,7 @@ def test_speech_that_breaks_a_rule_is_400(models, front_end, fields, words):
 
 
 def test_a_text_that_cannot_be_spoken_is_400(models, monkeypatch):
-    def refusing(bundle, words, *, speed=1.0):
+    def refusing(bundle, words, **_):
         raise speech.TextError("There is nothing in the text that can be spoken.")
 
     speak_text_with(monkeypatch, refusing)

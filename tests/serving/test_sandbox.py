@@ -6,6 +6,8 @@ import gc
 import json
 import os
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -17,19 +19,37 @@ from serving.engine.model_loader import bundle_loader
 from serving.engine.registry import ModelRegistry
 from serving.errors import InvalidInput, NotReady
 from serving.sandbox import messages
-from serving.sandbox.processes import ForkServer
-from serving.sandbox.sandboxed_bundle import ModelEnded, ModelFailed, SandboxedBundle
+from serving.sandbox.processes import KEPT_VARIABLES, ForkServer
+from serving.sandbox.sandboxed_bundle import (
+    SPARE_CONNECTIONS,
+    ModelEnded,
+    ModelFailed,
+    SandboxedBundle,
+)
+from serving.sandbox.thread_limit import SPARE_THREADS, most_threads
 from serving.settings import Settings
 
 FRAMES = np.ones([1, 3, 3], np.float32)
 LIMITS = Settings(sandbox_memory_gib=1.0, load_seconds=120.0, call_seconds=120.0, max_streams=1)
 CONNECTIONS = 4
+SECRETS = ("TF_VAR_password", "XLA_KEY", "OMP_TOKEN", "LANGUAGE_KEY", "MALLOC_SECRET", "AWS_KEY")
+
+
+def threads_are_limited():
+    """Whether the kernel asks before a thread: a listener is made in a process of its own."""
+    code = "from serving.sandbox.thread_limit import _listener; print(_listener() is not None)"
+    code = f"import ctypes; ctypes.CDLL(None).prctl(38, 1, 0, 0, 0); {code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip() == "True"
 
 
 @pytest.fixture(scope="module")
 def fork_server():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONEPASS_TOKEN", "secret-of-the-server")
+        for name in SECRETS:
+            patch.setenv(name, "secret-of-the-server")
+        patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
         made = ForkServer()
         made._launch()
     yield made
@@ -120,7 +140,15 @@ def places(tmp_path):
         ("write", "file"),
         ("write_over", "file"),
         ("remove", "file"),
+        ("make_folder", "new"),
+        ("rename", "file"),
+        ("link", "file"),
+        ("link_softly", "file"),
+        ("change_mode", "file"),
         ("read", "file"),
+        ("list_folder", "file"),
+        ("read_environment_of_another", "process"),
+        ("read_memory_of_another", "process"),
         ("connect", "port"),
         ("send_datagram", "port"),
         ("start", "file"),
@@ -348,6 +376,31 @@ def test_the_environment_of_the_server_is_not_there(load):
     with open(f"/proc/{bundle.pid}/environ", "rb") as file:
         environment = file.read()
     assert b"PYTHONPATH" in environment and b"secret-of-the-server" not in environment
+    assert b"TF_ENABLE_ONEDNN_OPTS=0" in environment
+
+
+def test_only_known_variables_are_in_its_environment(load):
+    bundle = load(call=("tell_environment", ""))
+    with pytest.raises(ModelFailed) as raised:
+        call(bundle, 13)
+    assert not set(SECRETS) & set(str(raised.value).removeprefix("RuntimeError: ").split())
+    with open(f"/proc/{bundle.pid}/environ", "rb") as file:  # as it was started
+        names = {line.partition(b"=")[0].decode() for line in file.read().split(b"\0") if line}
+    assert names <= KEPT_VARIABLES | {"PYTHONPATH"}
+
+
+@pytest.mark.skipif(not threads_are_limited(), reason="needs Linux 5.5 and libseccomp 2.5")
+@pytest.mark.parametrize(
+    ("what", "times"), [("start_threads", 1), ("start_threads_that_start_threads", 2)]
+)
+def test_threads_without_end_end_in_an_error_and_the_process_goes_on(load, what, times):
+    bundle = load(dataclasses.replace(LIMITS, sandbox_memory_gib=4.0), call=(what, ""))
+    with pytest.raises(ModelFailed, match=r"after \d+$") as refused:
+        call(bundle, 13)
+    most = most_threads(1 + LIMITS.threads + LIMITS.max_streams + SPARE_CONNECTIONS)
+    started = int(str(refused.value).split()[-1])
+    assert SPARE_THREADS < started <= times * most
+    assert call(bundle)["sound"].shape == (1, 3 * HOP) and bundle.is_alive
 
 
 def test_packages_that_no_bundle_needs_are_not_there(load):

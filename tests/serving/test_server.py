@@ -18,7 +18,7 @@ from serve_command import Command
 
 import onepass
 from serving.command import check_models_folder
-from serving.engine.auth import read_token
+from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry
 from serving.observability import logs
 from serving.observability.metrics import Metrics
@@ -170,9 +170,9 @@ def test_a_token_that_anybody_could_guess_is_refused(store, mistake, monkeypatch
 
 def test_the_token_comes_from_the_file_or_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("ONEPASS_TOKEN", TOKEN)
-    assert read_token(Settings()) == TOKEN
+    assert read_tokens(Settings()) == (TOKEN,)
     (tmp_path / "token").write_text(f"another {TOKEN}\n")
-    assert read_token(Settings(token_file=tmp_path / "token")) == f"another {TOKEN}"
+    assert read_tokens(Settings(token_file=tmp_path / "token")) == (f"another {TOKEN}",)
 
 
 @pytest.mark.parametrize("option", ["--port", "--grpc-port"])

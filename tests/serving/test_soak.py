@@ -26,8 +26,9 @@ from serve_load import (
     until,
 )
 
-from serving.engine.batching import Batcher, _Request
+from serving.engine.batching import Batcher
 from serving.engine.padding import Padding
+from serving.engine.row_queue import Request
 from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
@@ -151,7 +152,7 @@ def test_a_minute_of_clients_that_ask_again_at_once_takes_constant_memory():
 
     asyncio.run(run())
     gc.collect()
-    requests = sum(isinstance(each, _Request) for each in gc.get_objects())
+    requests = sum(isinstance(each, Request) for each in gc.get_objects())
     print(f"\n{looks[len(looks) // 5]}\n{looks[-1]}, {requests} requests")
     assert requests == 0
     assert grown(looks, "memory_mib") < GROWTH_MIB

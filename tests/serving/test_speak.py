@@ -19,6 +19,9 @@ from http_running import Running, ask, speak_text_with
 from PIL import Image
 from serve_load import until
 
+from distill import shipped as shipped_student
+from replicator.runs.errors import UserError
+from serving.bundles.frames import feature_extractor
 from serving.errors import InvalidInput, TooLarge
 from serving.http import draw
 from serving.http.audio_formats import big_endian, little_endian, wav_header
@@ -179,6 +182,38 @@ def test_what_is_no_recording_is_refused(data):
     assert "0x" not in str(caught.value)
 
 
+@pytest.mark.parametrize("rate", [4000, 8000, RATE, 22_050, 44_100, 192_000])
+@pytest.mark.parametrize("container", ["WAV", "FLAC"])
+def test_a_recording_is_spoken_or_its_least_length_is_said(container, rate):
+    """One sample or a few are no error of the server's, at any rate and for any model."""
+    spec = json.loads((shipped_student.folder("shipped") / "model.json").read_text())
+    to_hz, spoken = spec["sample_rate_hz"], []
+    for count in range(1, 24):
+        data = recording(container, rate=rate, seconds=(count + 0.5) / rate)
+        try:
+            waveform = decode_recording(data, to_hz, 10)
+        except InvalidInput as refused:
+            words = f"must last at least 2 samples at {to_hz:,} per second, got {count} at {rate:,}"
+            assert words in str(refused) and not spoken
+        else:
+            spoken.append(count)
+            assert np.isfinite(feature_extractor(spec).frames(waveform)).all()
+    assert spoken[0] * to_hz < 3 * rate or spoken[0] == 1  # no more is refused than must be
+
+
+@pytest.mark.parametrize("way", ["body", "field"])
+def test_a_recording_of_no_frames_is_400(models, monkeypatch, way):
+    def without(bundle, waveform):
+        raise UserError("`waveform` needs 2 samples to reflect, got 1.")
+
+    monkeypatch.setattr(FakeSound, "frames", without)
+    sent = {"json": {"recording": b64(recording())}}
+    if way == "body":
+        sent = {"content": recording(), "headers": {"content-type": "audio/wav"}}
+    answer = ask(models, "POST", SPEAK, **sent)
+    assert answer.status_code == 400 and "2 samples" in answer.json()["error"]
+
+
 @pytest.mark.parametrize("container", ["WAV", "FLAC"])
 def test_a_recording_that_is_cut_short_is_refused(container):
     data = recording(container, seconds=2)
@@ -243,7 +278,7 @@ def test_recordings_are_refined_by_default_and_other_frames_are_not(models):
 def test_drawn_frames_of_a_text_are_refined_as_a_recordings_are(models, monkeypatch, made, asked):
     models.add("refining", kind=Refining)
     Refining.asked.clear()
-    speak_text_with(monkeypatch, lambda bundle, words, speed: made)
+    speak_text_with(monkeypatch, lambda bundle, words, **_: made)
     body = {"model": "refining", "input": "Yes."}
     routes = {"/v1/models/refining:speak": {"text": "Yes."}, "/v1/audio/speech": body}
     for route, given in routes.items():

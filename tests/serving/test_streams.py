@@ -6,8 +6,10 @@ import pytest
 from fake_bundle import HOP, FakeImages, FakeSound
 from registries import until
 
+from serving.engine.fair_shares import begin_client
+from serving.engine.permits import Permits
 from serving.engine.served_model import ServedModel
-from serving.engine.streams import LOOKAHEAD, Permits, Streams
+from serving.engine.streams import LOOKAHEAD, Streams
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded
 from serving.settings import Settings
 
@@ -98,12 +100,40 @@ async def test_a_reader_that_is_cancelled_stops_the_work():
 
 async def test_more_streams_than_allowed_are_refused_at_once():
     model = served(FakeSound(), max_streams=2)
-    streams = [model.stream(FRAMES) for _ in range(3)]
-    await asyncio.gather(*(anext(stream) for stream in streams[:2]))
-    with pytest.raises(Overloaded, match="streams are open already") as refused:
-        await anext(streams[2])
+    streams = []
+    for address in ("127.0.0.2", "127.0.0.3"):
+        begin_client(address)
+        streams.append(model.stream(FRAMES))
+        await anext(streams[-1])
+    begin_client("127.0.0.4")
+    with pytest.raises(Overloaded, match="2 streams are open already") as refused:
+        await anext(model.stream(FRAMES))
     assert refused.value.retry_after_seconds >= 1
     for stream in streams:
+        await stream.aclose()
+
+
+async def test_no_client_takes_the_last_stream_that_others_have():
+    model, open_streams = served(FakeSound(), max_streams=8), []
+
+    async def opened(address):
+        """How many streams the client gets before it is refused."""
+        begin_client(address)
+        for count in range(9):
+            stream = model.stream(FRAMES)
+            try:
+                await anext(stream)
+            except Overloaded as refused:
+                assert refused.retry_after_seconds >= 1
+                return count
+            open_streams.append(stream)
+
+    assert [await opened(f"127.0.0.{n}") for n in range(2, 7)] == [4, 2, 1, 1, 0]
+    for stream in open_streams:
+        await stream.aclose()
+    await until(lambda: not model.is_busy)
+    assert await opened("127.0.0.9") == 4
+    for stream in open_streams[8:]:
         await stream.aclose()
 
 
@@ -195,6 +225,25 @@ def test_permits_are_given_in_the_order_in_which_they_are_asked_for():
     for thread in threads:
         thread.join()
     assert order == [0, 1, 2, 3]
+
+
+def test_the_next_permit_is_for_the_client_that_has_held_them_least():
+    permits, order, pause, threads = Permits(1), [], threading.Event(), []
+
+    def work(client):
+        with permits.permit(client):
+            order.append(client)
+            pause.wait(0.001)
+
+    with permits.permit("many"):
+        for waiting, client in enumerate(["many"] * 5 + ["one", "other"], 1):
+            threads.append(threading.Thread(target=work, args=(client,)))
+            threads[-1].start()
+            while len(permits._waiting) < waiting:
+                pause.wait(0.001)
+    for thread in threads:
+        thread.join()
+    assert order[:2] == ["one", "other"]  # "many" has held one before
 
 
 def test_a_permit_that_never_ends_keeps_nobody_for_ever():

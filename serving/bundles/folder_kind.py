@@ -1,0 +1,55 @@
+"""What a folder of a model holds, decided once for every command by the names of its files."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from replicator.runs.errors import UserError
+
+FolderKind = Literal["saved", "bundle", "trained"]
+SAVED = "autoregressive.json"  # of `onepass.save`
+PROGRAMS = ("saved_model.pb", "lowered.pb")  # of bundles
+RUN = "config.json"
+NOT_SAVED = ("manifest.json", "model.json", "weights.npz", RUN)  # of bundles, model folders, runs
+
+
+def folder_kind(path: Path) -> FolderKind:
+    """Return what a folder holds, from the names of its files alone.
+
+    Args:
+      path: a folder; it may be missing.
+
+    Returns:
+      "saved" for a folder of `onepass.save`, "bundle" for NAME/VERSION or NAME of an exported
+      model, and "trained" for a run, a model folder, and what is none of these.
+
+    Raises:
+      UserError: it has files of two kinds, and each would have something else run.
+    """
+    program = _first(path, PROGRAMS) or _of_version(path)
+    if _first(path, (SAVED,)):
+        _refuse(path, SAVED, program or _first(path, NOT_SAVED))
+        return "saved"
+    if program:
+        _refuse(path, program, _first(path, (RUN,)))
+        return "bundle"
+    return "trained"
+
+
+def _refuse(path: Path, one: str, other: str) -> None:
+    if other:
+        raise UserError(
+            f"{path} is ambiguous: it has both {one} and {other}, of two kinds of models."
+        )
+
+
+def _first(path: Path, names: tuple[str, ...]) -> str:
+    """Return the first of the names that a folder has, of a file or of anything else; or ""."""
+    return next((name for name in names if os.path.lexists(path / name)), "")
+
+
+def _of_version(path: Path) -> str:
+    """Return the program of a version in the folder of a name, or ""."""
+    versions = sorted(folder for folder in path.glob("*/") if folder.name.isdecimal())
+    found = ((folder.name, _first(folder, PROGRAMS)) for folder in versions)
+    return next((f"{version}/{program}" for version, program in found if program), "")

@@ -1,0 +1,227 @@
+"""The rules for model.json in a bundle of a user's model, checked before any of it is used.
+
+A field that breaks its rule is named. Fields that are not listed are not read.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from replicator.runs.errors import UserError
+from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Signature
+from serving.errors import shortened
+
+ARRAY, SOUND, IMAGE, CHUNK = "array", "sound", "picture", "chunk"
+MOST_ROWS = 2**12  # of a call
+MOST_SAMPLES = 2**31 - 1  # of a sequence: an int32
+MOST_PIECE = 2**20  # elements that are compiled as one
+MOST_CALL_BYTES = 2**30  # of an input of a call that warms the model
+MOST_LIST = 2**10  # numbers or names
+TEXT_CHARACTERS = 10_000
+
+
+class Rule(NamedTuple):
+    """A rule for a value of JSON, and the rule in words."""
+
+    holds: Callable[[Any], bool]
+    words: str
+    needed: bool = True
+
+
+def whole(low: int, high: int) -> Rule:
+    """Return the rule of a whole number in a range."""
+    return Rule(lambda x: type(x) is int and low <= x <= high, f"a whole number in [{low}, {high}]")
+
+
+def one_of(*values: Any) -> Rule:
+    """Return the rule of one of some values."""
+    known = " or ".join(map(repr, values))
+    return Rule(lambda x: any(x is v or (type(x) is type(v) and x == v) for v in values), known)
+
+
+def listed(rule: Rule, least: int = 0) -> Rule:
+    """Return the rule of a list whose items obey a rule."""
+    return Rule(
+        lambda x: isinstance(x, list) and least <= len(x) <= MOST_LIST and all(map(rule.holds, x)),
+        f"a list of at least {least}, each {rule.words}",
+    )
+
+
+def optional(rule: Rule) -> Rule:
+    """Return the same rule for a field that may be missing or null."""
+    return Rule(lambda x: x is None or rule.holds(x), f"{rule.words}, or null", needed=False)
+
+
+TEXT = Rule(lambda x: isinstance(x, str) and len(x) <= TEXT_CHARACTERS, "a text")
+FINITE = Rule(
+    lambda x: type(x) in (int, float) and abs(x) < 1e300 and math.isfinite(x), "a finite number"
+)
+FLAG = Rule(lambda x: type(x) is bool, "true or false")
+OBJECT = Rule(lambda x: isinstance(x, dict) and len(x) <= MOST_LIST, "an object")
+RATE = whole(1, 10**7)
+ROWS = listed(whole(1, MOST_ROWS), least=1)  # the sizes of a batch
+LENGTH = whole(1, MOST_SAMPLES)
+# By the path of a field.
+FIELDS: dict[str, Rule] = {
+    "makes": one_of(ARRAY, SOUND, IMAGE),
+    "order": optional(one_of("time", "raster")),
+    "condition": optional(one_of("none", "frames")),
+    "condition_channels": optional(whole(0, 2**16)),
+    "codec": optional(TEXT),
+    "distribution": optional(TEXT),
+    "temperature": optional(FINITE),
+    "elements": OBJECT,
+    "elements.dtype": one_of("int32", "float32"),
+    "elements.levels": optional(whole(1, 2**31)),
+    "serving.allowed_batches": ROWS,
+    "serving.limits": OBJECT,
+    "serving.limits.max_batch": whole(1, MOST_ROWS),
+}
+OF_SOUND = {"sample_rate_hz": RATE}
+OF_IMAGES = {
+    "size": whole(1, 2**16),
+    "channels": one_of(1, 3),
+    "classes": listed(TEXT),
+    "captions": optional(listed(TEXT)),
+}
+OF_SEQUENCES = {
+    "hop_samples": one_of(1),
+    "speakers": Rule(lambda x: x == [], "an empty list"),
+    "max_length": LENGTH,
+    "unit_samples": LENGTH,
+    "serving.limits.max_frames": LENGTH,
+    "serving.streaming": OBJECT,
+    "serving.streaming.signature": one_of(CHUNK),
+    "serving.streaming.side_frames": one_of(0),
+    "serving.streaming.hop_samples": one_of(1),
+    "serving.streaming.unit_samples": LENGTH,
+    "serving.streaming.pieces": listed(whole(1, MOST_PIECE), least=1),
+    "serving.streaming.rows_alone": FLAG,
+    "serving.streaming.state": OBJECT,
+    "serving.cropped": OBJECT,
+}
+ROW = ("seed", "row", "temperature")
+CROPPING = {"axis": one_of(1), "length": one_of("num_samples")}
+PADDING = {"axis": one_of(1), "length": one_of("num_frames"), "buckets": listed(LENGTH, least=1)}
+STATE = {"dtype": TEXT, "fill": FINITE}
+
+
+def check_own_spec(
+    path: Path, spec: Mapping[str, Any], signatures: Mapping[str, Signature]
+) -> None:
+    """Raise UserError, which names the field, for a model.json that could not be served.
+
+    Args:
+      path: of the bundle, for messages.
+      spec: model.json.
+      signatures: its own, which have been compared with the program.
+    """
+    try:
+        _check_fields(spec, FIELDS)
+        makes, streams = spec["makes"], CHUNK in signatures
+        if streams and makes == IMAGE:
+            raise _Broken("makes", one_of(ARRAY, SOUND).words, makes)
+        if not streams and makes == SOUND:
+            raise _Broken("makes", one_of(ARRAY, IMAGE).words, makes)
+        nothing = {"sample_rate_hz": optional(one_of(None))}
+        _check_fields(spec, OF_SOUND if makes == SOUND else nothing)
+        _check_fields(spec, OF_IMAGES if makes == IMAGE else {})
+        _check_signatures(signatures, streams)
+        if streams:
+            _check_sequences(spec, signatures)
+        _check_sizes(spec, signatures)
+    except _Broken as error:
+        raise UserError(
+            f"{path}/model.json does not describe a model that can be served: {error}."
+        ) from None
+
+
+class _Broken(Exception):  # noqa: N818 - always caught here
+    """A field that breaks its rule."""
+
+    def __init__(self, field: str, words: str, value: Any):
+        super().__init__(f"`{field}` must be {words}, got {shortened(repr(value))}")
+
+
+def _check_fields(values: Mapping[str, Any], rules: Mapping[str, Rule], above: str = "") -> None:
+    for field, rule in rules.items():
+        *parents, name = field.split(".")
+        holder: Any = values
+        for parent in parents:
+            holder = holder[parent]
+        if name not in holder and not rule.needed:
+            continue
+        if name not in holder or not rule.holds(holder[name]):
+            raise _Broken(f"{above}{field}", rule.words, holder.get(name))
+
+
+def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> None:
+    """Raise _Broken unless each signature has the inputs and outputs that the classes ask for."""
+    needed: dict[str, tuple[str, ...]] = {COMPILED: ROW, PLAIN: ROW}
+    if streams:
+        counted = "num_frames" if "frames" in signatures[COMPILED].inputs else "num_samples"
+        needed |= {name: (*ROW, counted) for name in (COMPILED, PLAIN)}
+        needed[CHUNK] = (*ROW, counted, "start")
+    if LOG_PROB in signatures:
+        needed[LOG_PROB] = ("elements",)
+    for name, inputs in needed.items():
+        known = signatures[name].inputs if name in signatures else {}
+        for each in inputs:
+            if each not in known:
+                raise _Broken(f"serving.signatures.{name}.inputs.{each}", "there", None)
+        if not [output for output in signatures[name].outputs if output != "num_samples"]:
+            raise _Broken(f"serving.signatures.{name}.outputs", "there", None)
+    if LOG_PROB in signatures and LOG_PROB not in signatures[LOG_PROB].outputs:
+        raise _Broken(f"serving.signatures.{LOG_PROB}.outputs.{LOG_PROB}", "there", None)
+
+
+def _check_sequences(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
+    _check_fields(spec, OF_SEQUENCES)
+    serving = spec["serving"]
+    chunk = signatures[CHUNK]
+    is_conditional = "frames" in signatures[COMPILED].inputs
+    states = {name for name in chunk.inputs if name.startswith("state_")}
+    known = {
+        "cropped": (CROPPING, set(signatures[COMPILED].outputs) - {"num_samples"}),
+        "padded": (PADDING, {"frames"} if is_conditional else set()),
+        "streaming.state": (STATE, states),
+    }
+    for field, (rules, names) in known.items():
+        found = serving["streaming"]["state"] if "." in field else serving.get(field) or {}
+        if not isinstance(found, dict) or set(found) != names:
+            raise _Broken(f"serving.{field}", f"of {', '.join(sorted(names)) or 'nothing'}", found)
+        for name, rule in found.items():
+            above = f"serving.{field}.{name}"
+            if not isinstance(rule, dict):
+                raise _Broken(above, OBJECT.words, rule)
+            _check_fields(rule, rules, f"{above}.")
+            if field == "streaming.state":
+                _check_state(above, rule, chunk, name)
+
+
+def _check_state(field: str, stored: Mapping[str, Any], chunk: Signature, name: str) -> None:
+    """Raise _Broken unless a state is what the program takes and returns."""
+    info = chunk.inputs[name]
+    if stored.get("shape") != info.sizes or stored["dtype"] != info.dtype.name:
+        raise _Broken(field, f"{info.dtype.name} {info.sizes}, as the input", stored)
+    out = chunk.outputs.get(name)
+    if out is None or (out.dtype, out.shape) != (info.dtype, info.shape):
+        raise _Broken(f"serving.signatures.{CHUNK}.outputs.{name}", "as the input", None)
+
+
+def _check_sizes(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
+    """Raise _Broken if a call that warms the model would take an unusual amount of memory."""
+    serving = spec["serving"]
+    streaming = serving.get("streaming") or {}
+    rows = max(serving["allowed_batches"])
+    if streaming.get("rows_alone"):
+        rows = min(serving["allowed_batches"])
+    length = sum(set(streaming.get("pieces", [1])))
+    for name in (COMPILED, CHUNK):
+        for key, info in (signatures[name].inputs if name in signatures else {}).items():
+            sizes = [length if size is None else size for size in info.shape[1:]]
+            bytes_ = rows * info.dtype.itemsize * math.prod(sizes)
+            if bytes_ > MOST_CALL_BYTES:
+                rule = f"smaller: {rows:,} rows of it take {bytes_:,} bytes"
+                raise _Broken(f"serving.signatures.{name}.inputs.{key}", rule, info.sizes)

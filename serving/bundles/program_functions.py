@@ -1,0 +1,108 @@
+"""Which functions of a program can be called, and by what, as far as its files can tell.
+
+TensorFlow finds functions by name in the whole library. So a name counts as a call wherever it is:
+in an object, an operation, an attribute (also of an attribute), a default, a gradient.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+
+class Reach(NamedTuple):
+    """The names of the functions that are reached from each side.
+
+    called: from objects, signatures, gradients and the graph's own nodes. saving: from the node
+    that saves the variables. restoring: from the node that restores them, which loading runs.
+    """
+
+    called: set[str]
+    saving: set[str]
+    restoring: set[str]
+
+
+def reach(graph: Any, functions: Mapping[str, Any]) -> Reach:
+    """Return what calls which of a MetaGraphDef's functions, given by name."""
+    calls = calls_of(functions)
+    save, restore = saver_nodes(graph)
+    nodes = [node for node in graph.graph_def.node if node.name not in (save, restore)]
+    roots = [*_object_functions(graph), *_gradients(graph)]
+    roots += [name for node in nodes for name in called_by(node)]
+    sides = ([n for n in graph.graph_def.node if n.name == name] for name in (save, restore))
+    of_saver = ([name for node in side for name in called_by(node)] for side in sides)
+    return Reach(reached(calls, roots), *(reached(calls, names) for names in of_saver))
+
+
+def saver_nodes(graph: Any) -> tuple[str, str]:
+    """Return the nodes that save and restore variables; "" for one that runs elsewhere as well.
+
+    That is, in a signature; and for the node that saves, in restoring.
+    """
+    saver = graph.saver_def
+    save, restore = node_of(saver.save_tensor_name), node_of(saver.restore_op_name)
+    outputs = [
+        info.name
+        for signature in graph.signature_def.values()
+        for info in signature.outputs.values()
+    ]
+    sources = {node.name: [node_of(name) for name in node.input] for node in graph.graph_def.node}
+    drawn = reached(sources, [node_of(name) for name in outputs])
+    restored = reached(sources, [restore])
+    saves_alone = save not in drawn | restored
+    return save if saves_alone else "", restore if restore not in drawn else ""
+
+
+def node_of(tensor: str) -> str:
+    """Return the node of a tensor `name:0` or of a control input `^name`."""
+    return tensor.removeprefix("^").partition(":")[0]
+
+
+def called_by(node: Any) -> list[str]:
+    """Return the functions that a node may call: its operation's name, and its attributes."""
+    return [node.op, *_named(node.attr.values())]
+
+
+def calls_of(functions: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the functions that each function, a FunctionDef, may call."""
+    return {
+        name: [
+            *(called for node in function.node_def for called in called_by(node)),
+            *_named(function.attr.values()),
+            *_named(attribute.default_value for attribute in function.signature.attr),
+            *_named(value for each in function.arg_attr.values() for value in each.attr.values()),
+        ]
+        for name, function in functions.items()
+    }
+
+
+def reached(leads: Mapping[str, Iterable[str]], roots: Iterable[str]) -> set[str]:
+    """Return the keys that the roots lead to, themselves included."""
+    found: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        if name in leads and name not in found:
+            found.add(name)
+            waiting += leads[name]
+    return found
+
+
+def _named(values: Iterable[Any]) -> list[str]:
+    """Return the functions in attributes, and in the attributes that those are given."""
+    functions = [f for value in values for f in (value.func, *value.list.func) if f.name]
+    return [name for f in functions for name in (f.name, *_named(f.attr.values()))]
+
+
+def _object_functions(graph: Any) -> list[str]:
+    """Return all functions that an object names, listed as callable or not."""
+    found = list(graph.object_graph_def.concrete_functions)
+    for saved in graph.object_graph_def.nodes:
+        found += saved.function.concrete_functions
+        found.append(saved.bare_concrete_function.concrete_function_name)
+    return found
+
+
+def _gradients(graph: Any) -> list[str]:
+    """Return the functions that are run in place of a gradient."""
+    library = graph.graph_def.library
+    found = [each.gradient_func for each in library.registered_gradients]
+    return found + [each.gradient_func for each in library.gradient]

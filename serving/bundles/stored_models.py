@@ -1,0 +1,84 @@
+"""Folders of `onepass.save`, scanned as bundles are and loaded from the scanned bytes."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from replicator.runs.errors import UserError
+from serving.bundles.allowed_operations import PROGRAM, scanned_program
+from serving.bundles.manifest import files_of, read_plain
+
+if TYPE_CHECKING:
+    from autoregressive.model import Autoregressive
+    from distill.flow_student import FlowStudent
+
+SPEC_FILE, PROGRAM_FOLDER, VARIABLES_FOLDER = "autoregressive.json", "program", "variables"
+MOST_SPEC_BYTES = 2**24
+TRUST = "If you trust its author, load it with `trust=True` (on the command line: `--trust`)."
+
+
+def load(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
+    """Return the model that `onepass.save` wrote.
+
+    Args:
+      folder: that was written.
+      trust: run its program without a scan, with the rights of this process.
+
+    Raises:
+      UserError: it is no such model, or its program does more than compute.
+    """
+    from distill import model_store
+
+    if trust:
+        return model_store.load(folder)
+    with scanned_copy(folder, TRUST) as copy:
+        return model_store.load(copy)
+
+
+@contextlib.contextmanager
+def scanned_copy(folder: Path, hint: str = "") -> Iterator[Path]:
+    """Yield a folder of a saved model that has exactly the program that was scanned.
+
+    It has nothing else that TensorFlow would read but the variables, which are numbers. It is gone
+    after the block.
+
+    Args:
+      folder: that `onepass.save` wrote.
+      hint: added to the message on a program that is refused.
+
+    Raises:
+      UserError: the folder holds no saved model, its program does more than compute, or the block
+        could not read the copy.
+    """
+    with tempfile.TemporaryDirectory() as root:
+        copy = Path(root) / "model"
+        try:
+            _copy(folder, copy, hint)
+            yield copy
+        except MemoryError:
+            raise
+        except UserError as error:
+            raise UserError(str(error).replace(str(copy), str(folder))) from error
+        except Exception as error:  # of many types, depending on the corrupted byte
+            text = str(error) or type(error).__name__
+            line = " ".join(text.replace(str(copy), str(folder)).split())[:200]
+            raise UserError(f"{folder} contains no model that `save` wrote: {line}.") from error
+
+
+def _copy(folder: Path, copy: Path, hint: str) -> None:
+    """Write the specification and the scanned program, with a link to the variables."""
+    (copy / PROGRAM_FOLDER).mkdir(parents=True)
+    (copy / SPEC_FILE).write_bytes(read_plain(folder / SPEC_FILE, MOST_SPEC_BYTES))
+    program = folder / PROGRAM_FOLDER
+    try:
+        content = scanned_program(program)
+    except UserError as error:
+        if isinstance(error.__cause__, OSError):
+            raise UserError(f"{folder} contains no model that `save` wrote: {error}") from error
+        raise UserError(f"{error} {hint}".rstrip()) from error
+    (copy / PROGRAM_FOLDER / PROGRAM).write_bytes(content)
+    variables = program / VARIABLES_FOLDER
+    files_of(variables)  # which refuses pipes and links
+    (copy / PROGRAM_FOLDER / VARIABLES_FOLDER).symlink_to(variables.resolve())

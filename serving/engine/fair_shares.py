@@ -1,0 +1,106 @@
+"""Fair shares: which client is served next, by what each of them has used."""
+
+import contextvars
+import ipaddress
+from collections.abc import Iterable
+
+IPV6_NETWORK_BITS = 64  # of one customer, who has all of its addresses
+MAX_ACCOUNTS = 4096
+
+_client: contextvars.ContextVar[str] = contextvars.ContextVar("client", default="")
+
+
+def current_client() -> str:
+    """Return the client of the current request, empty outside of one."""
+    return _client.get()
+
+
+def begin_client(address: str, token_name: str | None = None) -> str:
+    """Set and return the client of a new request.
+
+    Args:
+      address: the address that the request came from.
+      token_name: the name of its token, where clients have tokens of their own.
+    """
+    client = client_of_address(address) if token_name is None else token_name
+    _client.set(client)
+    return client
+
+
+def client_of_address(address: str) -> str:
+    """Return the client that an address belongs to: itself, or the network of an IPv6 address."""
+    try:
+        parsed = ipaddress.ip_address(address.strip("[]").partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, IPV6_NETWORK_BITS), strict=False))
+
+
+class Places:
+    """A limited number of places; a client may take another one while it has fewer than are free.
+
+    So one client alone has half of them, and whatever it takes, the next one finds a place.
+    """
+
+    def __init__(self, most: int):
+        self._most = most
+        self._taken: dict[str, int] = {}
+
+    @property
+    def taken(self) -> int:
+        """The number of places that are taken."""
+        return sum(self._taken.values())
+
+    def taken_by(self, client: str) -> int:
+        """Return the number of places that a client has."""
+        return self._taken.get(client, 0)
+
+    def has_one_for(self, client: str) -> bool:
+        """Return whether a client may take a place."""
+        own, free = self.taken_by(client), self._most - self.taken
+        return free > 0 and (not own or own < free)
+
+    def take(self, client: str) -> None:
+        """Take a place."""
+        self._taken[client] = self.taken_by(client) + 1
+
+    def leave(self, client: str) -> None:
+        """Give a place back."""
+        self._taken[client] -= 1
+        if not self._taken[client]:
+            del self._taken[client]
+
+
+class FairShares:
+    """An account per client of what it has used; the client with the lowest account is next.
+
+    This is start-time fair queueing: an account is never below that of the client that is being
+    served, so nobody saves up turns, and what was used while nobody else waited costs nothing.
+    """
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, float] = {}
+        self._now = 0.0
+
+    def account(self, client: str) -> float:
+        """Return the account of a client."""
+        return max(self._accounts.get(client, 0.0), self._now)
+
+    def next_of(self, clients: Iterable[str]) -> str:
+        """Return the client with the lowest account; of several such the first."""
+        return min(clients, key=self.account)
+
+    def serve(self, client: str) -> None:
+        """Note that a client is served: no account is below its own from now on."""
+        self._now = self.account(client)
+        if len(self._accounts) > MAX_ACCOUNTS:
+            above = {name: used for name, used in self._accounts.items() if used > self._now}
+            self._accounts = above
+
+    def charge(self, client: str, amount: float) -> None:
+        """Add to the account of a client; what was charged too much is a negative amount."""
+        self._accounts[client] = self.account(client) + amount

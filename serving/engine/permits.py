@@ -1,0 +1,69 @@
+"""Permits for processors, shared fairly between clients."""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+from serving.engine.fair_shares import FairShares
+
+
+class Permits:
+    """A limited number of permits; the next one is for the client that has held them least.
+
+    Those of one client are granted in the order of its requests: unlike with
+    `threading.Semaphore`, a thread that releases a permit and asks again at once queues behind
+    waiting threads. A thread continues without a permit once none has been given back for
+    `patience_seconds`, since those that hold them hang.
+    """
+
+    def __init__(self, number: int, patience_seconds: float = 10.0):
+        self._free, self._patience_seconds = number, patience_seconds
+        self._changed = threading.Condition()
+        self._waiting: dict[object, str] = {}
+        self._shares = FairShares()
+        self._given_back = 0
+
+    @contextlib.contextmanager
+    def permit(self, client: str = "") -> Iterator[None]:
+        """Wait for a permit, and hold it while the context lasts."""
+        was_granted = self._take(client)
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self._give_back(client, time.monotonic() - start, was_granted)
+
+    def _take(self, client: str) -> bool:
+        """Return whether a permit was granted; False if the patience ended first."""
+        ticket = object()
+        with self._changed:
+            self._waiting[ticket] = client
+            granted = False
+            while not granted:
+                before = self._given_back
+                granted = self._changed.wait_for(
+                    lambda: self._free > 0 and self._first() is ticket, self._patience_seconds
+                )
+                if before == self._given_back:
+                    break
+            del self._waiting[ticket]
+            self._free -= 1
+            self._shares.serve(client)
+            self._changed.notify_all()
+        return granted
+
+    def _first(self) -> object:
+        client = self._shares.next_of(self._waiting.values())
+        return next(ticket for ticket, waiting in self._waiting.items() if waiting == client)
+
+    def _give_back(self, client: str, seconds: float, was_granted: bool) -> None:
+        with self._changed:
+            self._free += 1
+            self._given_back += was_granted
+            self._shares.charge(client, seconds)
+            self._changed.notify_all()
+
+
+PROCESSORS = Permits(os.cpu_count() or 1)  # shared by all models

@@ -1,0 +1,159 @@
+"""Work for a request before and after its model, in threads: features, phonemes, file formats."""
+
+import asyncio
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+from serving.engine.fair_shares import FairShares, current_client
+from serving.engine.permits import PROCESSORS, Permits
+from serving.errors import Cancelled, DeadlineExceeded
+
+MAX_RUNNING = 8  # each may need 100 MB, for the frames of the longest part of a text
+MAX_RUNNING_OF_CLIENT = 4
+
+
+class Work:
+    """Work that looks after every piece whether it is still wanted, and lets others go first.
+
+    `stop` ends it at the next piece. Each piece has a permit for a processor.
+    """
+
+    def __init__(self, permits: Permits, client: str):
+        self._permits, self._client = permits, client
+        self._stopped = threading.Event()
+        self._piece = contextlib.ExitStack()
+
+    def stop(self) -> None:
+        """Let the next `pause` end the work."""
+        self._stopped.set()
+
+    def pause(self) -> None:
+        """Wait for the turn of the next piece; raise Cancelled if nobody waits for the result."""
+        self._piece.close()
+        self._check()
+        self._piece.enter_context(self._permits.permit(self._client))
+        self._check()
+
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            raise Cancelled("The work was stopped.")
+
+    @contextlib.contextmanager
+    def permitted(self) -> Iterator[None]:
+        """Hold the permit of the piece at hand while the context lasts."""
+        with self._piece:
+            self.pause()
+            yield
+
+
+class FairThreads:
+    """Threads for jobs, at most `most` at once and `most_of_client` of a client.
+
+    A free thread takes the first job of the client that has the fewest running, and has been served
+    least. Jobs are kept no longer than their futures are waited for. Unlike the threads of an
+    executor these are daemons: a job that hangs does not keep the process alive.
+    """
+
+    def __init__(self, most: int = MAX_RUNNING, most_of_client: int = MAX_RUNNING_OF_CLIENT):
+        self._most, self._most_of_client = most, most_of_client
+        self._lock = threading.Lock()
+        self._waiting: dict[Future, tuple[str, Callable[[], Any]]] = {}
+        self._running: dict[str, int] = {}
+        self._shares = FairShares()
+
+    def submit(self, client: str, job: Callable[[], Any]) -> Future:
+        """Return the future of a job's result; cancelling it takes a waiting job away."""
+        future: Future = Future()
+        with self._lock:
+            self._waiting[future] = (client, job)
+            self._start_next()
+        future.add_done_callback(self._forget)
+        return future
+
+    def _forget(self, future: Future) -> None:
+        with self._lock:
+            self._waiting.pop(future, None)
+
+    def _start_next(self) -> None:
+        """Start the next job if a thread is free for it; the lock must be held."""
+        if sum(self._running.values()) >= self._most:
+            return
+        able: dict[str, Future] = {}
+        for future, (client, _) in self._waiting.items():
+            if self._running.get(client, 0) < self._most_of_client:
+                able.setdefault(client, future)
+        if not able:
+            return
+        client = min(
+            able, key=lambda name: (self._running.get(name, 0), self._shares.account(name))
+        )
+        _, job = self._waiting.pop(able[client])
+        self._running[client] = self._running.get(client, 0) + 1
+        self._shares.serve(client)
+        self._shares.charge(client, 1.0)
+        run = functools.partial(self._run, client, able[client], job)
+        threading.Thread(target=run, name="preparing", daemon=True).start()
+
+    def _run(self, client: str, future: Future, job: Callable[[], Any]) -> None:
+        try:
+            if future.set_running_or_notify_cancel():
+                _complete(future, job)
+        finally:
+            with self._lock:
+                self._running[client] -= 1
+                if not self._running[client]:
+                    del self._running[client]
+                self._start_next()
+
+
+def _complete(future: Future, job: Callable[[], Any]) -> None:
+    try:
+        result = job()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+THREADS = FairThreads()
+
+
+async def prepared(
+    seconds: float, function: Callable[..., Any], *arguments: Any, in_pieces: bool = False
+) -> Any:
+    """Call a function in a thread, in turns with the work of other clients.
+
+    When the awaiting task is cancelled, or the time is over, a function that waits is never called,
+    and one in pieces ends after the present one.
+
+    Args:
+      seconds: the time limit, waiting included.
+      function: what is called with the arguments.
+      *arguments: of the function.
+      in_pieces: whether it takes `pause`, which it calls between pieces of its work.
+
+    Returns:
+      What the function returns.
+
+    Raises:
+      DeadlineExceeded: it waited and ran for longer than `seconds`.
+    """
+    client = current_client()
+    work = Work(PROCESSORS, client)
+
+    def job() -> Any:
+        more = {"pause": work.pause} if in_pieces else {}
+        with work.permitted():
+            return function(*arguments, **more)
+
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.wrap_future(THREADS.submit(client, job))
+    except TimeoutError as error:
+        raise DeadlineExceeded("The input took too long to process.") from error
+    finally:
+        work.stop()

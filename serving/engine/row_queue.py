@@ -1,0 +1,216 @@
+"""The rows that wait for a model, shared fairly between clients, and in turns within each."""
+
+import asyncio
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from serving.engine.fair_shares import FairShares
+from serving.engine.padding import Arrays, Fitted, Padding
+from serving.settings import Settings
+
+CALL_SECONDS = 1.0  # target for a call of several rows, since others wait for it
+SPARE_PART = 8  # of the rows of a queue: so many more may wait, of clients
+SMALL_PART = 1 / 16  # that fill no more of it
+LEAST_CHARGE = 1e-3  # seconds, for a row of an unknown kind, until its call has ended
+
+
+@dataclasses.dataclass(eq=False)
+class Request:
+    """A request: its inputs, its waiting rows, and the future of its outputs."""
+
+    client: str
+    signature: str
+    fitted: Fitted
+    answer: asyncio.Future
+    arrived: float
+    id: str
+    results: list[Arrays | None]
+    waiting: collections.deque[int]
+    row_seconds: float
+
+    @property
+    def missing(self) -> int:
+        """The number of rows without a result."""
+        return sum(result is None for result in self.results)
+
+    @property
+    def bytes_per_row(self) -> int:
+        """The size of the inputs of a row."""
+        return sum(array.nbytes for array in self.fitted.inputs.values()) // len(self.results)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of the inputs of the waiting rows."""
+        return len(self.waiting) * self.bytes_per_row
+
+    @property
+    def result_bytes(self) -> int:
+        """The size of the results."""
+        return sum(array.nbytes for row in self.results if row for array in row.values())
+
+    @property
+    def seconds(self) -> float:
+        """Estimated seconds for the waiting rows."""
+        return len(self.waiting) * self.row_seconds
+
+    @property
+    def charge(self) -> float:
+        """What a row costs its client until its call has ended, in seconds."""
+        return max(self.row_seconds, LEAST_CHARGE)
+
+    @property
+    def is_begun(self) -> bool:
+        """True if a row has been taken."""
+        return len(self.waiting) < len(self.results)
+
+    @property
+    def is_long(self) -> bool:
+        """True if one row alone takes longer than other requests should wait."""
+        return self.row_seconds > CALL_SECONDS
+
+
+class Row(NamedTuple):
+    """A row of a request."""
+
+    request: Request
+    number: int
+
+    def inputs(self) -> Arrays:
+        """Return the inputs of the row."""
+        return {name: array[self.number] for name, array in self.request.fitted.inputs.items()}
+
+
+class RowQueue:
+    """Requests with waiting rows.
+
+    The next row is one of the client whose rows have taken the least time. Within a client requests
+    take turns: one whose rows do not all fit into a call moves to the end. `changed` is called with
+    the number of rows that are added, or taken if negative.
+    """
+
+    def __init__(self, padding: Padding, limits: Settings, changed: Callable[[int], None]):
+        self._padding, self._limits, self._changed = padding, limits, changed
+        self._requests: dict[Request, None] = {}
+        self._shares = FairShares()
+        self.rows = self.bytes = 0
+
+    def __iter__(self):
+        return iter(self._requests)
+
+    def add(self, request: Request) -> None:
+        """Add a request, at the end."""
+        self._requests[request] = None
+        self._count(request, len(request.waiting))
+
+    def remove(self, request: Request) -> None:
+        """Remove a request with its waiting rows, if it is there."""
+        self._count(request, -len(request.waiting))
+        request.waiting.clear()
+        self._requests.pop(request, None)
+
+    def room_for(self, new: Request) -> list[Request] | None:
+        """Return the requests to give up so that a new one fits; None if it must be refused.
+
+        A full queue gives up requests of clients that fill more than their fair part of it and more
+        than the client of the new one, the last ones first, none of which a row has been taken. For
+        clients that fill little there are a few rows more, where all requests have begun.
+        """
+        filled: dict[str, float] = collections.defaultdict(float)
+        for request in (*self._requests, new):
+            filled[request.client] += self._part(request)
+        most = self._limits.queue_rows
+        most += most // SPARE_PART if filled[new.client] <= SMALL_PART else 0
+        rows, size = self.rows + len(new.waiting), self.bytes + new.waiting_bytes
+        given_up: list[Request] = []
+        for request in reversed(self._requests):
+            if rows <= most and size <= self._limits.queue_bytes:
+                break
+            part = filled[request.client]
+            if not request.is_begun and part > max(filled[new.client], 1.0 / len(filled)):
+                given_up.append(request)
+                filled[request.client] -= self._part(request)
+                rows, size = rows - len(request.waiting), size - request.waiting_bytes
+        return given_up if rows <= most and size <= self._limits.queue_bytes else None
+
+    def seconds_before(self, new: Request) -> float:
+        """Return the estimated seconds of other rows that are called before a new request ends.
+
+        Its client's requests take turns with it, so each of them gets at most as much time; every
+        other client gets at most as much time as its client.
+        """
+        rivals = [other for other in self._requests if other.is_long == new.is_long]
+        own = [min(other.seconds, new.seconds) for other in rivals if other.client == new.client]
+        others: dict[str, float] = collections.defaultdict(float)
+        for other in rivals:
+            if other.client != new.client:
+                others[other.client] += other.seconds
+        most = sum(own) + new.seconds
+        return sum(own) + sum(min(seconds, most) for seconds in others.values())
+
+    def next_request(self, is_able: Callable[[Request], bool]) -> Request | None:
+        """Return the request whose row is next, of those that are able to be called."""
+        able: dict[str, Request] = {}
+        for request in self._requests:
+            if is_able(request):
+                able.setdefault(request.client, request)
+        return able[self._shares.next_of(able)] if able else None
+
+    def alike(self, request: Request) -> list[Request]:
+        """Return the requests that can share a call with this one, itself included."""
+        return [other for other in self._requests if other.fitted.key == request.fitted.key]
+
+    def take(self, first: Request) -> list[Row]:
+        """Take the rows of the next call, as many as take CALL_SECONDS.
+
+        Each client has at most as many as the one that has the fewest waiting: its answer waits for
+        no more rows of others than of its own.
+        """
+        by_client: dict[str, list[Row]] = {}
+        for request in self.alike(first):
+            rows = by_client.setdefault(request.client, [])
+            rows += [Row(request, number) for number in request.waiting]
+        each = min(map(len, by_client.values()))
+        count = each * len(by_client)
+        if first.row_seconds:
+            count = min(count, max(1, int(CALL_SECONDS / first.row_seconds)))
+        count = min(count, self._padding.size(count))
+        self._shares.serve(first.client)
+        left = {client: iter(rows[:each]) for client, rows in by_client.items()}
+        taken: list[Row] = []
+        while len(taken) < count:
+            client = self._shares.next_of(left)
+            row = next(left[client], None)
+            if row is None:
+                del left[client]
+                continue
+            taken.append(row)
+            self._shares.charge(client, first.charge)
+        self._remove(taken)
+        return taken
+
+    def charge(self, rows: Iterable[Row], seconds: float) -> None:
+        """Correct what the rows of a call cost their clients by the seconds that each took."""
+        for row in rows:
+            self._shares.charge(row.request.client, seconds - row.request.charge)
+
+    def _remove(self, rows: list[Row]) -> None:
+        for row in rows:
+            row.request.waiting.popleft()
+            self._count(row.request, -1)
+        for request in dict.fromkeys(row.request for row in rows):
+            del self._requests[request]
+            if request.waiting:
+                self._requests[request] = None  # to the end of the queue
+
+    def _part(self, request: Request) -> float:
+        """Return the part of the queue that a request fills."""
+        rows = len(request.waiting) / self._limits.queue_rows
+        return max(rows, request.waiting_bytes / self._limits.queue_bytes)
+
+    def _count(self, request: Request, rows: int) -> None:
+        self.rows += rows
+        self.bytes += rows * request.bytes_per_row
+        if rows:
+            self._changed(rows)

@@ -1,0 +1,38 @@
+"""The address of a client behind a proxy, by uvicorn's rule: proxies are named in a variable."""
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from typing import Any
+
+PROXIES_VARIABLE, DEFAULT_PROXIES = "FORWARDED_ALLOW_IPS", "127.0.0.1"
+FORWARDED = "x-forwarded-for"
+
+
+def client_address(peer: str, metadata: Mapping[str, Any]) -> str:
+    """Return the address that a trusted proxy names, or else that of the peer.
+
+    Args:
+      peer: the address of the connection.
+      metadata: of the call; "x-forwarded-for" lists addresses, that of the last proxy at the end.
+    """
+    given = metadata.get(FORWARDED)
+    if not isinstance(given, str) or not is_proxy(peer):
+        return peer
+    named = [address.strip() for address in given.split(",")]
+    return next((address for address in reversed(named) if not is_proxy(address)), named[0])
+
+
+def is_proxy(address: str) -> bool:
+    """Return whether an address is that of a trusted proxy."""
+    trusted = os.environ.get(PROXIES_VARIABLE, DEFAULT_PROXIES).split(",")
+    return any(_is_in(address, proxy.strip()) for proxy in trusted)
+
+
+def _is_in(address: str, proxy: str) -> bool:
+    if proxy in ("*", address):
+        return True
+    try:
+        return ipaddress.ip_address(address) in ipaddress.ip_network(proxy)
+    except ValueError:
+        return False

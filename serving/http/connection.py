@@ -1,0 +1,123 @@
+"""A connection of HTTP/1.1: strict heads, and an end to those that bring no request."""
+
+import asyncio
+import collections
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from serving.engine.fair_shares import client_of_address
+
+HEAD_BYTES = 64 * 1024
+
+
+class StrictConnection(h11.Connection):
+    """h11 that refuses what it lets pass: large heads that come in one packet, and two lengths.
+
+    A request with Content-Length and Transfer-Encoding may be read otherwise by a proxy in front,
+    so that its body smuggles in another request: RFC 9112 (6.1) has the connection closed.
+    """
+
+    def next_event(self) -> Any:
+        """Return the next event; raise RemoteProtocolError for a head that is refused."""
+        before = len(self.trailing_data[0]) if self.their_state is h11.IDLE else 0
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            if before - len(self.trailing_data[0]) > HEAD_BYTES:
+                raise h11.RemoteProtocolError("The head is too large.", error_status_hint=431)
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in event.headers}:
+                raise h11.RemoteProtocolError("The body has two lengths.")
+        return event
+
+
+class IdleConnections:
+    """The connections without a request, at most `most`, each for `seconds` at most.
+
+    Where there are more, the client that has most of them loses the one that is idle for longest.
+    """
+
+    def __init__(self, most: int, seconds: float):
+        self.seconds, self._most = seconds, most
+        self._connections: dict[Connection, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def add(self, connection: "Connection", client: str) -> None:
+        """Add a connection, which is closed in its time, or at once another one."""
+        self._connections[connection] = client
+        if len(self._connections) > self._most:
+            (crowd, _), *_ = collections.Counter(self._connections.values()).most_common(1)
+            longest = next(each for each, of in self._connections.items() if of == crowd)
+            self.discard(longest)
+            longest.transport.abort()
+
+    def discard(self, connection: "Connection") -> None:
+        """Remove a connection that has a request, or has ended."""
+        self._connections.pop(connection, None)
+
+
+class Connection(H11Protocol):
+    """A connection that is closed unless a whole head arrives within the time of idle ones.
+
+    The time starts when the connection is made, and again with the end of each response; no byte
+    but the last of a head stops it. A client that stops sending in the middle of a body is
+    answered.
+    """
+
+    def __init__(self, *arguments: Any, idle: IdleConnections, **more: Any):
+        super().__init__(*arguments, **more)
+        self.conn = StrictConnection(h11.SERVER, HEAD_BYTES)
+        self._idle, self._unsent = idle, 0
+        self._end: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._note_idle()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        super().connection_lost(exc)
+        self._note_busy()
+
+    def data_received(self, data: bytes) -> None:
+        """Read what has arrived; a whole head begins a request."""
+        super().data_received(data)
+        if not self._is_idle:
+            self._note_busy()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, unless it is there already."""
+        super().on_response_complete()
+        if self._is_idle:
+            self._note_idle()
+
+    def eof_received(self) -> None:
+        """Answer 400 where a body is cut short; the connection ends in any case."""
+        if (self.conn.their_state, self.conn.our_state) == (h11.SEND_BODY, h11.SEND_RESPONSE):
+            self.send_400_response("The connection ended before the body of the request did.")
+
+    @property
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _note_idle(self) -> None:
+        self._note_busy()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._end = self.loop.call_later(self._idle.seconds, self._time_is_over)
+        self._idle.add(self, client_of_address(self.client[0] if self.client else ""))
+
+    def _note_busy(self) -> None:
+        self._idle.discard(self)
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
+
+    def _time_is_over(self) -> None:
+        """Close the connection, unless the client still reads the last response."""
+        if 0 < self.transport.get_write_buffer_size() < self._unsent:
+            self._note_idle()
+        else:
+            self.transport.abort()

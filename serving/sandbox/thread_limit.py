@@ -1,0 +1,75 @@
+"""A limit on the threads of a confined process, which no limit of resources gives it alone.
+
+RLIMIT_NPROC counts all processes of a user, and not those of root. So the kernel asks the process
+that started it (seccomp's user notification) before each thread; Linux 5.5 and libseccomp 2.5, or
+newer, have it.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import socket
+import struct
+
+LIBRARY = "libseccomp.so.2"
+ALLOW, NOTIFY = 0x7FFF0000, 0x7FC00000  # SCMP_ACT_ALLOW, SCMP_ACT_NOTIFY
+RECEIVE, RESPOND = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_RECV, SECCOMP_IOCTL_NOTIF_SEND
+NOTIFICATION_BYTES = 80
+CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
+SPARE_THREADS, THREADS_PER_PROCESSOR = 512, 16  # next to one for each connection
+
+
+def most_threads(connections: int) -> int:
+    """Return the most threads of a process with a number of connections.
+
+    TensorFlow has a few per processor, and a few more for each program that it compiles.
+    """
+    return SPARE_THREADS + connections + THREADS_PER_PROCESSOR * (os.cpu_count() or 1)
+
+
+def ask_for_threads(asker: socket.socket) -> None:
+    """Have the kernel ask at the other end of a socket before each thread of this process.
+
+    Nothing changes where the kernel or the library cannot. The socket is closed.
+    """
+    with asker:
+        listener = _listener()
+        if listener is not None:
+            socket.send_fds(asker, [b"threads"], [listener])
+            os.close(listener)
+
+
+def answer(listener: int, pid: int, most: int) -> None:
+    """Answer a question of the kernel: a process may start a thread if it has fewer than `most`.
+
+    Threads that are asked for at the same time are counted once they have started.
+    """
+    question = bytearray(NOTIFICATION_BYTES)
+    try:
+        fcntl.ioctl(listener, RECEIVE, question)
+        (identity,) = struct.unpack_from("Q", question)
+        is_allowed = len(os.listdir(f"/proc/{pid}/task")) < most
+        number, flags = (0, CONTINUE) if is_allowed else (-errno.EAGAIN, 0)
+        fcntl.ioctl(listener, RESPOND, bytearray(struct.pack("QqiI", identity, 0, number, flags)))
+    except OSError:  # whoever asked has ended
+        pass
+
+
+def _listener() -> int | None:
+    """Return a descriptor that becomes readable when this process wants a thread, or None."""
+    try:
+        seccomp = ctypes.CDLL(LIBRARY)
+        notify_fd = seccomp.seccomp_notify_fd
+    except (OSError, AttributeError):
+        return None
+    seccomp.seccomp_init.restype = ctypes.c_void_p
+    context = ctypes.c_void_p(seccomp.seccomp_init(ALLOW))
+    number = seccomp.seccomp_syscall_resolve_name(b"clone")
+    failed = seccomp.seccomp_rule_add_array(context, ctypes.c_uint32(NOTIFY), number, 0, None)
+    failed = failed or seccomp.seccomp_load(context)
+    listener = -1 if failed else notify_fd(context)
+    if listener >= 0:
+        listener = os.dup(listener)  # the library closes its own
+    seccomp.seccomp_release(context)
+    return listener if listener >= 0 else None

@@ -1,0 +1,269 @@
+"""A client that asks for much text keeps nobody else waiting, and its work ends when it leaves."""
+
+import contextlib
+import json
+import threading
+
+import httpx
+import numpy as np
+import pytest
+from fake_bundle import CHANNELS
+from http_running import Running, ask, speak_text_with
+from serve_load import until
+
+import speech
+from serving.engine import preparation
+from serving.engine.fair_shares import (
+    MAX_ACCOUNTS,
+    FairShares,
+    client_of_address,
+)
+from serving.engine.fair_shares import current_client as client
+from serving.engine.preparation import FairThreads
+from speech.phonemes import MAX_CHARACTERS
+
+SPEECH, SPEAK = "/v1/audio/speech", "/v1/models/voice:speak"
+HEAVY, LIGHT = "127.0.0.2", "127.0.0.3"
+PIECE_SECONDS = 0.002
+
+
+class FrontEnd:
+    """A text front end that goes on with a text of `endless` words, in pieces, until `go`."""
+
+    def __init__(self):
+        self.go, self.lock = threading.Event(), threading.Lock()
+        self.begun, self.ended = [], []
+
+    def __call__(self, bundle, words, *, speed=1.0, pause=lambda: None, **_):
+        with self.lock:
+            self.begun.append(words)
+        try:
+            while words.startswith("endless") and not self.go.wait(PIECE_SECONDS):
+                pause()
+        finally:
+            with self.lock:
+                self.ended.append(words)
+        return np.zeros([2, CHANNELS], np.float32)
+
+    def count(self, words):
+        with self.lock:
+            return sum(each.startswith(words) for each in self.begun)
+
+
+@pytest.fixture
+def front_end(monkeypatch):
+    made = FrontEnd()
+    speak_text_with(monkeypatch, made)
+    yield made
+    made.go.set()
+
+
+def client_at(running, address):
+    """An HTTP client that comes from an address of loopback."""
+    transport = httpx.HTTPTransport(local_address=address)
+    return httpx.Client(base_url=running.url, transport=transport, timeout=30)
+
+
+@contextlib.contextmanager
+def asked_by(running, address, bodies, path=SPEECH):
+    """Requests in threads of their own; their statuses as they come, all of them at the end."""
+    statuses, threads = [], []
+
+    def once(body):
+        with client_at(running, address) as client:
+            statuses.append(client.post(path, json=body).status_code)
+
+    for body in bodies:
+        threads.append(threading.Thread(target=once, args=(body,)))
+        threads[-1].start()
+    yield statuses
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("path", [SPEECH, SPEAK])
+def test_many_texts_of_a_client_leave_the_others_their_turn(models, front_end, path):
+    name = "input" if path == SPEECH else "text"
+    heavy = [{name: f"endless {n}", "format": "wav"} for n in range(18)]
+    with Running(models, timeout_seconds=30.0) as running:
+        with asked_by(running, HEAVY, heavy, path) as statuses:
+            until(lambda: front_end.count("endless") == preparation.MAX_RUNNING_OF_CLIENT)
+            until(lambda: len(preparation.THREADS._waiting) == 18 - front_end.count("endless"))
+            with client_at(running, LIGHT) as client:
+                for _ in range(3):
+                    assert client.post(path, json={name: "hello"}).status_code == 200
+            assert statuses == [] and front_end.ended == ["hello"] * 3
+            assert front_end.count("endless") == preparation.MAX_RUNNING_OF_CLIENT
+            front_end.go.set()
+        assert len(statuses) == 18 and set(statuses) <= {200, 503}
+    assert front_end.count("endless") == 18
+
+
+@pytest.mark.parametrize("path", [SPEECH, SPEAK])
+def test_the_work_ends_when_the_client_leaves(models, front_end, path):
+    body = json.dumps({"input": "endless", "text": "endless"}).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    with Running(models, timeout_seconds=60.0) as running:
+        most = preparation.MAX_RUNNING_OF_CLIENT
+        connections = [running.connection() for _ in range(most + 2)]
+        for connection in connections:
+            connection.sendall(head.encode() + body)
+        until(lambda: len(front_end.begun) == most)
+        until(lambda: len(preparation.THREADS._waiting) == 2)
+        for connection in connections:
+            connection.close()
+        until(lambda: len(front_end.ended) == most)
+        until(lambda: not preparation.THREADS._running)
+        assert not front_end.go.is_set() and not preparation.THREADS._waiting
+        assert len(front_end.begun) == most  # what waited was never begun
+
+
+def test_the_work_ends_when_its_time_is_over(models, front_end):
+    answer = ask(
+        models, "POST", SPEECH, json={"input": "endless"}, settings={"timeout_seconds": 0.1}
+    )
+    assert answer.status_code == 504
+    until(lambda: front_end.ended == ["endless"])
+    assert not front_end.go.is_set()
+
+
+@pytest.mark.parametrize(
+    ("words", "speed", "rule"),
+    [
+        ("a " * 513, 0.25, "at most 1,024 characters at speed 0.25, got 1,026"),
+        ("a " * 1025, 0.5, "at most 2,048 characters at speed 0.5, got 2,050"),
+        ("7" * 171, 0.25, "at most 1,024 characters at speed 0.25, got 1,026, counting"),
+        ("7" * 683, 4.0, "at most 4,096 characters, got 4,098, counting"),
+    ],
+)
+def test_a_text_that_would_last_too_long_is_refused_before_any_work(
+    models, front_end, words, speed, rule
+):
+    answer = ask(models, "POST", SPEECH, json={"input": words, "speed": speed})
+    assert answer.status_code == 400 and rule in answer.json()["error"]["message"]
+    assert front_end.begun == [] and models.controls["voice", 1].chunks == 0
+
+
+def test_no_part_of_a_slow_text_lasts_longer_than_the_longest_at_speed_1(models, front_end):
+    answer = ask(models, "POST", SPEECH, json={"input": "a word " * 140, "speed": 0.25})
+    assert answer.status_code == 200
+    assert len(front_end.begun) > 3 and "".join(front_end.begun) == "a word " * 140
+    assert max(map(len, front_end.begun)) <= MAX_CHARACTERS // 4
+
+
+def test_a_front_end_that_finds_the_text_too_long_is_answered_413(models, monkeypatch):
+    def too_long(bundle, words, *, max_frames, **_):
+        raise speech.TooLongError(f"at most {max_frames} frames")
+
+    speak_text_with(monkeypatch, too_long)
+    answer = ask(models, "POST", SPEAK, json={"text": "hello"})
+    assert (answer.status_code, answer.json()["error"]) == (413, "at most 12000 frames")
+
+
+# Who a client is
+
+TOKENS = ("first token, long enough", "second token, long enough")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_client_is_a_token_where_there_are_several_else_an_address(
+    models, monkeypatch, tmp_path, count
+):
+    (tmp_path / "tokens").write_text("\n".join((*TOKENS[:count], "")))
+    seen = []
+    speak_text_with(monkeypatch, lambda *_, **more: pytest.fail("nothing is spoken"))
+    monkeypatch.setattr(
+        "serving.engine.served_model.ServedModel.predict", lambda *_, **more: seen.append(client())
+    )
+    with Running(models, token_file=tmp_path / "tokens") as running:
+        for address in (HEAVY, LIGHT):
+            for token in TOKENS:
+                with client_at(running, address) as asking:
+                    header = {"Authorization": f"Bearer {token}"}
+                    path = "/v1/models/shapes:predict"
+                    status = asking.post(path, json={"instances": [{}]}, headers=header).status_code
+                    assert (status == 401) == (token not in TOKENS[:count])
+    assert len(set(seen)) == 2
+    assert seen == ([HEAVY, LIGHT] if count == 1 else ["token 1", "token 2"] * 2)
+
+
+# Shares
+
+
+@pytest.mark.parametrize(
+    ("address", "client"),
+    [
+        ("127.0.0.7", "127.0.0.7"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("[2001:db8:1:2::9]", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("unix", "unix"),
+        ("", ""),
+    ],
+)
+def test_a_client_is_an_address_or_the_network_of_one(address, client):
+    assert client_of_address(address) == client
+
+
+def test_who_comes_late_neither_waits_for_the_past_of_others_nor_makes_up_for_its_own():
+    shares = FairShares()
+    for _ in range(100):
+        shares.serve("early")
+        shares.charge("early", 1.0)
+    served = []
+    for _ in range(6):
+        client = shares.next_of(["early", "late"])
+        shares.serve(client)
+        shares.charge(client, 1.0)
+        served.append(client)
+    assert served[0] == "late" and served.count("late") == 3 + (served[-1] == "late")
+
+
+def test_accounts_are_forgotten_once_they_no_longer_matter():
+    shares = FairShares()
+    for n in range(2 * MAX_ACCOUNTS):
+        shares.serve(f"client {n}")
+        shares.charge(f"client {n}", 1e-9)
+        shares.charge("busy", 1.0)
+        shares.serve("busy")
+    assert len(shares._accounts) <= MAX_ACCOUNTS + 2
+
+
+def test_threads_are_shared_by_clients_and_never_more_than_there_may_be():
+    threads, go, lock, running, most = (
+        FairThreads(4, 2),
+        threading.Event(),
+        threading.Lock(),
+        [],
+        [],
+    )
+
+    def job(name):
+        with lock:
+            running.append(name)
+            most.append(len(running))
+        go.wait(30)
+        with lock:
+            running.remove(name)
+        return name
+
+    def submitted(client, count):
+        return [threads.submit(client, lambda: job(client)) for _ in range(count)]
+
+    jobs = submitted("a", 5) + submitted("b", 3)
+    until(lambda: sorted(running) == ["a", "a", "b", "b"])
+    late = submitted("c", 1)
+    gone = submitted("a", 1)
+    assert gone[0].cancel()
+    go.set()
+    assert [each.result(30) for each in jobs + late] == ["a"] * 5 + ["b"] * 3 + ["c"]
+    until(lambda: not threads._running)
+    assert max(most) == 4 and not threads._waiting
+
+
+def test_a_job_that_fails_gives_its_thread_back():
+    threads = FairThreads(1, 1)
+    failed = [threads.submit("a", lambda: 1 / 0) for _ in range(3)]
+    assert all(isinstance(each.exception(30), ZeroDivisionError) for each in failed)
+    assert threads.submit("a", lambda: 7).result(30) == 7
