@@ -15,6 +15,7 @@ from autoregressive.training.batches import Batches, BatchSource
 from autoregressive.training.losses import Loss, MeanLoss, Score, check_mean_over_rows, checked
 from autoregressive.training.state import KerasState, Weights
 from likelihoods.codec import Codec
+from replicator.runs.arguments import whole_number
 from replicator.runs.field_rules import require
 from replicator.runs.stored_config import defaults
 from replicator.strategies import Replicator
@@ -97,7 +98,7 @@ def fit(
     """
     _check_counts(steps=steps, evaluate_every=evaluate_every, batch_size=batch_size)
     steps, evaluate_every, batch_size = int(steps), int(evaluate_every), int(batch_size)
-    seed = int(seed)
+    seed = whole_number(seed, "seed", least=0)
     rank = 2 if model.order == "time" else 4
     read = functools.partial(Batches, codec=model.codec, rank=rank, rows=batch_size, seed=seed)
     source, loss_fn = read(batches), checked(loss, model)

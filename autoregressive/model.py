@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.elements import as_condition, check_elements, check_parts
+from autoregressive.elements import as_array, as_condition, check_elements, check_parts
 from autoregressive.networks import condition_spec, image_spec, input_spec, variables_read
 from autoregressive.samplers import (
     SAMPLERS,
@@ -17,9 +17,15 @@ from autoregressive.samplers import (
     speculative,
 )
 from autoregressive.symbols import RasterOrder, TimeOrder
-from likelihoods.capabilities import pixel_channels
+from likelihoods.capabilities import pixel_channels, tempers
 from likelihoods.codec import Codec, Integers, Linear, Reals
 from likelihoods.distribution import Distribution
+from replicator.runs.arguments import (
+    checked_length,
+    checked_seed,
+    checked_temperature,
+    whole_number,
+)
 
 METHODS = ("auto", *SAMPLERS, "speculative")
 
@@ -170,7 +176,8 @@ class Autoregressive:
           ValueError: elements of a wrong rank, with NaN, or that are no level of the codec.
         """
         if not tf.is_tensor(elements) or tf.executing_eagerly():
-            check_elements(np.asarray(elements), self.codec, 2 if self.order == "time" else 4)
+            elements = as_array(elements, "elements")
+            check_elements(elements, self.codec, 2 if self.order == "time" else 4)
         return self.codec.encode(tf.convert_to_tensor(elements))
 
     def conditionals(self, elements: Any, condition: Any = None) -> tf.Tensor:
@@ -185,10 +192,10 @@ class Autoregressive:
           distribution is of single channels.
         """
         symbols = self.symbols(elements)
+        given = self._condition(condition, *symbols.shape[:2])
         if not tf.executing_eagerly():
-            return self.symbol_network.parameters(symbols, self._condition(condition))
-        function = self._function("conditionals", self.symbol_network.parameters)
-        return function(symbols, self._condition(condition))
+            return self.symbol_network.parameters(symbols, given)
+        return self._function("conditionals", self.symbol_network.parameters)(symbols, given)
 
     def log_prob(self, elements: Any, condition: Any = None) -> tf.Tensor:
         """Return the log-probability of every element, or log-density of real ones, in nats.
@@ -203,9 +210,10 @@ class Autoregressive:
           is the row's log-probability.
         """
         symbols = self.symbols(elements)
+        given = self._condition(condition, *symbols.shape[:2])
         if not tf.executing_eagerly():
-            return self._log_prob(symbols, self._condition(condition))
-        return self._function("log_prob", self._log_prob)(symbols, self._condition(condition))
+            return self._log_prob(symbols, given)
+        return self._function("log_prob", self._log_prob)(symbols, given)
 
     def _log_prob(self, symbols: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
         parameters = self.symbol_network.parameters(symbols, condition)
@@ -242,15 +250,14 @@ class Autoregressive:
         """
         if method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
-        if num < 1:
-            raise ValueError(f"`num` must be at least 1, got {num}.")
-        if temperature < 0.0:
-            raise ValueError(f"`temperature` must be at least 0, got {temperature}.")
+        num, shape = whole_number(num, "num"), checked_length(length, self.order)
+        scale = self._temperature(temperature)
         if (method == "speculative") != (draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
-        noise = self._noise(seed, num, 0, self._shape(length))
+        noise = self._noise(checked_seed(seed), num, 0, shape)
+        given = self._condition(condition, num, shape[0])
         sampler = self._sampler(method) if draft is None else self._speculative(draft)
-        symbols = sampler(noise, self._condition(condition), tf.constant(temperature, tf.float32))
+        symbols = sampler(noise, given, scale)
         return self.codec.decode(symbols).numpy()
 
     def stream(
@@ -274,15 +281,23 @@ class Autoregressive:
           temperature: as for `sample`.
 
         Raises:
+          ValueError: an argument has no meaning; at the call, as the next.
           UnsupportedNetworkError: the network has no step.
         """
         if self.order != "time":
             raise ValueError("`stream` needs a model in time order, got raster.")
-        network, condition = self.symbol_network, self._condition(condition)
-        chunk = -(-chunk // network.block) * network.block
-        state = network.initial_state(num)
+        (length,), num = checked_length(length, self.order), whole_number(num, "num")
+        chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
+        scale, condition = self._temperature(temperature), self._condition(condition, num, length)
+        chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
+        state = self.symbol_network.initial_state(num)
+        return self._parts(length, seed, condition, num, chunk, scale, state)
+
+    def _parts(
+        self, length: int, seed: Any, condition: Any, num: int, chunk: int, scale: Any, state: Any
+    ) -> Iterator[np.ndarray]:
+        """Yield the parts of `stream`, whose arguments have been checked."""
         function = self._function("stream", self._chunk, jit_compile=True)
-        scale = tf.constant(temperature, tf.float32)
         for start in range(0, length, chunk):
             stop = min(start + chunk, length)
             noise = self.distribution.noise(seed, tf.range(num), start, stop - start)
@@ -358,8 +373,13 @@ class Autoregressive:
             self._function(("speculative", draft), run, jit_compile=True)
         return self._functions["speculative", draft]
 
-    def _condition(self, given: Any) -> Any:
-        return as_condition(given, self.symbol_network.condition, self.order)
+    def _condition(self, given: Any, *sizes: Any) -> Any:
+        """Return a condition of these sizes, [batch, time], where they are given."""
+        return as_condition(given, self.symbol_network.condition, self.order, sizes)
+
+    def _temperature(self, temperature: Any) -> tf.Tensor:
+        number = checked_temperature(temperature, tempers(self.distribution))
+        return tf.constant(number, tf.float32)
 
     def _cached(self, noise, condition, temperature):
         if self.order != "time":
@@ -367,13 +387,6 @@ class Autoregressive:
         state = self.symbol_network.initial_state(noise.shape[0])
         function = self._function("stream", self._chunk, jit_compile=True)
         return function(noise, condition, temperature, state)[0]
-
-    def _shape(self, length: int | Sequence[int]) -> tuple[int, ...]:
-        shape = (length,) if isinstance(length, int | np.integer) else tuple(length)
-        if len(shape) != (1 if self.order == "time" else 3) or min(shape) < 1:
-            meaning = "a number" if self.order == "time" else "(height, width, channels)"
-            raise ValueError(f"`length` must be {meaning}, each at least 1, got {length}.")
-        return shape
 
     def _noise(self, seed: int, num: int, start: int, shape: tuple[int, ...]) -> tf.Tensor:
         """Return the noise of `num` rows, [num, *positions, noise channels]."""

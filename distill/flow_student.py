@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.elements import as_condition
 from autoregressive.incremental import incremental
 from autoregressive.model import Autoregressive
 from autoregressive.networks import as_function, variables_read
@@ -13,6 +14,12 @@ from autoregressive.samplers.speculative import Block
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput, compose
 from likelihoods.codec import Codec
+from replicator.runs.arguments import (
+    checked_length,
+    checked_seed,
+    checked_temperature,
+    whole_number,
+)
 
 FARTHEST = 20.0  # noise of a corrected symbol; the student meets none beyond
 
@@ -198,12 +205,13 @@ class FlowStudent:
         Arguments are as for `Autoregressive.sample`; the temperature is a factor on the noise.
 
         Raises:
-          ValueError: `num` is below 1.
+          ValueError: an argument has no meaning.
         """
-        if num < 1:
-            raise ValueError(f"`num` must be at least 1, got {num}.")
-        noise = tf.constant(temperature, tf.float32) * self.noise(seed, tf.range(num), length)
-        given = None if condition is None else tf.convert_to_tensor(condition)
+        num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
+        scale = tf.constant(checked_temperature(temperature), tf.float32)
+        noise = scale * self.noise(checked_seed(seed), tf.range(num), length)
+        spec = self.specs[1] if self.condition_channels else None
+        given = as_condition(condition, spec, self.order, (num, length))
         return self._compiled(noise, given).numpy()
 
     def _drawn(self, noise: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:

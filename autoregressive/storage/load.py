@@ -90,6 +90,9 @@ class StoredDistribution:
         self.num_parameters = spec["num_parameters"]
         self.noise_channels = spec["noise_channels"]
         self.channels = spec["channels"]
+        # Before version 0.3 it was not stored: then two words of a seed are a draw by `sample`.
+        by_sample = self.name == "FromTFP" and self.noise_channels == 2
+        self.tempers = spec.get("tempers", not by_sample)
         self.cumulative = program.cumulative if spec.get("has_cumulative") else None
         self.form = spec.get("form")
         self.sections = spec.get("sections")

@@ -15,6 +15,7 @@ from likelihoods.capabilities import (
     cumulative_of,
     is_normal,
     pixel_channels,
+    tempers,
     with_density,
 )
 from likelihoods.distribution import Distribution
@@ -112,6 +113,7 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
             "noise_channels": distribution.noise_channels,
             "channels": pixel_channels(distribution),
             "density": _density(distribution),
+            "tempers": tempers(distribution),
             "has_cumulative": cumulative_of(distribution) is not None,
             **closed_form(distribution),
         },
