@@ -95,6 +95,8 @@ def as_condition(
         raise ValueError("`condition` must be None: the network reads none.")
     if spec is None:
         return None
+    if tensor is not None and tensor.shape.rank == spec.shape.rank + 1 and tensor.shape[-1] == 1:
+        tensor = tensor[..., 0]
     wanted = tf.TensorShape([*sizes, *spec.shape[len(sizes) :]]).merge_with(spec.shape)
     if tensor is None or not wanted.is_compatible_with(tensor.shape):
         given = None if tensor is None else tensor.shape

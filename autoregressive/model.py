@@ -6,17 +6,19 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.drafts import check_speculative, stepped_draft
 from autoregressive.elements import as_array, as_condition, check_elements, check_parts
-from autoregressive.networks import condition_spec, image_spec, input_spec, variables_read
+from autoregressive.networks import condition_spec, image_spec, input_spec
+from autoregressive.outputs import output_shape
 from autoregressive.samplers import (
     SAMPLERS,
     Draft,
-    SteppedDraft,
     cached_chunk,
     specialised,
     speculative,
 )
 from autoregressive.symbols import RasterOrder, TimeOrder
+from autoregressive.trainable import Weights, weights_read
 from likelihoods.capabilities import pixel_channels, tempers
 from likelihoods.codec import Codec, Integers, Linear, Reals
 from likelihoods.distribution import Distribution
@@ -40,8 +42,8 @@ class Autoregressive:
       distribution: of every element, see `likelihoods.distribution`.
       codec: from elements to the distribution's symbols. By default `Linear` for sequences of
         levels, `Integers` for images and `Reals` for real symbols.
-      condition_channels: of the network's second argument [batch, time, channels]; 0: it has none.
-        Not needed for a Keras model with two inputs.
+      condition_channels: of the network's second argument, float32 [batch, time, channels], or
+        its spec; 0: it has none. Not needed for a Keras model with two inputs.
       order: "time": elements [batch, time]; "raster": images [batch, height, width, channels].
       inputs: shape and dtype of the network's input, [None, None, 1] or [None, None, None,
         channels]. Not needed for a Keras model, or for float32 [batch, time, 1] and grey images.
@@ -65,7 +67,7 @@ class Autoregressive:
         distribution: Distribution,
         *,
         codec: Codec | None = None,
-        condition_channels: int = 0,
+        condition_channels: int | tf.TensorSpec = 0,
         order: Literal["time", "raster"] = "time",
         inputs: tf.TensorSpec | None = None,
     ):
@@ -83,7 +85,9 @@ class Autoregressive:
             spec = image_spec(network, pixel_channels(distribution), inputs)
             symbols = RasterOrder(network, distribution, codec, spec)
         else:
-            given = tf.TensorSpec([None, None, condition_channels]) if condition_channels else None
+            given = condition_channels or None
+            if given is not None and not isinstance(given, tf.TensorSpec):
+                given = tf.TensorSpec([None, None, given])
             specs = input_spec(network, inputs), condition_spec(network, given)
             symbols = TimeOrder(network, distribution, codec, *specs)
         self._begin(symbols, distribution, codec, order)
@@ -124,26 +128,18 @@ class Autoregressive:
 
     @property
     def condition_channels(self) -> int:
-        """Channels of the condition, 0 if there is none."""
+        """Channels of the condition, 0 if there is none, 1 of [batch, time]."""
         spec = self.symbol_network.condition
-        return 0 if spec is None else spec.shape[-1]
+        return 0 if spec is None else (*spec.shape, 1)[2]
 
     def _check_parameters(self) -> None:
         """Raise ValueError unless the output has the shape that the distribution needs."""
-        spec = self.symbol_network.inputs
-        sizes = [1, *(size or 4 for size in spec.shape[1 : 2 if self.order == "time" else 3])]
-        zeros = tf.zeros([*sizes, *spec.shape[len(sizes) :]], spec.dtype)
-        condition = self._no_condition(sizes[1])
-        shape = self.symbol_network.call(zeros, *([] if condition is None else [condition])).shape
-        axes = "batch, time" if self.order == "time" else "batch, height, width"
-        if shape.rank != len(sizes) + 1 or shape[:-1] != sizes:
-            raise ValueError(
-                f"`network` must return [{axes}, parameters], as long as its input; for {sizes} it"
-                f" returns {shape}."
-            )
+        network = self.symbol_network
+        specs = [spec for spec in (network.inputs, network.condition) if spec is not None]
+        shape = output_shape(network.call, specs, 1 if self.order == "time" else 2)
         expected, each = self.distribution.num_parameters, ""
         if self.order == "raster" and not self._whole_pixels:
-            expected, each = expected * spec.shape[-1], f" and {spec.shape[-1]} channels"
+            expected, each = expected * specs[0].shape[-1], f" and {specs[0].shape[-1]} channels"
         if shape[-1] != expected:
             raise ValueError(
                 f"`network` must have {expected} output channels for"
@@ -155,7 +151,15 @@ class Autoregressive:
         return None if spec is None else tf.zeros([1, time, *spec.shape[2:]], spec.dtype)
 
     def trainable_variables(self, *example: tf.Tensor) -> list[tf.Variable]:
-        """Return the variables that the network's output depends on.
+        """Return the variables that the network's output depends on and that are not frozen.
+
+        Args:
+          *example: as for `weights_read`.
+        """
+        return self.weights_read(*example).trained
+
+    def weights_read(self, *example: tf.Tensor) -> Weights:
+        """Return the variables that the network's output depends on, trained and frozen.
 
         Args:
           *example: symbols, and a condition if there is one; by default four zeros in time order.
@@ -164,7 +168,17 @@ class Autoregressive:
             zeros = tf.zeros([1, 4], tf.float32 if self.distribution.levels is None else tf.int32)
             condition = self._no_condition(4)
             example = (zeros,) if condition is None else (zeros, condition)
-        return variables_read(self.symbol_network.parameters, *example)
+        return weights_read(self.symbol_network.parameters, *example)
+
+    def check_length(self, sizes: Sequence[int]) -> None:
+        """Raise ValueError if the network has a table of positions with too few rows.
+
+        Args:
+          sizes: (length,), or (height, width, channels).
+        """
+        tables = getattr(self.symbol_network, "tables", None)
+        if tables is not None:
+            tables.check(*sizes[:2])
 
     def symbols(self, elements: Any) -> tf.Tensor:
         """Return the symbols of elements, after a check.
@@ -252,6 +266,7 @@ class Autoregressive:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
         num, shape = whole_number(num, "num"), checked_length(length, self.order)
         scale = self._temperature(temperature)
+        self.check_length(shape)
         if (method == "speculative") != (draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
         noise = self._noise(checked_seed(seed), num, 0, shape)
@@ -289,6 +304,7 @@ class Autoregressive:
         (length,), num = checked_length(length, self.order), whole_number(num, "num")
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
         scale, condition = self._temperature(temperature), self._condition(condition, num, length)
+        self.check_length((length,))
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
         state = self.symbol_network.initial_state(num)
         return self._parts(length, seed, condition, num, chunk, scale, state)
@@ -335,21 +351,7 @@ class Autoregressive:
         Raises:
           ValueError: this model has other symbols, noise or condition, or no steps of one symbol.
         """
-        own, other = self.distribution, model.distribution
-        network = self.symbol_network
-        if (own.levels, own.noise_channels) != (other.levels, other.noise_channels):
-            raise ValueError(
-                f"`draft` must have {other.levels} levels and {other.noise_channels} noise "
-                f"channels, got {own.levels} and {own.noise_channels}."
-            )
-        if self.condition_channels not in (0, model.condition_channels):
-            raise ValueError(
-                f"`draft` must read no condition or one of {model.condition_channels} channels, "
-                f"got {self.condition_channels}."
-            )
-        if not network.has_step or network.block != 1:
-            raise ValueError("`draft` must have steps of one symbol.")
-        return SteppedDraft(network, own)
+        return stepped_draft(self, model)
 
     def _speculative(self, draft: Any):
         """Return a sampler with a draft.
@@ -357,10 +359,7 @@ class Autoregressive:
         Raises:
           ValueError: the model is not one of levels in time order, or the draft does not fit it.
         """
-        if self.order != "time" or self.distribution.levels is None:
-            raise ValueError('`method="speculative"` needs levels in time order.')
-        if self.symbol_network.block != 1:
-            raise ValueError('`method="speculative"` needs a model with steps of one symbol.')
+        check_speculative(self)
         network, distribution = self.symbol_network, self.distribution
         if ("speculative", draft) not in self._functions:
             proposing = draft.as_draft(self)
