@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
+from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.networks import as_function, condition_spec, input_spec
+from autoregressive.outputs import one_line, output_shape
+from autoregressive.tables import Tables, derived
+from replicator.runs.errors import UserError
 
-# Length of the compared sequences.
-LENGTH = 24
+# Lengths of the compared sequences: the first that the network takes.
+LENGTHS = (24, 12, 8, 6, 4)
 # Height and width of the compared images.
 SIDES = (5, 6)
 # Rounding may differ between lengths.
@@ -23,7 +26,8 @@ class Causality:
     """The result of `check_causal`.
 
     Attributes:
-      is_causal: no output depends on later inputs, on the length or on random numbers.
+      is_causal: no output depends on later inputs, on the length or on random numbers, and there is
+        one for every input, [batch, time, parameters].
       has_step: the network has a cached step, its own or a derived one.
       message: the fault, with the name of the layer where the graph shows it; "" if there is none.
     """
@@ -58,17 +62,41 @@ def check_causal(
     Returns:
       A `Causality` with `is_causal`, `has_step` and `message`; it is true if the network is causal.
     """
-    message, has_step, is_causal = "", True, True
     try:
-        incremental(network, inputs=inputs, condition=condition)
-    except NotCausalError as error:
-        message, has_step, is_causal = str(error), False, False
-    except UnsupportedNetworkError as error:
-        message, has_step = str(error), False
-    seen = observed_lookahead(network, inputs=inputs, condition=condition, seed=seed)
+        specs = [input_spec(network, inputs), condition_spec(network, condition)]
+        specs = [spec for spec in specs if spec is not None]
+        call = as_function(network, specs)
+    except UserError:
+        raise
+    except ValueError as error:
+        return Causality(False, False, str(error))
+    tables = Tables(network, call, specs, axes=1)
+    message, has_step, is_causal = _derivation(network, tables, inputs, condition)
+    try:
+        output_shape(call, specs, axes=1)
+    except ValueError as error:
+        told = f"{message}; {error}" if message and is_causal else message
+        return Causality(False, False, told or str(error))
+    given = {"inputs": inputs, "condition": condition, "length": tables.longest(*LENGTHS)}
+    seen = observed_lookahead(network, seed=seed, **given)
     if seen and is_causal:
         message = f"{message}; {seen}" if message else seen
     return Causality(is_causal and not seen, has_step and not seen, message)
+
+
+def _derivation(
+    network: Any, tables: Tables, inputs: Any, condition: Any
+) -> tuple[str, bool, bool]:
+    """Return why there is no step, whether there is one, and whether its graph looks causal."""
+    try:
+        derived(network, tables, inputs=inputs, condition=condition)
+    except NotCausalError as error:
+        return str(error), False, False
+    except UnsupportedNetworkError as error:
+        return str(error), False, True
+    except (ValueError, TypeError, IndexError, tf.errors.OpError) as error:
+        return one_line(error), False, True
+    return "", True, True
 
 
 def observed_lookahead(
@@ -77,7 +105,7 @@ def observed_lookahead(
     inputs: tf.TensorSpec | None = None,
     condition: tf.TensorSpec | None = None,
     seed: int = 0,
-    length: int = LENGTH,
+    length: int = LENGTHS[0],
 ) -> str:
     """Return the lookahead found by comparing outputs; "" if the network seems to be causal.
 
@@ -98,7 +126,7 @@ def observed_fault(
     specs: Sequence[tf.TensorSpec],
     causal: Sequence[tf.TensorSpec],
     seed: int = 0,
-    length: int = LENGTH,
+    length: int = LENGTHS[0],
 ) -> str:
     """Return how outputs break the law of a causal network; "" if they seem to keep it.
 
@@ -142,7 +170,7 @@ def observed_unmasked(call: Callable[..., tf.Tensor], inputs: tf.TensorSpec, see
     height, width = (given or size for given, size in zip(inputs.shape[1:3], SIDES, strict=True))
     generator = np.random.default_rng(seed)
     shape = [2, height * width, inputs.shape[-1]]
-    first, other = (generator.normal(size=shape) for _ in range(2))
+    first, other = (_drawn(generator, inputs.dtype, shape) for _ in range(2))
 
     def outputs(pixels: np.ndarray) -> tf.Tensor:
         images = pixels.reshape([2, height, width, -1])
@@ -162,10 +190,13 @@ def observed_unmasked(call: Callable[..., tf.Tensor], inputs: tf.TensorSpec, see
 
 
 def _numbers(generator: np.random.Generator, spec: tf.TensorSpec, length: int) -> tf.Tensor:
-    shape = [2, length, *spec.shape[2:]]
-    if spec.dtype.is_integer:
-        return tf.constant(generator.integers(0, 2, shape), spec.dtype)
-    return tf.constant(generator.normal(size=shape), spec.dtype)
+    return tf.constant(_drawn(generator, spec.dtype, [2, length, *spec.shape[2:]]), spec.dtype)
+
+
+def _drawn(generator: np.random.Generator, dtype: tf.DType, shape: Sequence[int]) -> np.ndarray:
+    """Return random numbers; of integers the two that every network of symbols takes."""
+    is_integer = dtype.is_integer
+    return generator.integers(0, 2, shape) if is_integer else generator.normal(size=shape)
 
 
 def _differs(first: tf.Tensor, second: tf.Tensor) -> bool:

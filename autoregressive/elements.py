@@ -1,5 +1,6 @@
 """Checks of data before anything is computed from it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,29 @@ def check_parts(network: Any, distribution: Any) -> None:
         )
 
 
+def as_array(values: Any, name: str) -> np.ndarray:
+    """Return numbers as an array.
+
+    Args:
+      values: array, tensor or nested lists.
+      name: for the message.
+
+    Raises:
+      ValueError: the rows have different lengths.
+    """
+    try:
+        ragged = isinstance(values, tf.RaggedTensor)
+        array = np.asarray(values.to_list() if ragged else values)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype == object:
+        raise ValueError(
+            f"`{name}` must be an array of numbers with rows of one length; pass rows of different"
+            " lengths one by one."
+        )
+    return array
+
+
 def check_elements(elements: np.ndarray, codec: Codec, rank: int) -> None:
     """Raise ValueError for data that the codec would silently change.
 
@@ -30,6 +54,8 @@ def check_elements(elements: np.ndarray, codec: Codec, rank: int) -> None:
     axes = "[batch, time]" if rank == 2 else "[batch, height, width, channels]"
     if elements.ndim != rank:
         raise ValueError(f"`elements` must be {axes}, got shape {list(elements.shape)}.")
+    if not all(elements.shape[1:]):
+        raise ValueError(f"`elements` must not be empty, got shape {list(elements.shape)}.")
     check_finite(elements, "elements")
     if codec.levels is None:
         return
@@ -45,16 +71,20 @@ def check_elements(elements: np.ndarray, codec: Codec, rank: int) -> None:
         )
 
 
-def as_condition(given: Any, spec: tf.TensorSpec | None, order: str) -> Any:
+def as_condition(
+    given: Any, spec: tf.TensorSpec | None, order: str, sizes: Sequence[int | None] = ()
+) -> Any:
     """Return a condition as a tensor, or a dict of conditions as tensors; None: there is none.
 
     Args:
       given: array, dict of arrays, or None.
       spec: of the condition of a network in time order.
       order: "time" or "raster".
+      sizes: its first axes in time order, batch and time, as far as they are known.
 
     Raises:
-      ValueError: it is missing, or the network in time order has another one, or none.
+      ValueError: it is missing or has other sizes, or the network in time order reads another one
+        or none.
     """
     if isinstance(given, dict):
         return {name: tf.convert_to_tensor(value) for name, value in given.items()}
@@ -63,9 +93,14 @@ def as_condition(given: Any, spec: tf.TensorSpec | None, order: str) -> Any:
         return tensor
     if spec is None and tensor is not None:
         raise ValueError("`condition` must be None: the network reads none.")
-    if spec is not None and (tensor is None or not spec.shape.is_compatible_with(tensor.shape)):
+    if spec is None:
+        return None
+    if tensor is not None and tensor.shape.rank == spec.shape.rank + 1 and tensor.shape[-1] == 1:
+        tensor = tensor[..., 0]
+    wanted = tf.TensorShape([*sizes, *spec.shape[len(sizes) :]]).merge_with(spec.shape)
+    if tensor is None or not wanted.is_compatible_with(tensor.shape):
         given = None if tensor is None else tensor.shape
-        raise ValueError(f"`condition` must be given, {spec.shape}, got {given}.")
+        raise ValueError(f"`condition` must be given, {wanted}, got {given}.")
     return tensor
 
 

@@ -11,15 +11,17 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.model import Autoregressive
+from autoregressive.trainable import Weights
 from autoregressive.training.batches import Batches, BatchSource
 from autoregressive.training.losses import Loss, MeanLoss, Score, check_mean_over_rows, checked
-from autoregressive.training.state import KerasState, Weights
+from autoregressive.training.state import KerasState, WeightsModule
 from likelihoods.codec import Codec
+from replicator.runs.arguments import whole_number
 from replicator.runs.field_rules import require
 from replicator.runs.stored_config import defaults
 from replicator.strategies import Replicator
 from replicator.training.config import LoopConfig, OptimizerConfig
-from replicator.training.loop import Outcome
+from replicator.training.outcome import NOTHING_TO_TRAIN, Outcome
 from replicator.training.state import LossFn, TrainState
 from replicator.training.step import is_single_device
 from replicator.training.training_run import TrainingRun
@@ -38,8 +40,11 @@ class Trainable(Protocol):
     def codec(self) -> Codec:
         """Codec of the elements."""
 
-    def trainable_variables(self, *example: tf.Tensor) -> list[tf.Variable]:
-        """Return the trained variables, for example symbols and, if there is one, a condition."""
+    def weights_read(self, *example: tf.Tensor) -> Weights:
+        """Return the variables, trained and frozen, that are read for example symbols.
+
+        A condition follows, if there is one.
+        """
 
 
 def negative_log_likelihood(model: Autoregressive, batch: dict[str, tf.Tensor]):
@@ -69,6 +74,8 @@ def fit(
 
     Args:
       model: an `Autoregressive` or a student. Its network is called as in use, without dropout.
+        Variables that are not `trainable`, for TensorFlow or for the Keras layer that holds them,
+        are left as they are; the log says how many are.
       batches: elements [num, time] or [num, height, width, channels], a pair of elements and
         condition, an iterable of these, `tf.data` or a function of the step, see `Batches`.
       steps: total number of updates, including those of a run that is resumed.
@@ -97,7 +104,7 @@ def fit(
     """
     _check_counts(steps=steps, evaluate_every=evaluate_every, batch_size=batch_size)
     steps, evaluate_every, batch_size = int(steps), int(evaluate_every), int(batch_size)
-    seed = int(seed)
+    seed = whole_number(seed, "seed", least=0)
     rank = 2 if model.order == "time" else 4
     read = functools.partial(Batches, codec=model.codec, rank=rank, rows=batch_size, seed=seed)
     source, loss_fn = read(batches), checked(loss, model)
@@ -106,7 +113,13 @@ def fit(
     adam = optimizer if isinstance(optimizer, OptimizerConfig) else None
     with TrainingRun(workdir, replicator, log, len(example["elements"]), adam) as run:
         with run.variables():
-            state = _state(model, example, optimizer, schedule, steps, run.replicator)
+            weights = _weights(model, example)
+            if not weights.trained:
+                run.log(f"{_counted(weights)}: nothing to train.")
+                return Outcome(0, NOTHING_TO_TRAIN, 0.0, None)
+            feeds = getattr(getattr(model, "symbol_network", None), "feeds", "")
+            run.log(*([f"{feeds}."] if feeds else []))
+            state = _state(weights, optimizer, schedule, steps, run.replicator)
         with run.replicator.gathered_variables():
             check_mean_over_rows(loss_fn, example, _shares(run.replicator, adam))
         with run.preparing():
@@ -115,7 +128,10 @@ def fit(
         score = _score(evaluate, model, loss_fn, read)
         given = source.alone if is_single_device(run.replicator) else source.shard
         with source.raising_own_errors():
-            outcome = run.train(state, loss_fn, loop, given, lambda: score and Score(score, state))
+            outcome = run.train(
+                *(state, loss_fn, loop, given, lambda: score and Score(score, state)),
+                description=_counted(weights),
+            )
         with run.replicator.gathered_variables():
             state.use_average()
     return outcome
@@ -142,19 +158,38 @@ def _score(evaluate: Any, model: Trainable, loss_fn: LossFn, read: Callable[...,
     return MeanLoss(loss_fn, read(evaluate, name="evaluate").parts)
 
 
-def _state(model, example, optimizer, schedule, steps, replicator) -> TrainState:
+def _weights(model: Trainable, example: dict[str, tf.Tensor]) -> Weights:
+    """Return the weights that the model reads; raise ValueError if there are none."""
     symbols = [model.codec.encode(example["elements"])]
     symbols += [example["condition"]] if "condition" in example else []
-    weights = Weights(model.trainable_variables(*symbols))
-    if not weights.weights:
+    weights = model.weights_read(*symbols)
+    if not any(weights):
         raise ValueError("`model` must have trainable variables.")
+    halves = [variable.dtype.name for variable in weights.trained if variable.dtype.size < 4]
+    if halves:  # Adam's moments and small updates are lost in them
+        raise ValueError(
+            f"`model` must have weights in float32 or float64 to be trained, got {halves[0]}; build"
+            ' its network under keras.config.set_floatx("float32"), its layers may be'
+            " mixed_bfloat16."
+        )
+    return weights
+
+
+def _counted(weights: Weights) -> str:
+    """Return how many weights are trained and frozen, for the user."""
+    trained, frozen = (sum(math.prod(v.shape) for v in part) for part in weights)
+    return f"{trained:,} weights" + (f" train, {frozen:,} are frozen" if frozen else "")
+
+
+def _state(weights: Weights, optimizer, schedule, steps, replicator) -> TrainState:
+    module = WeightsModule(weights.trained)
     if isinstance(optimizer, OptimizerConfig):
-        return TrainState(weights, optimizer, steps, schedule)
+        return TrainState(module, optimizer, steps, schedule)
     if schedule is not None:
         raise ValueError("`schedule` requires the library's Adam; give Keras' optimiser its own.")
     if not is_single_device(replicator):
         raise ValueError("`optimizer` must be an OptimizerConfig on more than one device.")
-    return KerasState(weights, optimizer, steps)
+    return KerasState(module, optimizer, steps)
 
 
 def _identity(state: TrainState, optimizer, batch_size: int, seed: int, loop: LoopConfig) -> dict:

@@ -6,20 +6,28 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.elements import as_condition, check_elements, check_parts
-from autoregressive.networks import condition_spec, image_spec, input_spec, variables_read
+from autoregressive.drafts import check_speculative, stepped_draft
+from autoregressive.elements import as_array, as_condition, check_elements, check_parts
+from autoregressive.networks import condition_spec, image_spec, input_spec
+from autoregressive.outputs import output_shape
 from autoregressive.samplers import (
     SAMPLERS,
     Draft,
-    SteppedDraft,
     cached_chunk,
     specialised,
     speculative,
 )
 from autoregressive.symbols import RasterOrder, TimeOrder
-from likelihoods.capabilities import pixel_channels
+from autoregressive.trainable import Weights, weights_read
+from likelihoods.capabilities import pixel_channels, tempers
 from likelihoods.codec import Codec, Integers, Linear, Reals
 from likelihoods.distribution import Distribution
+from replicator.runs.arguments import (
+    checked_length,
+    checked_seed,
+    checked_temperature,
+    whole_number,
+)
 
 METHODS = ("auto", *SAMPLERS, "speculative")
 
@@ -34,8 +42,8 @@ class Autoregressive:
       distribution: of every element, see `likelihoods.distribution`.
       codec: from elements to the distribution's symbols. By default `Linear` for sequences of
         levels, `Integers` for images and `Reals` for real symbols.
-      condition_channels: of the network's second argument [batch, time, channels]; 0: it has none.
-        Not needed for a Keras model with two inputs.
+      condition_channels: of the network's second argument, float32 [batch, time, channels], or
+        its spec; 0: it has none. Not needed for a Keras model with two inputs.
       order: "time": elements [batch, time]; "raster": images [batch, height, width, channels].
       inputs: shape and dtype of the network's input, [None, None, 1] or [None, None, None,
         channels]. Not needed for a Keras model, or for float32 [batch, time, 1] and grey images.
@@ -59,7 +67,7 @@ class Autoregressive:
         distribution: Distribution,
         *,
         codec: Codec | None = None,
-        condition_channels: int = 0,
+        condition_channels: int | tf.TensorSpec = 0,
         order: Literal["time", "raster"] = "time",
         inputs: tf.TensorSpec | None = None,
     ):
@@ -77,7 +85,9 @@ class Autoregressive:
             spec = image_spec(network, pixel_channels(distribution), inputs)
             symbols = RasterOrder(network, distribution, codec, spec)
         else:
-            given = tf.TensorSpec([None, None, condition_channels]) if condition_channels else None
+            given = condition_channels or None
+            if given is not None and not isinstance(given, tf.TensorSpec):
+                given = tf.TensorSpec([None, None, given])
             specs = input_spec(network, inputs), condition_spec(network, given)
             symbols = TimeOrder(network, distribution, codec, *specs)
         self._begin(symbols, distribution, codec, order)
@@ -118,26 +128,18 @@ class Autoregressive:
 
     @property
     def condition_channels(self) -> int:
-        """Channels of the condition, 0 if there is none."""
+        """Channels of the condition, 0 if there is none, 1 of [batch, time]."""
         spec = self.symbol_network.condition
-        return 0 if spec is None else spec.shape[-1]
+        return 0 if spec is None else (*spec.shape, 1)[2]
 
     def _check_parameters(self) -> None:
         """Raise ValueError unless the output has the shape that the distribution needs."""
-        spec = self.symbol_network.inputs
-        sizes = [1, *(size or 4 for size in spec.shape[1 : 2 if self.order == "time" else 3])]
-        zeros = tf.zeros([*sizes, *spec.shape[len(sizes) :]], spec.dtype)
-        condition = self._no_condition(sizes[1])
-        shape = self.symbol_network.call(zeros, *([] if condition is None else [condition])).shape
-        axes = "batch, time" if self.order == "time" else "batch, height, width"
-        if shape.rank != len(sizes) + 1 or shape[:-1] != sizes:
-            raise ValueError(
-                f"`network` must return [{axes}, parameters], as long as its input; for {sizes} it"
-                f" returns {shape}."
-            )
+        network = self.symbol_network
+        specs = [spec for spec in (network.inputs, network.condition) if spec is not None]
+        shape = output_shape(network.call, specs, 1 if self.order == "time" else 2)
         expected, each = self.distribution.num_parameters, ""
         if self.order == "raster" and not self._whole_pixels:
-            expected, each = expected * spec.shape[-1], f" and {spec.shape[-1]} channels"
+            expected, each = expected * specs[0].shape[-1], f" and {specs[0].shape[-1]} channels"
         if shape[-1] != expected:
             raise ValueError(
                 f"`network` must have {expected} output channels for"
@@ -149,7 +151,15 @@ class Autoregressive:
         return None if spec is None else tf.zeros([1, time, *spec.shape[2:]], spec.dtype)
 
     def trainable_variables(self, *example: tf.Tensor) -> list[tf.Variable]:
-        """Return the variables that the network's output depends on.
+        """Return the variables that the network's output depends on and that are not frozen.
+
+        Args:
+          *example: as for `weights_read`.
+        """
+        return self.weights_read(*example).trained
+
+    def weights_read(self, *example: tf.Tensor) -> Weights:
+        """Return the variables that the network's output depends on, trained and frozen.
 
         Args:
           *example: symbols, and a condition if there is one; by default four zeros in time order.
@@ -158,7 +168,17 @@ class Autoregressive:
             zeros = tf.zeros([1, 4], tf.float32 if self.distribution.levels is None else tf.int32)
             condition = self._no_condition(4)
             example = (zeros,) if condition is None else (zeros, condition)
-        return variables_read(self.symbol_network.parameters, *example)
+        return weights_read(self.symbol_network.parameters, *example)
+
+    def check_length(self, sizes: Sequence[int]) -> None:
+        """Raise ValueError if the network has a table of positions with too few rows.
+
+        Args:
+          sizes: (length,), or (height, width, channels).
+        """
+        tables = getattr(self.symbol_network, "tables", None)
+        if tables is not None:
+            tables.check(*sizes[:2])
 
     def symbols(self, elements: Any) -> tf.Tensor:
         """Return the symbols of elements, after a check.
@@ -170,7 +190,8 @@ class Autoregressive:
           ValueError: elements of a wrong rank, with NaN, or that are no level of the codec.
         """
         if not tf.is_tensor(elements) or tf.executing_eagerly():
-            check_elements(np.asarray(elements), self.codec, 2 if self.order == "time" else 4)
+            elements = as_array(elements, "elements")
+            check_elements(elements, self.codec, 2 if self.order == "time" else 4)
         return self.codec.encode(tf.convert_to_tensor(elements))
 
     def conditionals(self, elements: Any, condition: Any = None) -> tf.Tensor:
@@ -185,10 +206,10 @@ class Autoregressive:
           distribution is of single channels.
         """
         symbols = self.symbols(elements)
+        given = self._condition(condition, *symbols.shape[:2])
         if not tf.executing_eagerly():
-            return self.symbol_network.parameters(symbols, self._condition(condition))
-        function = self._function("conditionals", self.symbol_network.parameters)
-        return function(symbols, self._condition(condition))
+            return self.symbol_network.parameters(symbols, given)
+        return self._function("conditionals", self.symbol_network.parameters)(symbols, given)
 
     def log_prob(self, elements: Any, condition: Any = None) -> tf.Tensor:
         """Return the log-probability of every element, or log-density of real ones, in nats.
@@ -203,9 +224,10 @@ class Autoregressive:
           is the row's log-probability.
         """
         symbols = self.symbols(elements)
+        given = self._condition(condition, *symbols.shape[:2])
         if not tf.executing_eagerly():
-            return self._log_prob(symbols, self._condition(condition))
-        return self._function("log_prob", self._log_prob)(symbols, self._condition(condition))
+            return self._log_prob(symbols, given)
+        return self._function("log_prob", self._log_prob)(symbols, given)
 
     def _log_prob(self, symbols: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
         parameters = self.symbol_network.parameters(symbols, condition)
@@ -242,15 +264,15 @@ class Autoregressive:
         """
         if method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
-        if num < 1:
-            raise ValueError(f"`num` must be at least 1, got {num}.")
-        if temperature < 0.0:
-            raise ValueError(f"`temperature` must be at least 0, got {temperature}.")
+        num, shape = whole_number(num, "num"), checked_length(length, self.order)
+        scale = self._temperature(temperature)
+        self.check_length(shape)
         if (method == "speculative") != (draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
-        noise = self._noise(seed, num, 0, self._shape(length))
+        noise = self._noise(checked_seed(seed), num, 0, shape)
+        given = self._condition(condition, num, shape[0])
         sampler = self._sampler(method) if draft is None else self._speculative(draft)
-        symbols = sampler(noise, self._condition(condition), tf.constant(temperature, tf.float32))
+        symbols = sampler(noise, given, scale)
         return self.codec.decode(symbols).numpy()
 
     def stream(
@@ -274,15 +296,24 @@ class Autoregressive:
           temperature: as for `sample`.
 
         Raises:
+          ValueError: an argument has no meaning; at the call, as the next.
           UnsupportedNetworkError: the network has no step.
         """
         if self.order != "time":
             raise ValueError("`stream` needs a model in time order, got raster.")
-        network, condition = self.symbol_network, self._condition(condition)
-        chunk = -(-chunk // network.block) * network.block
-        state = network.initial_state(num, length)
+        (length,), num = checked_length(length, self.order), whole_number(num, "num")
+        chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
+        scale, condition = self._temperature(temperature), self._condition(condition, num, length)
+        self.check_length((length,))
+        chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
+        state = self.symbol_network.initial_state(num, length)
+        return self._parts(length, seed, condition, num, chunk, scale, state)
+
+    def _parts(
+        self, length: int, seed: Any, condition: Any, num: int, chunk: int, scale: Any, state: Any
+    ) -> Iterator[np.ndarray]:
+        """Yield the parts of `stream`, whose arguments have been checked."""
         function = self._function("stream", self._chunk, jit_compile=True)
-        scale = tf.constant(temperature, tf.float32)
         for start in range(0, length, chunk):
             stop = min(start + chunk, length)
             noise = self.distribution.noise(seed, tf.range(num), start, stop - start)
@@ -320,21 +351,7 @@ class Autoregressive:
         Raises:
           ValueError: this model has other symbols, noise or condition, or no steps of one symbol.
         """
-        own, other = self.distribution, model.distribution
-        network = self.symbol_network
-        if (own.levels, own.noise_channels) != (other.levels, other.noise_channels):
-            raise ValueError(
-                f"`draft` must have {other.levels} levels and {other.noise_channels} noise "
-                f"channels, got {own.levels} and {own.noise_channels}."
-            )
-        if self.condition_channels not in (0, model.condition_channels):
-            raise ValueError(
-                f"`draft` must read no condition or one of {model.condition_channels} channels, "
-                f"got {self.condition_channels}."
-            )
-        if not network.has_step or network.block != 1:
-            raise ValueError("`draft` must have steps of one symbol.")
-        return SteppedDraft(network, own)
+        return stepped_draft(self, model)
 
     def _speculative(self, draft: Any):
         """Return a sampler with a draft.
@@ -342,10 +359,7 @@ class Autoregressive:
         Raises:
           ValueError: the model is not one of levels in time order, or the draft does not fit it.
         """
-        if self.order != "time" or self.distribution.levels is None:
-            raise ValueError('`method="speculative"` needs levels in time order.')
-        if self.symbol_network.block != 1:
-            raise ValueError('`method="speculative"` needs a model with steps of one symbol.')
+        check_speculative(self)
         network, distribution = self.symbol_network, self.distribution
         if ("speculative", draft) not in self._functions:
             proposing = draft.as_draft(self)
@@ -358,8 +372,13 @@ class Autoregressive:
             self._function(("speculative", draft), run, jit_compile=True)
         return self._functions["speculative", draft]
 
-    def _condition(self, given: Any) -> Any:
-        return as_condition(given, self.symbol_network.condition, self.order)
+    def _condition(self, given: Any, *sizes: Any) -> Any:
+        """Return a condition of these sizes, [batch, time], where they are given."""
+        return as_condition(given, self.symbol_network.condition, self.order, sizes)
+
+    def _temperature(self, temperature: Any) -> tf.Tensor:
+        number = checked_temperature(temperature, tempers(self.distribution))
+        return tf.constant(number, tf.float32)
 
     def _cached(self, noise, condition, temperature):
         if self.order != "time":
@@ -367,13 +386,6 @@ class Autoregressive:
         state = self.symbol_network.initial_state(noise.shape[0], noise.shape[1])
         function = self._function("stream", self._chunk, jit_compile=True)
         return function(noise, condition, temperature, state)[0]
-
-    def _shape(self, length: int | Sequence[int]) -> tuple[int, ...]:
-        shape = (length,) if isinstance(length, int | np.integer) else tuple(length)
-        if len(shape) != (1 if self.order == "time" else 3) or min(shape) < 1:
-            meaning = "a number" if self.order == "time" else "(height, width, channels)"
-            raise ValueError(f"`length` must be {meaning}, each at least 1, got {length}.")
-        return shape
 
     def _noise(self, seed: int, num: int, start: int, shape: tuple[int, ...]) -> tf.Tensor:
         """Return the noise of `num` rows, [num, *positions, noise channels]."""

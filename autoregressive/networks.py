@@ -1,10 +1,15 @@
 """Users' networks of any kind, called in a uniform way."""
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
+
+from autoregressive.outputs import check_stateless, one_line_errors
+from autoregressive.trainable import layers_within
+from replicator.runs.errors import UserError
 
 
 class CausalNetwork(Protocol):
@@ -96,7 +101,13 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
     Args:
       network: any callable.
       specs: of its arguments; a Keras layer without weights is built for these.
+
+    Raises:
+      UserError: the network is of Keras on another backend than TensorFlow.
+      ValueError: it cannot be built, or is stateful.
     """
+    _check_backend(network)
+    check_stateless(network)
     listed = len(keras_inputs(network)) > 1
     options = {"training": False} if _takes_training(network) else {}
 
@@ -104,26 +115,20 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
         return network(list(arguments), **options) if listed else network(*arguments, **options)
 
     if specs and getattr(network, "built", True) is False:
-        call(*(tf.zeros([size or 2 for size in spec.shape], spec.dtype) for spec in specs))
+        with one_line_errors(specs):
+            call(*(tf.zeros([size or 2 for size in spec.shape], spec.dtype) for spec in specs))
     return call
 
 
-def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]:
-    """Return the trainable variables that a function of tensors reads.
-
-    Args:
-      function: traced for the example, in the scope of a Replicator if its variables are in one.
-      example: its arguments.
-    """
-    traced = tf.function(function, autograph=False).get_concrete_function(*example)
-    variables = [_of_all_replicas(variable) for variable in traced.trainable_variables]
-    return list({id(variable): variable for variable in variables}.values())
-
-
-def _of_all_replicas(variable: tf.Variable) -> tf.Variable:
-    """Return the variable of a replica's copy; on one device the variable itself."""
-    container = getattr(variable.handle, "_distributed_container", None)
-    return variable if container is None or container() is None else container()
+def _check_backend(network: Any) -> None:
+    """Raise UserError for a network whose layers do not compute with TensorFlow."""
+    keras = sys.modules.get("keras")
+    backend = "tensorflow" if keras is None else keras.config.backend()
+    if backend != "tensorflow" and any(True for _ in layers_within(network)):
+        raise UserError(
+            f"`network` must compute with TensorFlow, but Keras uses {backend}; set"
+            " KERAS_BACKEND=tensorflow before Keras is imported."
+        )
 
 
 def _takes_training(network: Callable) -> bool:

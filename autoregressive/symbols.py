@@ -5,9 +5,10 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from autoregressive.causality import observed_fault, observed_unmasked
-from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
+from autoregressive.causality import LENGTHS, observed_fault, observed_unmasked
+from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.networks import as_function
+from autoregressive.tables import Tables, derived
 from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
@@ -96,6 +97,7 @@ class TimeOrder:
         specs = [inputs] if condition is None else [inputs, condition]
         self._start = (distribution.levels or 0) // 2 if inputs.dtype.is_integer else 0
         self.call: Callable[..., tf.Tensor] = as_function(network, specs)
+        self.tables = Tables(network, self.call, specs, axes=1)
         self._stepped: Any = None
         self._has_step: bool | None = None
 
@@ -109,8 +111,8 @@ class TimeOrder:
         """
         if self._stepped is None:
             with tf.init_scope():
-                self._stepped = incremental(
-                    self.network, inputs=self.inputs, condition=self.condition
+                self._stepped = derived(
+                    self.network, self.tables, inputs=self.inputs, condition=self.condition
                 )
         return self._stepped
 
@@ -135,7 +137,8 @@ class TimeOrder:
     def check(self) -> None:
         """Raise NotCausalError if outputs look ahead, or change with the length or by chance."""
         specs = [self.inputs] + ([] if self.condition is None else [self.condition])
-        fault = observed_fault(self.call, specs, specs[:1])
+        length = self.tables.longest(*LENGTHS)
+        fault = observed_fault(self.call, specs, specs[:1], length=length)
         if fault:
             raise NotCausalError(
                 f"`network` must be causal: {fault} (`check_causal` names the layer)."
@@ -149,7 +152,11 @@ class TimeOrder:
         """Return the parameters from the network's inputs at all positions, see `read`.
 
         Float inputs need not be those of symbols: gradients flow through them.
+
+        Raises:
+          ValueError: the network has a table of positions with fewer rows.
         """
+        self.tables.check(inputs.shape[1])
         shifted = tf.concat([self.start(tf.shape(inputs)[0]), inputs[:, :-1]], 1)
         shifted.set_shape(inputs.shape)
         return self.call(shifted, *self._conditions(condition))
@@ -160,14 +167,19 @@ class TimeOrder:
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return symbols [batch, time] as the network's inputs."""
-        is_level = self.inputs.dtype.is_integer
-        inputs = tf.cast(symbols if is_level else self._codec.scale(symbols), self.inputs.dtype)
+        inputs = read_symbols(symbols, self._codec, self.inputs.dtype)
         return inputs if self.inputs.shape.rank == 2 else inputs[..., tf.newaxis]
 
     def start(self, batch: int | tf.Tensor) -> tf.Tensor:
         """Return the network's input before the first symbol, one step of the middle value."""
         value = tf.constant(self._start, self.inputs.dtype)
         return tf.fill([batch, 1, *self.inputs.shape[2:]], value)
+
+    @property
+    def feeds(self) -> str:
+        """What the network is fed, in a sentence."""
+        fed = _fed(self._codec, self.inputs.dtype)
+        return f"The network reads {fed}, shifted by one; before the first it reads {self._start}"
 
     def initial_state(self, batch: int, length: int = 0) -> State:
         """Return the state before the first of `length` symbols of `batch` rows."""
@@ -206,6 +218,8 @@ class TimeOrder:
             return []
         if condition is None:
             raise ValueError(f"`condition` must be given, {self.condition.shape}, got None.")
+        if condition.shape.rank == self.condition.shape.rank + 1:  # one channel, as bundles have it
+            condition = condition[..., 0]
         return [tf.cast(condition, self.condition.dtype)]
 
 
@@ -232,6 +246,7 @@ class RasterOrder:
         self._whole_pixels = pixel_channels(distribution) is not None
         self._num_parameters = distribution.num_parameters
         self.call = as_function(network, [inputs])
+        self.tables = Tables(network, self.call, [inputs], axes=2)
 
     def check(self) -> None:
         """Raise NotCausalError if outputs depend on their own pixel or on later ones."""
@@ -241,16 +256,38 @@ class RasterOrder:
 
     def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return [batch, height, width, p], or [batch, height, width, channels, p]."""
-        inputs = tf.cast(self._codec.scale(symbols), self.inputs.dtype)
-        outputs = self.call(inputs, *([] if condition is None else [condition]))
+        self.tables.check(*symbols.shape[1:3])
+        outputs = self.call(self.read(symbols), *([] if condition is None else [condition]))
         if self._whole_pixels:
             return outputs
         shape = tf.concat([tf.shape(symbols), [self._num_parameters]], 0)
         return tf.reshape(outputs, shape)
 
+    def read(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return symbols [batch, height, width, channels] as the network's inputs."""
+        return read_symbols(symbols, self._codec, self.inputs.dtype)
+
+    @property
+    def feeds(self) -> str:
+        """What the network is fed, in a sentence."""
+        return f"The network reads {_fed(self._codec, self.inputs.dtype)}, unshifted"
+
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return int32 [1, height, width, 1]: all channels of a pixel have one position."""
         return raster_positions(symbols)
+
+
+def read_symbols(symbols: tf.Tensor, codec: Codec, dtype: tf.DType) -> tf.Tensor:
+    """Return symbols as a network reads them: as they are if as integers, else scaled."""
+    return tf.cast(symbols if dtype.is_integer else codec.scale(symbols), dtype)
+
+
+def _fed(codec: Codec, dtype: tf.DType) -> str:
+    """Return what symbols are as a network reads them."""
+    if codec.levels is None:
+        return f"real elements as {type(codec).__name__} scales them"
+    ends = read_symbols(tf.constant([0, codec.levels - 1]), codec, dtype).numpy()
+    return f"{'symbols' if dtype.is_integer else 'elements as numbers'} {ends[0]:g} to {ends[1]:g}"
 
 
 def raster_positions(symbols: tf.Tensor) -> tf.Tensor:

@@ -5,9 +5,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.storage.load import StoredCodec, read
+from autoregressive.storage.load import StoredCodec, listed_weights, read
 from autoregressive.storage.program import add_codec, function_of, variables_of
 from autoregressive.storage.save import rate_of, write
+from autoregressive.trainable import Listed
 from distill.flow_student import FlowStudent
 
 
@@ -40,7 +41,7 @@ def save(student: FlowStudent, folder: str | Path, *, sample_rate_hz: int | None
         "log_unit": student.codec.log_unit,
         "sample_rate_hz": rate_of(student, sample_rate_hz),
     }
-    return write(lambda: FlowProgram(student), spec, Path(folder))
+    return write(lambda: FlowProgram(student), student, spec, Path(folder))
 
 
 def load(folder: str | Path) -> FlowStudent:
@@ -51,7 +52,7 @@ def load(folder: str | Path) -> FlowStudent:
     """
     program, spec = read(Path(folder))
     student = FlowStudent(
-        [_network(call) for call in program.calls],
+        [_Network(call, listed_weights(program, spec)) for call in program.calls],
         StoredCodec(program, spec["levels"], spec["log_unit"]),
         condition_channels=spec["condition_channels"],
         noise=spec["noise"],
@@ -60,6 +61,12 @@ def load(folder: str | Path) -> FlowStudent:
     return student
 
 
-def _network(call: Any) -> Any:
-    """Return a stored function as a network; the same without what it offers as an object."""
-    return lambda *arguments: call(*arguments)
+class _Network:
+    """A stored function as a network; the same without what it offers as an object."""
+
+    def __init__(self, call: Any, listed: Listed):
+        self._call, self._listed = call, listed
+
+    def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return what the stored function does."""
+        return self._call(*arguments)

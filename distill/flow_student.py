@@ -6,13 +6,22 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.elements import as_condition
 from autoregressive.incremental import incremental
 from autoregressive.model import Autoregressive
-from autoregressive.networks import as_function, variables_read
+from autoregressive.networks import as_function
 from autoregressive.samplers.speculative import Block
+from autoregressive.tables import Tables
+from autoregressive.trainable import Weights, weights_read
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput, compose
 from likelihoods.codec import Codec
+from replicator.runs.arguments import (
+    checked_length,
+    checked_seed,
+    checked_temperature,
+    whole_number,
+)
 
 FARTHEST = 20.0  # noise of a corrected symbol; the student meets none beyond
 
@@ -110,6 +119,10 @@ class FlowStudent:
             self.specs.append(tf.TensorSpec([None, None, condition_channels]))
         self.calls = [as_function(network, self.specs) for network in self.networks]
         self._stepped: list[Any] = []
+        self._tables = [
+            Tables(network, call, self.specs, axes=1)
+            for network, call in zip(self.networks, self.calls, strict=True)
+        ]
         for call in self.calls:
             shape = call(*(tf.zeros([1, 4, *spec.shape[2:]]) for spec in self.specs)).shape
             if shape != [1, 4, 2]:
@@ -125,6 +138,8 @@ class FlowStudent:
         noise before it.
         """
         steps, values = [], noise
+        for tables in self._tables:
+            tables.check(noise.shape[1])
         for call in self.calls:
             before = tf.pad(values[:, :-1, tf.newaxis], [[0, 0], [1, 0], [0, 0]])
             outputs = call(before) if condition is None else call(before, condition)
@@ -198,12 +213,13 @@ class FlowStudent:
         Arguments are as for `Autoregressive.sample`; the temperature is a factor on the noise.
 
         Raises:
-          ValueError: `num` is below 1.
+          ValueError: an argument has no meaning.
         """
-        if num < 1:
-            raise ValueError(f"`num` must be at least 1, got {num}.")
-        noise = tf.constant(temperature, tf.float32) * self.noise(seed, tf.range(num), length)
-        given = None if condition is None else tf.convert_to_tensor(condition)
+        num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
+        scale = tf.constant(checked_temperature(temperature), tf.float32)
+        noise = scale * self.noise(checked_seed(seed), tf.range(num), length)
+        spec = self.specs[1] if self.condition_channels else None
+        given = as_condition(condition, spec, self.order, (num, length))
         return self._compiled(noise, given).numpy()
 
     def _drawn(self, noise: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
@@ -234,6 +250,10 @@ class FlowStudent:
         return FlowDraft(self)
 
     def trainable_variables(self, elements: tf.Tensor, *condition: tf.Tensor) -> list[tf.Variable]:
-        """Return the variables of all networks; arguments as an example."""
+        """Return the variables of all networks that are not frozen; arguments as an example."""
+        return self.weights_read(elements, *condition).trained
+
+    def weights_read(self, elements: tf.Tensor, *condition: tf.Tensor) -> Weights:
+        """Return the variables of all networks, trained and frozen; arguments as an example."""
         zeros = tf.zeros(tf.shape(elements))
-        return variables_read(lambda *given: self.draw(*given).output, zeros, *condition)
+        return weights_read(lambda *given: self.draw(*given).output, zeros, *condition)

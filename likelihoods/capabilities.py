@@ -33,6 +33,11 @@ def cumulative_of(distribution: Distribution) -> Callable[..., Any] | None:
     return cumulative
 
 
+def tempers(distribution: Distribution) -> bool:
+    """Return whether the distribution can be sampled at another temperature than 1."""
+    return bool(getattr(distribution, "tempers", True))
+
+
 def closed_form(distribution: Distribution) -> dict[str, Any]:
     """Return what `compression.forms` reads of a distribution in closed form, else nothing."""
     names = ("form", "sections", "min_log_scale")

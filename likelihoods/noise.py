@@ -45,6 +45,8 @@ def as_key(seed: int | tf.Tensor) -> tf.Tensor:
         if not 0 <= seed < 2**64:
             raise ValueError(f"`seed` must be in [0, 2^64), got {seed}.")
         return tf.constant([int(seed) >> 32, int(seed) & 0xFFFFFFFF], tf.uint32)
+    if seed is None or isinstance(seed, str | float):
+        raise ValueError(f"`seed` must be an integer in [0, 2^64), got {seed!r}.")
     seed = tf.convert_to_tensor(seed)
     if seed.dtype not in (tf.int32, tf.uint32) or seed.shape[-1:] != [2]:
         raise ValueError(

@@ -5,10 +5,17 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from likelihoods import levels as level_grid
 from likelihoods import noise as counter_noise
+from likelihoods.limits import check_levels
+
+# Parameters for which probabilities are summed, the largest standard deviation of these, and how
+# far from 1 rounding may leave the sum of 65,536 differences of cumulative probabilities.
+PROBES, WIDEST, SLACK = 9, 4.0, 0.02
+SMALLEST = 2.0**-24  # of a uniform, which float32 can also keep below 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,11 +33,20 @@ class FromTFP:
         [0, levels) sum to 1.
       num_parameters: output channels that a network must have.
       levels: number of integers; None: symbols are real numbers.
+
+    Raises:
+      ValueError: the probabilities of the levels do not sum to 1, as those of a distribution over
+        real numbers do not.
     """
 
     make: Callable[[tf.Tensor], Any]
     num_parameters: int
     levels: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.levels is not None:
+            check_levels(self.levels)
+            self._check_sums()
 
     @functools.cached_property
     def has_quantile(self) -> bool:
@@ -41,6 +57,11 @@ class FromTFP:
     def cumulative(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None:
         """`Cumulative.cumulative` by the distribution's `cdf`; None without it or over reals."""
         return self._cumulative if self.levels and self._implements("cdf", 1.0) else None
+
+    @property
+    def tempers(self) -> bool:
+        """True if it can be sampled at another temperature than 1."""
+        return self.has_quantile
 
     @property
     def has_density(self) -> bool:
@@ -70,16 +91,17 @@ class FromTFP:
         Args:
           parameters: [..., num_parameters].
           noise: [..., noise_channels], from `noise`.
-          temperature: moves the uniform towards 1/2: 0 gives the median. Without a quantile it
-            must be 1.
+          temperature: up to 1 moves the uniform towards 1/2, so that 0 gives the median; above 1
+            it is a factor on the uniform's log-odds, which leaves it between 0 and 1. Without a
+            quantile it must be 1.
 
         Raises:
           ValueError: the temperature is not 1 for a distribution without quantile.
         """
         if self.has_quantile:
             uniform = tf.cast(noise[..., 0], level_grid.real(parameters).dtype)
-            scale = tf.cast(temperature, uniform.dtype)
-            return self._symbols(self._made(parameters).quantile(0.5 + scale * (uniform - 0.5)))
+            tempered = _tempered(uniform, tf.cast(temperature, uniform.dtype))
+            return self._symbols(self._made(parameters).quantile(tempered))
         if isinstance(temperature, float | int) and temperature != 1:
             raise ValueError(f"`temperature` must be 1 without a quantile, got {temperature}.")
         shape = tf.shape(parameters)[:-1]
@@ -141,6 +163,31 @@ class FromTFP:
             return False
         return True
 
+    def _check_sums(self) -> None:
+        """Raise ValueError unless probabilities sum to 1 for some parameters.
+
+        The first are zeros. For others a sum may be below 1, as of counts that exceed the levels,
+        but not above. Parameters that `make` does not take (NaN) are passed over.
+        """
+        generator = np.random.default_rng(0)
+        size = [PROBES, self.num_parameters]
+        probes = generator.normal(size=size) * np.linspace(0.0, WIDEST, PROBES)[:, np.newaxis]
+        with tf.init_scope():
+            levels = tf.range(self.levels)
+            for number, probe in enumerate(probes.astype(np.float32)):
+                parameters = tf.broadcast_to(probe, [self.levels, self.num_parameters])
+                each = self.log_prob(parameters, levels).numpy().astype(np.float64)
+                with np.errstate(over="ignore"):
+                    total = float(np.exp(each).sum())
+                if total > 1.0 + SLACK or (number == 0 and total < 1.0 - SLACK):
+                    shown = (np.round(probe, 2) + 0.0).tolist()[:8]
+                    raise ValueError(
+                        f"`make` must be a distribution over integers whose probabilities on"
+                        f" [0, {self.levels}) sum to 1, got {total:.4g} for the parameters {shown};"
+                        " for one over real numbers leave `levels` out, or make it"
+                        " tfd.QuantizedDistribution."
+                    )
+
     def _made(self, parameters: tf.Tensor) -> Any:
         return self.make(level_grid.real(parameters))
 
@@ -149,3 +196,10 @@ class FromTFP:
         if self.levels is None:
             return tf.cast(values, tf.float32)
         return tf.cast(tf.clip_by_value(tf.round(values), 0, self.levels - 1), tf.int32)
+
+
+def _tempered(uniform: tf.Tensor, temperature: tf.Tensor) -> tf.Tensor:
+    """Return uniforms at a temperature, still between 0 and 1."""
+    odds = tf.math.log(uniform) - tf.math.log1p(-uniform)
+    wider = tf.clip_by_value(tf.sigmoid(temperature * odds), SMALLEST, 1.0 - SMALLEST)
+    return tf.where(temperature > 1.0, wider, 0.5 + temperature * (uniform - 0.5))

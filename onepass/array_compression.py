@@ -94,7 +94,9 @@ def decompress(model: Any, data: bytes, condition: Any = None) -> np.ndarray:
 
 def digest_of_model(model: Autoregressive) -> bytes:
     """Return the digest of a model's weights, 16 bytes; storing and loading does not change it."""
-    weights = [variable.numpy() for variable in model.trainable_variables(*_example(model))]
+    read = model.weights_read(*_example(model))
+    # TensorFlow's flag, which stays the same when a layer of Keras is frozen.
+    weights = [v.numpy() for v in (*read.trained, *read.frozen) if v.trainable]
     parts = sorted(f"{w.dtype} {w.shape}".encode() + w.tobytes() for w in weights)
     return hashlib.sha256(b"".join(parts)).digest()[:16]
 

@@ -109,7 +109,7 @@ class RemoteModel:
         return np.stack([scales[-1] for scales in self.progressions(condition, seed, num, **given)])
 
     def stream(self, condition: Any = None, *, seed: int = 0, **given: Any) -> Iterator[np.ndarray]:
-        """Yield one sound, or one sequence of a user's model, in chunks [samples].
+        """Return one sound, or one sequence of a user's model, in chunks [samples].
 
         With frames from the `frames(...)` of a local model, it has the recording's level. For a
         user's model of sequences, `length` is required.
@@ -119,10 +119,12 @@ class RemoteModel:
             if length is None or given:
                 names = ", ".join(given) or "no `length`"
                 raise UserError(f"`stream` of `{self.name}` takes `length`, got {names}.")
-            yield from self._arrays.stream(length, seed, condition, temperature)
-            return
+            return self._arrays.stream(length, seed, condition, temperature)
         if not self.makes_sound:
             raise UserError(f"The model `{self.name}` generates images: call `progressions`.")
+        return self._sound(condition, seed, given)
+
+    def _sound(self, condition: Any, seed: int, given: dict[str, Any]) -> Iterator[np.ndarray]:
         gain_db = getattr(condition, "gain_db", 0.0)
         with self._client.speak(self.name, frames=condition, seed=seed, **given) as chunks:
             for chunk in chunks:

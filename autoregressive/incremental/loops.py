@@ -122,12 +122,16 @@ def loop(node: Node) -> Part:
     streams = [
         kind for i, kind in enumerate(node.kinds) if i in body.reads and isinstance(kind, Stream)
     ]
-    if any(stream.offset is None or stream.offset < 0 for stream in streams):
+    # Rows that are equal at all times have no delay.
+    offsets = {stream.offset for stream in streams if stream.offset is not None}
+    if not offsets:
+        raise node.unsupported("it reads no rows but equal ones")
+    if min(offsets) < 0:
         raise node.unsupported("the first times were dropped before it")
-    if len({stream.offset for stream in streams}) > 1:
+    if len(offsets) > 1:
         raise node.unsupported("it reads sequences with different delays")
     ahead = tuple(dict.fromkeys(text for stream in streams for text in stream.ahead))
-    stream = Stream(0, streams[0].offset, min(s.end for s in streams), ahead=ahead)
+    stream = Stream(0, offsets.pop(), min(s.end for s in streams), ahead=ahead)
     kinds: list[Kind] = [stream if i in body.writes else None for i in range(len(node.kinds))]
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:

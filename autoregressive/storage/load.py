@@ -9,6 +9,7 @@ import tensorflow as tf
 from autoregressive.model import Autoregressive
 from autoregressive.storage.program import DENSITY_AXES
 from autoregressive.storage.save import PROGRAM_FOLDER, SPEC_FILE
+from autoregressive.trainable import Listed
 from likelihoods import noise as counter_noise
 from replicator.runs.errors import UserError
 
@@ -18,10 +19,11 @@ class StoredNetwork:
 
     Args:
       program: the SavedModel.
+      listed: its variables, and which are trained.
     """
 
-    def __init__(self, program: Any):
-        self._program = program
+    def __init__(self, program: Any, listed: Listed):
+        self._program, self._listed = program, listed
 
     def __call__(self, inputs: tf.Tensor, *condition: tf.Tensor) -> tf.Tensor:
         """Return [batch, time, parameters]."""
@@ -35,11 +37,12 @@ class SteppedStoredNetwork(StoredNetwork):
 
     Args:
       program: the SavedModel.
+      listed: its variables, and which are trained.
       step_rows: batch sizes for which a step is stored.
     """
 
-    def __init__(self, program: Any, step_rows: list[int]):
-        super().__init__(program)
+    def __init__(self, program: Any, listed: Listed, step_rows: list[int]):
+        super().__init__(program, listed)
         pairs = zip(program.initial_states, program.steps, strict=True)
         self._stored = dict(zip(step_rows, pairs, strict=True))
         self._most = max(step_rows)
@@ -90,6 +93,9 @@ class StoredDistribution:
         self.num_parameters = spec["num_parameters"]
         self.noise_channels = spec["noise_channels"]
         self.channels = spec["channels"]
+        # Before version 0.3 it was not stored: then two words of a seed are a draw by `sample`.
+        by_sample = self.name == "FromTFP" and self.noise_channels == 2
+        self.tempers = spec.get("tempers", not by_sample)
         self.cumulative = program.cumulative if spec.get("has_cumulative") else None
         self.form = spec.get("form")
         self.sections = spec.get("sections")
@@ -181,8 +187,10 @@ def load(folder: str | Path) -> Autoregressive:
     """
     program, spec = read(Path(folder))
     specs = [_spec(part) for part in (spec["inputs"], spec["condition"]) if part]
-    rows = spec["step_rows"]
-    network = SteppedStoredNetwork(program, rows) if rows else StoredNetwork(program)
+    rows, listed = spec["step_rows"], listed_weights(program, spec)
+    network = (
+        SteppedStoredNetwork(program, listed, rows) if rows else StoredNetwork(program, listed)
+    )
     stored = spec["distribution"]
     distribution = DENSITIES[stored.get("density", "none")](program, stored)
     codec = StoredCodec(program, distribution.levels, spec["log_unit"])
@@ -192,10 +200,16 @@ def load(folder: str | Path) -> Autoregressive:
         codec=codec,
         order=spec["order"],
         inputs=specs[0],
-        condition_channels=specs[1].shape[-1] if len(specs) > 1 else 0,
+        condition_channels=specs[1] if len(specs) > 1 else 0,
     )
     model.sample_rate_hz = spec.get("sample_rate_hz")
     return model
+
+
+def listed_weights(program: Any, spec: dict[str, Any]) -> Listed:
+    """Return the variables of a stored program, and those that no layer had frozen."""
+    weights, frozen = list(program.weights), set(spec.get("frozen", ()))
+    return Listed(weights, [each for n, each in enumerate(weights) if n not in frozen])
 
 
 def read(folder: Path) -> tuple[Any, dict[str, Any]]:

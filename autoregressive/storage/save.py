@@ -10,11 +10,13 @@ import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from autoregressive.storage.program import STEP_ROWS, Program
+from autoregressive.trainable import frozen_among
 from likelihoods.capabilities import (
     closed_form,
     cumulative_of,
     is_normal,
     pixel_channels,
+    tempers,
     with_density,
 )
 from likelihoods.distribution import Distribution
@@ -47,7 +49,7 @@ def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | Non
     # A state for a number of symbols is derived when the stored network is sampled.
     with_step = network.has_step and not getattr(network, "has_horizon", False)
     spec = _spec(model, with_step) | {"sample_rate_hz": rate_of(model, sample_rate_hz)}
-    return write(lambda: Program(model, with_step), spec, Path(folder))
+    return write(lambda: Program(model, with_step), model, spec, Path(folder))
 
 
 def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
@@ -68,11 +70,12 @@ def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
     return None if rate_hz is None else int(rate_hz)
 
 
-def write(make: Callable[[], tf.Module], spec: dict[str, Any], folder: Path) -> Path:
+def write(make: Callable[[], tf.Module], model: Any, spec: dict[str, Any], folder: Path) -> Path:
     """Write a program and its specification to a folder, and return it.
 
     Args:
-      make: traces the program.
+      make: traces the program, which has `weights`.
+      model: of the program, whose layers may have frozen some of them.
       spec: the values of `autoregressive.json`.
       folder: created if missing.
 
@@ -83,6 +86,8 @@ def write(make: Callable[[], tf.Module], spec: dict[str, Any], folder: Path) -> 
         program = make()
         _check_python(program)
         tf.saved_model.save(program, str(folder / PROGRAM_FOLDER))
+    frozen = frozen_among(program.weights, model)  # by their places: of their own they have no flag
+    spec = spec | ({"frozen": frozen} if frozen else {})
     write_text(folder / SPEC_FILE, json.dumps(spec, indent=2) + "\n")
     return folder
 
@@ -114,6 +119,7 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
             "noise_channels": distribution.noise_channels,
             "channels": pixel_channels(distribution),
             "density": _density(distribution),
+            "tempers": tempers(distribution),
             "has_cumulative": cumulative_of(distribution) is not None,
             **closed_form(distribution),
         },

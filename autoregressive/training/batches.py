@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.elements import check_elements, check_finite
+from autoregressive.elements import as_array, check_elements, check_finite
 from likelihoods.codec import Codec
 from replicator.runs.errors import UserError
 from replicator.training.accumulation import Batch
@@ -160,7 +160,7 @@ class Batches:
             batch = dict(zip(KEYS, batch, strict=False))
         if not isinstance(batch, dict):
             batch = {"elements": batch}
-        arrays = {name: np.asarray(array) for name, array in batch.items()}
+        arrays = {name: as_array(array, name) for name, array in batch.items()}
         if "elements" not in arrays:
             raise ValueError(f"a batch must have the key `elements`, got {sorted(arrays)}.")
         elements = arrays["elements"]

@@ -10,12 +10,17 @@ from replicator.training.optimizer import clip_by_global_norm
 from replicator.training.state import TrainState
 
 
-class Weights(tf.Module):
+class WeightsModule(tf.Module):
     """Variables as a module, for training code that expects a module."""
 
     def __init__(self, variables: Sequence[tf.Variable]):
         super().__init__(name="network")
         self.weights = list(variables)
+
+    @property
+    def trainable_variables(self) -> tuple[tf.Variable, ...]:
+        """All of them, also those that TensorFlow would not train: a layer decides."""
+        return tuple(self.weights)
 
 
 class KerasState(TrainState):

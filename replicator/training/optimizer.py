@@ -28,11 +28,12 @@ def learning_rate(config: OptimizerConfig, step, num_steps: int):
 
 def clip_by_global_norm(gradients, limit: float):
     """Return the gradients, scaled down to the global norm `limit`, and their original norm."""
-    norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients]))
+    squares = [tf.cast(tf.reduce_sum(tf.square(g)), tf.float32) for g in gradients]
+    norm = tf.sqrt(tf.add_n(squares))
     if not limit:
         return gradients, norm
     scale = limit / tf.maximum(norm, limit)
-    return [g * scale for g in gradients], norm
+    return [g * tf.cast(scale, g.dtype) for g in gradients], norm
 
 
 def adam(config: OptimizerConfig, rate, step, weights, gradients, first, second):
@@ -50,15 +51,21 @@ def adam(config: OptimizerConfig, rate, step, weights, gradients, first, second)
     ]
     first_bias = 1.0 - tf.pow(config.beta1, count)
     second_bias = 1.0 - tf.pow(config.beta2, count)
-    updated = [
-        w - rate * (m / first_bias) / (tf.sqrt(v / second_bias) + config.epsilon)
-        for w, m, v in zip(weights, first, second, strict=True)
-    ]
-    return updated, first, second
+
+    def updated(w: tf.Tensor, m: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
+        own_rate, of_m, of_v = (tf.cast(x, w.dtype) for x in (rate, first_bias, second_bias))
+        return w - own_rate * (m / of_m) / (tf.sqrt(v / of_v) + config.epsilon)
+
+    after = [updated(*each) for each in zip(weights, first, second, strict=True)]
+    return after, first, second
 
 
 def polyak(config: OptimizerConfig, step, average, weights):
     """Return the moving average of the weights; early steps weigh more, so it needs no warm-up."""
     count = tf.cast(step, tf.float32)
     decay = tf.minimum(config.average_decay, (1.0 + count) / (10.0 + count))
-    return [decay * a + (1.0 - decay) * w for a, w in zip(average, weights, strict=True)]
+
+    def moved(a: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        return tf.cast(decay, a.dtype) * a + tf.cast(1.0 - decay, a.dtype) * w
+
+    return [moved(*each) for each in zip(average, weights, strict=True)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from replicator.runs.progress import duration
 
 DONE, FINISHED_BEFORE, OUT_OF_TIME = "done", "finished before", "time"
+NOTHING_TO_TRAIN = "nothing to train"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,8 +16,8 @@ class Outcome:
 
     Attributes:
       step: number of updates.
-      reason: DONE, FINISHED_BEFORE (no step was left), OUT_OF_TIME, or the name of the signal that
-        stopped it.
+      reason: DONE, FINISHED_BEFORE (no step was left), OUT_OF_TIME, NOTHING_TO_TRAIN (all weights
+        are frozen), or the name of the signal that stopped it.
       seconds: duration.
       best_score, best_step: of the best checkpoint on dev; None before the first evaluation.
     """

@@ -92,6 +92,9 @@ class TrainState(tf.Module):
 
     def _gradients(self, loss_fn: LossFn, batch: Batch):
         with tf.GradientTape() as tape, rematerialising(self.optimizer.rematerialise):
+            for weight in self.weights:
+                if not weight.trainable:  # for TensorFlow, but a layer of Keras was unfrozen
+                    tape.watch(weight)
             loss, metrics = loss_fn(batch)
         gradients = tape.gradient(loss, self.weights)
         for name, gradient in zip(self.names, gradients, strict=True):

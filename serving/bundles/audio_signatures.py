@@ -104,10 +104,11 @@ def _signatures(
     """Return all signatures; the longest sound is in frames, the temperature the default."""
     made = TensorInfo(FLOAT32, (None, None))
     sound = {streaming.output: made, "num_samples": _numbers(low=None)}
+    low, high = (0.0, MAX_TEMPERATURE) if streaming.tempers else (temperature, temperature)
     noise = {
         "seed": TensorInfo(INT64, (None,), default=0),
         "row": _numbers(low=0, default=0),
-        "temperature": TensorInfo(FLOAT32, (None,), 0, MAX_TEMPERATURE, temperature),
+        "temperature": TensorInfo(FLOAT32, (None,), low, high, temperature),
     }
     if streaming.speakers:
         noise["speaker"] = _numbers(low=0, high=streaming.speakers - 1, default=0)

@@ -145,6 +145,8 @@ def _exported_sequences(
     model: Any, length: int | None, spec: dict[str, Any]
 ) -> tuple[dict[str, Any], Exported]:
     lengths = _lengths(model.sample_rate_hz, length)
+    for each in lengths if model.kind == Autoregressive.kind else ():
+        model.check_length((each,))  # the shorter first: they are cheaper to look at
     try:
         streaming = STREAMING[model.kind](model, lengths[-1])
     except (NotCausalError, UnsupportedNetworkError) as error:

@@ -1,10 +1,17 @@
 """Samples and log-probabilities of a user's model by its signatures, here or on a server."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
+from replicator.runs.arguments import (
+    checked_length,
+    checked_seed,
+    checked_temperature,
+    whole_number,
+)
 from replicator.runs.errors import UserError
 from serving.bundles.signature import COMPILED, LOG_PROB, Arrays, TensorInfo
 
@@ -21,6 +28,14 @@ class OwnSampling:
     name: str
     spec: dict[str, Any]
     problem: ClassVar[type[Exception]] = UserError
+
+    @contextlib.contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        """Raise the errors of checks as this model's type of error."""
+        try:
+            yield
+        except ValueError as error:
+            raise self.problem(str(error)) from error
 
     def _inputs_of(self, signature: str) -> Mapping[str, TensorInfo]:
         """Return the inputs of a signature; empty if the model lacks it."""
@@ -39,11 +54,12 @@ class OwnSampling:
         temperature: float = 1.0,
     ) -> np.ndarray:
         """Return `num` arrays [num, *length]; arguments as for `Autoregressive.sample`."""
-        if num < 1:
-            raise self.problem(f"`num` must be at least 1, got {num}.")
+        with self._own_errors():
+            order = self.spec.get("order", "time" if np.ndim(length) == 0 else "raster")
+            num, shape = whole_number(num, "num"), checked_length(length, order)
+            temperature, seed = checked_temperature(temperature), checked_seed(seed)
         if condition is not None and len(condition) != num:
             raise self.problem(f"`condition` must have {num} rows, got {len(condition)}.")
-        shape = (length,) if np.ndim(length) == 0 else tuple(length)
         parts = []
         for first in range(0, num, ROWS):
             rows = np.arange(first, min(first + ROWS, num), dtype=np.int32)
@@ -93,8 +109,6 @@ class OwnSampling:
         condition: np.ndarray | None,
     ) -> Arrays:
         """Return the inputs of a batch: rows of a seed, of a length, with their condition."""
-        if not 0 <= seed < 2**64:
-            raise self.problem(f"`seed` must be between 0 and 2^64 - 1, got {seed}.")
         known = self._inputs_of(signature)
         heat = [len(rows), *(size or 1 for size in known["temperature"].shape[1:])]
         inputs = {

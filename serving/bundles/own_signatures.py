@@ -17,7 +17,7 @@ from autoregressive.samplers import cached_chunk
 from autoregressive.samplers.fixed_point import fixed_point
 from autoregressive.storage.program import function_of, network_specs, variables_of
 from distill.flow_student import FlowStudent
-from likelihoods.capabilities import pixel_channels
+from likelihoods.capabilities import pixel_channels, tempers
 from serving.bundles.audio_signatures import MAX_TEMPERATURE
 from serving.bundles.functions import Tensors, row_function, serving_spec, specs_of
 from serving.bundles.image_signatures import BATCHES, seed_key
@@ -103,6 +103,7 @@ class StreamingAutoregressive(StreamingSequence):
         network = model.symbol_network
         call = function_of(network.call, network_specs(model))
         super().__init__(model, longest, network.initial_state(1, longest), [call])
+        self.tempers = tempers(model.distribution)
 
     def _next(self, source: NoiseSource, channels, state: Any, samples: int) -> tuple[Any, Any]:
         model = self._model
@@ -145,10 +146,11 @@ def of_shape(model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool)
     output = IMAGE if is_byte_image else ELEMENTS
     info = TensorInfo(UINT8 if is_byte_image else element_type(model), (None, *shape))
     heat = (None, 1) if is_byte_image else (None,)
+    coldest, hottest = (0.0, MAX_TEMPERATURE) if tempers(model.distribution) else (1.0, 1.0)
     inputs = {
         "seed": TensorInfo(INT64, (None,), default=0),
         "row": TensorInfo(INT32, (None,), low=0, default=0),
-        "temperature": TensorInfo(FLOAT32, heat, 0, MAX_TEMPERATURE, 1),
+        "temperature": TensorInfo(FLOAT32, heat, coldest, hottest, 1),
     }
     if model.condition_channels:
         inputs["frames"] = TensorInfo(FLOAT32, (None, shape[0], model.condition_channels))

@@ -81,6 +81,7 @@ class StreamingModel:
     output = "sound"
     limits: tuple[float, float] | None = FULL_SCALE
     largest_feature: float | None = MAX_FEATURE
+    tempers: bool = True  # it can be sampled at another temperature than 1
 
     def state(self) -> dict[str, Filled]:
         """Return every tensor of the state by name."""

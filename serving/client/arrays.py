@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from replicator.runs.arguments import checked_length, checked_seed, checked_temperature
 from replicator.runs.errors import UserError
 from serving.bundles.own_sampling import ELEMENTS, OwnSampling, only_output
 from serving.bundles.signature import Arrays, TensorInfo
@@ -31,6 +32,14 @@ class ArrayClient(OwnSampling):
         """
         if CHUNK not in self._signatures:
             raise UserError(f"The model `{self.name}` cannot stream: call `sample`.")
+        with self._own_errors():
+            (length,), seed = checked_length(length, "time"), checked_seed(seed)
+            temperature = checked_temperature(temperature)
+        return self._chunks(length, seed, condition, temperature)
+
+    def _chunks(
+        self, length: int, seed: int, condition: Any, temperature: float
+    ) -> Iterator[np.ndarray]:
         unit, row = int(self.spec["unit_samples"]), np.zeros([1], np.int32)
         state = {
             name: np.zeros([1, *(size or 0 for size in info.shape[1:])], info.dtype)

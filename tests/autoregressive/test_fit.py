@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
 import signal
+import subprocess
+import sys
 
 import fit_models
 import keras
@@ -292,3 +295,70 @@ def test_a_loss_that_is_not_finite_ends_training_with_the_weights_before_it():
 def test_held_out_data_that_cannot_begin_again_is_named():
     with pytest.raises(ValueError, match="`evaluate` must have a batch"):
         trained(evaluate=iter([WAVES]), evaluate_every=2)
+
+
+def test_the_log_says_what_the_network_is_fed():
+    def first_line(model, data):
+        lines = []
+        fit(model, data, steps=1, log=lines.append)
+        return lines[0]
+
+    tokens = keras.Input([None], dtype="int32")
+    network = keras.Model(tokens, keras.layers.Embedding(10, 10)(tokens))
+    model = Autoregressive(network, Categorical(10), codec=Integers(10))
+    assert first_line(model, np.full([4, 8], 3)) == (
+        "The network reads symbols 0 to 9, shifted by one; before the first it reads 5."
+    )
+    line = (
+        "The network reads elements as numbers -1 to 1, shifted by one; before the first it"
+        " reads 0."
+    )
+    assert first_line(untrained(), WAVES) == line
+
+
+@pytest.mark.parametrize("optimizer", [ADAM, keras.optimizers.Adam])
+def test_weights_in_float64_are_trained_and_in_float16_refused_in_one_line(optimizer):
+    for floats in ("float64", "float16"):  # as under keras.config.set_floatx
+        inputs = keras.Input([None, 1], dtype=floats)
+        network = keras.Model(inputs, keras.layers.Dense(2, dtype=floats)(inputs))
+        model = Autoregressive(network, Gaussian(levels=256))
+        given = optimizer if optimizer is ADAM else optimizer(0.01)
+        options = {"steps": 3, "optimizer": given, "evaluate": WAVES, "evaluate_every": 2}
+        before = network.get_weights()
+        if floats == "float64":
+            assert np.isfinite(fit(model, WAVES, **options).best_score)
+            assert all((x != y).any() for x, y in zip(before, network.get_weights(), strict=True))
+        else:
+            with pytest.raises(ValueError) as caught:
+                fit(model, WAVES, **options)
+            assert "in float32 or float64 to be trained, got float16" in str(caught.value)
+            assert "\n" not in str(caught.value)
+
+
+ON_JAX = """
+import keras, onepass
+
+inputs = keras.Input([None, 1])
+network = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+for call in (
+    lambda: onepass.Autoregressive(network, onepass.likelihoods.Gaussian(256)),
+    lambda: onepass.check_causal(lambda x: network(x)),
+    lambda: onepass.incremental(network),
+):
+    try:
+        call()
+    except onepass.UserError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("backend", ["numpy"])  # which needs no further package
+def test_keras_on_another_backend_is_one_line(backend):
+    environment = {**os.environ, "KERAS_BACKEND": backend}
+    command = [sys.executable, "-c", ON_JAX]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    line = (
+        f"`network` must compute with TensorFlow, but Keras uses {backend}; set"
+        " KERAS_BACKEND=tensorflow before Keras is imported."
+    )
+    assert done.stdout.splitlines() == [line] * 3

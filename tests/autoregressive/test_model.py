@@ -308,14 +308,16 @@ def test_a_condition_that_is_not_read_is_named(model):
 
 
 def test_a_negative_temperature_is_named(model):
-    with pytest.raises(ValueError, match="`temperature` must be at least 0, got -1"):
+    with pytest.raises(
+        ValueError, match="`temperature` must be a finite number, 0 or more, got -1"
+    ):
         model.sample(1, 3, 0, temperature=-1)
 
 
 def test_unknown_options_are_named(model):
     with pytest.raises(ValueError, match="`method` must be one of auto, cached"):
         model.sample(1, 4, 0, method="quick")
-    with pytest.raises(ValueError, match="`num` must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="`num` must be an integer of at least 1, got 0"):
         model.sample(0, 4, 0)
     with pytest.raises(ValueError, match="`length` must be a number"):
         model.sample(1, (4, 4), 0)

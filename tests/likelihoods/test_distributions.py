@@ -18,6 +18,7 @@ from likelihoods import (
     PixelMixture,
     Tabulated,
 )
+from likelihoods import noise as counter_noise
 from likelihoods.capabilities import with_density
 from likelihoods.distribution import HasEntropy
 
@@ -355,3 +356,67 @@ def test_bernoulli_is_a_sigmoid():
     share = 1.0 / (1.0 + np.exp(-0.7))
     assert abs(drawn.numpy().mean() - share) < 4 * np.sqrt(share * (1 - share) / 20000)
     assert distribution.mode(logits).numpy().tolist() == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 1.2, 2.0, 100.0, 1e30])
+def test_a_quantile_is_taken_of_a_number_between_0_and_1_at_any_temperature(temperature):
+    distribution = OVER_REALS["laplace"]
+    words = tf.constant([0, 1 << 9, 1 << 31, 2**32 - 1], tf.uint32)  # the extreme uniforms
+    noise = counter_noise.uniform_from_bits(words)[:, None]
+    parameters = tf.constant([[0.3, -1.2]] * 4)
+    for symbols in (
+        distribution.sample(parameters, noise, temperature),
+        tf.function(distribution.sample)(parameters, noise, tf.constant(temperature)),
+    ):
+        assert np.isfinite(symbols).all() and (np.diff(symbols) >= 0).all()
+
+
+def test_a_temperature_above_1_widens_as_a_factor_on_the_log_odds():
+    distribution = FromTFP(lambda p: Logit(), 1)
+    narrow, wide = (
+        distribution.sample(tf.zeros([500, 1]), distribution.noise(3, [0], 0, 500)[0], t).numpy()
+        for t in (1.0, 1.5)
+    )
+    np.testing.assert_allclose(wide, 1.5 * narrow, rtol=1e-4, atol=1e-6)
+
+
+class Logit:
+    """A standard logistic distribution."""
+
+    def log_prob(self, value):
+        return -value - 2.0 * tf.math.softplus(-value)
+
+    def quantile(self, uniform):
+        return tf.math.log(uniform) - tf.math.log1p(-uniform)
+
+
+NO_MASS = {
+    "density": lambda p: Laplace(p[..., 0], tf.fill(tf.shape(p)[:-1], 0.05)),
+    "scale of a parameter": lambda p: Laplace(32.0 + p[..., 0], tf.exp(p[..., 1])),
+    "below": lambda p: Laplace(-40.0 + p[..., 0], tf.exp(p[..., 1])),
+}
+
+
+@pytest.mark.parametrize("make", NO_MASS.values(), ids=NO_MASS)
+def test_levels_whose_probabilities_do_not_sum_to_1_are_refused(make):
+    with pytest.raises(ValueError, match=r"^`make` must be .* on \[0, 64\) sum to 1, got "):
+        FromTFP(make, 2, levels=64)
+    assert FromTFP(make, 2).levels is None
+
+
+@pytest.mark.parametrize("levels", [2, 256, 65536])
+def test_discretised_and_counting_distributions_of_tensorflow_probability_are_taken(levels):
+    tfd = pytest.importorskip("tensorflow_probability").distributions
+    top = levels - 1.0
+
+    def quantized(p):
+        logistic = tfd.Logistic((p[..., 0] + 1.0) * 0.5 * top, tf.exp(p[..., 1]) * 0.5 * top)
+        return tfd.QuantizedDistribution(logistic, low=0.0, high=top)
+
+    assert FromTFP(quantized, 2, levels=levels).levels == levels
+    if levels < 1000:
+        assert FromTFP(lambda p: tfd.Binomial(top, logits=p[..., 0]), 1, levels).levels == levels
+    if levels == 256:  # large rates exceed the levels
+        assert FromTFP(lambda p: tfd.Poisson(log_rate=p[..., 0]), 1, levels).levels == levels
+        counts = FromTFP(lambda p: tfd.Poisson(rate=p[..., 0]), 1, levels)  # refuses most (NaN)
+        assert counts.levels == levels

@@ -1,0 +1,81 @@
+"""Checks of a network on a small input, with errors of one line."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from autoregressive.trainable import layers_within
+from replicator.runs.errors import UserError
+
+SMALL = 4  # times, or pixels a side, that every network takes
+
+
+def output_shape(call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes: int) -> list[int]:
+    """Return the shape of a network's output for a small input of one row.
+
+    Args:
+      call: the network as a function of tensors.
+      specs: of its arguments, [None, None, ...].
+      axes: number of axes after the batch that grow, 1 for time and 2 for images.
+
+    Raises:
+      ValueError: it is no tensor [batch, ..., parameters] of the size of the input, or the network
+        cannot be called on such an input.
+    """
+    sizes = [1, *(size or SMALL for size in specs[0].shape[1 : 1 + axes])]
+    with one_line_errors(specs):
+        outputs = call(*(tf.zeros([*sizes, *x.shape[len(sizes) :]], x.dtype) for x in specs))
+    names = "batch, time" if axes == 1 else "batch, height, width"
+    shape = outputs.shape if tf.is_tensor(outputs) else type(outputs).__name__
+    if not tf.is_tensor(outputs) or shape.rank != len(sizes) + 1 or shape[:-1] != sizes:
+        raise ValueError(
+            f"`network` must return [{names}, parameters], as long as its input; for {sizes} it"
+            f" returns {shape}."
+        )
+    return shape.as_list()
+
+
+def check_stateless(network: Any) -> None:
+    """Raise ValueError for a network with a stateful recurrent layer of Keras."""
+    for root in layers_within(network):
+        flatten = getattr(root, "_flatten_layers", None)
+        for layer in flatten() if flatten else [root]:
+            if getattr(layer, "stateful", False):
+                raise ValueError(
+                    f"`network` must start from the same state in every call, but its layer"
+                    f" `{layer.name}` is stateful; build it with stateful=False, the library"
+                    " keeps the state itself."
+                )
+
+
+@contextlib.contextmanager
+def one_line_errors(specs: Sequence[tf.TensorSpec]) -> Iterator[None]:
+    """Raise ValueError, in one line, for what Keras or TensorFlow says of a call.
+
+    Args:
+      specs: of the arguments.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, TypeError, tf.errors.OpError) as error:
+        given = " and ".join(f"{spec.dtype.name} {_axes(spec)}" for spec in specs)
+        raise ValueError(
+            f"`network` cannot be called on {given}: {one_line(error)} (`inputs` says what it"
+            " reads, if it is another shape or dtype)."
+        ) from error
+
+
+def one_line(error: BaseException) -> str:
+    """Return the first line of what Keras or TensorFlow says, without codes of a terminal."""
+    lines = str(error).replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
+    told = [line.strip() for line in lines if line.strip()]
+    told = [line for line in told if not line.startswith("Exception encountered when")] or told
+    return " ".join((told or [type(error).__name__])[0].split())[:300].rstrip(".")
+
+
+def _axes(spec: tf.TensorSpec) -> str:
+    return "[" + ", ".join("any" if size is None else str(size) for size in spec.shape) + "]"

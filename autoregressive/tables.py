@@ -1,0 +1,226 @@
+"""Tables of learned positions, whose rows limit the length of a sequence.
+
+A gather beyond a table's rows is clamped by XLA and by accelerators, so that nothing would tell
+that every later element has the last position. The network is traced for a length, and the rows
+that it reads of its tables are compared with the rows that they have.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.incremental import UnsupportedNetworkError, incremental
+from autoregressive.incremental.layer_names import layer_names, layer_of
+from autoregressive.incremental.replay import CALLS, captured, inlined, needed, run_graph
+from autoregressive.incremental.sizes import static_value
+from autoregressive.outputs import SMALL, one_line
+
+SLICES = ("Slice", "StridedSlice")
+DERIVED = 94  # the length that `incremental` traces a network for
+
+
+class Tables:
+    """The tables of positions of a network.
+
+    Args:
+      network: whose layers are named in errors.
+      call: the network as a function of tensors.
+      specs: of its arguments, [None, None, ...].
+      axes: number of axes after the batch that grow, 1 for time and 2 for images.
+    """
+
+    def __init__(
+        self, network: Any, call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes: int
+    ):
+        self._call, self._specs, self._axes = call, list(specs), axes
+        self._names = layer_names(network)
+        self._known: dict[tuple[int, ...], str] = {}
+        self._any: bool | None = None
+
+    def check(self, *sizes: int | None) -> None:
+        """Raise ValueError if the network has a table with too few rows.
+
+        Args:
+          sizes: of the sequence, [time], or of the image, [height, width]; None: not known.
+        """
+        fault = "" if None in sizes else self.fault(*(int(size or 0) for size in sizes))
+        if fault:
+            raise ValueError(f"`network` cannot take {_sized(sizes)}: {fault}.")
+
+    def fault(self, *sizes: int) -> str:
+        """Return which table has too few rows; "" if there is none. Arguments as for `check`."""
+        if any(all(map(int.__le__, sizes, known)) for known, f in self._known.items() if not f):
+            return ""
+        if self._any is None:
+            with tf.init_scope():
+                self._any = self._has_tables()
+        if not self._any:
+            return ""
+        if sizes not in self._known:
+            with tf.init_scope():
+                self._known[sizes] = self._found(sizes)
+        return self._known[sizes]
+
+    def longest(self, *lengths: int) -> int:
+        """Return the first of some lengths that the network can take, or the last of them."""
+        return next((n for n in lengths if not self.fault(*[n] * self._axes)), lengths[-1])
+
+    def _has_tables(self) -> bool:
+        """Return whether an operation reads more rows of a table for a longer input."""
+        short = self._traced([SMALL] * self._axes)
+        few = [] if isinstance(short, str) else list(_reads(short))
+        if not few:
+            return False
+        long = self._traced([SMALL + 1] * self._axes)
+        if isinstance(long, str):
+            return True
+        pairs = zip(few, _reads(long), strict=False)
+        return any(a.rows == b.rows and a[2:] != b[2:] for a, b in pairs)
+
+    def _found(self, sizes: tuple[int, ...]) -> str:
+        graph = self._traced(sizes)
+        if isinstance(graph, str):
+            return self._refused(graph)
+        for read in _reads(graph):
+            # Bounds of a strided slice may lie beyond, as in Python.
+            if read.last >= read.rows and read.op.type != "StridedSlice":
+                return f"{self._named(read)} and row {read.last} is read"
+        return ""
+
+    def _refused(self, reason: str) -> str:
+        """Return the fault of a network that cannot be traced for a length."""
+        short, long = (self._traced([SMALL + more] * self._axes) for more in (0, 1))
+        if isinstance(short, str):
+            return ""  # of any length: another check says what is wrong
+        if isinstance(long, tf.Graph):
+            for read, later in zip(_reads(short), _reads(long), strict=False):
+                if read.op.type in SLICES and read.rows == later.rows and later.last > read.last:
+                    return self._named(read)
+        return reason
+
+    def _named(self, read: "_Read") -> str:
+        layer = layer_of(read.op.name, self._names)
+        return f"the table of positions in its layer `{layer}` has {read.rows} rows"
+
+    def _traced(self, sizes: Sequence[int]) -> tf.Graph | str:
+        """Return the network's graph for an input of these sizes, or why there is none."""
+        specs = [
+            tf.TensorSpec([1, *sizes, *spec.shape[1 + self._axes :]], spec.dtype)
+            for spec in self._specs
+        ]
+        try:
+            traced = tf.function(self._call, autograph=False).get_concrete_function(*specs)
+            if any(op.type in CALLS for op in needed(traced.graph.outputs)):
+                traced = inlined(traced, specs)
+        except (ValueError, TypeError, IndexError, tf.errors.OpError) as error:
+            return one_line(error)
+        return traced.graph
+
+
+def derived(network: Any, tables: Tables, **specs: Any) -> Any:
+    """Return `incremental(network, ...)`.
+
+    Raises:
+      UnsupportedNetworkError: also if a table has fewer rows than the lengths that a step is
+        derived from.
+    """
+    try:
+        return incremental(network, **specs)
+    except (ValueError, tf.errors.OpError) as error:
+        fault = tables.fault(DERIVED)
+        if not fault:
+            raise
+        raise UnsupportedNetworkError(f"{fault}, too few to derive a step from") from error
+
+
+class _Read(NamedTuple):
+    """A read of rows of a table.
+
+    Attributes:
+      op: the operation.
+      rows: of the table.
+      last: the last row that is read.
+      count: of the rows that are read.
+    """
+
+    op: tf.Operation
+    rows: int
+    last: int
+    count: int
+
+
+def _reads(graph: tf.Graph) -> Iterator[_Read]:
+    """Yield the reads of tables by a graph.
+
+    Rows that depend on the values of the input, such as those of an embedding of tokens, are not
+    among them.
+    """
+    for op in needed(graph.outputs):
+        if op.type == "GatherV2":
+            axis = static_value(op.inputs[2])
+            shape, places = op.inputs[0].shape, _value(op.inputs[1])
+            rows = None if axis is None or shape.rank is None else shape[int(axis)]
+        elif op.type == "ResourceGather":
+            shape, places = _resource_shape(op.inputs[0]), _value(op.inputs[1])
+            rows = shape[0] if shape else None
+        elif op.type in SLICES:
+            yield from _sliced(op)
+            continue
+        else:
+            continue
+        if rows is not None and places is not None and places.size:
+            yield _Read(op, int(rows), int(places.max()), places.size)
+
+
+def _sliced(op: tf.Operation) -> Iterator[_Read]:
+    """Yield what a slice asks for of each axis of a table."""
+    if _reads_input(op.inputs[0]) or op.inputs[0].shape.rank is None:
+        return
+    first, second = static_value(op.inputs[1]), static_value(op.inputs[2])
+    if first is None or second is None:
+        return
+    ends = first + second if op.type == "Slice" else second
+    if op.type == "StridedSlice":
+        if any(op.get_attr(f"{mask}_mask") for mask in ("ellipsis", "new_axis")):
+            return
+        unset = op.get_attr("end_mask")
+        ends = np.array([0 if unset >> n & 1 else end for n, end in enumerate(ends)])
+    for rows, end in zip(op.inputs[0].shape, ends, strict=False):
+        if rows is not None and end > 0:
+            yield _Read(op, int(rows), int(end) - 1, 0)
+
+
+def _value(tensor: tf.Tensor) -> np.ndarray | None:
+    """Return a tensor's value if it does not depend on the values of the input, else None."""
+    found = static_value(tensor)
+    if found is not None or _reads_input(tensor):
+        return found
+    with tf.device("CPU"):
+        values = captured(tensor.graph)
+        run = tf.function(lambda: run_graph(values, [tensor])[0], autograph=False)
+        try:
+            return run().numpy()
+        except tf.errors.OpError:
+            return None
+
+
+def _reads_input(tensor: tf.Tensor) -> bool:
+    """Return whether a tensor depends on an argument of the graph."""
+    outside = captured(tensor.graph)
+    reads = (op for op in needed([tensor]) if op.type == "Placeholder")
+    return any(op.outputs[0].name not in outside for op in reads)
+
+
+def _resource_shape(handle: tf.Tensor) -> list[int] | None:
+    """Return the shape of a variable, by its handle."""
+    data = getattr(handle, "_handle_data", None)
+    if data is None or not data.is_set or not data.shape_and_type:
+        return None
+    shape = data.shape_and_type[0].shape
+    return None if shape.unknown_rank else [int(dim.size) for dim in shape.dim]
+
+
+def _sized(sizes: Sequence[int | None]) -> str:
+    return f"{sizes[0]} elements" if len(sizes) == 1 else " x ".join(map(str, sizes)) + " pixels"

@@ -1,0 +1,159 @@
+"""Which of the weights that a function reads are trained.
+
+A `tf.Variable` says so itself. A variable of Keras is trained if its model or layer lists it among
+`trainable_variables`, which may change after it was created; TensorFlow's variable within it does
+not know. So the layers of a network are looked for, in whatever holds them.
+"""
+
+import functools
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+# Objects of these packages are not looked into: no layer of a user is kept there.
+_LIBRARIES = {"builtins", "collections", "functools", "keras", "numpy", "tensorflow", "typing"}
+
+
+_OF_LAYERS = ("trainable", "trainable_variables", "variables", "build")
+
+
+class Listed(NamedTuple):
+    """Variables some of which are trained, as a layer of Keras lists them."""
+
+    variables: list[tf.Variable]
+    trainable_variables: list[tf.Variable]
+
+
+class Weights(NamedTuple):
+    """Variables that a function reads.
+
+    Attributes:
+      trained: those that training changes.
+      frozen: all others of floating type, also statistics of normalisation.
+    """
+
+    trained: list[tf.Variable]
+    frozen: list[tf.Variable]
+
+
+def weights_read(function: Callable, *example: tf.Tensor) -> Weights:
+    """Return the variables that a function of tensors reads.
+
+    Args:
+      function: traced for the example, in the scope of a Replicator if its variables are in one.
+      example: its arguments.
+    """
+    listed = _listed_by_layers(function)
+    weights = Weights([], [])
+    for variable in variables_read(function, *example):
+        is_trained = listed.get(id(variable), variable.trainable)
+        if is_trained or variable.dtype.is_floating:
+            weights[0 if is_trained else 1].append(variable)
+    return weights
+
+
+def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]:
+    """Return all variables that a function of tensors reads, in a fixed order.
+
+    Arguments as for `weights_read`.
+    """
+    traced = tf.function(function, autograph=False).get_concrete_function(*example)
+    variables = [_of_all_replicas(variable) for variable in traced.variables]
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def frozen_among(variables: Sequence[tf.Variable], holder: Any) -> list[int]:
+    """Return the places of the variables that layers within an object have frozen.
+
+    Args:
+      variables: in the order that the places count.
+      holder: any object, such as a model.
+    """
+    listed = _listed_by_layers(holder)
+    return [place for place, each in enumerate(variables) if not listed.get(id(each), True)]
+
+
+def _of_all_replicas(variable: tf.Variable) -> tf.Variable:
+    """Return the variable of a replica's copy; on one device the variable itself."""
+    container = getattr(variable.handle, "_distributed_container", None)
+    return variable if container is None or container() is None else container()
+
+
+def _listed_by_layers(holder: Any) -> dict[int, bool]:
+    """Return whether each variable of layers is trained, by the identity of TensorFlow's."""
+    listed: dict[int, bool] = {}
+    for layer in layers_within(holder):
+        trained = {id(variable) for variable in layer.trainable_variables}
+        for variable in layer.variables:
+            own = variable if isinstance(variable, tf.Variable) else variable.value
+            is_trained = id(variable) in trained
+            listed[id(own)] = is_trained and listed.get(id(own), True)
+    return listed
+
+
+def layers_within(holder: Any) -> Iterator[Any]:
+    """Yield what tells trained from frozen: the outermost layers that an object can reach."""
+    seen: dict[int, Any] = {}  # keeps objects that are made on the way, so identities stay theirs
+    waiting = [holder]
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen[id(part)] = part
+        if _is_layer(part):
+            yield part
+        else:
+            waiting += _parts(part)
+
+
+def _is_layer(part: Any) -> bool:
+    """Return whether an object is a layer or model of any version of Keras, or stands for one."""
+    return isinstance(part, Listed) or all(hasattr(type(part), name) for name in _OF_LAYERS)
+
+
+def _parts(part: Any) -> Iterable[Any]:
+    """Return the objects that an object holds or, if it is a function, refers to."""
+    if isinstance(part, Mapping):
+        return list(part.values())
+    if isinstance(part, list | tuple | set | frozenset):
+        return list(part)
+    if isinstance(part, types.FunctionType):
+        return [] if _is_of_library(part) else _referred(part)
+    if isinstance(part, types.MethodType):
+        return [part.__self__, part.__func__]
+    if isinstance(part, functools.partial):
+        return [part.func, part.args, part.keywords]
+    if hasattr(part, "python_function"):  # a tf.function
+        return [part.python_function]
+    if isinstance(part, type | types.ModuleType) or _is_of_library(type(part)):
+        return []
+    methods = [
+        method
+        for kind in type(part).__mro__
+        if not _is_of_library(kind)
+        for method in vars(kind).values()
+        if isinstance(method, types.FunctionType)
+    ]
+    return [*getattr(part, "__dict__", {}).values(), *methods]
+
+
+def _referred(function: types.FunctionType) -> list[Any]:
+    """Return what a function refers to: enclosed and global variables, and default values."""
+    referred: list[Any] = [function.__defaults__ or (), function.__kwdefaults__ or {}]
+    for cell in function.__closure__ or ():
+        try:
+            referred.append(cell.cell_contents)
+        except ValueError:  # not assigned yet
+            continue
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        referred += [function.__globals__.get(name) for name in code.co_names]
+        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return referred
+
+
+def _is_of_library(part: Any) -> bool:
+    return str(getattr(part, "__module__", "")).partition(".")[0] in _LIBRARIES

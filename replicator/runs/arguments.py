@@ -1,0 +1,96 @@
+"""Checks of the numbers that a caller passes, before anything is computed from them.
+
+Bundles and clients of a server use them too, so this module needs no TensorFlow.
+"""
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def whole_number(value: Any, name: str, least: int = 1) -> int:
+    """Return an argument as a Python integer.
+
+    Args:
+      value: an integer of Python, NumPy or TensorFlow; no boolean, float or text.
+      name: for the message.
+      least: smallest value.
+
+    Raises:
+      ValueError: it is another thing, or below `least`.
+    """
+    number = _integer(value)
+    if number is None or number < least:
+        raise ValueError(f"`{name}` must be an integer of at least {least}, got {value!r}.")
+    return number
+
+
+def checked_seed(seed: Any) -> Any:
+    """Return a seed unchanged.
+
+    Args:
+      seed: an integer, or a key as for `likelihoods.noise.as_key`, which checks it further.
+
+    Raises:
+      ValueError: it is neither an integer in [0, 2^64) nor a tensor.
+    """
+    number = _integer(seed)
+    is_key = number is None and not np.isscalar(seed) and hasattr(seed, "dtype")
+    if not is_key and not (number is not None and 0 <= number < 2**64):
+        raise ValueError(f"`seed` must be an integer in [0, 2^64), got {seed!r}.")
+    return seed
+
+
+def checked_temperature(temperature: Any, tempers: bool = True) -> float:
+    """Return a temperature as a Python number.
+
+    Args:
+      temperature: a scalar.
+      tempers: whether the distribution has other temperatures than 1.
+
+    Raises:
+      ValueError: it is no finite number of at least 0, or not 1 where it must be.
+    """
+    try:
+        number = math.nan if isinstance(temperature, str) else float(temperature)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0.0):
+        raise ValueError(f"`temperature` must be a finite number, 0 or more, got {temperature!r}.")
+    if number != 1.0 and not tempers:
+        raise ValueError(f"`temperature` must be 1 without a quantile, got {temperature}.")
+    return number
+
+
+def checked_length(length: Any, order: str) -> tuple[int, ...]:
+    """Return the shape of a row: (length,), or (height, width, channels).
+
+    Args:
+      length: an integer in time order, three in raster order.
+      order: "time" or "raster".
+
+    Raises:
+      ValueError: it is another number of integers, or one is below 1.
+    """
+    axes = 1 if order == "time" else 3
+    given = [length]
+    if isinstance(length, Sequence | np.ndarray) and not isinstance(length, str | bytes):
+        given = list(length) if np.ndim(length) == 1 else []
+    sizes = [_integer(size) for size in given]
+    if len(sizes) != axes or any(size is None or size < 1 for size in sizes):
+        meaning = "a number of elements, an integer" if axes == 1 else "(height, width, channels)"
+        raise ValueError(f"`length` must be {meaning} of at least 1, got {length!r}.")
+    return tuple(size for size in sizes if size is not None)
+
+
+def _integer(value: Any) -> int | None:
+    """Return an integer as Python's; None if it is none."""
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None

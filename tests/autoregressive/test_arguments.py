@@ -1,0 +1,143 @@
+"""Arguments without a meaning are one ValueError at the call, also of stored models and bundles."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import onepass
+import serving
+from autoregressive.fit import fit
+from autoregressive.model import Autoregressive
+from distill.any_teacher import flow_student
+from likelihoods import FromTFP, Gaussian
+from serving.errors import ServingError
+
+BAD_NUMBERS = (0, -1, 1.5, 2.0, math.nan, None, "x", True, [2])
+WRONG = {
+    "temperature": (math.nan, math.inf, -math.inf, -1, -1e-9, None, "x", "1", [1.0, 2.0]),
+    "num": BAD_NUMBERS,
+    "length": (0, -1, 2.5, 4.0, math.nan, None, "x", True, (4, 4), [], [[4]], np.array([4.5])),
+    "seed": (-1, 2**64, 1.5, None, "x", math.nan, [1, 2]),
+    "chunk": BAD_NUMBERS,
+}
+CASES = [(name, value) for name, values in WRONG.items() for value in values]
+
+
+def network(num_parameters=2):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input([None, 1])
+    return keras.Model(inputs, keras.layers.Dense(num_parameters)(inputs))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Autoregressive(network(), Gaussian(256))
+
+
+def refusal(call, error=ValueError):
+    with pytest.raises(error) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "value"), CASES)
+def test_an_argument_without_a_meaning_is_named_at_the_call(model, name, value):
+    arguments = {"num": 1, "length": 4, "seed": 0} | {name: value}
+    if name != "chunk":
+        assert refusal(lambda: model.sample(**arguments)).startswith(f"`{name}` must be ")
+    assert refusal(lambda: model.stream(**arguments)).startswith(f"`{name}` must be ")
+
+
+@pytest.mark.parametrize("name", ["temperature", "num", "length", "seed"])
+def test_a_student_and_a_bundle_name_the_same(model, student, made, name):
+    for value in WRONG[name]:
+        arguments = {"num": 1, "length": 4, "seed": 0} | {name: value}
+        line = refusal(lambda given=arguments: model.sample(**given))
+        assert refusal(lambda given=arguments: student.sample(**given)) == line
+        assert refusal(lambda given=arguments: made.sample(**given), ServingError) == line
+
+
+@pytest.fixture(scope="module")
+def student(model):
+    return flow_student(model, num_flows=1, channels=4)
+
+
+@pytest.fixture(scope="module")
+def made(model, tmp_path_factory):
+    return serving.load(
+        onepass.export(model, tmp_path_factory.mktemp("made") / "own" / "1", length=8)
+    )
+
+
+def test_numbers_of_every_library_are_taken(model):
+    expected = model.sample(2, 4, 2**64 - 1)
+    for given in (np.int64(2), np.array(2), tf.constant(2)):
+        same = model.sample(given, given * 2, np.uint64(2**64 - 1), temperature=np.float32(1.0))
+        np.testing.assert_array_equal(same, expected)
+
+
+EMPTY, RAGGED = np.zeros([2, 0], np.float32), [[0.0, 0.1], [0.0]]
+
+
+@pytest.mark.parametrize("rows", [EMPTY, RAGGED, tf.ragged.constant(RAGGED)])
+def test_rows_that_are_no_array_are_named(model, rows):
+    for call in (model.log_prob, model.conditionals, lambda x: fit(model, x, steps=1)):
+        assert refusal(lambda of=call: of(rows))[:10] in ("`elements`", "`batches` ")
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, None, "x"])
+def test_a_seed_of_fit_is_named(model, seed):
+    line = refusal(lambda: fit(model, np.zeros([4, 8], np.float32), steps=1, seed=seed))
+    assert line == f"`seed` must be an integer of at least 0, got {seed!r}."
+
+
+def test_a_condition_has_the_rows_and_the_length_of_the_samples():
+    inputs = [keras.Input([None, 1]), keras.Input([None, 2])]
+    both = keras.layers.Concatenate()(inputs)
+    model = Autoregressive(keras.Model(inputs, keras.layers.Dense(2)(both)), Gaussian(256))
+    for sizes in ([2, 3, 2], [2, 5, 2], [1, 4, 2], [2, 4, 3], [4, 2]):
+        condition = np.zeros(sizes, np.float32)
+        for call in (
+            lambda given=condition: model.sample(2, 4, 0, given),
+            lambda given=condition: model.stream(4, 0, given, num=2),
+            lambda given=condition: model.log_prob(np.zeros([2, 4], np.float32), given),
+            lambda given=condition: model.conditionals(np.zeros([2, 4], np.float32), given),
+        ):
+            assert refusal(call).startswith("`condition` must be given, (2, 4, 2), got ")
+
+
+class Coin:
+    """A distribution over 0 and 1 that answers as TensorFlow Probability's without quantile."""
+
+    def __init__(self, logits):
+        self._logits = logits
+
+    def log_prob(self, value):
+        return -tf.math.softplus(tf.where(value > 0.5, -self._logits, self._logits))
+
+    def sample(self, seed):
+        uniform = tf.random.stateless_uniform(tf.shape(self._logits), seed)
+        return tf.cast(uniform < tf.sigmoid(self._logits), tf.float32)
+
+
+@pytest.fixture(scope="module")
+def without_quantile():
+    return Autoregressive(network(1), FromTFP(lambda p: Coin(p[..., 0]), 1, levels=2))
+
+
+def test_a_temperature_is_refused_where_there_is_none(without_quantile, tmp_path):
+    model = without_quantile
+    stored = onepass.load(onepass.save(model, tmp_path / "stored"))
+    line = "`temperature` must be 1 without a quantile, got 0.5."
+    for each in (model, stored):
+        assert refusal(lambda m=each: m.sample(1, 4, 0, temperature=0.5)) == line
+        assert refusal(lambda m=each: m.stream(4, 0, temperature=0.5)) == line
+    np.testing.assert_array_equal(stored.sample(1, 4, 0), model.sample(1, 4, 0))
+    bundle = serving.load(onepass.export(model, tmp_path / "own" / "1", length=8))
+    np.testing.assert_array_equal(bundle.sample(1, 4, 0), model.sample(1, 4, 0))
+    refused = refusal(lambda: bundle.sample(1, 4, 0, temperature=0.5), ServingError)
+    assert refused.startswith("`temperature` must be ")

@@ -1,0 +1,204 @@
+"""`fit` leaves frozen weights as they are, wherever their layers are held, and says how many."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import onepass
+from autoregressive.fit import ADAM, fit
+from autoregressive.model import Autoregressive
+from autoregressive.trainable import weights_read
+from distill.any_teacher import flow_student
+from likelihoods import Categorical, Gaussian, Integers
+from onepass.array_compression import digest_of_model
+
+LEVELS = 6
+TOKENS = np.random.default_rng(0).integers(0, LEVELS, [8, 10]).astype(np.int32)
+WAVES = np.random.default_rng(0).uniform(-1, 1, [8, 10]).astype(np.float32)
+OPTIMISERS = {"adam": lambda: ADAM, "keras": lambda: keras.optimizers.Adam(0.1)}
+
+
+class Parts:
+    """An embedding that may be frozen, and a head."""
+
+    def __init__(self, trainable=True):
+        keras.utils.set_random_seed(1)
+        self.embedding = keras.layers.Embedding(LEVELS, 3, trainable=trainable)
+        self.head = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(LEVELS)])
+
+    def __call__(self, tokens):
+        return self.head(self.embedding(tokens))
+
+    def helped(self, tokens):
+        return Held.of(self)(tokens)
+
+
+class Held(tf.Module):
+    """Layers of Keras in a module of TensorFlow, in a dict in a list."""
+
+    @classmethod
+    def of(cls, parts):
+        made = cls()
+        made.parts = [{"embedding": parts.embedding}, (parts.head,)]
+        return made
+
+    def __call__(self, tokens):
+        return self.parts[1][0](self.parts[0]["embedding"](tokens))
+
+
+GLOBAL = {}
+
+
+def of_globals(tokens):
+    return GLOBAL["head"](GLOBAL["embedding"](tokens))
+
+
+def model_of(parts):
+    tokens = keras.Input([None], dtype="int32")
+    return keras.Model(tokens, parts(tokens))
+
+
+def globals_of(parts):
+    GLOBAL.update(vars(parts))
+    return of_globals
+
+
+HOLDERS = {
+    "model": model_of,
+    "nested model": lambda parts: keras.Sequential([model_of(parts)]),
+    "object": lambda parts: parts,
+    "module": Held.of,
+    "function": lambda parts: lambda tokens: parts(tokens),
+    "method": lambda parts: parts.helped,
+    "partial": lambda parts: functools.partial(lambda held, x: held[0](x), [parts]),
+    "tf.function": lambda parts: tf.function(lambda tokens: parts(tokens)),
+    "globals": globals_of,
+}
+
+
+def untrained(network):
+    spec = tf.TensorSpec([None, None], tf.int32)
+    return Autoregressive(network, Categorical(LEVELS), codec=Integers(LEVELS), inputs=spec)
+
+
+def moved(parts, model, **options):
+    """Return whether the embedding and the head moved, and the lines of the log."""
+    before = [parts.embedding.get_weights(), parts.head.get_weights()]
+    lines = []
+    fit(model, TOKENS, steps=2, log=lines.append, **options)
+    after = [parts.embedding.get_weights(), parts.head.get_weights()]
+    changed = [
+        any((x != y).any() for x, y in zip(*pair, strict=True))
+        for pair in zip(before, after, strict=True)
+    ]
+    return changed, "\n".join(lines)
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize("how", ["constructor", "layer"])
+def test_a_frozen_layer_does_not_move_wherever_it_is_held(holder, how):
+    parts = Parts(trainable=how != "constructor")
+    model = untrained(HOLDERS[holder](parts))
+    if how == "layer":
+        parts.embedding.trainable = False
+    changed, log = moved(parts, model)
+    assert changed == [False, True]
+    assert f"46 weights train, {LEVELS * 3} are frozen" in log
+
+
+@pytest.mark.parametrize("optimizer", OPTIMISERS)
+def test_every_optimiser_leaves_frozen_weights(optimizer):
+    parts = Parts(trainable=False)
+    options = {"optimizer": OPTIMISERS[optimizer]()}
+    assert moved(parts, untrained(model_of(parts)), **options)[0] == [False, True]
+
+
+def test_flags_may_change_between_two_fits():
+    parts = Parts()
+    network = model_of(parts)
+    model = untrained(network)
+    assert moved(parts, model)[0] == [True, True]
+    parts.head.layers[1].trainable = parts.embedding.trainable = False
+    assert "16 weights train, 48 are frozen" in moved(parts, model)[1]
+    parts.embedding.trainable = True
+    parts.head.trainable = False
+    assert moved(parts, model)[0] == [True, False]
+    network.trainable = False
+    changed, log = moved(parts, model)
+    assert changed == [False, False] and log == "0 weights train, 64 are frozen: nothing to train."
+    assert fit(model, TOKENS, steps=2, log=lambda line: None).reason == "nothing to train"
+    network.trainable = True
+    assert moved(parts, model)[0] == [True, True]
+
+
+def test_a_weight_that_a_layer_unfroze_after_it_was_made_is_trained():
+    class Scaled(keras.layers.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight(shape=[], initializer="ones", trainable=False)
+
+        def call(self, inputs):
+            return inputs * self.scale
+
+    inputs = keras.Input([None, 1])
+    layer = Scaled()
+    model = Autoregressive(keras.Model(inputs, keras.layers.Dense(2)(layer(inputs))), Gaussian(16))
+    read = model.weights_read()
+    assert [len(part) for part in read] == [2, 1]
+    layer.scale.trainable = True
+    fit(model, WAVES, steps=2, optimizer=keras.optimizers.Adam(0.1), log=lambda line: None)
+    assert float(layer.scale) != 1.0
+
+
+def test_variables_of_tensorflow_say_so_themselves():
+    kernel = tf.Variable(tf.ones([1, 2]))
+    bias = tf.Variable([0.5, 0.5], trainable=False)
+    counter = tf.Variable(0, trainable=False)
+
+    def network(inputs):
+        return tf.matmul(inputs, kernel) + bias + 0.0 * tf.cast(counter, tf.float32)
+
+    read = weights_read(network, tf.zeros([1, 4, 1]))
+    assert [v is kernel for v in read.trained] == [True]
+    assert [v is bias for v in read.frozen] == [True]
+
+
+def test_statistics_of_normalisation_are_not_trained():
+    inputs = keras.Input([None, 1])
+    h = keras.layers.BatchNormalization()(keras.layers.Dense(3)(inputs))
+    model = Autoregressive(keras.Model(inputs, keras.layers.Dense(2)(h)), Gaussian(16))
+    read = model.weights_read()
+    assert sum(int(tf.size(v)) for v in read.frozen) == 6
+    assert len(read.trained) == len(model.network.trainable_variables)
+
+
+def test_a_stored_model_keeps_its_weights_frozen(tmp_path):
+    parts = Parts(trainable=False)
+    stored = onepass.load(onepass.save(untrained(model_of(parts)), tmp_path / "stored"))
+    lines = []
+    fit(stored, TOKENS, steps=2, log=lines.append)
+    assert "46 weights train, 18 are frozen" in lines
+    frozen = stored.weights_read().frozen
+    np.testing.assert_array_equal(frozen[0], parts.embedding.embeddings)
+
+
+def test_a_student_keeps_its_weights_frozen(tmp_path):
+    inputs = keras.Input([None, 1])
+    teacher = Autoregressive(keras.Model(inputs, keras.layers.Dense(2)(inputs)), Gaussian(None))
+    student = flow_student(teacher, num_flows=1, channels=4)
+    example = tf.zeros([1, 4])
+    whole = len(student.weights_read(example).trained)
+    student.networks[0].layers[1].trainable = False  # a convolution's kernel and bias
+    loaded = onepass.load(onepass.save(student, tmp_path / "student"))
+    for each in (student, loaded):
+        assert [len(part) for part in each.weights_read(example)] == [whole - 2, 2]
+
+
+def test_freezing_does_not_change_the_digest_of_a_model():
+    parts = Parts()
+    model = untrained(model_of(parts))
+    before = digest_of_model(model)
+    parts.embedding.trainable = False
+    assert digest_of_model(model) == before
