@@ -43,20 +43,21 @@ def as_array(values: Any, name: str) -> np.ndarray:
     return array
 
 
-def check_elements(elements: np.ndarray, codec: Codec, rank: int) -> None:
+def check_elements(elements: np.ndarray, codec: Codec, rank: int, name: str = "elements") -> None:
     """Raise ValueError for data that the codec would silently change.
 
     Args:
       elements: integers or floats.
       codec: that will encode them.
       rank: 2 for [batch, time], 4 for [batch, height, width, channels].
+      name: for the message.
     """
     axes = "[batch, time]" if rank == 2 else "[batch, height, width, channels]"
     if elements.ndim != rank:
-        raise ValueError(f"`elements` must be {axes}, got shape {list(elements.shape)}.")
+        raise ValueError(f"`{name}` must be {axes}, got shape {list(elements.shape)}.")
     if not all(elements.shape[1:]):
-        raise ValueError(f"`elements` must not be empty, got shape {list(elements.shape)}.")
-    check_finite(elements, "elements")
+        raise ValueError(f"`{name}` must not be empty, got shape {list(elements.shape)}.")
+    check_finite(elements, name)
     if codec.levels is None:
         return
     lowest, highest = (np.asarray(codec.decode(np.int32(s))) for s in (0, codec.levels - 1))
@@ -66,7 +67,7 @@ def check_elements(elements: np.ndarray, codec: Codec, rank: int) -> None:
     if outside.any():
         where = _first(outside)
         raise ValueError(
-            f"`elements` must be in [{lowest:g}, {highest:g}] for {codec.levels} levels, got"
+            f"`{name}` must be in [{lowest:g}, {highest:g}] for {codec.levels} levels, got"
             f" {elements[where]} at {list(where)}."
         )
 

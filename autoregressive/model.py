@@ -6,26 +6,25 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.drafts import check_speculative, stepped_draft
+from autoregressive.drafts import stepped_draft
 from autoregressive.elements import as_array, as_condition, check_elements, check_parts
 from autoregressive.networks import condition_spec, image_spec, input_spec
 from autoregressive.outputs import output_shape
-from autoregressive.samplers import (
-    SAMPLERS,
-    Draft,
-    cached_chunk,
-    specialised,
-    speculative,
-)
+from autoregressive.prompts import Following, Prompt, ended, prompt_of, stopped
+from autoregressive.samplers import SAMPLERS, Draft
+from autoregressive.sampling import Samplers
 from autoregressive.symbols import RasterOrder, TimeOrder
 from autoregressive.trainable import Weights, weights_read
 from likelihoods.capabilities import pixel_channels, tempers
 from likelihoods.codec import Codec, Integers, Linear, Reals
 from likelihoods.distribution import Distribution
+from likelihoods.truncated import Choice, Truncated
 from replicator.runs.arguments import (
     checked_length,
     checked_seed,
-    checked_temperature,
+    checked_temperatures,
+    checked_top_k,
+    checked_top_p,
     whole_number,
 )
 
@@ -99,6 +98,7 @@ class Autoregressive:
         self.codec, self.order = codec, order
         self._whole_pixels = order == "raster" and pixel_channels(distribution) is not None
         self._functions: dict[Any, Any] = {}
+        self._samplers = Samplers(self)
 
     @classmethod
     def of_symbols(
@@ -241,39 +241,66 @@ class Autoregressive:
         condition: Any = None,
         *,
         method: str = "auto",
-        temperature: float = 1.0,
+        temperature: Any = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        prefix: Any = None,
+        stop: Any = None,
+        return_log_prob: bool = False,
         draft: Any = None,
-    ) -> np.ndarray:
+    ) -> Any:
         """Return `num` sequences [num, length] or images [num, height, width, channels].
 
-        A row depends only on the seed, its index and its condition: not on the method or on `num`,
-        except for the network's rounding.
+        A row depends only on the seed, its index, its condition and its prefix: not on the method
+        or on `num`, except for the network's rounding.
 
         Args:
           num: rows.
-          length: elements of each row, or (height, width, channels).
+          length: elements of each row, those of the prefix included, or (height, width, channels).
           seed: integer in [0, 2^64).
           condition: [num, length, channels], if the network has one.
           method: "cached", one step per element; "fixed-point", passes until nothing changes;
             "naive", one pass per element; "auto", the sampler registered for the network and the
             distribution, or else "cached", or "fixed-point" if the network has no step;
             "speculative", passes over blocks that `draft` proposes.
-          temperature: see `Distribution.sample`.
+          temperature: as for `Distribution.sample`; a number, or one for each row.
+          top_k: draw only from so many of the most probable tokens; 0: from all.
+          top_p: draw only from the most probable tokens that together have this probability, in
+            (0, 1]; after `temperature` and `top_k`.
+          prefix: elements that the rows begin with, [num, n], [n] for all rows, or a list of rows
+            of different lengths.
+          stop: the element that ends a row; those after it are equal to it.
+          return_log_prob: return the log-probability of every element, too.
           draft: for "speculative": a smaller model with the same symbols and noise, a student of
             this model, or any object with `as_draft(model)`. It changes only the time taken.
+
+        Returns:
+          The elements; with `return_log_prob` a pair of them and `log_prob` of them, nats: under
+          the model itself, at temperature 1 and without `top_k` and `top_p`; 0 after a row's end.
+
+        Raises:
+          ValueError: an argument has no meaning.
         """
         if method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
         num, shape = whole_number(num, "num"), checked_length(length, self.order)
-        scale = self._temperature(temperature)
+        heat = self._heat(temperature, top_k, top_p, num)
         self.check_length(shape)
         if (method == "speculative") != (draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
         noise = self._noise(checked_seed(seed), num, 0, shape)
         given = self._condition(condition, num, shape[0])
-        sampler = self._sampler(method) if draft is None else self._speculative(draft)
-        symbols = sampler(noise, given, scale)
-        return self.codec.decode(symbols).numpy()
+        prompt, shared = self._prompt(prefix, stop, num, shape)
+        symbols = self._samplers.draw(method, noise, given, heat, prompt, shared, draft)
+        if prompt is not None:
+            symbols = tf.constant(stopped(symbols.numpy(), prompt))
+        elements = self.codec.decode(symbols).numpy()
+        if not return_log_prob:
+            return elements
+        nats = self._function("log_prob", self._log_prob)(symbols, given).numpy()
+        if prompt is not None:
+            nats[ended(symbols.numpy(), prompt)] = 0.0
+        return elements, nats
 
     def stream(
         self,
@@ -283,9 +310,15 @@ class Autoregressive:
         *,
         num: int = 1,
         chunk: int = 2000,
-        temperature: float = 1.0,
+        temperature: Any = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        prefix: Any = None,
+        stop: Any = None,
     ) -> Iterator[np.ndarray]:
-        """Yield the elements of `sample`, [num, chunk] at a time; the last part may be shorter.
+        """Yield the elements of `sample`, up to [num, chunk] at a time.
+
+        It ends early where all rows have ended by `stop`.
 
         Args:
           length: as for `sample`.
@@ -294,6 +327,10 @@ class Autoregressive:
           num: as for `sample`.
           chunk: elements at a time, rounded up to a multiple of the network's block.
           temperature: as for `sample`.
+          top_k: as for `sample`.
+          top_p: as for `sample`.
+          prefix: as for `sample`.
+          stop: as for `sample`.
 
         Raises:
           ValueError: an argument has no meaning; at the call, as the next.
@@ -303,44 +340,44 @@ class Autoregressive:
             raise ValueError("`stream` needs a model in time order, got raster.")
         (length,), num = checked_length(length, self.order), whole_number(num, "num")
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
-        scale, condition = self._temperature(temperature), self._condition(condition, num, length)
+        heat = self._heat(temperature, top_k, top_p, num)
+        given = self._condition(condition, num, length)
         self.check_length((length,))
+        prompt, shared = self._prompt(prefix, stop, num, (length,))
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
-        state = self.symbol_network.initial_state(num, length)
-        return self._parts(length, seed, condition, num, chunk, scale, state)
+        self.symbol_network.initial_state(1, length)  # raises for a network without steps
+        parts = self._samplers.stream(seed, num, length, chunk, given, heat, prompt, shared)
+        return self._parts(parts, prompt)
 
-    def _parts(
-        self, length: int, seed: Any, condition: Any, num: int, chunk: int, scale: Any, state: Any
-    ) -> Iterator[np.ndarray]:
-        """Yield the parts of `stream`, whose arguments have been checked."""
-        function = self._function("stream", self._chunk, jit_compile=True)
-        for start in range(0, length, chunk):
-            stop = min(start + chunk, length)
-            noise = self.distribution.noise(seed, tf.range(num), start, stop - start)
-            part = None if condition is None else condition[:, start:stop]
-            symbols, state = function(noise, part, scale, state)
-            yield self.codec.decode(symbols).numpy()
+    def _parts(self, parts: Iterator[np.ndarray], prompt: Prompt | None) -> Iterator[np.ndarray]:
+        """Yield symbols as elements, up to the end of all rows."""
+        following = Following(prompt)
+        for symbols in parts:
+            kept = following.kept(symbols)
+            yield self.codec.decode(tf.constant(kept)).numpy()
+            if following.all_ended:
+                return
 
-    def _chunk(self, noise, condition, temperature, state):
-        network, distribution = self.symbol_network, self.distribution
-        return cached_chunk(network, distribution, noise, condition, temperature, state)
+    def _heat(self, temperature: Any, top_k: Any, top_p: Any, num: int) -> tf.Tensor | Choice:
+        """Return the temperature, or how tokens are chosen where that is not all."""
+        is_truncated = top_k != 0 or top_p != 1.0
+        if is_truncated:
+            Truncated(self.distribution)  # raises for another distribution
+        rows = checked_temperatures(temperature, num, tempers(self.distribution))
+        heat = tf.constant(rows, tf.float32)
+        if heat.shape.rank:  # against the axes of elements
+            axes = 1 if self.order == "time" else 2 if self._whole_pixels else 3
+            heat = tf.reshape(heat, [num, *[1] * axes])
+        if not is_truncated:
+            return heat
+        return Choice(heat, tf.constant(checked_top_k(top_k)), tf.constant(checked_top_p(top_p)))
 
-    def _sampler(self, method: str):
-        """Return a function of noise, condition and temperature."""
-        if method == "auto":
-            own = self._functions.get(method) or specialised(self.network, self.distribution)
-            if own is not None:
-                self._functions[method] = own
-                return lambda *rest: own(self.symbol_network, self.distribution, *rest)
-            method = "cached" if self.symbol_network.has_step else "fixed-point"
-        if method == "cached":
-            return self._cached
-        sampler = SAMPLERS[method]
-
-        def run(noise, condition, temperature):
-            return sampler(self.symbol_network, self.distribution, noise, condition, temperature)
-
-        return self._function(method, run, jit_compile=True)
+    def _prompt(
+        self, prefix: Any, stop: Any, num: int, shape: tuple[int, ...]
+    ) -> tuple[Prompt | None, int]:
+        if self.order != "time" and (prefix is not None or stop is not None):
+            raise ValueError("`prefix` and `stop` need a model in time order, got raster.")
+        return prompt_of(prefix, stop, self.codec, num, shape[0])
 
     def as_draft(self, model: "Autoregressive") -> Draft:
         """Return this model as a draft of another one.
@@ -353,39 +390,9 @@ class Autoregressive:
         """
         return stepped_draft(self, model)
 
-    def _speculative(self, draft: Any):
-        """Return a sampler with a draft.
-
-        Raises:
-          ValueError: the model is not one of levels in time order, or the draft does not fit it.
-        """
-        check_speculative(self)
-        network, distribution = self.symbol_network, self.distribution
-        if ("speculative", draft) not in self._functions:
-            proposing = draft.as_draft(self)
-            network.initial_state(1)  # raises for a network without steps
-
-            def run(noise, condition, temperature):
-                given = noise, condition, temperature, proposing
-                return speculative(network, distribution, *given)[0]
-
-            self._function(("speculative", draft), run, jit_compile=True)
-        return self._functions["speculative", draft]
-
     def _condition(self, given: Any, *sizes: Any) -> Any:
         """Return a condition of these sizes, [batch, time], where they are given."""
         return as_condition(given, self.symbol_network.condition, self.order, sizes)
-
-    def _temperature(self, temperature: Any) -> tf.Tensor:
-        number = checked_temperature(temperature, tempers(self.distribution))
-        return tf.constant(number, tf.float32)
-
-    def _cached(self, noise, condition, temperature):
-        if self.order != "time":
-            raise ValueError('`method` must not be "cached" for a model in raster order.')
-        state = self.symbol_network.initial_state(noise.shape[0], noise.shape[1])
-        function = self._function("stream", self._chunk, jit_compile=True)
-        return function(noise, condition, temperature, state)[0]
 
     def _noise(self, seed: int, num: int, start: int, shape: tuple[int, ...]) -> tf.Tensor:
         """Return the noise of `num` rows, [num, *positions, noise channels]."""

@@ -459,7 +459,7 @@ REFUSED = {
     repeated: "up gives the output another rate",
     pooled: "pool",
     bidirectional: "both|backward",
-    attention: "attend: no step for Reshape",
+    attention: "attend: no step for",
     squeezed: "mean reads all of the sequence at once",
     group_normalised: "group reads all of the sequence at once",
     Dropping: "drop draws random numbers of its own",

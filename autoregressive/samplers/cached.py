@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.prompts import Prompt
 from autoregressive.symbols import SteppedSymbols
 from likelihoods.distribution import Distribution
 
@@ -14,10 +15,11 @@ def cached(
     noise: tf.Tensor,
     condition: tf.Tensor | None = None,
     temperature: float | tf.Tensor = 1.0,
+    prompt: Prompt | None = None,
 ) -> tf.Tensor:
     """Return symbols [batch, time]; arguments as for `naive`."""
     state = network.initial_state(noise.shape[0], noise.shape[1])
-    return cached_chunk(network, distribution, noise, condition, temperature, state)[0]
+    return cached_chunk(network, distribution, noise, condition, temperature, state, prompt)[0]
 
 
 def cached_chunk(
@@ -27,8 +29,11 @@ def cached_chunk(
     condition: tf.Tensor | None,
     temperature: float | tf.Tensor,
     state: Any,
+    prompt: Prompt | None = None,
 ) -> tuple[tf.Tensor, Any]:
     """Return the next symbols [batch, time] and the new state.
+
+    It ends early, with symbols that mean nothing, where every row has ended.
 
     Args:
       network: as for `naive`.
@@ -38,6 +43,7 @@ def cached_chunk(
       temperature: as for `naive`.
       state: from `network.initial_state`, or from the previous chunk, whose length must have been a
         multiple of the network's block.
+      prompt: of this chunk, as for `naive`.
     """
     batch, length, block = noise.shape[0], tf.shape(noise)[1], network.block
     noise, condition = (x if x is None else _in_blocks(x, block) for x in (noise, condition))
@@ -46,19 +52,24 @@ def cached_chunk(
     symbols = tf.TensorArray(dtype, tf.shape(noise)[1], element_shape=[batch])
     step = network.stepper(condition)
 
-    def body(number, state, symbols):
+    def body(number, state, symbols, ended):
         for remainder in range(block):
             time = number * block + remainder
             parameters, after = step(time, remainder, state)
             drawn = distribution.sample(parameters, noise[:, time][:, tf.newaxis], temperature)
             drawn = tf.cast(tf.reshape(drawn, [batch, 1]), dtype)
+            if prompt is not None:
+                drawn = prompt.over(drawn, time)
+                ended |= prompt.ends(drawn, time)
             state = {"input": network.read(drawn), "network": after}
             symbols = symbols.write(time, drawn[:, 0])
-        return number + 1, state, symbols
+        return number + 1, state, symbols, ended
 
-    _, state, symbols = tf.while_loop(
-        lambda number, *_: number < blocks, body, (0, state, symbols), maximum_iterations=blocks
-    )
+    def goes_on(number, state, symbols, ended):
+        return (number < blocks) if prompt is None else (number < blocks) & ~tf.reduce_all(ended)
+
+    first = (0, state, symbols, tf.zeros([batch], tf.bool))
+    _, state, symbols, _ = tf.while_loop(goes_on, body, first, maximum_iterations=blocks)
     return tf.transpose(symbols.stack())[:, :length], state
 
 

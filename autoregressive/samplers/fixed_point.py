@@ -8,6 +8,7 @@ passes as there are positions. Source: Song et al. 2021, arXiv:2002.03629; Wigge
 
 import tensorflow as tf
 
+from autoregressive.prompts import Prompt
 from autoregressive.samplers.passes import empty_symbols, redrawn
 from autoregressive.symbols import SymbolNetwork
 from likelihoods.distribution import Distribution
@@ -19,13 +20,14 @@ def fixed_point(
     noise: tf.Tensor,
     condition: tf.Tensor | None = None,
     temperature: float | tf.Tensor = 1.0,
+    prompt: Prompt | None = None,
 ) -> tf.Tensor:
     """Return symbols; arguments as for `naive`."""
     first = empty_symbols(distribution, noise)
     most = tf.reduce_max(network.positions(first)) + 1
 
     def body(_, symbols):
-        drawn = redrawn(network, distribution, symbols, noise, condition, temperature)
+        drawn = redrawn(network, distribution, symbols, noise, condition, temperature, prompt)
         return tf.reduce_any(drawn != symbols), drawn
 
     return tf.while_loop(

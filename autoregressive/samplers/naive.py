@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from autoregressive.prompts import Prompt
 from autoregressive.samplers.passes import empty_symbols, redrawn
 from autoregressive.symbols import SymbolNetwork
 from likelihoods.distribution import Distribution
@@ -13,6 +14,7 @@ def naive(
     noise: tf.Tensor,
     condition: tf.Tensor | None = None,
     temperature: float | tf.Tensor = 1.0,
+    prompt: Prompt | None = None,
 ) -> tf.Tensor:
     """Return symbols, int32 [batch, time] or [batch, height, width, channels].
 
@@ -22,13 +24,14 @@ def naive(
       noise: [batch, time, noise channels], or [batch, height, width, ...] for images; see
         `passes.empty_symbols`.
       condition: of the network.
-      temperature: see `Distribution.sample`.
+      temperature: as for `Distribution.sample`.
+      prompt: symbols that are given, in time order.
     """
     first = empty_symbols(distribution, noise)
     order = network.positions(first)
 
     def body(position, symbols):
-        drawn = redrawn(network, distribution, symbols, noise, condition, temperature)
+        drawn = redrawn(network, distribution, symbols, noise, condition, temperature, prompt)
         return position + 1, tf.where(order == position, drawn, symbols)
 
     last = tf.reduce_max(order)

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from autoregressive.prompts import Prompt
 from autoregressive.symbols import SymbolNetwork
 from likelihoods.capabilities import pixel_channels
 from likelihoods.distribution import Distribution
@@ -30,8 +31,10 @@ def redrawn(
     noise: tf.Tensor,
     condition: tf.Tensor | None,
     temperature: float | tf.Tensor,
+    prompt: Prompt | None = None,
 ) -> tf.Tensor:
-    """Return every symbol sampled from the symbols before it and its noise."""
+    """Return every symbol sampled from the symbols before it and its noise, or as it is known."""
     parameters = network.parameters(symbols, condition)
     drawn = distribution.sample(parameters, noise, temperature)
-    return tf.cast(tf.ensure_shape(drawn, symbols.shape), symbols.dtype)
+    drawn = tf.cast(tf.ensure_shape(drawn, symbols.shape), symbols.dtype)
+    return drawn if prompt is None else prompt.over(drawn, 0)

@@ -7,7 +7,7 @@ from autoregressive.samplers.cached import cached
 from autoregressive.samplers.fixed_point import fixed_point
 from autoregressive.samplers.naive import naive
 
-# (network, distribution, noise, condition, temperature) -> symbols
+# (network, distribution, noise, condition, temperature, prompt) -> symbols
 Sampler = Callable[..., Any]
 Factory = Callable[[Any, Any], Sampler | None]
 
@@ -25,7 +25,8 @@ def register(network_type: type, distribution_type: type) -> Callable[[Factory],
     Returns:
       A decorator of a factory. The factory takes the network, as the caller passed it to
       `Autoregressive`, and the distribution. It returns a sampler with the signature of `naive`, or
-      None if it does not support their settings; the general samplers are then used. The factory is
+      None if it does not support their settings; the general samplers are then used, and for
+      sequences with a prompt. The factory is
       called once for each model, so the sampler must read the weights whenever it is called. The
       sampler is not compiled by XLA.
     """

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
+from autoregressive.prompts import Prompt
 from autoregressive.symbols import State, TimeOrder
 from likelihoods.distribution import Distribution
+from likelihoods.truncated import Choice, Truncated
 
 BLOCK = 16
 
@@ -75,6 +77,7 @@ def speculative(
     temperature: tf.Tensor,
     draft: Draft,
     block: int = BLOCK,
+    prompt: Prompt | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return symbols int32 [batch, time], and the number of passes of the network, int32 [].
 
@@ -86,12 +89,15 @@ def speculative(
       temperature: as for `cached`.
       draft: proposes the symbols.
       block: symbols of a proposal.
+      prompt: as for `cached`.
     """
     batch, wanted = noise.shape[0], noise.shape[1]
     short = [[0, 0], [0, -wanted % block], [0, 0]]
     length = wanted - wanted % -block
     noise = tf.pad(noise, short)
     condition = None if condition is None else tf.pad(condition, short)
+    if prompt is not None:
+        prompt = prompt._replace(symbols=tf.pad(prompt.symbols, short[:2]))
     drawn = tf.TensorArray(tf.int32, noise.shape[1] // block, element_shape=[batch, block])
 
     def body(number, states, drawn, passes):
@@ -101,7 +107,8 @@ def speculative(
             None if condition is None else tf.gather(condition, rows, axis=1),
             temperature,
         )
-        symbols, states, more = _settled(network, distribution, draft, now, states)
+        given = _given(prompt, batch, number * block, block)
+        symbols, states, more = _settled(network, distribution, draft, now, states, given)
         return number + 1, states, drawn.write(number, symbols), passes + more
 
     if isinstance(draft, SteppedDraft):
@@ -116,8 +123,23 @@ def speculative(
     return symbols[:, :wanted], passes
 
 
+def _given(
+    prompt: Prompt | None, batch: int, start: tf.Tensor, size: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return a block's symbols, int32 [batch, size], and how many of each row are known."""
+    if prompt is None:
+        return tf.zeros([batch, size], tf.int32), tf.zeros([batch], tf.int32)
+    symbols = tf.gather(prompt.symbols, start + tf.range(size), axis=1)
+    return symbols, tf.clip_by_value(prompt.known - start, 0, size)
+
+
 def _settled(
-    network: TimeOrder, distribution: Distribution, draft: Draft, block: Block, states: Any
+    network: TimeOrder,
+    distribution: Distribution,
+    draft: Draft,
+    block: Block,
+    states: Any,
+    given: tuple[tf.Tensor, tf.Tensor],
 ) -> tuple[tf.Tensor, Any, tf.Tensor]:
     """Return the symbols of a block, the states after it, and the number of passes."""
     before, drafted = states
@@ -139,10 +161,7 @@ def _settled(
         known = tf.minimum(first + 1, size)
         return _Progress(symbols, known, open_, memory, (state, after)), passes + 1
 
-    nothing = tf.zeros([batch, size], tf.int32)
-    start = _Progress(
-        nothing, tf.zeros([batch], tf.int32), tf.constant(True), draft.memory(block), states
-    )
+    start = _Progress(*given, tf.constant(True), draft.memory(block), states)
     done, passes = one_pass(start, tf.constant(0))
     done, passes = tf.while_loop(
         lambda progress, _: progress.open, one_pass, (done, passes), maximum_iterations=size
@@ -191,13 +210,15 @@ class SteppedDraft:
         self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Any, state: State
     ) -> tuple[tf.Tensor, Any, State]:
         """Return the block that continues the known symbols; see `Draft.propose`."""
-        size, network = symbols.shape[1], self._network
+        size, network, distribution = symbols.shape[1], self._network, self._distribution
+        if isinstance(block.temperature, Choice):
+            distribution = Truncated(distribution)
         step = network.stepper(block.condition)
 
         def body(time, state, drawn):
             parameters, after = step(time, 0, state)
             noise = block.noise[:, time][:, tf.newaxis]
-            new = self._distribution.sample(parameters, noise, block.temperature)
+            new = distribution.sample(parameters, noise, block.temperature)
             new = tf.cast(tf.reshape(new, [-1]), tf.int32)
             new = tf.ensure_shape(tf.where(time < known, symbols[:, time], new), known.shape)
             after = {"input": network.read(new[:, tf.newaxis]), "network": after}

@@ -65,6 +65,51 @@ def checked_temperature(temperature: Any, tempers: bool = True) -> float:
     return number
 
 
+def checked_temperatures(temperature: Any, num: int, tempers: bool = True) -> Any:
+    """Return a temperature, or an array of one for each row.
+
+    Args:
+      temperature: a scalar, or `num` of them.
+      num: rows.
+      tempers: whether the distribution has other temperatures than 1.
+
+    Raises:
+      ValueError: one is no finite number of at least 0, or there is another number of them.
+    """
+    if isinstance(temperature, str) or np.ndim(temperature) == 0:
+        return checked_temperature(temperature, tempers)
+    if np.shape(temperature) != (num,):
+        raise ValueError(
+            f"`temperature` must be a number or one for each of {num} rows, got shape"
+            f" {list(np.shape(temperature))}."
+        )
+    return np.array([checked_temperature(each, tempers) for each in np.asarray(temperature)])
+
+
+def checked_top_k(top_k: Any) -> int:
+    """Return a number of tokens, 0 for all.
+
+    Raises:
+      ValueError: it is no integer of at least 0.
+    """
+    return whole_number(top_k, "top_k", least=0)
+
+
+def checked_top_p(top_p: Any) -> float:
+    """Return a share of probability.
+
+    Raises:
+      ValueError: it is no number in (0, 1].
+    """
+    try:
+        number = math.nan if isinstance(top_p, str | bool) else float(top_p)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0.0 < number <= 1.0:
+        raise ValueError(f"`top_p` must be a number in (0, 1], got {top_p!r}.")
+    return number
+
+
 def checked_length(length: Any, order: str) -> tuple[int, ...]:
     """Return the shape of a row: (length,), or (height, width, channels).
 

@@ -154,7 +154,7 @@ def test_without_a_step_auto_takes_the_fixed_point():
     np.testing.assert_array_equal(
         model.sample(1, 8, seed=1), model.sample(1, 8, seed=1, method="fixed-point")
     )
-    with pytest.raises(ValueError, match="no step for Reshape"):
+    with pytest.raises(ValueError, match="attend: no step for"):
         model.sample(1, 8, seed=1, method="cached")
 
 

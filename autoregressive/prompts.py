@@ -1,0 +1,168 @@
+"""Prompts: symbols that are given at the start of sequences, and the symbol that ends them."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.elements import as_array, check_elements
+from likelihoods.codec import Codec
+
+NEVER = -1
+
+
+class Prompt(NamedTuple):
+    """What is known of sequences before they are drawn.
+
+    Attributes:
+      symbols: [batch, time], of which the first `known` of each row count.
+      known: int32 [batch].
+      stop: int32 [], the symbol after which a row need not be drawn; `NEVER`: there is none.
+    """
+
+    symbols: tf.Tensor
+    known: tf.Tensor
+    stop: tf.Tensor
+
+    def over(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        """Return drawn symbols, or the given ones where they are known.
+
+        Args:
+          drawn: [batch, n].
+          position: int32 scalar, of the first of them.
+        """
+        count = drawn.shape[1]
+        positions = position + tf.range(count)
+        given = tf.cast(tf.gather(self.symbols, positions, axis=1), drawn.dtype)
+        return tf.where(positions < self.known[:, tf.newaxis], given, drawn)
+
+    def ends(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        """Return whether rows end with the symbols [batch, 1] of a position, bool [batch]."""
+        if not drawn.dtype.is_integer:
+            return tf.zeros([drawn.shape[0]], tf.bool)
+        return (drawn[:, 0] == self.stop) & (position >= self.known)
+
+
+def prompt_of(
+    prefix: Any, stop: Any, codec: Codec, num: int, length: int
+) -> tuple[Prompt | None, int]:
+    """Return the prompt of some sequences, and the symbols that all of them have.
+
+    Args:
+      prefix: elements [num, n], [n] for all rows, a list of `num` rows of different lengths, or
+        None.
+      stop: an element, or None.
+      codec: of the elements.
+      num: rows.
+      length: elements of each row.
+
+    Returns:
+      The prompt, None without prefix and stop, and the least number of known symbols.
+
+    Raises:
+      ValueError: the prefix has another number of rows, is longer than `length` or has elements
+        that are none of the codec's, or there is no such element as `stop`.
+    """
+    if prefix is None and stop is None:
+        return None, 0
+    rows = [[]] * num if prefix is None else _rows(prefix, num, codec)
+    known = np.array([len(row) for row in rows], np.int32)
+    if known.max() > length:
+        raise ValueError(
+            f"`prefix` must be at most as long as `length`, {length}, which counts the whole, got"
+            f" {known.max()}."
+        )
+    symbols = np.zeros([num, length], np.int32 if codec.levels else np.float32)
+    for symbol_row, row in zip(symbols, rows, strict=True):
+        symbol_row[: len(row)] = row
+    end = NEVER if stop is None else _end(stop, codec)
+    prompt = Prompt(tf.constant(symbols), tf.constant(known), tf.constant(end, tf.int32))
+    return prompt, int(known.min())
+
+
+def _rows(prefix: Any, num: int, codec: Codec) -> list[np.ndarray]:
+    """Return the symbols of every row."""
+    is_list = isinstance(prefix, Sequence) and len(prefix) > 0 and np.ndim(prefix[0]) == 1
+    if is_list or isinstance(prefix, tf.RaggedTensor):
+        given = [as_array(row, "prefix") for row in prefix]
+    else:
+        array = as_array(prefix, "prefix")
+        if array.ndim not in (1, 2):
+            raise ValueError(f"`prefix` must be [num, n] or [n], got {list(array.shape)}.")
+        given = [array] * num if array.ndim == 1 else list(array)
+    if len(given) != num:
+        raise ValueError(f"`prefix` must have {num} rows, one per sequence, got {len(given)}.")
+    return [_encoded(row, codec, "prefix") for row in given]
+
+
+def _encoded(row: np.ndarray, codec: Codec, name: str) -> np.ndarray:
+    if not row.size:
+        return np.zeros([0], np.int32)
+    check_elements(row[np.newaxis], codec, 2, name)
+    return codec.encode(tf.constant(row)).numpy()
+
+
+def _end(stop: Any, codec: Codec) -> int:
+    """Return the symbol of the element that ends a sequence."""
+    if codec.levels is None:
+        raise ValueError("`stop` needs a model of integer symbols, got one of real numbers.")
+    element = as_array(stop, "stop")
+    if element.ndim:
+        raise ValueError(f"`stop` must be one element, got shape {list(element.shape)}.")
+    return int(_encoded(element[np.newaxis], codec, "stop")[0])
+
+
+def stopped(symbols: np.ndarray, prompt: Prompt) -> np.ndarray:
+    """Return symbols [batch, time] with those after a row's end equal to the symbol that ends it.
+
+    Args:
+      symbols: as drawn.
+      prompt: what the rows began with.
+    """
+    after = ended(symbols, prompt)
+    return np.where(after, np.int32(prompt.stop), symbols).astype(symbols.dtype)
+
+
+def ended(symbols: np.ndarray, prompt: Prompt) -> np.ndarray:
+    """Return which symbols [batch, time] are after the one that ended their row."""
+    if int(prompt.stop) == NEVER:
+        return np.zeros(symbols.shape, bool)
+    positions = np.arange(symbols.shape[1])
+    is_end = (symbols == np.int32(prompt.stop)) & (positions >= prompt.known.numpy()[:, None])
+    return np.cumsum(is_end, 1) - is_end > 0
+
+
+class Following:
+    """What a stream remembers of its rows: which of them have ended.
+
+    Args:
+      prompt: what the rows began with; None: no row ends.
+    """
+
+    def __init__(self, prompt: Prompt | None):
+        self._prompt, self._position = prompt, 0
+        self._ended = None if prompt is None else np.zeros(prompt.known.shape[0], bool)
+
+    @property
+    def all_ended(self) -> bool:
+        """True if every row has ended."""
+        return self._ended is not None and bool(self._ended.all())
+
+    def kept(self, symbols: np.ndarray) -> np.ndarray:
+        """Return the next symbols [num, n], with those after a row's end equal to its last.
+
+        Args:
+          symbols: as drawn.
+        """
+        if self._prompt is None:
+            return symbols
+        known = tf.maximum(self._prompt.known - self._position, 0)
+        now = self._prompt._replace(known=known)
+        after = ended(symbols, now) | self._ended[:, np.newaxis]
+        kept = np.where(after, np.int32(now.stop), symbols).astype(symbols.dtype)
+        positions = np.arange(symbols.shape[1])
+        is_end = (kept == np.int32(now.stop)) & (positions >= known.numpy()[:, np.newaxis])
+        self._ended |= is_end.any(1) if int(now.stop) != NEVER else False
+        self._position += symbols.shape[1]
+        return kept

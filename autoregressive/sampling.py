@@ -1,0 +1,214 @@
+"""The samplers of a model, each compiled once."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.drafts import check_speculative
+from autoregressive.prompts import Prompt
+from autoregressive.samplers import SAMPLERS, cached_chunk, specialised, speculative
+from likelihoods.distribution import Distribution
+from likelihoods.truncated import Choice, Truncated
+
+# Most symbols of a prompt that one pass reads; the passes are of powers of two, so that prompts of
+# any length are made of a few kinds of passes.
+LONGEST_PASS = 256
+SHORTEST_PASS = 8
+
+
+class Samplers:
+    """The samplers of a network and a distribution.
+
+    Args:
+      model: an `Autoregressive`; only its parts are used.
+    """
+
+    def __init__(self, model: Any):
+        self._model = model
+        self._network = model.symbol_network
+        self._functions: dict[Any, Any] = {}
+
+    def draw(
+        self,
+        method: str,
+        noise: tf.Tensor,
+        condition: Any,
+        temperature: tf.Tensor | Choice,
+        prompt: Prompt | None = None,
+        shared: int = 0,
+        draft: Any = None,
+    ) -> tf.Tensor:
+        """Return symbols of the shape of the noise without its last axis.
+
+        Args:
+          method: name of a sampler, "auto" or "speculative".
+          noise: of all positions.
+          condition: of all positions, or None.
+          temperature: as for `Distribution.sample`, or how tokens are chosen.
+          prompt: what is known of every row.
+          shared: number of symbols that are known of every row.
+          draft: for "speculative".
+        """
+        given = noise, condition, temperature
+        if method == "speculative":
+            return self._speculative(draft, isinstance(temperature, Choice))(*given, prompt)
+        if method == "auto":
+            method = "cached" if self._network.has_step else "fixed-point"
+            own = self._own(given, prompt)
+            if own is not None:
+                return own(self._network, self._model.distribution, *given)
+        if method == "cached":
+            return self._cached(*given, prompt, shared)
+        return self._whole(method, isinstance(temperature, Choice))(*given, prompt)
+
+    def _own(self, given: tuple, prompt: Prompt | None) -> Any:
+        """Return the sampler registered for the network, if it knows what is asked for."""
+        temperature = given[2]
+        if prompt is not None or isinstance(temperature, Choice) or temperature.shape.rank:
+            return None
+        if "own" not in self._functions:
+            model = self._model
+            self._functions["own"] = specialised(model.network, model.distribution)
+        return self._functions["own"]
+
+    def _distribution(self, is_truncated: bool) -> Distribution:
+        distribution = self._model.distribution
+        return Truncated(distribution) if is_truncated else distribution
+
+    def _whole(self, method: str, is_truncated: bool) -> Any:
+        """Return a sampler by whole passes."""
+        sampler, distribution = SAMPLERS[method], self._distribution(is_truncated)
+
+        def run(noise, condition, temperature, prompt):
+            return sampler(self._network, distribution, noise, condition, temperature, prompt)
+
+        return self._function((method, is_truncated), run, jit_compile=True)
+
+    def _speculative(self, draft: Any, is_truncated: bool) -> Any:
+        """Return a sampler with a draft.
+
+        Raises:
+          ValueError: the model is not one of levels in time order, or the draft does not fit it.
+        """
+        check_speculative(self._model)
+        network, distribution = self._network, self._distribution(is_truncated)
+        name = ("speculative", draft, is_truncated)
+        if name not in self._functions:
+            proposing = draft.as_draft(self._model)
+            network.initial_state(1)  # raises for a network without steps
+
+            def run(noise, condition, temperature, prompt):
+                given = noise, condition, temperature, proposing
+                return speculative(network, distribution, *given, prompt=prompt)[0]
+
+            self._function(name, run, jit_compile=True)
+        return self._functions[name]
+
+    def _cached(
+        self,
+        noise: tf.Tensor,
+        condition: Any,
+        temperature: tf.Tensor | Choice,
+        prompt: Prompt | None,
+        shared: int,
+    ) -> tf.Tensor:
+        if self._model.order != "time":
+            raise ValueError('`method` must not be "cached" for a model in raster order.')
+        state = self._network.initial_state(noise.shape[0], noise.shape[1])
+        first, state = self._filled(prompt, shared, condition, state)
+        if first == noise.shape[1]:
+            return prompt.symbols
+        rest = None if condition is None else condition[:, first:]
+        chunk = self._chunk(isinstance(temperature, Choice))
+        drawn, _ = chunk(noise[:, first:], rest, temperature, state, _after(prompt, first))
+        return drawn if not first else tf.concat([prompt.symbols[:, :first], drawn], 1)
+
+    def _filled(
+        self, prompt: Prompt | None, shared: int, condition: Any, state: Any
+    ) -> tuple[int, Any]:
+        """Return how many symbols that all rows have were read in passes, and the state after."""
+        network, start = self._network, 0
+        if prompt is None or network.block != 1:
+            return 0, state
+        read = self._function("read", self._read)
+        size = LONGEST_PASS
+        while size >= SHORTEST_PASS:
+            if start + size > shared:
+                size //= 2
+                continue
+            part = None if condition is None else condition[:, start : start + size]
+            state = read(prompt.symbols[:, start : start + size], part, state)
+            start += size
+        return start, state
+
+    def _read(self, symbols: tf.Tensor, condition: Any, state: Any) -> Any:
+        """Return the state after symbols [batch, n] that are known."""
+        inputs = self._network.read(symbols)
+        before = tf.concat([state["input"], inputs[:, :-1]], 1)
+        _, after = self._network.chunk(before, state["network"], condition)
+        return {"input": inputs[:, -1:], "network": after}
+
+    def stream(
+        self,
+        seed: Any,
+        num: int,
+        length: int,
+        chunk: int,
+        condition: Any,
+        temperature: tf.Tensor | Choice,
+        prompt: Prompt | None,
+        shared: int,
+    ) -> Iterator[np.ndarray]:
+        """Yield symbols [num, chunk]; the last part may be shorter.
+
+        Args:
+          seed: seed of the noise.
+          num: rows.
+          length: symbols of each row.
+          chunk: symbols at a time, a multiple of the network's block.
+          condition: as for `draw`.
+          temperature: as for `draw`.
+          prompt: as for `draw`.
+          shared: as for `draw`.
+        """
+        distribution = self._model.distribution
+        state = self._network.initial_state(num, length)
+        first, state = self._filled(prompt, shared, condition, state)
+        for start in range(0, first, chunk):
+            yield prompt.symbols[:, start : min(start + chunk, first)].numpy()
+        function = self._chunk(isinstance(temperature, Choice))
+        for start in range(first, length, chunk):
+            count = min(chunk, length - start)
+            noise = distribution.noise(seed, tf.range(num), start, count)
+            part = None if condition is None else condition[:, start : start + count]
+            given = None if prompt is None else _after(prompt, start, count)
+            symbols, state = function(noise, part, temperature, state, given)
+            yield symbols.numpy()
+
+    def _chunk(self, is_truncated: bool) -> Any:
+        """Return the compiled `cached_chunk`."""
+        distribution = self._distribution(is_truncated)
+
+        def run(noise, condition, temperature, state, prompt):
+            given = noise, condition, temperature, state, prompt
+            return cached_chunk(self._network, distribution, *given)
+
+        return self._function(("chunk", is_truncated), run, jit_compile=True)
+
+    def _function(self, name: Any, function: Any, jit_compile: bool = False) -> Any:
+        """Return the function compiled, once per name."""
+        if name not in self._functions:
+            self._functions[name] = tf.function(function, autograph=False, jit_compile=jit_compile)
+        return self._functions[name]
+
+
+def _after(prompt: Prompt | None, start: int, count: int | None = None) -> Prompt | None:
+    """Return a prompt as the symbols from `start` on see it."""
+    if prompt is None:
+        return None
+    symbols = (
+        prompt.symbols[:, start:] if count is None else prompt.symbols[:, start : start + count]
+    )
+    return prompt._replace(symbols=symbols, known=tf.maximum(prompt.known - start, 0))

@@ -1,0 +1,135 @@
+"""Prompts, top-k, top-p, temperatures and ends of rows, in every sampler."""
+
+import attention_networks
+import causal_networks
+import numpy as np
+import pytest
+from attention_networks import SPEC, TOKENS
+
+from autoregressive.model import Autoregressive
+from likelihoods import Categorical, Gaussian, Integers
+
+METHODS = ("cached", "naive", "fixed-point", "auto")
+LENGTH = 30
+ROWS = ("prefix",)
+
+
+@pytest.fixture(scope="module")
+def model():
+    network = attention_networks.Rotary()
+    return Autoregressive(network, Categorical(TOKENS), codec=Integers(TOKENS), inputs=SPEC)
+
+
+@pytest.fixture(scope="module")
+def draft():
+    network = attention_networks.Linear()
+    return Autoregressive(network, Categorical(TOKENS), codec=Integers(TOKENS), inputs=SPEC)
+
+
+def tokens(*shape, seed=1):
+    return np.random.default_rng(seed).integers(0, TOKENS, shape)
+
+
+OPTIONS = {
+    "prefix": {"prefix": tokens(3, 11)},
+    "long prefix": {"prefix": tokens(3, 29)},
+    "whole prefix": {"prefix": tokens(3, 30)},
+    "one prefix": {"prefix": tokens(9)},
+    "lengths": {"prefix": [tokens(1), tokens(20), tokens(12)]},
+    "empty": {"prefix": [tokens(0), tokens(20), tokens(12)]},
+    "top-k": {"top_k": 3, "temperature": 1.5},
+    "top-p": {"top_p": 0.6, "prefix": tokens(3, 4)},
+    "stop": {"stop": 4, "prefix": [tokens(2), tokens(25), tokens(9)]},
+    "rows": {"temperature": [0.0, 0.5, 1.5], "top_k": 5},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_method_batch_and_chunk_gives_the_same_tokens(model, draft, name):
+    options = OPTIONS[name]
+    drawn = model.sample(3, LENGTH, 5, method="naive", **options)
+    for method in METHODS[:1] + METHODS[2:]:
+        same = model.sample(3, LENGTH, 5, method=method, **options)
+        np.testing.assert_array_equal(drawn, same, method)
+    guessed = model.sample(3, LENGTH, 5, method="speculative", draft=draft, **options)
+    np.testing.assert_array_equal(drawn, guessed)
+    first = {k: v[:1] if k in ROWS and name != "one prefix" else v for k, v in options.items()}
+    first |= {"temperature": [0.0]} if name == "rows" else {}
+    np.testing.assert_array_equal(drawn[:1], model.sample(1, LENGTH, 5, **first))
+    parts = np.concatenate(list(model.stream(LENGTH, 5, num=3, chunk=7, **options)), 1)
+    np.testing.assert_array_equal(drawn[:, : parts.shape[1]], parts)
+    assert parts.shape[1] == LENGTH or "stop" in options
+
+
+def test_the_rest_is_drawn_given_the_prefix(model):
+    prefix = tokens(2, 10)
+    drawn = model.sample(2, LENGTH, 3, prefix=prefix)
+    np.testing.assert_array_equal(drawn[:, :10], prefix)
+    # With the noise of its own positions, a model continues its own sample.
+    own = model.sample(2, LENGTH, 3)
+    np.testing.assert_array_equal(own, model.sample(2, LENGTH, 3, prefix=own[:, :13]))
+
+
+def test_a_row_ends_with_its_stop_token_and_not_within_its_prefix(model):
+    prefix = [np.array([4, 4]), np.array([1])]
+    drawn = model.sample(2, 200, 2, prefix=prefix, stop=4)
+    free = model.sample(2, 200, 2, prefix=prefix)
+    for row, own, known in zip(drawn, free, (2, 1), strict=True):
+        end = known + int(np.argmax(own[known:] == 4))
+        np.testing.assert_array_equal(row[: end + 1], own[: end + 1])
+        assert (row[end:] == 4).all()
+
+
+def test_log_probabilities_are_the_models_at_temperature_one(model):
+    options = {"prefix": tokens(2, 5), "top_k": 3, "temperature": 0.7, "stop": 4}
+    drawn, nats = model.sample(2, LENGTH, 1, return_log_prob=True, **options)
+    after = np.cumsum((drawn == 4) & (np.arange(LENGTH) >= 5), 1) > 1
+    np.testing.assert_allclose(nats[~after], model.log_prob(drawn).numpy()[~after], atol=1e-4)
+    assert (nats[after] == 0.0).all()
+
+
+def test_top_k_of_one_is_temperature_zero(model):
+    np.testing.assert_array_equal(
+        model.sample(2, LENGTH, 1, top_k=1), model.sample(2, LENGTH, 9, temperature=0.0)
+    )
+
+
+def test_a_model_of_real_numbers_takes_a_prefix():
+    model = Autoregressive(causal_networks.lstm_after_convolution(), Gaussian(None))
+    prefix = np.array([[-1.0, 0.3, -1.0]], np.float32)
+    drawn = model.sample(1, 12, 1, prefix=prefix)
+    np.testing.assert_array_equal(drawn[:, :3], prefix)
+    np.testing.assert_allclose(
+        drawn, model.sample(1, 12, 1, prefix=prefix, method="naive"), atol=1e-5
+    )
+    with pytest.raises(ValueError, match="`stop` needs a model of integer symbols"):
+        model.sample(1, 12, 1, stop=0.5)
+    with pytest.raises(ValueError, match="distribution over tokens"):
+        model.sample(1, 12, 1, top_k=2)
+
+
+BAD = {
+    "at most as long": {"prefix": tokens(2, LENGTH + 1)},
+    "must have 2 rows": {"prefix": tokens(3, 4)},
+    r"in \[0, 12\]": {"prefix": np.full([2, 3], TOKENS)},
+    "`stop` must be in": {"stop": TOKENS},
+    "`stop` must be one element": {"stop": [1, 2]},
+    r"`top_p` must be a number in \(0, 1\], got 0.0": {"top_p": 0.0},
+    r"`top_p` must be a number in \(0, 1\], got 1.5": {"top_p": 1.5},
+    "`top_p` must be a number": {"top_p": float("nan")},
+    "`top_k` must be an integer": {"top_k": -1},
+    "`top_k` must be an integer of": {"top_k": 1.5},
+    "one for each of 2 rows": {"temperature": [1.0, 0.5, 0.2]},
+    "finite number": {"temperature": [1.0, float("nan")]},
+    "elements. must be integers|numbers": {"prefix": np.full([2, 3], "a")},
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_arguments_without_a_meaning_are_refused_at_the_call(model, text):
+    for call in (
+        lambda **o: model.sample(2, LENGTH, 1, **o),
+        lambda **o: model.stream(LENGTH, 1, num=2, **o),
+    ):
+        with pytest.raises(ValueError, match=text):
+            call(**BAD[text])
