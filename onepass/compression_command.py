@@ -19,6 +19,7 @@ from replicator.runs.atomic_files import read_npy, replacing
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, make_folder
 from wavenet.data import audio
+from wavenet.data.streams import Source, found_in
 
 
 def compress(given: CompressArguments) -> int:
@@ -151,7 +152,7 @@ def _image(path: Path, model: Any) -> np.ndarray:
     """
     try:
         with Image.open(path) as opened:
-            mode, size = opened.mode, opened.size
+            mode, size, frames = opened.mode, opened.size, getattr(opened, "n_frames", 1)
             pixels = np.asarray(opened)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file.") from error
@@ -163,6 +164,8 @@ def _image(path: Path, model: Any) -> np.ndarray:
             f"{path} must be {model.size}x{model.size} pixels of mode {wanted}, got "
             f"{size[0]}x{size[1]} of mode {mode}."
         )
+    if frames > 1:
+        raise UserError(f"{path} must be one image, it holds {frames}.")
     return pixels.reshape(model.size, model.size, model.channels)
 
 
@@ -176,11 +179,17 @@ def _recording(path: Path, model: Any) -> np.ndarray:
         with soundfile.SoundFile(path) as file:
             subtype, rate_hz, channels = file.subtype, file.samplerate, file.channels
             samples = file.read(dtype="int16")
+        with open(path, "rb") as opened:
+            found = found_in(Source(opened))
     except (soundfile.SoundFileError, OSError) as error:
         raise UserError(f"{path} cannot be read as a recording.") from error
     if (subtype, rate_hz, channels) != ("PCM_16", model.sample_rate_hz, 1):
         raise UserError(
             f"{path} must be mono PCM_16 at {model.sample_rate_hz} Hz, got {channels} channels of "
             f"{subtype} at {rate_hz} Hz."
+        )
+    if found.streams or found.unread_bytes:
+        raise UserError(
+            f"{path} must be one sound with its own length in its header: it holds more."
         )
     return samples

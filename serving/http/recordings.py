@@ -11,7 +11,9 @@ import numpy as np
 import soundfile
 
 from serving.errors import InvalidInput, TooLarge
-from wavenet.data.audio import Mixdown, missing_samples, resample
+from wavenet.data.audio import Mixdown, resample
+from wavenet.data.sound_file import missing_samples
+from wavenet.data.streams import Source, found_in
 from wavenet.shipped import recordings_folder
 
 SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
@@ -50,12 +52,17 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
 
     Raises:
       InvalidInput: the file is neither, holds other than plain samples, nothing, NaN or infinity,
-        or less than its header promises, its rate or number of channels is out of range, or its
-        channels cancel each other.
+        less or more than its header promises, its rate or number of channels is out of range, or
+        its channels cancel each other.
       TooLarge: it is too long.
     """
     if data[:4] != b"fLaC" and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
         raise InvalidInput("`recording` must be a WAV or a FLAC file.")
+    found = found_in(Source(io.BytesIO(data)))
+    if found.streams or found.unread_bytes:
+        raise InvalidInput(
+            "`recording` must be one sound with its own length in its header: it holds more."
+        )
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             _check(file, max_seconds)

@@ -7,10 +7,8 @@ waveform, and through a likelihood over levels, without loss. Silence (s = 0) is
 
 import contextlib
 import dataclasses
-import errno
 import io
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,18 +17,12 @@ import soundfile
 import soxr
 
 from replicator.runs.atomic_files import replacing
-from replicator.runs.errors import UserError
-from replicator.runs.folders import shown
+from wavenet.data.sound_file import AudioError, SoundFile, reason_of
 
-BLOCK_SAMPLES = 1 << 18
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
 FULL_SCALE = 1.0 - 2.5 / 65535  # the two outermost 16-bit samples on either side
-RATES_HZ = (1_000, 1_000_000)  # no recording has less or more; a damaged header says anything
 LOWEST_DB = -120.0  # dB, what digital silence is reported as
 WRITTEN = {".flac": "FLAC", ".wav": "WAV"}
-PROMISED = re.compile(r"^\s*(?:data|SSND) : (\d+) \(should be (\d+)\)", re.MULTILINE)
-UNKNOWN_BYTES = 0x7FFFF000  # and more: what a header says of a stream whose end is not known
-DECODER_SAMPLES = 4096  # that a lossy format's header may be wrong by
 CANCELLED = 0.1  # of the power that the mean of channels without relation would have
 
 
@@ -67,18 +59,6 @@ class Mixdown:
         return bool(mixed < CANCELLED * self._powers.sum() / self._powers.size**2)
 
 
-class AudioError(UserError):
-    """A sound file that cannot be read or written; the message is one line that names the file.
-
-    Attributes:
-      reason: the cause, without the name.
-    """
-
-    def __init__(self, path: object, reason: str):
-        super().__init__(f"{shown(path)}: {reason}.")
-        self.reason = reason
-
-
 @dataclasses.dataclass(frozen=True)
 class Sound:
     """A decoded file: the mono waveform and properties of the file itself.
@@ -90,6 +70,7 @@ class Sound:
       clipped_share: share of all samples, of all channels, at full scale.
       cancelled: the channels cancel each other, and the waveform is the loudest of them alone.
       missing_samples: samples that the header promises and the file does not hold.
+      unread_bytes: behind the sound as long as the header says, and not read.
     """
 
     waveform: np.ndarray
@@ -98,6 +79,7 @@ class Sound:
     clipped_share: float
     cancelled: bool = False
     missing_samples: int = 0
+    unread_bytes: int = 0
 
     def notes(self, to_hz: int | None = None) -> list[str]:
         """Return remarks on the file, resampled to `to_hz`, for a listener, one fact each."""
@@ -108,6 +90,11 @@ class Sound:
             there = len(self.waveform) / self.sample_rate_hz
             promised = there + self.missing_samples / self.sample_rate_hz
             notes.append(f"is cut off: its header promises {promised:.2f} s, it has {there:.2f} s")
+        if self.unread_bytes:
+            notes.append(
+                f"is read up to the end that its header says, {self.unread_bytes:,} bytes before "
+                "that of the file"
+            )
         if to_hz not in (None, self.sample_rate_hz):
             notes.append(f"is resampled from {self.sample_rate_hz:,} Hz to {to_hz:,} Hz")
         return notes
@@ -124,74 +111,23 @@ def from_int16(samples: np.ndarray) -> np.ndarray:
     return ((2.0 * np.asarray(samples, np.float64) + 1.0) / 65535.0).astype(np.float32)
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    text = str(getattr(error, "error_string", "") or error)
-    return " ".join(text.split()).rstrip(".")
-
-
-def _check_file(path: Path) -> None:
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
-        why = "no such file" if missing else _reason(error)
-        raise AudioError(path, why) from error
-    if not path.is_file():
-        raise AudioError(path, "is not a file")
-    if status.st_size == 0:
-        raise AudioError(path, "holds zero bytes")
-
-
-def _blocks(path: Path) -> Iterator[tuple[soundfile.SoundFile, np.ndarray]]:
-    with soundfile.SoundFile(os.fsencode(path)) as file:
-        if not RATES_HZ[0] <= file.samplerate <= RATES_HZ[1]:
-            least, most = (f"{rate:,}" for rate in RATES_HZ)
-            rule = f"recordings have {least} to {most}"
-            raise AudioError(path, f"says it has {file.samplerate:,} samples a second, {rule}")
-        while True:
-            block = file.read(BLOCK_SAMPLES, dtype="float32", always_2d=True)
-            if not len(block):
-                return
-            yield file, block
-
-
-def _waves(path: Path) -> Iterator[tuple[soundfile.SoundFile, np.ndarray]]:
-    # libsndfile gives s / 32768; here s is (2 s + 1) / 65535.
-    for file, stored in _blocks(path):
-        with np.errstate(over="ignore", invalid="ignore"):  # `read_sound` refuses what results
-            block = (stored * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)
-        yield file, block
-
-
 def _decode(path: Path) -> Sound:
-    mixed, at_full_scale, total, rate_hz, channels, missing = None, 0, 0, 0, 0, 0
-    for file, block in _waves(path):
-        rate_hz, channels = file.samplerate, file.channels
-        mixed = mixed or Mixdown(channels)
+    read = SoundFile(path)
+    mixed, at_full_scale, total = None, 0, 0
+    for block in read.blocks():
+        mixed = mixed or Mixdown(read.channels)
         at_full_scale += int(np.count_nonzero(np.abs(block) >= FULL_SCALE))
         total += block.size
         mixed.add(block)
-        missing = missing_samples(file, total // channels)
     if mixed is None:
         raise AudioError(path, "holds no samples")
     waveform = mixed.waveform
     if cancelled := mixed.cancels:
-        waveform = np.concatenate([block[:, mixed.loudest] for _, block in _waves(path)])
-    return Sound(waveform, rate_hz, channels, at_full_scale / total, cancelled, missing)
-
-
-def missing_samples(file: soundfile.SoundFile, there: int) -> int:
-    """Return the samples per channel that a header promises beyond the `there` that were read."""
-    said = PROMISED.search(file.extra_info)
-    if said is None:
-        missing = file.frames - there
-        return missing if missing > DECODER_SAMPLES else 0
-    promised, held = int(said[1]), int(said[2])
-    if promised >= UNKNOWN_BYTES or not held:
-        return 0
-    return max(0, round((promised - held) * file.frames / held))
+        again = SoundFile(path)
+        waveform = np.concatenate([block[:, mixed.loudest] for block in again.blocks()])
+    clipped = at_full_scale / total
+    lost = (read.missing_samples, read.unread_bytes)
+    return Sound(waveform, read.sample_rate_hz, read.channels, clipped, cancelled, *lost)
 
 
 def read_sound(path: str | os.PathLike[str]) -> Sound:
@@ -204,11 +140,7 @@ def read_sound(path: str | os.PathLike[str]) -> Sound:
         an impossible rate, or holds numbers that are not finite.
     """
     path = Path(path)
-    _check_file(path)
-    try:
-        sound = _decode(path)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise AudioError(path, f"cannot be read as sound ({_reason(error)})") from error
+    sound = _decode(path)
     if not np.all(np.isfinite(sound.waveform)):
         raise AudioError(path, "holds NaN or infinite samples")
     return sound
@@ -274,7 +206,7 @@ def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: in
         with replacing(path) as temporary:
             temporary.write_bytes(data)
     except (soundfile.SoundFileError, OSError) as error:
-        raise AudioError(path, f"cannot be written ({_reason(error)})") from error
+        raise AudioError(path, f"cannot be written ({reason_of(error)})") from error
 
 
 @contextlib.contextmanager
@@ -296,7 +228,7 @@ def writing(
         ):
             yield lambda waveform: file.write(_pcm(waveform))
     except (soundfile.SoundFileError, OSError) as error:
-        raise AudioError(path, f"cannot be written ({_reason(error)})") from error
+        raise AudioError(path, f"cannot be written ({reason_of(error)})") from error
 
 
 def flac_bits_per_sample(samples: np.ndarray, sample_rate_hz: int) -> float:
