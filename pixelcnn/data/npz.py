@@ -79,7 +79,8 @@ def pair(folder: Path) -> tuple[Path, Path] | None:
     Raises:
       DataError: one without the other, or more than one of a kind.
     """
-    train, dev = (sorted(folder.glob(f"*_{split}.npz")) for split in SPLITS)
+    found = (filter(Path.is_file, folder.glob(f"*_{split}.npz")) for split in SPLITS)
+    train, dev = map(sorted, found)
     if not train and not dev:
         return None
     if len(train) != 1 or len(dev) != 1:
