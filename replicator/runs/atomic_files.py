@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import secrets
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from replicator.runs.errors import UserError
+from replicator.runs.temporary_files import beside
 
 Arrays = dict[str, np.ndarray]
 MAX_EXPANSION = 20  # unpacked over packed size: arrays are stored without compression
@@ -20,15 +20,13 @@ MAX_EXPANSION = 20  # unpacked over packed size: arrays are stored without compr
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path next to `path` and rename it to `path` when the block ends.
 
-    If the block raises, `path` is unchanged and the temporary file is removed.
+    If the block raises, `path` is unchanged and the temporary file is removed. The temporary file
+    is there already, and empty.
     """
     target = Path(path)
-    temporary = target.with_name(f".{secrets.token_hex(8)}{target.suffix}")
-    try:
+    with beside(target) as temporary:
         yield temporary
         os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_npz(path: Path) -> Arrays:

@@ -36,7 +36,10 @@ def list_files(folder: Path) -> tuple[list[str], list[str]]:
     out; links are followed, and each real folder is visited once. What is no file, such as a named
     pipe, at which a reader would wait, or a link to nothing, is left out with a note.
     """
-    names, notes, seen, others = [], [], set(), []
+    names: list[str] = []
+    others: list[str] = []
+    notes: list[str] = []
+    seen: set[str] = set()
 
     def unreadable(error: OSError) -> None:
         notes.append(f"{shown(error.filename)} cannot be read ({error.strerror}) and is ignored")

@@ -3,8 +3,6 @@
 import contextlib
 import json
 import os
-import secrets
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +12,7 @@ import tensorflow as tf
 
 from replicator.runs.errors import UserError
 from replicator.runs.model_spec import SPEC_FILE
+from replicator.runs.temporary_files import beside
 from serving.bundles.allowed_operations import LOWERED, PROGRAM, check_program
 from serving.bundles.signature import PLAIN, Signature, example
 
@@ -40,16 +39,17 @@ def atomic_folder(out: Path) -> Iterator[Path]:
 
     It is removed if the block raises.
     """
-    folder, made = out.with_name(f".{secrets.token_hex(8)}"), not out.parent.exists()
+    made = not out.parent.exists()
     try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"Cannot create the folder {out}: {error.strerror}.") from error
-    try:
-        yield folder
-        os.replace(folder, out)
+        with contextlib.ExitStack() as stack:
+            try:
+                out.parent.mkdir(parents=True, exist_ok=True)
+                folder = stack.enter_context(beside(out, is_folder=True))
+            except OSError as error:
+                raise UserError(f"Cannot create the folder {out}: {error.strerror}.") from error
+            yield folder
+            os.replace(folder, out)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         if made and not out.exists():
             with contextlib.suppress(OSError):  # whatever else came to lie there
                 out.parent.rmdir()
