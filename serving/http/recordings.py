@@ -11,8 +11,9 @@ import numpy as np
 import soundfile
 
 from serving.errors import InvalidInput, TooLarge
-from wavenet.data.audio import Mixdown, resample
+from wavenet.data.audio import resample
 from wavenet.data.sound_file import missing_samples
+from wavenet.data.sound_properties import Mixdown
 from wavenet.data.streams import Source, found_in
 from wavenet.shipped import recordings_folder
 
@@ -66,12 +67,13 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             _check(file, max_seconds)
-            mixed, rate_hz = _decoded(file), file.samplerate
-            there = len(mixed.waveform)
+            mixed, rate_hz = Mixdown(file.channels), file.samplerate
+            decoded = _decoded(file, mixed)
+            there = len(decoded)
             missing = missing_samples(file, there)
     except soundfile.SoundFileError as error:
         raise InvalidInput("`recording` must be a WAV or a FLAC file that can be read.") from error
-    waveform = _shifted(mixed.waveform)
+    waveform = _shifted(decoded)
     if not len(waveform) or not np.isfinite(waveform).all():
         raise InvalidInput("`recording` must hold samples, all of them finite.")
     if missing:
@@ -100,16 +102,16 @@ def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
         raise TooLarge(f"`recording` must last at most {max_seconds:g} seconds.")
 
 
-def _decoded(file: soundfile.SoundFile) -> Mixdown:
-    """Mix the channels down; libsndfile reads no more than was checked."""
-    mixed, left = Mixdown(file.channels), file.frames
+def _decoded(file: soundfile.SoundFile, mixed: Mixdown) -> np.ndarray:
+    """Return the mixed channels, float32 [samples]; libsndfile reads no more than was checked."""
+    blocks, left = [np.zeros(0, np.float32)], file.frames
     while left > 0:
         block = file.read(min(BLOCK_SAMPLES, left), dtype="float32", always_2d=True)
         if not len(block):
             break
         left -= len(block)
-        mixed.add(block)
-    return mixed
+        blocks.append(mixed.add(block))
+    return np.concatenate(blocks)
 
 
 def _shifted(waveform: np.ndarray) -> np.ndarray:

@@ -6,7 +6,6 @@ waveform, and through a likelihood over levels, without loss. Silence (s = 0) is
 """
 
 import contextlib
-import dataclasses
 import io
 import os
 from collections.abc import Callable, Iterator
@@ -17,87 +16,12 @@ import soundfile
 import soxr
 
 from replicator.runs.atomic_files import replacing
-from wavenet.data.sound_file import AudioError, SoundFile, reason_of
+from wavenet.data.sound_file import AudioError, reason_of
+from wavenet.data.sound_properties import FULL_SCALE, Sound, mono_blocks, properties
 
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
-FULL_SCALE = 1.0 - 2.5 / 65535  # the two outermost 16-bit samples on either side
 LOWEST_DB = -120.0  # dB, what digital silence is reported as
 WRITTEN = {".flac": "FLAC", ".wav": "WAV"}
-CANCELLED = 0.1  # of the power that the mean of channels without relation would have
-
-
-class Mixdown:
-    """The mean of the channels, block by block, and whether they cancel each other in it.
-
-    Channels cancel where one is another one negated: their mean is silent though neither is.
-    """
-
-    def __init__(self, channels: int):
-        self._blocks: list[np.ndarray] = []
-        self._powers = np.zeros(channels)
-
-    def add(self, block: np.ndarray) -> None:
-        """Add a block [samples, channels]."""
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities, which the reader refuses
-            self._blocks.append(block.mean(axis=1, dtype=np.float32))
-            self._powers += np.square(block, dtype=np.float64).sum(0)
-
-    @property
-    def waveform(self) -> np.ndarray:
-        """The mean of the channels, float32 [samples]."""
-        return np.concatenate(self._blocks) if self._blocks else np.zeros(0, np.float32)
-
-    @property
-    def loudest(self) -> int:
-        """Index of the channel of the greatest power."""
-        return int(np.argmax(self._powers))
-
-    @property
-    def cancels(self) -> bool:
-        """True if the mean has lost nearly all power of the channels."""
-        mixed = sum(float(np.square(block, dtype=np.float64).sum()) for block in self._blocks)
-        return bool(mixed < CANCELLED * self._powers.sum() / self._powers.size**2)
-
-
-@dataclasses.dataclass(frozen=True)
-class Sound:
-    """A decoded file: the mono waveform and properties of the file itself.
-
-    Attributes:
-      waveform: float32 [samples].
-      sample_rate_hz: as stored.
-      channels: as stored.
-      clipped_share: share of all samples, of all channels, at full scale.
-      cancelled: the channels cancel each other, and the waveform is the loudest of them alone.
-      missing_samples: samples that the header promises and the file does not hold.
-      unread_bytes: behind the sound as long as the header says, and not read.
-    """
-
-    waveform: np.ndarray
-    sample_rate_hz: int
-    channels: int
-    clipped_share: float
-    cancelled: bool = False
-    missing_samples: int = 0
-    unread_bytes: int = 0
-
-    def notes(self, to_hz: int | None = None) -> list[str]:
-        """Return remarks on the file, resampled to `to_hz`, for a listener, one fact each."""
-        notes = []
-        if self.cancelled:
-            notes.append(f"its {self.channels} channels cancel each other, the loudest is taken")
-        if self.missing_samples:
-            there = len(self.waveform) / self.sample_rate_hz
-            promised = there + self.missing_samples / self.sample_rate_hz
-            notes.append(f"is cut off: its header promises {promised:.2f} s, it has {there:.2f} s")
-        if self.unread_bytes:
-            notes.append(
-                f"is read up to the end that its header says, {self.unread_bytes:,} bytes before "
-                "that of the file"
-            )
-        if to_hz not in (None, self.sample_rate_hz):
-            notes.append(f"is resampled from {self.sample_rate_hz:,} Hz to {to_hz:,} Hz")
-        return notes
 
 
 def to_int16(waveform: np.ndarray) -> np.ndarray:
@@ -111,25 +35,6 @@ def from_int16(samples: np.ndarray) -> np.ndarray:
     return ((2.0 * np.asarray(samples, np.float64) + 1.0) / 65535.0).astype(np.float32)
 
 
-def _decode(path: Path) -> Sound:
-    read = SoundFile(path)
-    mixed, at_full_scale, total = None, 0, 0
-    for block in read.blocks():
-        mixed = mixed or Mixdown(read.channels)
-        at_full_scale += int(np.count_nonzero(np.abs(block) >= FULL_SCALE))
-        total += block.size
-        mixed.add(block)
-    if mixed is None:
-        raise AudioError(path, "holds no samples")
-    waveform = mixed.waveform
-    if cancelled := mixed.cancels:
-        again = SoundFile(path)
-        waveform = np.concatenate([block[:, mixed.loudest] for block in again.blocks()])
-    clipped = at_full_scale / total
-    lost = (read.missing_samples, read.unread_bytes)
-    return Sound(waveform, read.sample_rate_hz, read.channels, clipped, cancelled, *lost)
-
-
 def read_sound(path: str | os.PathLike[str]) -> Sound:
     """Read a file at its own sample rate, mixed to mono: the mean of its channels.
 
@@ -140,10 +45,11 @@ def read_sound(path: str | os.PathLike[str]) -> Sound:
         an impossible rate, or holds numbers that are not finite.
     """
     path = Path(path)
-    sound = _decode(path)
-    if not np.all(np.isfinite(sound.waveform)):
-        raise AudioError(path, "holds NaN or infinite samples")
-    return sound
+    blocks: list[np.ndarray] = []
+    found = properties(path, blocks.append)
+    if found.cancelled:
+        blocks = list(mono_blocks(path, found))
+    return Sound(**vars(found), waveform=np.concatenate(blocks))
 
 
 def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
