@@ -69,7 +69,7 @@ def write_npz(path: Path, arrays: Arrays) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with _whole(path) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(text, "utf-8")
 
 
 def _check_expansion(file: zipfile.ZipFile, packed_bytes: int) -> None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from replicator.runs.errors import UserError
 from replicator.runs.model_spec import SPEC_FILE
 from replicator.runs.temporary_files import beside
+from replicator.runs.tensorflow_paths import named_for_tensorflow
 from serving.bundles.allowed_operations import LOWERED, PROGRAM, check_program
 from serving.bundles.signature import PLAIN, Signature, example
 
@@ -74,13 +75,15 @@ def write_program(
     are any. UserError is raised for an operation that bundles may not have.
     """
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    tf.saved_model.save(module, str(folder), functions, options)
+    with named_for_tensorflow(folder) as name:
+        tf.saved_model.save(module, name, functions, options)
     write_spec(folder, {**spec, "serving": serving})
     declared = {name: Signature.from_dict(s) for name, s in serving["signatures"].items()}
     check_program(folder, declared)
     if lowered:
         with tempfile.TemporaryDirectory(dir=folder) as place:  # of the same variables once more
-            tf.saved_model.save(module, place, lowered, options)
+            with named_for_tensorflow(Path(place)) as name:
+                tf.saved_model.save(module, name, lowered, options)
             os.replace(Path(place) / PROGRAM, folder / LOWERED)
         check_program(folder, declared)
     return list(declared)
@@ -107,6 +110,9 @@ def write_warmup(folder: Path, name: str, serving: Mapping[str, Any]) -> bool:
     record = prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString()
     path = Path(folder) / WARMUP
     path.parent.mkdir()
-    with tf.io.TFRecordWriter(str(path)) as writer:
+    with (
+        named_for_tensorflow(path.parent) as folder_name,
+        tf.io.TFRecordWriter(f"{folder_name}/{path.name}") as writer,
+    ):
         writer.write(record)
     return True
