@@ -324,10 +324,17 @@ def _stored_mel(path: Path, bands: int) -> np.ndarray:
     """
     mel = read_npy(path)
     shape = mel.shape
-    if len(shape) == 3 and shape[0] == 1:
+    is_batch = len(shape) == 3 and shape[0] == 1
+    if is_batch:
         mel = mel[0]
-    if mel.ndim == 2 and mel.shape[0] == bands != mel.shape[1]:
+    if mel.ndim == 2 and mel.shape[0] == bands and (is_batch or mel.shape[1] != bands):
         mel = mel.T
+    elif mel.shape == (bands, bands):
+        print(
+            f"{path}: {bands} x {bands} numbers are taken as [frames, bands]; pass [1, {bands}, "
+            f"{bands}] if they are [bands, frames]",
+            file=sys.stderr,
+        )
     if mel.ndim != 2 or mel.shape[1] != bands or mel.dtype.kind not in "fiu":
         raise UserError(
             f"{path} must hold numbers [frames, {bands}], [{bands}, frames] or [1, {bands}, "

@@ -162,6 +162,9 @@ def _read(opened: Image.Image, rules: ImageRules) -> DecodedImage:
 
 def _read_array(path: Path, rules: ImageRules) -> DecodedImage:
     stored = np.load(path, allow_pickle=False, mmap_mode="r")
+    if not isinstance(stored, np.ndarray):
+        stored.close()
+        raise ImageError("broken", "an npz archive with the name of one array")
     levels = stored[..., None] if stored.ndim == 2 else stored
     if levels.ndim != 3 or levels.shape[-1] not in (1, 3):
         wanted = "wanted [height, width], with 1 or 3 channels if any"

@@ -51,9 +51,13 @@ def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np
 def _single(path: Path) -> np.ndarray:
     """Read the array of an npy file."""
     try:
-        return np.load(path, allow_pickle=False)
+        array = np.load(path, allow_pickle=False)
     except DAMAGE as error:
-        raise DataError(f"{shown(path)}: is not a npy file.") from error
+        raise DataError(f"{shown(path)}: is not a npy file ({error}).") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise DataError(f"{shown(path)}: is an npz archive; its name must end in .npz.")
+    return array
 
 
 def _opened(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:

@@ -51,9 +51,15 @@ def read_npy(path: Path) -> np.ndarray:
     """Return the array of an npy file; raise UserError unless it has at least one axis."""
     try:
         array = np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file.") from error
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as an npy file.") from error
-    if not isinstance(array, np.ndarray) or not array.ndim:
+        why = "it holds Python objects" if "Object arrays" in str(error) else "it is none"
+        raise UserError(f"{path} cannot be read as an npy file: {why}.") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise UserError(f"{path} is an npz archive; write its array to a file by `numpy.save`.")
+    if not array.ndim:
         raise UserError(f"{path} must contain one array with at least one axis.")
     return array
 

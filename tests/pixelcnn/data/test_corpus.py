@@ -1,5 +1,6 @@
 """Images from folders, with their splits, classes and captions."""
 
+import dataclasses
 import os
 import socket
 import threading
@@ -9,9 +10,11 @@ import pytest
 from image_files import COLOUR, GREY, fill, mistake, noise
 from PIL import Image
 
-from pixelcnn.data.corpus import ImageRules, read_corpus
+from pixelcnn.data.corpus import DataError, ImageRules, read_corpus
+from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.detection import Stored, stored_as
 from pixelcnn.data.image_folder import read_folder
+from pixelcnn.presets import PRESETS
 
 
 def names_of(corpus):
@@ -255,3 +258,20 @@ def test_an_image_that_cannot_be_read_takes_no_classes_away(tmp_path):
     corpus = read_corpus(tmp_path, COLOUR)
     assert corpus.classes == ("cat", "dog")
     assert f"left out, broken: 1: broken.png {NOT_KNOWN}" in corpus.notes
+
+
+@pytest.mark.parametrize(("kind", "column"), [("text", "caption"), ("class", "class")])
+def test_a_table_of_hugging_face_is_mentioned_where_captions_are_missing(tmp_path, kind, column):
+    fill(tmp_path, [f"{i}.png" for i in range(4)])
+    (tmp_path / "metadata.csv").write_text("file_name,text\n0.png,a cat\n")
+    config = dataclasses.replace(
+        PRESETS["pixelcnn-smoke"].config,
+        conditioning=dataclasses.replace(
+            PRESETS["pixelcnn-smoke"].config.conditioning, kind=kind, classes=2
+        ),
+    )
+    with pytest.raises(DataError) as caught:
+        ImageDataset._of(config, read_corpus(tmp_path, COLOUR), tmp_path)
+    said = str(caught.value)
+    assert "metadata.csv is not read: write pictures.tsv, separated by tabs, with the" in said
+    assert f"`file` (its `file_name`) and `{column}`" in said and "\n" not in said
