@@ -186,7 +186,7 @@ def test_a_map_is_read_from_an_image(tmp_path, mistake):
     ):
         Image.fromarray(wrong).save(tmp_path / "map.png")
         words = ["sample", run("map"), "--map", tmp_path / "map.png", "--out", tmp_path / "no"]
-        assert mistake(*words) == line
+        assert mistake(*words) == f"{tmp_path / 'map.png'}: {line}"
     assert not (tmp_path / "no").exists()
 
 

@@ -188,6 +188,10 @@ SOURCES = {
     "no image for dev, of 1 in all; train and dev need at least one each.": {"a.png": 8},
     "no image for dev, of 1 in all (left out, too small: 1: dev/b.png (5x5, wanted 8x8)); train "
     "and dev need at least one each.": {"train/a.png": 8, "dev/b.png": 5},
+    "no image for dev, of 3 in all; train and dev need at least one each. 3 classes have a single "
+    "image each, which stays in train: add images to them, or make the folders train/ and dev/.": {
+        **{"cat/a.png": 8, "dog/b.png": 8, "owl/c.png": 8}
+    },
     "class dog has images for dev but none for train.": {
         **{"train/cat/a.png": 8, "dev/cat/b.png": 8, "dev/dog/c.png": 8}
     },
