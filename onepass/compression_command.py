@@ -1,6 +1,7 @@
 """The verbs `compress` and `decompress`: files of images or sound, and one compressed file."""
 
 import dataclasses
+import sys
 import time
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,6 +15,7 @@ from distill.model_store import is_stored
 from onepass import array_compression
 from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.models import load
+from pixelcnn.data.colour import in_srgb
 from pixelcnn.sampling.grids import write_png
 from replicator.runs.atomic_files import read_npy, replacing
 from replicator.runs.errors import UserError
@@ -154,6 +156,7 @@ def _image(path: Path, model: Any) -> np.ndarray:
         with Image.open(path) as opened:
             mode, size, frames = opened.mode, opened.size, getattr(opened, "n_frames", 1)
             pixels = np.asarray(opened)
+            others = in_srgb(opened)[1]
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file.") from error
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
@@ -166,6 +169,8 @@ def _image(path: Path, model: Any) -> np.ndarray:
         )
     if frames > 1:
         raise UserError(f"{path} must be one image, it holds {frames}.")
+    if others:
+        print(f"{path}: its pixels are kept, its colour profile is not", file=sys.stderr)
     return pixels.reshape(model.size, model.size, model.channels)
 
 

@@ -1,7 +1,9 @@
 """`onepass compress` and `onepass decompress`, from files to files."""
 
 import pathlib
+import struct
 import types
+import zlib
 
 import numpy as np
 import pytest
@@ -111,6 +113,16 @@ def test_an_image_that_would_be_changed_is_refused(here, capsys, image, said):
     line = mistake(capsys, "compress", "m", "d.png", "--condition", "1", "--out", "x.onepass")
     assert said in line and "d.png" in line
     assert not (here / "x.onepass").exists()
+
+
+def test_a_colour_profile_that_is_not_kept_is_said(here, capsys):
+    gamma = struct.pack(">I", 4) + b"gAMA" + struct.pack(">I", 100_000)
+    gamma += struct.pack(">I", zlib.crc32(gamma[4:]))
+    data = (here / "a.png").read_bytes()
+    (here / "d.png").write_bytes(data[:33] + gamma + data[33:])
+    words = ["compress", "m", "d.png", "--condition", "1", "--out", "x.onepass"]
+    assert main(words) == 0
+    assert "d.png: its pixels are kept, its colour profile is not" in capsys.readouterr().err
 
 
 def test_an_image_of_several_frames_is_refused(here, capsys):
