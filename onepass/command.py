@@ -187,7 +187,7 @@ def _sample(rest: list[str]) -> int:
 
 def _text_frames(model: Any, text: str, speed: float) -> Any:
     """Return the mel frames of a text for a model, float32 [frames, bands]; note odd texts."""
-    if note := importlib.import_module("speech.markup").note_on_markup(text):
+    if note := importlib.import_module("speech.phonemes").note_on_markup(text):
         print(f"--text: {note}", file=sys.stderr)
     return importlib.import_module("speech").text_frames(model, text, speed=speed)
 

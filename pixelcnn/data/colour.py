@@ -68,11 +68,9 @@ def _opened(profile: bytes) -> ImageCms.ImageCmsProfile:
 
 def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform:
     """Return the transform to sRGB, one for each image: a transform belongs to one thread."""
-    made = ImageCms.buildTransform(
+    return ImageCms.buildTransform(
         _opened(profile), ImageCms.createProfile("sRGB"), mode, "RGB", flags=ImageCms.Flags.NOCACHE
     )
-    assert isinstance(made, ImageCms.ImageCmsTransform)
-    return made
 
 
 @functools.lru_cache(maxsize=64)

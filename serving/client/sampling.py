@@ -30,7 +30,7 @@ from serving.client.arrays import ArrayClient
 from serving.client.client import RETRIES, Client, server_and_name
 from serving.client.streams import scales_of, whole_images
 from serving.settings import TOKEN_VARIABLE, is_url
-from speech.markup import note_on_markup
+from speech.phonemes import note_on_markup
 from wavenet.data import audio
 from wavenet.plots import spectrogram_png
 

@@ -10,7 +10,7 @@ from marks import some_slow
 
 import onepass
 from distill.model import load
-from speech.markup import note_on_markup
+from speech.phonemes import note_on_markup
 from wavenet import sample_command
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level

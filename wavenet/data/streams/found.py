@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from wavenet.data.streams import chunks, flac, mpeg, ogg
+from wavenet.data.streams import containers, flac, mpeg
 from wavenet.data.streams.source import Source
 
 TAG_BYTES = 10  # of the header of an ID3 tag, which may lie in front of any sound
@@ -26,14 +26,14 @@ class Found(NamedTuple):
 def found_in(source: Source) -> Found:
     """Return the streams of a file."""
     head = source.at(0, 4)
-    if head in chunks.LITTLE + chunks.BIG:
-        return Found([], [], chunks.unread_bytes(source))
+    if head in containers.LITTLE + containers.BIG:
+        return Found([], [], containers.unread_bytes(source))
     start = _after_tags(source)
     head = source.at(start, 4)
     if head == flac.MARK:
         return _of_flac(source, start)
-    if head == ogg.MARK:
-        links = ogg.streams(source, start)
+    if head == containers.OGG:
+        links = containers.ogg_links(source, start)
         if len(links) < 2:
             return Found([], [], 0)
         return Found([[link] for link in links], [0] * len(links), 0)

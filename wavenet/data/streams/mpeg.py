@@ -132,6 +132,17 @@ def _frame(data: bytes) -> Frame | None:
     return Frame(length, samples, (version, layer, hz, mono), _counted(data, kind, layer, mono))
 
 
+def _certain_frame(data: bytes) -> Frame:
+    """Return the frame of a header that is one.
+
+    Raises:
+      ValueError: it is none.
+    """
+    if (frame := _frame(data)) is None:
+        raise ValueError(f"`data` must begin with the header of a frame, got {data[:4].hex()}.")
+    return frame
+
+
 def _counted(data: bytes, kind: int, layer: int, mono: bool) -> int | None:
     if layer != 3:
         return None
@@ -175,9 +186,7 @@ def _is_certain(source: Source, place: int) -> bool:
 def _counting(first: bytes, frames: int) -> bytes:
     """Return a frame with the header `Xing`, in front of `frames` frames like the first."""
     plain = bytes([first[0], first[1] | 1, (first[2] & 0x0D) | 0x90, first[3]])
-    frame = _frame(plain)
-    assert frame is not None  # it has the version, layer and rate of a frame
-    kind = _VERSIONS[frame.sort[0]]
-    start = plain + bytes(_side_bytes(kind, frame.sort[3]))
+    length, _, (version, _, _, mono), _ = _certain_frame(plain)
+    start = plain + bytes(_side_bytes(_VERSIONS[version], mono))
     start += b"Xing" + (1).to_bytes(4, "big") + frames.to_bytes(4, "big")
-    return start.ljust(frame.length, b"\0")
+    return start.ljust(length, b"\0")
