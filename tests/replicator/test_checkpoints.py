@@ -239,7 +239,7 @@ def test_a_text_is_replaced_whole(tmp_path, monkeypatch):
     path = tmp_path / "config.json"
     write_text(path, json.dumps({"a": 1}))
 
-    def full(self, text):
+    def full(self, text, encoding=None):
         with open(self, "w") as file:
             file.write(text[:3])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
