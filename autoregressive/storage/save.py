@@ -20,6 +20,8 @@ from likelihoods.capabilities import (
 from likelihoods.distribution import Distribution
 from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
+from replicator.runs.folders import make_folder
+from replicator.runs.tensorflow_paths import named_for_tensorflow
 
 SPEC_FILE, PROGRAM_FOLDER = "autoregressive.json", "program"
 # Operations that call Python in the process that created them.
@@ -82,7 +84,8 @@ def write(make: Callable[[], tf.Module], spec: dict[str, Any], folder: Path) -> 
     with named_reasons("stored"):
         program = make()
         _check_python(program)
-        tf.saved_model.save(program, str(folder / PROGRAM_FOLDER))
+        with named_for_tensorflow(make_folder(folder / PROGRAM_FOLDER)) as name:
+            tf.saved_model.save(program, name)
     write_text(folder / SPEC_FILE, json.dumps(spec, indent=2) + "\n")
     return folder
 
