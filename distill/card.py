@@ -1,6 +1,7 @@
 """Export of a student's run as a model folder, with a card that compares it with its teacher."""
 
 import dataclasses
+import shlex
 from pathlib import Path
 
 from distill.evaluation import evaluate
@@ -27,7 +28,8 @@ def export(given: ExportArguments) -> str:
     model = dataclasses.replace(model, spec={**model.spec, **chosen})
     figures = evaluate(model, teacher, dev_corpus(teacher, data))
     command = (
-        f"onepass distill {stored['preset']} --teacher {name} --data {data.name} --workdir run"
+        f"onepass distill {stored['preset']} --teacher {name} --data {shlex.quote(data.name)} "
+        "--workdir run"
     )
     facts = frame_statistics(model) | provenance(
         given, data, teacher.config, model.network, command

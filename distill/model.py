@@ -21,6 +21,7 @@ from replicator.runs.stored_config import checked_config, completed, stored_conf
 from wavenet import model as wavenet_model
 from wavenet import shipped as teachers
 from wavenet.data.recorded_level import at_recorded_level, gain_of, is_recorded
+from wavenet.features.frames_in_pieces import FramesInPieces, MappedFrames
 from wavenet.features.mel import mel_of
 from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
@@ -28,6 +29,7 @@ from wavenet.speech_model import TrainedSpeechModel, spec_of_speech
 
 # What config.json of a run of version 0.2 does not say, or says of settings that are gone.
 OF_VERSION_0_2 = {**REMOVED, "student": {**REMOVED["student"], "exact_prediction": False}}
+Frames = np.ndarray | FramesInPieces
 OF_THE_TEACHER = ("teacher", "teacher_weights")  # what config.json says of it
 
 
@@ -54,6 +56,7 @@ class StudentModel(TrainedSpeechModel):
     backends: ClassVar = get_args(Backend)
     primable: ClassVar = False  # the noise of a recording is not known
     refinable: ClassVar = True
+    takes_pieces: ClassVar = True
 
     def generate(
         self,
@@ -125,7 +128,7 @@ class StudentModel(TrainedSpeechModel):
             return refine
         return int(self.spec.get("refine", 0)) if is_recorded(condition) else 0
 
-    def _refiner(self, frames: np.ndarray | None, passes: int) -> Refiner | None:
+    def _refiner(self, frames: Frames | None, passes: int) -> Refiner | None:
         convention = self.data.mel(self.hop_samples)
         if not passes:
             return None
@@ -134,20 +137,30 @@ class StudentModel(TrainedSpeechModel):
         return Refiner(convention, passes)
 
     def _refined(
-        self, chunks: Iterator[np.ndarray], frames: np.ndarray | None, refiner: Refiner | None
+        self, chunks: Iterator[np.ndarray], frames: Frames | None, refiner: Refiner | None
     ) -> Iterator[np.ndarray]:
         if refiner is None or frames is None:
             return chunks
         convention = refiner.convention
-        return refined(chunks, mel_of(frames[:, : convention.bands], convention), refiner)
 
-    def _checked(self, condition) -> np.ndarray:
-        """Return the frames as float32 [frames, channels].
+        def mel(part: np.ndarray) -> np.ndarray:
+            return mel_of(part[:, : convention.bands], convention)
+
+        if isinstance(frames, FramesInPieces):
+            return refined(chunks, MappedFrames(frames, mel), refiner)
+        return refined(chunks, mel(frames), refiner)
+
+    def _checked(self, condition) -> Frames:
+        """Return the frames as float32 [frames, channels], or those that are in pieces.
 
         Raises:
           UserError: naming what is wrong.
         """
-        frames, channels = np.asarray(condition), self.config.student.feature_channels
+        in_pieces, channels = (
+            isinstance(condition, FramesInPieces),
+            self.config.student.feature_channels,
+        )
+        frames = condition if in_pieces else np.asarray(condition)
         if frames.ndim != 2 or frames.shape[1] != channels:
             shape = " x ".join(map(str, frames.shape))
             raise UserError(
@@ -155,6 +168,8 @@ class StudentModel(TrainedSpeechModel):
             )
         if not len(frames):
             raise UserError("The mel is empty: it has no frames.")
+        if in_pieces:
+            return frames
         if not np.isfinite(frames).all():
             first = int(np.argmax(~np.isfinite(frames).all(axis=1)))
             raise UserError(f"The frames contain NaN or infinity, first in frame {first}.")

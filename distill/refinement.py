@@ -16,6 +16,7 @@ import scipy.fft
 import scipy.sparse
 
 from wavenet.features.conventions import MelConvention
+from wavenet.features.frames_in_pieces import MappedFrames
 from wavenet.features.mel import hann_window, mel_filters
 from wavenet.features.mel_inversion import overlap_added
 
@@ -75,7 +76,7 @@ class Refiner:
 
 
 def refined(
-    chunks: Iterator[np.ndarray], mel: np.ndarray, refiner: Refiner
+    chunks: Iterator[np.ndarray], mel: np.ndarray | MappedFrames, refiner: Refiner
 ) -> Iterator[np.ndarray]:
     """Yield the chunks of sounds [batch, samples] refined, each as soon as its look-ahead is known.
 

@@ -14,6 +14,7 @@ REWORDED = (
     (r": could not convert string to float: ", " must be a number, got "),
 )
 SEEDS = 2**64
+UNKNOWN = re.compile(r"Unrecognized options: --([\w.-]+)")
 
 
 class UsageError(UserError):
@@ -44,7 +45,11 @@ def parse(kind, arguments: list[str], program: str, default=None, description: s
     except SystemExit as exit_:
         if exit_.code in (0, None):
             raise
-        raise UsageError(f"{_complaint(printed.getvalue())} (see {program} --help)") from None
+        complaint = _complaint(printed.getvalue())
+        if unknown := UNKNOWN.match(complaint):
+            near = _meant(unknown[1], _all_options(kind, default))
+            complaint = f"{complaint.split(';')[0]}; did you mean {near}?" if near else complaint
+        raise UsageError(f"{complaint} (see {program} --help)") from None
     for seed in (given, getattr(given, "config", None)):
         number = getattr(seed, "seed", 0)
         if not 0 <= number < SEEDS:
@@ -90,6 +95,33 @@ def _complaint(boxed: str) -> str:
         for option in _options(section)
     ]
     return text.rstrip(".") + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _all_options(kind, default) -> list[str]:
+    """Return the options of a dataclass, as its help text lists them."""
+    import tyro
+
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        tyro.cli(kind, args=["--help"], default=default)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", printed.getvalue())
+    return re.findall(r"^[│| ]*(?:-\w, )?(--[\w.-]+)", text, re.MULTILINE)
+
+
+def _meant(word: str, options: Collection[str]) -> str | None:
+    """Return the option with the same name but for its group and `num`, or None.
+
+    `steps` and `loop.steps` mean `--loop.num-steps`.
+    """
+
+    def split(option: str) -> tuple[str, str]:
+        group, _, name = option.replace("_", "-").lower().rpartition(".")
+        return group, name.removeprefix("num-")
+
+    group, name = split(word)
+    found = [each for each in options if split(each.removeprefix("--"))[1] == name]
+    same = [each for each in found if split(each.removeprefix("--"))[0] == group]
+    return next(iter(same or found), None)
 
 
 def _sections(boxed: str) -> list[list[str]]:

@@ -28,7 +28,8 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
         return
     rate_hz = getattr(model, "sample_rate_hz", None)
     suffixes = IMAGES if rate_hz is None else SOUNDS
-    files = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+    named = (file for file in path.iterdir() if file.suffix.lower() in suffixes)
+    files = sorted(filter(Path.is_file, named))
     if not files:
         raise UserError(f"{path} contains no {', '.join(suffixes)} file.")
     for file in files:

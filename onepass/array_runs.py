@@ -51,7 +51,12 @@ def evaluate(given: EvaluateArguments) -> int:
     if given.batch < 1:
         raise UserError(f"`--batch` must be at least 1, got {given.batch}.")
     rows = rows_of(given.data, model)
-    found = _drawn(lambda: measure(model, rows, condition, batch_size=given.batch))
+    try:
+        found = measure(model, rows, condition, batch_size=given.batch)
+    except UserError:
+        raise
+    except (ServingError, ValueError) as error:
+        raise UserError(f"{given.data}: {error}") from error
     measured = vars(found.bits)
     figures: dict[str, Any] = {
         "model": str(given.model),

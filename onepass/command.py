@@ -17,6 +17,7 @@ from onepass.arguments import chosen, parse
 from onepass.standard_streams import say_error, watched_output
 from replicator.runs.errors import FAILURE, UserError, exit_status
 from replicator.runs.heartbeat import heartbeat
+from replicator.runs.interrupt import Interrupted, signals_interrupt
 from serving.settings import is_url
 
 VERBS = {
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     error: BaseException | None = None
     status = 0
-    with watched_output() as output:
+    with signals_interrupt() as received, watched_output() as output:
         try:
             status = _run(sys.argv[1:] if arguments is None else arguments)
         except SystemExit as exit_:  # after --help
@@ -70,11 +71,16 @@ def main(arguments: list[str] | None = None) -> int:
     if output.lost is not None:
         say_error(f"standard output cannot be written: {output.lost.strerror}.")
         return NO_READER if isinstance(output.lost, BrokenPipeError) else FAILURE
-    return status if error is None else _failed(error)
+    if error is not None:
+        return _failed(error)
+    return 128 + received.number if received.number and status == INTERRUPTED else status
 
 
 def _failed(error: BaseException) -> int:
     """Print an error in one line and return the exit status."""
+    if isinstance(error, Interrupted):
+        say_error(f"interrupted by {error}.")
+        return 128 + error.number
     if isinstance(error, KeyboardInterrupt):
         say_error("interrupted.")
         return INTERRUPTED
@@ -180,7 +186,9 @@ def _sample(rest: list[str]) -> int:
 
 
 def _text_frames(model: Any, text: str, speed: float) -> Any:
-    """Return the mel frames of a text for a model, float32 [frames, bands]."""
+    """Return the mel frames of a text for a model, float32 [frames, bands]; note odd texts."""
+    if note := importlib.import_module("speech.phonemes").note_on_markup(text):
+        print(f"--text: {note}", file=sys.stderr)
     return importlib.import_module("speech").text_frames(model, text, speed=speed)
 
 

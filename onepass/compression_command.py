@@ -1,6 +1,7 @@
 """The verbs `compress` and `decompress`: files of images or sound, and one compressed file."""
 
 import dataclasses
+import sys
 import time
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,12 +14,14 @@ from compression.container import Container, read, read_file
 from onepass import array_compression
 from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.models import load
+from pixelcnn.data.colour import in_srgb
 from pixelcnn.sampling.grids import write_png
 from replicator.runs.atomic_files import read_npy, replacing
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, make_folder
 from serving.bundles.folder_kind import folder_kind
 from wavenet.data import audio
+from wavenet.data.streams import Source, found_in
 
 
 def compress(given: CompressArguments) -> int:
@@ -153,8 +156,9 @@ def _image(path: Path, model: Any) -> np.ndarray:
     """
     try:
         with Image.open(path) as opened:
-            mode, size = opened.mode, opened.size
+            mode, size, frames = opened.mode, opened.size, getattr(opened, "n_frames", 1)
             pixels = np.asarray(opened)
+            others = in_srgb(opened)[1]
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file.") from error
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
@@ -165,6 +169,10 @@ def _image(path: Path, model: Any) -> np.ndarray:
             f"{path} must be {model.size}x{model.size} pixels of mode {wanted}, got "
             f"{size[0]}x{size[1]} of mode {mode}."
         )
+    if frames > 1:
+        raise UserError(f"{path} must be one image, it holds {frames}.")
+    if others:
+        print(f"{path}: its pixels are kept, its colour profile is not", file=sys.stderr)
     return pixels.reshape(model.size, model.size, model.channels)
 
 
@@ -178,11 +186,17 @@ def _recording(path: Path, model: Any) -> np.ndarray:
         with soundfile.SoundFile(path) as file:
             subtype, rate_hz, channels = file.subtype, file.samplerate, file.channels
             samples = file.read(dtype="int16")
+        with open(path, "rb") as opened:
+            found = found_in(Source(opened))
     except (soundfile.SoundFileError, OSError) as error:
         raise UserError(f"{path} cannot be read as a recording.") from error
     if (subtype, rate_hz, channels) != ("PCM_16", model.sample_rate_hz, 1):
         raise UserError(
             f"{path} must be mono PCM_16 at {model.sample_rate_hz} Hz, got {channels} channels of "
             f"{subtype} at {rate_hz} Hz."
+        )
+    if found.streams or found.unread_bytes:
+        raise UserError(
+            f"{path} must be one sound with its own length in its header: it holds more."
         )
     return samples

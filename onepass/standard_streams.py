@@ -22,11 +22,20 @@ class Output:
         self.lost: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write to the stream; the text for a closed one is dropped without stopping the work."""
+        """Write to the stream; the text for a closed one is dropped without stopping the work.
+
+        What the locale cannot write, such as a name that is no text, is written as an escape.
+        """
         if self._is_closed and text:
             self.lost = OSError(errno.EBADF, os.strerror(errno.EBADF))
         with self._watched():
-            return self._stream.write(text)
+            try:
+                return self._stream.write(text)
+            except UnicodeEncodeError:
+                encoding = self._stream.encoding
+                return self._stream.write(
+                    text.encode(encoding, "backslashreplace").decode(encoding)
+                )
 
     def flush(self) -> None:
         """Flush the stream."""

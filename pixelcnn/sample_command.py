@@ -178,12 +178,14 @@ def _labels(path: Path, model: ImageModel) -> np.ndarray:
     labels = _opened(path, 1)[..., 0].astype(np.int32)
     if labels.shape != (model.size, model.size):
         raise UserError(
-            f"The map must be {model.size}x{model.size} pixels, got "
+            f"{path}: the map must be {model.size}x{model.size} pixels, got "
             f"{labels.shape[1]}x{labels.shape[0]}."
         )
     classes = model.config.conditioning.classes
     if labels.max() >= classes:
-        raise UserError(f"The map has the label {labels.max()}; there are 0 to {classes - 1}.")
+        raise UserError(
+            f"{path}: the map has the label {labels.max()}; there are 0 to {classes - 1}."
+        )
     return labels
 
 

@@ -34,6 +34,7 @@ _ENDS = re.compile(
     r"[.!?\u2026]+[\"'\u201d\u2019)]*(?=\s|$)|[,;:]+(?=\s|$)|\s[-\u2013]+\s|\u2014|[()]"
 )
 _LANGUAGE = re.compile(r"\([a-z-]+\)")
+_TAG = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # of SSML or HTML
 _NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@:#;\-]*|\?")
 
 
@@ -94,6 +95,14 @@ def checked_text(text: str) -> str:
     if not text:
         raise TextError("The text is empty.")
     return text
+
+
+def note_on_markup(text: str) -> str | None:
+    """Return a note on the tags in a text, such as those of SSML; None if there are none."""
+    found = _TAG.search(text)
+    if found is None:
+        return None
+    return f"{found[0]} and other tags are read aloud: the text must be plain, without SSML or HTML"
 
 
 def _is_visible(character: str) -> bool:

@@ -21,6 +21,7 @@ SHORT = {
     "benchmarks/matrix_peak.py": "two benchmarks are held against it",
     "replicator/runs/field_rules.py": "configurations of every folder import it",
     "replicator/runs/model_spec.py": "the command imports it without NumPy",
+    "replicator/runs/tensorflow_paths.py": "bundles import it without the packages of training",
     "wavenet/dev_parts.py": "a help text imports it without NumPy",
     "wavenet/networks.py": "the one place that knows both kinds of network",
 }

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 
 import tensorflow as tf
@@ -33,7 +34,7 @@ def export(given: ExportArguments) -> str:
     data = Path(stored["data_folder"])
     if stored.get("start_from"):
         stored["start_from"] = Path(stored["start_from"]).name
-    command = f"onepass train {stored['preset']} --data {data.name} --workdir run"
+    command = f"onepass train {stored['preset']} --data {shlex.quote(data.name)} --workdir run"
     command += _settings(stored)
     network = {**stored["network"], "compute_dtype": "float32"}
     stored = {**stored, "network": network, "data_folder": data.name}

@@ -1,13 +1,21 @@
 """The conditioning frames that a model of speech computes from a recording, and its speakers."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from replicator.runs.errors import UserError
 from wavenet.data import audio
-from wavenet.data.recorded_level import RecordedFrames, level_gain_db, recorded_frames
-from wavenet.features.mel import above_silence, mel_spectrogram
+from wavenet.data.recorded_level import (
+    RecordedFrames,
+    gain_of_levels_db,
+    level_gain_db,
+    recorded_frames,
+)
+from wavenet.data.recording_in_pieces import RecordingInPieces
+from wavenet.features.frames_in_pieces import FramesInPieces
+from wavenet.features.mel import above_silence, mel_pieces, mel_spectrogram, num_frames
 from wavenet.features.pitch import fundamental_frequency, log_f0_features
 
 
@@ -60,6 +68,27 @@ class FeatureExtraction:
             )
             columns.append(log_f0_features(f0_hz, voiced, pitch.reference_hz))
         return np.concatenate(columns, axis=1)
+
+    def frames_in_pieces(self: Any, recording: RecordingInPieces) -> FramesInPieces:
+        """Return the same frames as `frames_at_level` of the recording at the model's own level.
+
+        The model reads mel frames alone. Only a few of them are in memory at a time.
+        """
+        mel = self.data.mel(self.hop_samples)
+        gain_db = self.level_gain_of(recording)
+
+        def pieces() -> Iterator[np.ndarray]:
+            blocks = (audio.amplify(block, gain_db) for block in recording.blocks())
+            for piece in mel_pieces(blocks, recording.samples, mel):
+                yield above_silence(piece, mel)
+
+        shape = (num_frames(recording.samples, mel.hop_samples), mel.bands)
+        return FramesInPieces(shape, pieces, 0.0)
+
+    def level_gain_of(self: Any, recording: RecordingInPieces) -> float:
+        """Return `level_gain_db` of a recording in pieces."""
+        levels = (recording.rms_db, recording.peak_db)
+        return gain_of_levels_db(*levels, self.gain_db, self.level_db)
 
     def speaker_number(self: Any, name: str | None) -> int | None:
         """Return the number of a speaker (None: the first), or None for a model without speakers.

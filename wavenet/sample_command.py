@@ -18,7 +18,10 @@ from replicator.runs.progress import Progress
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level, recorded_frames
+from wavenet.data.recording_in_pieces import RecordingInPieces, check_length
+from wavenet.data.sound_properties import SoundProperties
 from wavenet.features.frame_statistics import unlike
+from wavenet.features.frames_in_pieces import FramesInPieces
 from wavenet.features.mel import above_silence
 from wavenet.plots import spectrogram_png
 from wavenet.sample_arguments import SampleArguments
@@ -63,14 +66,17 @@ class _Source:
     """The input of a synthesis; None where there is none.
 
     Attributes:
-      recording: float32 [samples] at the model's rate, as stored.
+      recording: float32 [samples] at the model's rate, as stored; its beginning where the frames
+        are in pieces.
       gain_db: brings it to the model's level.
       frames: [frames, channels] at that level.
+      samples: of the whole recording.
     """
 
     recording: np.ndarray | None = None
     gain_db: float = 0.0
-    frames: np.ndarray | None = None
+    frames: np.ndarray | FramesInPieces | None = None
+    samples: int | None = None
 
 
 class _Written:
@@ -241,14 +247,30 @@ def _source(
         return _Source(frames=_mel_frames(given.mel, model, given.force))
     if path is None:
         return _Source()
+    return _of_recording(given, model, path)
+
+
+def _of_recording(given: SampleArguments, model, path: Path) -> _Source:
+    """Return the source of a recording, in pieces where the model takes them."""
+    rate_hz = model.sample_rate_hz
+    if model.takes_pieces and model.conditional and model.data.features == ("mel",):
+        pieces = RecordingInPieces(path, rate_hz)
+        _say_notes(given, path, pieces.file, rate_hz)
+        frames = model.frames_in_pieces(pieces)
+        beginning = pieces.beginning(int(PLOTTED_SECONDS * rate_hz))
+        return _Source(beginning, model.level_gain_of(pieces), frames, pieces.samples)
     sound = audio.read_sound(path)
-    for note in sound.notes(model.sample_rate_hz if given.recording else None):
+    _say_notes(given, path, sound, rate_hz)
+    recording = audio.resample(sound.waveform, sound.sample_rate_hz, rate_hz)
+    check_length(path, len(recording))
+    whole = recorded_frames(np.asarray(model.frames(recording)), 0.0) if model.conditional else None
+    return _Source(recording, model.level_gain_db(recording), whole, len(recording))
+
+
+def _say_notes(given: SampleArguments, path: Path, file: SoundProperties, rate_hz: int) -> None:
+    """Print what is special about a recording on stderr; resampling of the user's own alone."""
+    for note in file.notes(rate_hz if given.recording else None):
         print(f"{path}: {note}", file=sys.stderr)
-    recording = audio.resample(sound.waveform, sound.sample_rate_hz, model.sample_rate_hz)
-    frames = (
-        recorded_frames(np.asarray(model.frames(recording)), 0.0) if model.conditional else None
-    )
-    return _Source(recording, model.level_gain_db(recording), frames)
 
 
 def _length(given: SampleArguments, model, source: _Source) -> int:
@@ -258,7 +280,7 @@ def _length(given: SampleArguments, model, source: _Source) -> int:
     if source.frames is None:
         return wanted
     covered = len(source.frames) * model.hop_samples
-    there = covered if source.recording is None else len(source.recording)
+    there = covered if source.samples is None else source.samples
     return there if given.seconds is None else min(wanted, there)
 
 
@@ -302,10 +324,17 @@ def _stored_mel(path: Path, bands: int) -> np.ndarray:
     """
     mel = read_npy(path)
     shape = mel.shape
-    if len(shape) == 3 and shape[0] == 1:
+    is_batch = len(shape) == 3 and shape[0] == 1
+    if is_batch:
         mel = mel[0]
-    if mel.ndim == 2 and mel.shape[0] == bands != mel.shape[1]:
+    if mel.ndim == 2 and mel.shape[0] == bands and (is_batch or mel.shape[1] != bands):
         mel = mel.T
+    elif mel.shape == (bands, bands):
+        print(
+            f"{path}: {bands} x {bands} numbers are taken as [frames, bands]; pass [1, {bands}, "
+            f"{bands}] if they are [bands, frames]",
+            file=sys.stderr,
+        )
     if mel.ndim != 2 or mel.shape[1] != bands or mel.dtype.kind not in "fiu":
         raise UserError(
             f"{path} must hold numbers [frames, {bands}], [{bands}, frames] or [1, {bands}, "

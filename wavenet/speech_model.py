@@ -8,6 +8,7 @@ import numpy as np
 from replicator.runs.field_rules import at_least, require
 from wavenet.feature_extractor import FeatureExtraction
 from wavenet.features.frame_statistics import FrameStatistics, stored_statistics
+from wavenet.features.frames_in_pieces import FramesInPieces, RepeatedFrames
 from wavenet.presets import DataConfig
 
 FULL_SCALE = 1.15  # the highest value of a frame, a sine at full scale in a narrow band
@@ -29,7 +30,7 @@ class Request:
     num_samples: int
     seed: int = 0
     rows: tuple[int, ...] = (0,)
-    frames: np.ndarray | None = None
+    frames: np.ndarray | RepeatedFrames | None = None
     speaker: np.ndarray | None = None
     prime: np.ndarray | None = None
     temperature: float = 1.0
@@ -101,6 +102,7 @@ class TrainedSpeechModel(FeatureExtraction):
 
     makes: ClassVar[str] = "sound"
     compresses: ClassVar[bool] = False  # has `compress` and `decompress`
+    takes_pieces: ClassVar[bool] = False  # `stream` takes `FramesInPieces`
 
     @property
     def kind(self) -> str:
@@ -157,11 +159,18 @@ class TrainedSpeechModel(FeatureExtraction):
             num_samples,
             seed,
             tuple(range(num)),
-            None if condition is None else np.repeat(np.asarray(condition)[None], num, 0),
+            None if condition is None else _repeated(condition, num),
             None if number is None else np.full([num], number, np.int32),
             None if prime is None else np.repeat(prime[None], num, 0),
             self.temperature if temperature is None else temperature,
         )
+
+
+def _repeated(condition: Any, num: int) -> np.ndarray | RepeatedFrames:
+    """Return the frames for `num` rows, [num, frames, channels]."""
+    if isinstance(condition, FramesInPieces):
+        return RepeatedFrames(condition, num)
+    return np.repeat(np.asarray(condition)[None], num, 0)
 
 
 def _standardised_by(network: Any) -> FrameStatistics | None:

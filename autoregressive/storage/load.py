@@ -12,6 +12,7 @@ from autoregressive.storage.save import PROGRAM_FOLDER, SPEC_FILE
 from autoregressive.trainable import Listed
 from likelihoods import noise as counter_noise
 from replicator.runs.errors import UserError
+from replicator.runs.tensorflow_paths import named_for_tensorflow
 
 
 class StoredNetwork:
@@ -220,7 +221,8 @@ def read(folder: Path) -> tuple[Any, dict[str, Any]]:
     """
     try:
         spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
-        return tf.saved_model.load(str(folder / PROGRAM_FOLDER)), spec
+        with named_for_tensorflow(folder / PROGRAM_FOLDER) as name:
+            return tf.saved_model.load(name), spec
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} contains no model that `save` wrote: {error}.") from error
 

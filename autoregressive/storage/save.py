@@ -22,6 +22,8 @@ from likelihoods.capabilities import (
 from likelihoods.distribution import Distribution
 from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
+from replicator.runs.folders import make_folder
+from replicator.runs.tensorflow_paths import named_for_tensorflow
 
 SPEC_FILE, PROGRAM_FOLDER = "autoregressive.json", "program"
 # Operations that call Python in the process that created them.
@@ -85,7 +87,8 @@ def write(make: Callable[[], tf.Module], model: Any, spec: dict[str, Any], folde
     with named_reasons("stored"):
         program = make()
         _check_python(program)
-        tf.saved_model.save(program, str(folder / PROGRAM_FOLDER))
+        with named_for_tensorflow(make_folder(folder / PROGRAM_FOLDER)) as name:
+            tf.saved_model.save(program, name)
     frozen = frozen_among(program.weights, model)  # by their places: of their own they have no flag
     spec = spec | ({"frozen": frozen} if frozen else {})
     write_text(folder / SPEC_FILE, json.dumps(spec, indent=2) + "\n")

@@ -102,13 +102,25 @@ def _hashed_splits(raw: RawCorpus, dev_share: float) -> list[str]:
     return list(splits)
 
 
-def _check_splits(source: str, splits: Sequence[str], notes: Sequence[str]) -> None:
+def _why_none(raw: RawCorpus, split: str) -> str:
+    """Return a sentence on why a share that was asked for is empty, if the classes are why."""
+    if raw.splits or split != "dev" or raw.class_names is None or len(raw.names) < 2:
+        return ""
+    if len(set(raw.class_names)) < len(raw.names):
+        return ""
+    return (
+        f" {len(raw.names)} classes have a single image each, which stays in train: add images to "
+        "them, or make the folders train/ and dev/."
+    )
+
+
+def _check_splits(source: str, splits: Sequence[str], raw: RawCorpus) -> None:
     for split in SPLITS:
         if split not in splits:
-            found = f" ({'; '.join(notes)})" if notes else ""
+            found = f" ({'; '.join(raw.notes)})" if raw.notes else ""
             raise DataError(
                 f"{source}: no image for {split}, of {len(splits)} in all{found}; "
-                f"train and dev need at least one each."
+                f"train and dev need at least one each.{_why_none(raw, split)}"
             )
 
 
@@ -184,7 +196,7 @@ def read_corpus(path: Path | str, rules: ImageRules) -> Corpus:
     """
     raw, source = _read_source(path, rules), shown(path)
     splits = list(raw.splits or _hashed_splits(raw, rules.dev_share))
-    _check_splits(source, splits, raw.notes)
+    _check_splits(source, splits, raw)
     classes = _classes(source, raw, splits)
     places = {split: np.flatnonzero(np.array(splits) == split) for split in SPLITS}
     sets = {split: _chosen(raw, chosen, classes) for split, chosen in places.items()}
@@ -222,7 +234,7 @@ def read_dev(
     if not everything and not is_dev_file(path):
         splits = list(raw.splits or _hashed_splits(raw, rules.dev_share))
     if "dev" not in splits:
-        raise DataError(f"{source}: no image for dev.")
+        raise DataError(f"{source}: no image for dev.{_why_none(raw, 'dev')}")
     unknown = set(raw.class_names or ()) - set(classes)
     if not classes or (unknown and others_allowed):
         raw, classes, unknown = dataclasses.replace(raw, class_names=None), (), set()

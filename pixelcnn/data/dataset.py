@@ -22,10 +22,12 @@ from pixelcnn.data.corpus import Corpus, ImageSet, read_corpus, read_dev
 from pixelcnn.data.image_file import DataError
 from pixelcnn.data.video import Statistics, Video, others, read_episodes
 from replicator.runs.errors import UserError
+from replicator.runs.folders import shown
 from replicator.training.batches import as_dataset
 
 EVALUATION_BATCH = 16
 VIDEO_SHUFFLES = 8  # a video has few moments: the luck of a single shuffle would show
+OTHER_TABLES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # of Hugging Face
 CAPTION_SHUFFLES = 9  # other captions under which every image is evaluated
 CAPTIONS_NAMED = 12
 NEEDED = {"class": "label", "text": "caption", "map": "map"}
@@ -80,6 +82,7 @@ class ImageDataset:
         if kind in NEEDED and NEEDED[kind] not in corpus.splits["dev"].stored:
             raise DataError(
                 f"{data} has no {SOURCE[kind]}, which `conditioning.kind` {kind} needs."
+                f"{_other_table(Path(data), kind)}"
             )
         return cls(config, corpus)
 
@@ -230,6 +233,18 @@ class ImageDataset:
             dev = _with_others(dev)
         arrays = dev.stored.items()
         return lambda chosen: {k: v[chosen].astype(np.int32) for k, v in arrays}, len(dev.images)
+
+
+def _other_table(folder: Path, kind: str) -> str:
+    """Return a sentence on a table of captions in the form of Hugging Face, if there is one."""
+    found = [folder / name for name in OTHER_TABLES if (folder / name).is_file()]
+    if kind not in ("text", "class") or not found:
+        return ""
+    column = "caption" if kind == "text" else "class"
+    return (
+        f" {shown(found[0].name)} is not read: write pictures.tsv, separated by tabs, with the "
+        f"columns `file` (its `file_name`) and `{column}`."
+    )
 
 
 def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from pixelcnn.data.colour import in_srgb
 from pixelcnn.data.depth import DEPTHS, EIGHT, depth_of, rescaled
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.data.reduction import centred_square, fitted, framed
@@ -152,7 +153,9 @@ def _read(opened: Image.Image, rules: ImageRules) -> DecodedImage:
     sixteen_bit = _is_sixteen_bit(opened)
     opened.load()
     _turn_upright(opened)
-    levels, remarks = _levels(opened if rules.crop else _square(opened))
+    coloured, remark = in_srgb(opened if rules.crop else _square(opened))
+    levels, remarks = _levels(coloured)
+    remarks += [remark] if remark else []
     if sixteen_bit and levels.dtype == np.uint8:  # pillow has scaled the colours of such a file
         remarks.insert(0, SIXTEEN_BIT)
     if _has_several_frames(opened):
@@ -162,6 +165,9 @@ def _read(opened: Image.Image, rules: ImageRules) -> DecodedImage:
 
 def _read_array(path: Path, rules: ImageRules) -> DecodedImage:
     stored = np.load(path, allow_pickle=False, mmap_mode="r")
+    if not isinstance(stored, np.ndarray):
+        stored.close()
+        raise ImageError("broken", "an npz archive with the name of one array")
     levels = stored[..., None] if stored.ndim == 2 else stored
     if levels.ndim != 3 or levels.shape[-1] not in (1, 3):
         wanted = "wanted [height, width], with 1 or 3 channels if any"
@@ -235,6 +241,7 @@ def read_image(path: Path, rules: ImageRules) -> DecodedImage:
 def read_stored(path: Path, rules: ImageRules) -> DecodedImage:
     """Read the image of a file: upright by its EXIF, the largest centred square, reduced.
 
+    Colours of another profile, gamma or primaries become those of sRGB, see `colour.in_srgb`.
     Transparent pixels are put on white, of several frames the first is taken, and colour becomes
     grey by ITU-R BT.601. Grey of 16 bits is kept. The image is decoded only if it has at most
     `PIL.Image.MAX_IMAGE_PIXELS` pixels.

@@ -118,8 +118,7 @@ def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
     entries = [_entry(n, rows[n], split_folders, outer_folders) for n in sorted(rows)]
     _all_or_none(folder, entries, "split", "is in no split, although other images are")
     _all_or_none(folder, entries, "caption", "has no caption, although other images have")
-    entries, on_classes = _complete_classes(entries)
-    return entries, [*notes, *more, *on_classes]
+    return entries, [*notes, *more]
 
 
 def _tried(make: Callable[[], DecodedImage]) -> DecodedImage | ImageError:
@@ -201,6 +200,8 @@ def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> 
     read = {entry: result for entry, result in pairs if isinstance(result, DecodedImage)}
     errors = {entry: result for entry, result in pairs if isinstance(result, ImageError)}
     left_out = _left_out_notes(errors)
+    classed, on_classes = _complete_classes(list(read))  # what cannot be used has no say in it
+    notes += on_classes
     if not read:
         raise DataError(f"{shown(folder)}: no usable image ({'; '.join([*left_out, *notes])}).")
     splits = tuple(entry.split for entry in read)
@@ -209,7 +210,7 @@ def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> 
         images=separate(levels) if rules.crop else np.stack(levels),
         names=tuple(entry.name for entry in read),
         splits=splits if splits[0] else None,
-        class_names=_filled([entry.class_name for entry in read]),
+        class_names=_filled([entry.class_name for entry in classed]),
         captions=_filled([entry.caption for entry in read]),
         stored_sizes=extremes([image.stored_size for image in read.values()]),
         notes=(*left_out, *_remark_notes(read), *notes),

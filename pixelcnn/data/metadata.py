@@ -67,7 +67,7 @@ def read_tables(folder: Path) -> list[Row]:
       DataError: an unreadable table, an empty class or caption, a caption that is too long.
     """
     rows = []
-    for path in [folder / name for name in TABLES if (folder / name).exists()]:
+    for path in [folder / name for name in TABLES if (folder / name).is_file()]:
         try:
             rows += _rows(path)
         except UnicodeDecodeError as error:

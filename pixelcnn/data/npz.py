@@ -51,9 +51,13 @@ def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np
 def _single(path: Path) -> np.ndarray:
     """Read the array of an npy file."""
     try:
-        return np.load(path, allow_pickle=False)
+        array = np.load(path, allow_pickle=False)
     except DAMAGE as error:
-        raise DataError(f"{shown(path)}: is not a npy file.") from error
+        raise DataError(f"{shown(path)}: is not a npy file ({error}).") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise DataError(f"{shown(path)}: is an npz archive; its name must end in .npz.")
+    return array
 
 
 def _opened(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
@@ -79,7 +83,8 @@ def pair(folder: Path) -> tuple[Path, Path] | None:
     Raises:
       DataError: one without the other, or more than one of a kind.
     """
-    train, dev = (sorted(folder.glob(f"*_{split}.npz")) for split in SPLITS)
+    found = (filter(Path.is_file, folder.glob(f"*_{split}.npz")) for split in SPLITS)
+    train, dev = map(sorted, found)
     if not train and not dev:
         return None
     if len(train) != 1 or len(dev) != 1:

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import secrets
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from replicator.runs.errors import UserError
+from replicator.runs.temporary_files import beside
 
 Arrays = dict[str, np.ndarray]
 MAX_EXPANSION = 20  # unpacked over packed size: arrays are stored without compression
@@ -20,15 +20,13 @@ MAX_EXPANSION = 20  # unpacked over packed size: arrays are stored without compr
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path next to `path` and rename it to `path` when the block ends.
 
-    If the block raises, `path` is unchanged and the temporary file is removed.
+    If the block raises, `path` is unchanged and the temporary file is removed. The temporary file
+    is there already, and empty.
     """
     target = Path(path)
-    temporary = target.with_name(f".{secrets.token_hex(8)}{target.suffix}")
-    try:
+    with beside(target) as temporary:
         yield temporary
         os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_npz(path: Path) -> Arrays:
@@ -53,9 +51,15 @@ def read_npy(path: Path) -> np.ndarray:
     """Return the array of an npy file; raise UserError unless it has at least one axis."""
     try:
         array = np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file.") from error
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as an npy file.") from error
-    if not isinstance(array, np.ndarray) or not array.ndim:
+        why = "it holds Python objects" if "Object arrays" in str(error) else "it is none"
+        raise UserError(f"{path} cannot be read as an npy file: {why}.") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise UserError(f"{path} is an npz archive; write its array to a file by `numpy.save`.")
+    if not array.ndim:
         raise UserError(f"{path} must contain one array with at least one axis.")
     return array
 
@@ -71,7 +75,7 @@ def write_npz(path: Path, arrays: Arrays) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with _whole(path) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(text, "utf-8")
 
 
 def _check_expansion(file: zipfile.ZipFile, packed_bytes: int) -> None:

@@ -10,7 +10,9 @@ from replicator.runs.errors import UserError
 from replicator.runs.folders import make_folder
 
 STEP_FILE = re.compile(r"step_(\d+)\.npz")
-LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.(npz|json)")  # temporary files of a process that was killed
+LEFTOVER = re.compile(
+    r"\.(onepass-)?[0-9a-f]{16}\.(npz|json)"
+)  # temporary files of a process that was killed
 
 
 class Checkpoints:

@@ -33,9 +33,13 @@ def list_files(folder: Path) -> tuple[list[str], list[str]]:
     """Return the paths of all files in a folder and its subfolders, and notes on unreadable ones.
 
     Paths are relative, with `/`, sorted within each subfolder. Hidden files and folders are left
-    out; links are followed, and each real folder is visited once.
+    out; links are followed, and each real folder is visited once. What is no file, such as a named
+    pipe, at which a reader would wait, or a link to nothing, is left out with a note.
     """
-    names, notes, seen = [], [], set()
+    names: list[str] = []
+    others: list[str] = []
+    notes: list[str] = []
+    seen: set[str] = set()
 
     def unreadable(error: OSError) -> None:
         notes.append(f"{shown(error.filename)} cannot be read ({error.strerror}) and is ignored")
@@ -44,9 +48,14 @@ def list_files(folder: Path) -> tuple[list[str], list[str]]:
         real = os.path.realpath(here)
         folders[:] = [] if real in seen else sorted(f for f in folders if not f.startswith("."))
         if real not in seen:
-            names += [Path(here, f).relative_to(folder).as_posix() for f in sorted(files)]
+            for path in [Path(here, f) for f in sorted(files) if not f.startswith(".")]:
+                found = names if path.is_file() else others
+                found.append(path.relative_to(folder).as_posix())
         seen.add(real)
-    return [name for name in names if not Path(name).name.startswith(".")], notes
+    if others:
+        left = some([shown(name) for name in others])
+        notes.append(f"no files but links to nothing, pipes or devices, ignored: {left}")
+    return names, notes
 
 
 def shown(path: object) -> str:

@@ -1,10 +1,64 @@
-"""Ctrl-C, SIGTERM and SIGHUP as a request that a loop checks after each step."""
+"""Signals as a request that a loop checks after each step, and as Ctrl-C everywhere else."""
 
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Those that end a process from outside, and can be caught.
+ENDING = (
+    *(signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU, signal.SIGALRM),
+    *(signal.SIGUSR1, signal.SIGUSR2),
+)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal that ends the work as Ctrl-C does.
+
+    Attributes:
+      number: of the signal.
+    """
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+class Received:
+    """The signal that a block was interrupted by; `number` is None where there was none."""
+
+    def __init__(self):
+        self.number: int | None = None
+
+    def raise_once(self, number: int, frame: Any) -> None:
+        """Raise `Interrupted`, except when the block is ending already.
+
+        A shell, a terminal and `timeout` send a signal to a process and to its group.
+        """
+        if self.number is None:
+            self.number = number
+            raise Interrupted(number)
+
+
+@contextlib.contextmanager
+def signals_interrupt() -> Iterator[Received]:
+    """Raise `Interrupted` in the block for the first of `ENDING` that would end the process.
+
+    What is ignored, such as SIGHUP under nohup, or handled otherwise stays so. Only the main thread
+    has handlers.
+    """
+    received, replaced = Received(), []
+    if threading.current_thread() is threading.main_thread():
+        replaced = [number for number in ENDING if signal.getsignal(number) == signal.SIG_DFL]
+    for number in replaced:
+        signal.signal(number, received.raise_once)
+    try:
+        yield received
+    finally:
+        for number in replaced:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class StopRequest:

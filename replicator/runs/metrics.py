@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
+from replicator.runs.tensorflow_paths import named_for_tensorflow
 
 LONGEST_STEP_SECONDS = 600.0  # between two reports; a longer gap means that the run was stopped
 
@@ -26,8 +27,11 @@ class MetricsLog:
     def __init__(self, folder: Path, first_step: int = 0):
         self.path, self._events = Path(folder) / "metrics.jsonl", Path(folder) / "events"
         _drop_after(self.path, first_step)
-        with _naming(self._events):
-            self._writer = tf.summary.create_file_writer(str(self._events))
+        with contextlib.ExitStack() as stack, _naming(self._events):
+            self._events.mkdir(parents=True, exist_ok=True)
+            name = stack.enter_context(named_for_tensorflow(self._events))
+            self._writer = tf.summary.create_file_writer(name)
+            self._name = stack.pop_all()  # the writer looks for its file whenever it writes
 
     def scalars(self, step: int, figures: dict[str, float]) -> None:
         """Append a record of `step`, `time` (seconds since the epoch) and the figures."""
@@ -54,7 +58,7 @@ class MetricsLog:
 
     def close(self) -> None:
         """Flush and close the events file."""
-        with _naming(self._events):
+        with self._name, _naming(self._events):
             self._writer.close()
 
     @contextlib.contextmanager

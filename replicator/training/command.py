@@ -4,6 +4,7 @@ TensorFlow is imported only when it is needed, so that a help text need not wait
 """
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +78,7 @@ def run_training(
         print(f"{options.workdir} is now at step {step}.")
     outcome = train(replicator)
     if replicator.is_chief:
-        following = f"Next: onepass sample {options.workdir} --out {samples}"
+        following = f"Next: onepass sample {shlex.quote(str(options.workdir))} --out {samples}"
         print(outcome.summary(options.workdir, score, following))
     return outcome.exit_status
 

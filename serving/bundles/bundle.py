@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from replicator.runs.errors import UserError
+from replicator.runs.tensorflow_paths import named_for_tensorflow
 from serving.bundles.signature import COMPILED, PLAIN, Arrays, Signature, check, example
 from serving.errors import NotFound
 
@@ -93,8 +94,9 @@ class Program:
             with graph.as_default():
                 tf.graph_util.import_graph_def(stored.graph_def, name="")
             session = tf.compat.v1.Session(graph=graph, config=options)
-            filename = {saver.filename_tensor_name: str(self._folder / VARIABLES)}
-            session.run(graph.get_operation_by_name(saver.restore_op_name), filename)
+            with named_for_tensorflow(self._folder) as name:
+                filename = {saver.filename_tensor_name: f"{name}/{VARIABLES}"}
+                session.run(graph.get_operation_by_name(saver.restore_op_name), filename)
             return {
                 name: _call(session, s) for name, s in stored.signature_def.items() if s.outputs
             }

@@ -1,6 +1,7 @@
 """Loading of bundles: files are verified and the program is checked before any of it runs."""
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,8 @@ def read_spec(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} must have a `kind` among {', '.join(CLASSES)}.")
     serving = spec.get("serving")
     if not isinstance(serving, dict):
-        raise UserError(f"{folder} has no program; add one by `onepass export {folder} --out DIR`.")
+        quoted = shlex.quote(str(folder))
+        raise UserError(f"{folder} has no program; add one by `onepass export {quoted} --out DIR`.")
     if serving.get("format") != FORMAT:
         raise UserError(
             f"{path} is of format {serving.get('format')}; this version reads {FORMAT}."

@@ -3,8 +3,6 @@
 import contextlib
 import json
 import os
-import secrets
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +12,8 @@ import tensorflow as tf
 
 from replicator.runs.errors import UserError
 from replicator.runs.model_spec import SPEC_FILE
+from replicator.runs.temporary_files import beside
+from replicator.runs.tensorflow_paths import named_for_tensorflow
 from serving.bundles.allowed_operations import LOWERED, PROGRAM, check_program
 from serving.bundles.signature import PLAIN, Signature, example
 
@@ -40,16 +40,17 @@ def atomic_folder(out: Path) -> Iterator[Path]:
 
     It is removed if the block raises.
     """
-    folder, made = out.with_name(f".{secrets.token_hex(8)}"), not out.parent.exists()
+    made = not out.parent.exists()
     try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"Cannot create the folder {out}: {error.strerror}.") from error
-    try:
-        yield folder
-        os.replace(folder, out)
+        with contextlib.ExitStack() as stack:
+            try:
+                out.parent.mkdir(parents=True, exist_ok=True)
+                folder = stack.enter_context(beside(out, is_folder=True))
+            except OSError as error:
+                raise UserError(f"Cannot create the folder {out}: {error.strerror}.") from error
+            yield folder
+            os.replace(folder, out)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         if made and not out.exists():
             with contextlib.suppress(OSError):  # whatever else came to lie there
                 out.parent.rmdir()
@@ -74,13 +75,15 @@ def write_program(
     are any. UserError is raised for an operation that bundles may not have.
     """
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    tf.saved_model.save(module, str(folder), functions, options)
+    with named_for_tensorflow(folder) as name:
+        tf.saved_model.save(module, name, functions, options)
     write_spec(folder, {**spec, "serving": serving})
     declared = {name: Signature.from_dict(s) for name, s in serving["signatures"].items()}
     check_program(folder, declared)
     if lowered:
         with tempfile.TemporaryDirectory(dir=folder) as place:  # of the same variables once more
-            tf.saved_model.save(module, place, lowered, options)
+            with named_for_tensorflow(Path(place)) as name:
+                tf.saved_model.save(module, name, lowered, options)
             os.replace(Path(place) / PROGRAM, folder / LOWERED)
         check_program(folder, declared)
     return list(declared)
@@ -107,6 +110,9 @@ def write_warmup(folder: Path, name: str, serving: Mapping[str, Any]) -> bool:
     record = prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString()
     path = Path(folder) / WARMUP
     path.parent.mkdir()
-    with tf.io.TFRecordWriter(str(path)) as writer:
+    with (
+        named_for_tensorflow(path.parent) as folder_name,
+        tf.io.TFRecordWriter(f"{folder_name}/{path.name}") as writer,
+    ):
         writer.write(record)
     return True

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from serving.client.arrays import ArrayClient
 from serving.client.client import RETRIES, Client, server_and_name
 from serving.client.streams import scales_of, whole_images
 from serving.settings import TOKEN_VARIABLE, is_url
+from speech.phonemes import note_on_markup
 from wavenet.data import audio
 from wavenet.plots import spectrogram_png
 
@@ -216,6 +218,8 @@ def _speak_arguments(
         "example": given.example,
     }
     chosen = {key: value for key, value in sources.items() if value is not None}
+    if given.text and (note := note_on_markup(given.text)):
+        print(f"--text: {note}", file=sys.stderr)
     if len(chosen) > 1:
         raise UserError("Give one of `--recording`, `--mel`, `--text` and `--example`.")
     if not chosen and spec.get("condition") == "frames":

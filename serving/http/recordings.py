@@ -11,7 +11,10 @@ import numpy as np
 import soundfile
 
 from serving.errors import InvalidInput, TooLarge
-from wavenet.data.audio import Mixdown, missing_samples, resample
+from wavenet.data.audio import resample
+from wavenet.data.sound_file import missing_samples
+from wavenet.data.sound_properties import Mixdown
+from wavenet.data.streams import Source, found_in
 from wavenet.shipped import recordings_folder
 
 SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
@@ -51,21 +54,27 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
 
     Raises:
       InvalidInput: the file is neither, holds other than plain samples, nothing, NaN or infinity,
-        or less than its header promises, its rate or number of channels is out of range, or its
+        less or more than its header promises, its rate or number of channels is out of range, its
         channels cancel each other, or it has fewer than LEAST_SAMPLES at `sample_rate_hz`.
       TooLarge: it is too long.
     """
     if data[:4] != b"fLaC" and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
         raise InvalidInput("`recording` must be a WAV or a FLAC file.")
+    found = found_in(Source(io.BytesIO(data)))
+    if found.streams or found.unread_bytes:
+        raise InvalidInput(
+            "`recording` must be one sound with its own length in its header: it holds more."
+        )
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             _check(file, max_seconds)
-            mixed, rate_hz = _decoded(file), file.samplerate
-            there = len(mixed.waveform)
+            mixed, rate_hz = Mixdown(file.channels), file.samplerate
+            decoded = _decoded(file, mixed)
+            there = len(decoded)
             missing = missing_samples(file, there)
     except soundfile.SoundFileError as error:
         raise InvalidInput("`recording` must be a WAV or a FLAC file that can be read.") from error
-    waveform = _shifted(mixed.waveform)
+    waveform = _shifted(decoded)
     if not len(waveform) or not np.isfinite(waveform).all():
         raise InvalidInput("`recording` must hold samples, all of them finite.")
     if missing:
@@ -100,16 +109,16 @@ def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
         raise TooLarge(f"`recording` must last at most {max_seconds:g} seconds.")
 
 
-def _decoded(file: soundfile.SoundFile) -> Mixdown:
-    """Mix the channels down; libsndfile reads no more than was checked."""
-    mixed, left = Mixdown(file.channels), file.frames
+def _decoded(file: soundfile.SoundFile, mixed: Mixdown) -> np.ndarray:
+    """Return the mixed channels, float32 [samples]; libsndfile reads no more than was checked."""
+    blocks, left = [np.zeros(0, np.float32)], file.frames
     while left > 0:
         block = file.read(min(BLOCK_SAMPLES, left), dtype="float32", always_2d=True)
         if not len(block):
             break
         left -= len(block)
-        mixed.add(block)
-    return mixed
+        blocks.append(mixed.add(block))
+    return np.concatenate(blocks)
 
 
 def _shifted(waveform: np.ndarray) -> np.ndarray:

@@ -125,6 +125,12 @@ PLACES = ["--data", "a", "--workdir", "b"]
             "--loop.num-step 3",
             "Unrecognized options: --loop.num-step, 3; did you mean --loop.num-steps?",
         ),
+        ("--steps 3", "Unrecognized options: --steps, 3; did you mean --loop.num-steps?"),
+        ("--loop.steps 3", "Unrecognized options: --loop.steps, 3; did you mean --loop.num-steps?"),
+        (
+            "--learning-rate 3",
+            "Unrecognized options: --learning-rate, 3; did you mean --optimizer.learning-rate?",
+        ),
         ("--network.layers 7", "network: `layers` must be a multiple of `stacks`, got 7"),
         ("--loop.keep-checkpoints 0", "loop: `keep_checkpoints` must be at least 1, got 0"),
         (

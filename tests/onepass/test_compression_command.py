@@ -1,6 +1,9 @@
 """`onepass compress` and `onepass decompress`, from files to files."""
 
+import pathlib
+import struct
 import types
+import zlib
 
 import numpy as np
 import pytest
@@ -112,6 +115,23 @@ def test_an_image_that_would_be_changed_is_refused(here, capsys, image, said):
     assert not (here / "x.onepass").exists()
 
 
+def test_a_colour_profile_that_is_not_kept_is_said(here, capsys):
+    gamma = struct.pack(">I", 4) + b"gAMA" + struct.pack(">I", 100_000)
+    gamma += struct.pack(">I", zlib.crc32(gamma[4:]))
+    data = (here / "a.png").read_bytes()
+    (here / "d.png").write_bytes(data[:33] + gamma + data[33:])
+    words = ["compress", "m", "d.png", "--condition", "1", "--out", "x.onepass"]
+    assert main(words) == 0
+    assert "d.png: its pixels are kept, its colour profile is not" in capsys.readouterr().err
+
+
+def test_an_image_of_several_frames_is_refused(here, capsys):
+    frames = [Image.new("L", (8, 8), value) for value in (0, 255)]
+    frames[0].save(here / "d.tif", save_all=True, append_images=frames[1:])
+    line = mistake(capsys, "compress", "m", "d.tif", "--condition", "1", "--out", "x.onepass")
+    assert "d.tif must be one image, it holds 2" in line
+
+
 def test_files_that_are_no_images_are_named(here, capsys):
     (here / "t.png").write_text("text")
     for name in ("t.png", "gone.png"):
@@ -148,6 +168,9 @@ def test_recordings_keep_every_sample(tmp_path, monkeypatch, capsys):
     soundfile.write("c.wav", samples, 16000, subtype="PCM_16")
     line = mistake(capsys, "compress", "m", "c.wav", "--out", "y.onepass")
     assert "mono PCM_16 at 8000 Hz, got 1 channels of PCM_16 at 16000 Hz" in line
+    pathlib.Path("d.flac").write_bytes(2 * pathlib.Path("b.flac").read_bytes())
+    line = mistake(capsys, "compress", "m", "d.flac", "--out", "y.onepass")
+    assert "d.flac must be one sound" in line and not pathlib.Path("y.onepass").exists()
 
 
 def test_a_model_without_conditionals_is_refused(tmp_path, monkeypatch, capsys):

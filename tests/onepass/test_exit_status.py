@@ -1,6 +1,7 @@
 """Exit status of a command: 2 for a mistake, 1 for a failure, and one line with the reason."""
 
 import errno
+import io
 import os
 import subprocess
 import sys
@@ -59,6 +60,15 @@ def test_a_closed_stream_changes_no_status_but_of_what_is_lost(line, expected):
 def test_an_output_that_is_lost_is_said_in_one_line(line, reason, buffered):
     error = f"onepass: standard output cannot be written: {reason}.\n"
     assert shell(f"PYTHONUNBUFFERED={buffered} {line}") == (1, "", error)
+
+
+def test_what_the_locale_cannot_write_is_escaped(monkeypatch, capsys):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", stream)
+    name = "caf\udce9 \u2013 caf\xe9"
+    monkeypatch.setitem(command.RUN, "plan", lambda rest: print(name) or 0)
+    assert command.main(["plan"]) == 0
+    assert stream.detach().getvalue() == b"caf\\udce9 \\u2013 caf\xe9\n"
 
 
 def test_an_output_that_nobody_reads_any_more_ends_as_by_its_signal():

@@ -181,12 +181,12 @@ def test_a_map_is_read_from_an_image(tmp_path, mistake):
     expected = model("map").generate(labels.astype(int))[0]
     np.testing.assert_array_equal(levels_of(tmp_path / "out" / "sample_0_0.png"), expected)
     for wrong, line in (
-        (labels + 1, "The map has the label 2; there are 0 to 1."),
-        (labels[:, :4], "The map must be 8x8 pixels, got 4x8."),
+        (labels + 1, "the map has the label 2; there are 0 to 1."),
+        (labels[:, :4], "the map must be 8x8 pixels, got 4x8."),
     ):
         Image.fromarray(wrong).save(tmp_path / "map.png")
         words = ["sample", run("map"), "--map", tmp_path / "map.png", "--out", tmp_path / "no"]
-        assert mistake(*words) == line
+        assert mistake(*words) == f"{tmp_path / 'map.png'}: {line}"
     assert not (tmp_path / "no").exists()
 
 
@@ -456,13 +456,13 @@ def test_a_smoke_preset_trains_on_a_folder_of_images_and_is_evaluated_and_drawn(
     name, folder, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(evaluation_callback.EvaluationCallback, "_can_sample", lambda self: False)
-    place = tmp_path / "run"
+    place = tmp_path / "my run"
     words = ["--data", str(folder), "--workdir", str(place), "--conditioning.kind", "class"]
     assert onepass.main(["train", name, *words, "--data.dev-share", "0.25"]) == 0
     out = capsys.readouterr().out
     assert "for train, " in out and "8x8, 1 channel, area-averaged from 20x20" in out
     assert "Stopped at step 20 (done)" in out and "best dev " in out
-    assert f"Next: onepass sample {place} --out images" in out
+    assert f"Next: onepass sample '{place}' --out images" in out
     assert RunDirectory.open(place).config()["class_names"] == list(CLASSES)
     assert onepass.main(["train", name, *words, "--data.dev-share", "0.25"]) == 0
     assert f"{place} has completed all its steps (20, best dev " in capsys.readouterr().out

@@ -14,7 +14,7 @@ import tensorflow as tf
 from processes import ROOT
 
 from replicator import strategies
-from replicator.runs.atomic_files import read_npz, write_npz, write_text
+from replicator.runs.atomic_files import read_npy, read_npz, write_npz, write_text
 from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.errors import UserError, in_one_line
 from replicator.runs.model_folder import best_or_newest
@@ -239,7 +239,7 @@ def test_a_text_is_replaced_whole(tmp_path, monkeypatch):
     path = tmp_path / "config.json"
     write_text(path, json.dumps({"a": 1}))
 
-    def full(self, text):
+    def full(self, text, encoding=None):
         with open(self, "w") as file:
             file.write(text[:3])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -305,3 +305,23 @@ def test_a_mistake_is_one_line_and_status_2(capsys):
         raise UserError("That is wrong.")
     assert caught.value.code == 2
     assert capsys.readouterr().err == "own: That is wrong.\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("a.npz", "is an npz archive; write its array to a file by `numpy.save`"),
+        ("objects.npy", "cannot be read as an npy file: it holds Python objects"),
+        ("text.npy", "cannot be read as an npy file: it is none"),
+        ("number.npy", "must contain one array with at least one axis"),
+        ("gone.npy", "no such file"),
+    ],
+)
+def test_a_file_that_holds_no_array_is_named_with_the_reason(tmp_path, name, why):
+    np.savez(tmp_path / "a.npz", x=np.zeros(3))
+    np.save(tmp_path / "objects.npy", np.array([None], object), allow_pickle=True)
+    (tmp_path / "text.npy").write_text("text")
+    np.save(tmp_path / "number.npy", np.array(3.0))
+    with pytest.raises(UserError) as caught:
+        read_npy(tmp_path / name)
+    assert str(caught.value).startswith(str(tmp_path / name)) and why in str(caught.value)

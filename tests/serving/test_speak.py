@@ -174,6 +174,8 @@ def wav(frames_said=10**9, rate=RATE, channels=1, bits=16, code=1, data=b"\0" * 
         recording("WAV", "FLOAT", value=np.inf),
         recording("WAV", seconds=0),
         recording("FLAC")[:60],
+        2 * recording("FLAC"),
+        wav(1000, data=bytes(5000)),
     ],
 )
 def test_what_is_no_recording_is_refused(data):

@@ -10,6 +10,7 @@ from marks import some_slow
 
 import onepass
 from distill.model import load
+from speech.phonemes import note_on_markup
 from wavenet import sample_command
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level
@@ -154,6 +155,40 @@ def test_a_mel_as_hifi_gan_stores_it_is_taken_unchanged(tmp_path, shape):
         assert sample(STUDENT, tmp_path / "out", "--mel", tmp_path / f"{name}.npy") == 0
     sounds = [audio.read(tmp_path / "out" / f"{name}_0_0.wav") for name in ("plain", "turned")]
     assert np.array_equal(*sounds)
+
+
+def test_of_a_square_mel_it_is_said_which_way_it_is_taken(tmp_path, capsys):
+    frames = np.random.default_rng(0).uniform(-6.0, -4.0, [7, 7]).astype(np.float32)
+    np.save(tmp_path / "plain.npy", frames)
+    np.save(tmp_path / "turned.npy", frames.T[None])
+    assert sample(STUDENT, tmp_path / "out", "--mel", tmp_path / "plain.npy") == 0
+    note = "plain.npy: 7 x 7 numbers are taken as [frames, bands]; pass [1, 7, 7] if they are"
+    assert note in capsys.readouterr().err
+    assert sample(STUDENT, tmp_path / "out", "--mel", tmp_path / "turned.npy") == 0
+    assert "7 x 7" not in capsys.readouterr().err
+    sounds = [audio.read(tmp_path / "out" / f"{name}_0_0.wav") for name in ("plain", "turned")]
+    assert np.array_equal(*sounds)
+
+
+@pytest.mark.parametrize("kind", [STUDENT, VOCODER])
+def test_a_recording_of_one_sample_is_named(tmp_path, capsys, kind):
+    soundfile.write(tmp_path / "one.wav", np.zeros(1), RATE_HZ)
+    assert sample(kind, tmp_path / "out", "--recording", tmp_path / "one.wav") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"onepass: {tmp_path / 'one.wav'}: holds too little sound: 1 samples")
+
+
+@pytest.mark.parametrize(
+    ("text", "tag"),
+    [
+        ("<speak>Hello.</speak>", "<speak>"),
+        ('Wait <break time="3s"/> there.', '<break time="3s"/>'),
+        ("2 < 3 and 4 > 1, <3", None),
+    ],
+)
+def test_tags_in_a_text_are_noted(text, tag):
+    note = note_on_markup(text)
+    assert note is None if tag is None else note.startswith(f"{tag} and other tags are read aloud")
 
 
 def test_a_text_is_spoken_and_names_its_file_by_its_words(tmp_path, capsys):

@@ -6,11 +6,8 @@ waveform, and through a likelihood over levels, without loss. Silence (s = 0) is
 """
 
 import contextlib
-import dataclasses
-import errno
 import io
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,98 +16,12 @@ import soundfile
 import soxr
 
 from replicator.runs.atomic_files import replacing
-from replicator.runs.errors import UserError
-from replicator.runs.folders import shown
+from wavenet.data.sound_file import AudioError, reason_of
+from wavenet.data.sound_properties import FULL_SCALE, Sound, mono_blocks, properties
 
-BLOCK_SAMPLES = 1 << 18
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
-FULL_SCALE = 1.0 - 2.5 / 65535  # the two outermost 16-bit samples on either side
-RATES_HZ = (1_000, 1_000_000)  # no recording has less or more; a damaged header says anything
 LOWEST_DB = -120.0  # dB, what digital silence is reported as
 WRITTEN = {".flac": "FLAC", ".wav": "WAV"}
-PROMISED = re.compile(r"^\s*(?:data|SSND) : (\d+) \(should be (\d+)\)", re.MULTILINE)
-UNKNOWN_BYTES = 0x7FFFF000  # and more: what a header says of a stream whose end is not known
-DECODER_SAMPLES = 4096  # that a lossy format's header may be wrong by
-CANCELLED = 0.1  # of the power that the mean of channels without relation would have
-
-
-class Mixdown:
-    """The mean of the channels, block by block, and whether they cancel each other in it.
-
-    Channels cancel where one is another one negated: their mean is silent though neither is.
-    """
-
-    def __init__(self, channels: int):
-        self._blocks: list[np.ndarray] = []
-        self._powers = np.zeros(channels)
-
-    def add(self, block: np.ndarray) -> None:
-        """Add a block [samples, channels]."""
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities, which the reader refuses
-            self._blocks.append(block.mean(axis=1, dtype=np.float32))
-            self._powers += np.square(block, dtype=np.float64).sum(0)
-
-    @property
-    def waveform(self) -> np.ndarray:
-        """The mean of the channels, float32 [samples]."""
-        return np.concatenate(self._blocks) if self._blocks else np.zeros(0, np.float32)
-
-    @property
-    def loudest(self) -> int:
-        """Index of the channel of the greatest power."""
-        return int(np.argmax(self._powers))
-
-    @property
-    def cancels(self) -> bool:
-        """True if the mean has lost nearly all power of the channels."""
-        mixed = sum(float(np.square(block, dtype=np.float64).sum()) for block in self._blocks)
-        return bool(mixed < CANCELLED * self._powers.sum() / self._powers.size**2)
-
-
-class AudioError(UserError):
-    """A sound file that cannot be read or written; the message is one line that names the file.
-
-    Attributes:
-      reason: the cause, without the name.
-    """
-
-    def __init__(self, path: object, reason: str):
-        super().__init__(f"{shown(path)}: {reason}.")
-        self.reason = reason
-
-
-@dataclasses.dataclass(frozen=True)
-class Sound:
-    """A decoded file: the mono waveform and properties of the file itself.
-
-    Attributes:
-      waveform: float32 [samples].
-      sample_rate_hz: as stored.
-      channels: as stored.
-      clipped_share: share of all samples, of all channels, at full scale.
-      cancelled: the channels cancel each other, and the waveform is the loudest of them alone.
-      missing_samples: samples that the header promises and the file does not hold.
-    """
-
-    waveform: np.ndarray
-    sample_rate_hz: int
-    channels: int
-    clipped_share: float
-    cancelled: bool = False
-    missing_samples: int = 0
-
-    def notes(self, to_hz: int | None = None) -> list[str]:
-        """Return remarks on the file, resampled to `to_hz`, for a listener, one fact each."""
-        notes = []
-        if self.cancelled:
-            notes.append(f"its {self.channels} channels cancel each other, the loudest is taken")
-        if self.missing_samples:
-            there = len(self.waveform) / self.sample_rate_hz
-            promised = there + self.missing_samples / self.sample_rate_hz
-            notes.append(f"is cut off: its header promises {promised:.2f} s, it has {there:.2f} s")
-        if to_hz not in (None, self.sample_rate_hz):
-            notes.append(f"is resampled from {self.sample_rate_hz:,} Hz to {to_hz:,} Hz")
-        return notes
 
 
 def to_int16(waveform: np.ndarray) -> np.ndarray:
@@ -124,76 +35,6 @@ def from_int16(samples: np.ndarray) -> np.ndarray:
     return ((2.0 * np.asarray(samples, np.float64) + 1.0) / 65535.0).astype(np.float32)
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    text = str(getattr(error, "error_string", "") or error)
-    return " ".join(text.split()).rstrip(".")
-
-
-def _check_file(path: Path) -> None:
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
-        why = "no such file" if missing else _reason(error)
-        raise AudioError(path, why) from error
-    if not path.is_file():
-        raise AudioError(path, "is not a file")
-    if status.st_size == 0:
-        raise AudioError(path, "holds zero bytes")
-
-
-def _blocks(path: Path) -> Iterator[tuple[soundfile.SoundFile, np.ndarray]]:
-    with soundfile.SoundFile(os.fsencode(path)) as file:
-        if not RATES_HZ[0] <= file.samplerate <= RATES_HZ[1]:
-            least, most = (f"{rate:,}" for rate in RATES_HZ)
-            rule = f"recordings have {least} to {most}"
-            raise AudioError(path, f"says it has {file.samplerate:,} samples a second, {rule}")
-        while True:
-            block = file.read(BLOCK_SAMPLES, dtype="float32", always_2d=True)
-            if not len(block):
-                return
-            yield file, block
-
-
-def _waves(path: Path) -> Iterator[tuple[soundfile.SoundFile, np.ndarray]]:
-    # libsndfile gives s / 32768; here s is (2 s + 1) / 65535.
-    for file, stored in _blocks(path):
-        with np.errstate(over="ignore", invalid="ignore"):  # `read_sound` refuses what results
-            block = (stored * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)
-        yield file, block
-
-
-def _decode(path: Path) -> Sound:
-    mixed, at_full_scale, total, rate_hz, channels, missing = None, 0, 0, 0, 0, 0
-    for file, block in _waves(path):
-        rate_hz, channels = file.samplerate, file.channels
-        mixed = mixed or Mixdown(channels)
-        at_full_scale += int(np.count_nonzero(np.abs(block) >= FULL_SCALE))
-        total += block.size
-        mixed.add(block)
-        missing = missing_samples(file, total // channels)
-    if mixed is None:
-        raise AudioError(path, "holds no samples")
-    waveform = mixed.waveform
-    if cancelled := mixed.cancels:
-        waveform = np.concatenate([block[:, mixed.loudest] for _, block in _waves(path)])
-    return Sound(waveform, rate_hz, channels, at_full_scale / total, cancelled, missing)
-
-
-def missing_samples(file: soundfile.SoundFile, there: int) -> int:
-    """Return the samples per channel that a header promises beyond the `there` that were read."""
-    said = PROMISED.search(file.extra_info)
-    if said is None:
-        missing = file.frames - there
-        return missing if missing > DECODER_SAMPLES else 0
-    promised, held = int(said[1]), int(said[2])
-    if promised >= UNKNOWN_BYTES or not held:
-        return 0
-    return max(0, round((promised - held) * file.frames / held))
-
-
 def read_sound(path: str | os.PathLike[str]) -> Sound:
     """Read a file at its own sample rate, mixed to mono: the mean of its channels.
 
@@ -204,14 +45,11 @@ def read_sound(path: str | os.PathLike[str]) -> Sound:
         an impossible rate, or holds numbers that are not finite.
     """
     path = Path(path)
-    _check_file(path)
-    try:
-        sound = _decode(path)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise AudioError(path, f"cannot be read as sound ({_reason(error)})") from error
-    if not np.all(np.isfinite(sound.waveform)):
-        raise AudioError(path, "holds NaN or infinite samples")
-    return sound
+    blocks: list[np.ndarray] = []
+    found = properties(path, blocks.append)
+    if found.cancelled:
+        blocks = list(mono_blocks(path, found))
+    return Sound(**vars(found), waveform=np.concatenate(blocks))
 
 
 def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
@@ -274,7 +112,7 @@ def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: in
         with replacing(path) as temporary:
             temporary.write_bytes(data)
     except (soundfile.SoundFileError, OSError) as error:
-        raise AudioError(path, f"cannot be written ({_reason(error)})") from error
+        raise AudioError(path, f"cannot be written ({reason_of(error)})") from error
 
 
 @contextlib.contextmanager
@@ -296,7 +134,7 @@ def writing(
         ):
             yield lambda waveform: file.write(_pcm(waveform))
     except (soundfile.SoundFileError, OSError) as error:
-        raise AudioError(path, f"cannot be written ({_reason(error)})") from error
+        raise AudioError(path, f"cannot be written ({reason_of(error)})") from error
 
 
 def flac_bits_per_sample(samples: np.ndarray, sample_rate_hz: int) -> float:

@@ -11,7 +11,7 @@ from replicator.runs.atomic_files import replacing
 from wavenet.data import audio
 
 FILE = "measurements.json"
-VERSION = 2
+VERSION = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +25,7 @@ class FileInfo:
       clipped_share: of all samples of all channels.
       cancelled: see `audio.Sound`.
       missing_samples: see `audio.Sound`.
+      unread_bytes: see `audio.Sound`.
     """
 
     sample_rate_hz: int
@@ -36,6 +37,7 @@ class FileInfo:
     digest: str
     cancelled: bool = False
     missing_samples: int = 0
+    unread_bytes: int = 0
 
     @property
     def seconds(self) -> float:
@@ -62,6 +64,7 @@ def read_info(path: Path) -> FileInfo:
         digest=digest.hexdigest(),
         cancelled=sound.cancelled,
         missing_samples=sound.missing_samples,
+        unread_bytes=sound.unread_bytes,
     )
 
 

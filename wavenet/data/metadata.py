@@ -71,7 +71,8 @@ def read_tables(folder: Path) -> Tables:
     """
     rows: list[Row] = []
     splits, notes = set(), []
-    for path in [*sorted(folder.glob("*.tsv")), *folder.glob(LJ_SPEECH)]:
+    tables = [*sorted(folder.glob("*.tsv")), *folder.glob(LJ_SPEECH)]
+    for path in filter(Path.is_file, tables):
         lj_speech = path.name == LJ_SPEECH
         try:
             found = _lj_speech_rows(path) if lj_speech else _rows(path)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from wavenet.data.audio import amplify, peak_db, rms_db
+from wavenet.features.frames_in_pieces import FramesInPieces
 
 HEADROOM_DB = 0.3  # of a peak below full scale: what resampling may add to it
 NEAR_DB = 6.0  # about what recordings of one training differ by from their median
@@ -42,7 +43,7 @@ def recorded_frames(frames: np.ndarray, gain_db: float) -> RecordedFrames:
 
 def is_recorded(condition: Any) -> bool:
     """Return whether frames are known to be of a recording, or drawn to be like those of one."""
-    return isinstance(condition, RecordedFrames)
+    return isinstance(condition, RecordedFrames | FramesInPieces)
 
 
 def gain_of(condition: Any) -> float:
@@ -62,11 +63,17 @@ def level_gain_db(waveform: np.ndarray, gain_db: float, level_db: float | None) 
       level_db: RMS of the recordings that the model was trained on, in dB of full scale, after the
         gain; None where it is unknown.
     """
-    stored_db = rms_db(waveform)
+    return gain_of_levels_db(rms_db(waveform), peak_db(waveform), gain_db, level_db)
+
+
+def gain_of_levels_db(
+    stored_db: float, peak: float, gain_db: float, level_db: float | None
+) -> float:
+    """Return the gain of `level_gain_db` for a recording with this RMS and this peak, in dB."""
     if level_db is not None and stored_db > SILENCE_DB:
         near = (level_db - NEAR_DB - stored_db, level_db + NEAR_DB - stored_db)
         gain_db = float(np.clip(gain_db, *near))
-    return min(gain_db, below_full_scale_db(peak_db(waveform)))
+    return min(gain_db, below_full_scale_db(peak))
 
 
 def below_full_scale_db(peak: float) -> float:

@@ -271,6 +271,11 @@ def _notes(recordings: Sequence[Recording], sample_rate_hz: int) -> list[str]:
     cut = [r.name for r in recordings if r.measured.missing_samples]
     if cut:
         notes.append(f"cut off, with less sound than the header promises: {_some(cut)}")
+    unread = [r.name for r in recordings if r.measured.unread_bytes]
+    if unread:
+        notes.append(
+            f"read up to the end that the header says, not to that of the file: {_some(unread)}"
+        )
     known = {r.speaker for r in recordings if r.split == "train"}
     new = sorted({r.speaker for r in recordings} - known)
     if new:

@@ -1,6 +1,7 @@
 """Mel spectrograms by a `MelConvention`."""
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -80,15 +81,33 @@ def triangles(points_hz: np.ndarray, bins_hz: np.ndarray) -> np.ndarray:
     return np.maximum(0.0, np.minimum(rising, falling))
 
 
-def _padded(waveform: np.ndarray, frames: int, convention: MelConvention) -> np.ndarray:
+def _padded(
+    blocks: Iterator[np.ndarray], samples: int, convention: MelConvention
+) -> Iterator[np.ndarray]:
+    """Yield the blocks of so many samples, and what lies before and behind them."""
     left = convention.window_samples // 2 - convention.hop_samples // 2
+    frames = num_frames(samples, convention.hop_samples)
     length = (frames - 1) * convention.hop_samples + convention.window_samples
-    right = max(0, length - left - waveform.size)
+    right = max(0, length - left - samples)
     if convention.padding == "zeros":
-        return np.pad(waveform, (left, right))
-    if waveform.size < 2:
-        raise UserError(f"`waveform` needs 2 samples to reflect, got {waveform.size}.")
-    return np.pad(waveform, (left, right), mode="reflect")
+        yield np.zeros(left, np.float32)
+        yield from blocks
+        yield np.zeros(right, np.float32)
+        return
+    if samples < 2:
+        raise UserError(f"`waveform` needs 2 samples to reflect, got {samples}.")
+    near = max(left, right) + 1  # samples of an end that are reflected, with the one they are at
+    if samples < 2 * near:
+        yield np.pad(np.concatenate(list(blocks)), (left, right), mode="reflect")
+        return
+    begun, last = False, np.zeros(0, np.float32)
+    for block in blocks:
+        last = np.concatenate([last, block])
+        if not begun and len(last) < near:
+            continue
+        yield block if begun else np.concatenate([last[left:0:-1], last])
+        begun, last = True, last[-near:]
+    yield last[-2 : -2 - right : -1]
 
 
 def mel_spectrogram(waveform: np.ndarray, convention: MelConvention) -> np.ndarray:
@@ -101,15 +120,33 @@ def mel_spectrogram(waveform: np.ndarray, convention: MelConvention) -> np.ndarr
     waveform = np.asarray(waveform, np.float32)
     if waveform.ndim != 1 or not waveform.size:
         raise ValueError(f"`waveform` must have the shape [samples], got {waveform.shape}.")
-    frames = num_frames(waveform.size, convention.hop_samples)
-    padded = _padded(waveform, frames, convention)
-    segments = np.lib.stride_tricks.sliding_window_view(padded, convention.window_samples)
-    segments = segments[:: convention.hop_samples][:frames]
-    mel = np.empty((frames, convention.bands), np.float32)
-    for first in range(0, frames, FRAMES_AT_ONCE):
-        rows = slice(first, first + FRAMES_AT_ONCE)
-        mel[rows] = _log_mel(segments[rows], convention)
-    return mel
+    return np.concatenate(list(mel_pieces(iter([waveform]), waveform.size, convention)))
+
+
+def mel_pieces(
+    blocks: Iterator[np.ndarray], samples: int, convention: MelConvention
+) -> Iterator[np.ndarray]:
+    """Yield the frames of `mel_spectrogram` in pieces, float32 [up to `FRAMES_AT_ONCE`, bands].
+
+    Args:
+      blocks: the waveform, float32 [any number of samples] each; only a few are kept.
+      samples: of all blocks, at least one.
+      convention: see `MelConvention`.
+    """
+    hop, left = convention.hop_samples, num_frames(samples, convention.hop_samples)
+    held = np.zeros(0, np.float32)
+    for block in _padded(blocks, samples, convention):
+        held = np.concatenate([held, block])
+        while left and len(held) >= _needed(left, convention):
+            frames = min(left, FRAMES_AT_ONCE)
+            windows = np.lib.stride_tricks.sliding_window_view(held, convention.window_samples)
+            yield _log_mel(windows[::hop][:frames], convention)
+            held, left = held[frames * hop :], left - frames
+
+
+def _needed(frames: int, convention: MelConvention) -> int:
+    """Return the samples that the next piece reads where so many frames are left."""
+    return (min(frames, FRAMES_AT_ONCE) - 1) * convention.hop_samples + convention.window_samples
 
 
 def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
@@ -124,7 +161,7 @@ def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
         segments * hann_window(convention.window_samples), n=convention.fft_size, axis=-1
     )
     bands = (_sparse_filters(convention) @ np.abs(spectrum).T).T
-    return _logarithm(np.maximum(bands, convention.floor), convention)
+    return _logarithm(np.maximum(bands, convention.floor), convention).astype(np.float32)
 
 
 @functools.lru_cache(maxsize=16)

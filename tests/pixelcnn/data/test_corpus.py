@@ -1,12 +1,20 @@
 """Images from folders, with their splits, classes and captions."""
 
+import dataclasses
+import os
+import socket
+import threading
+
 import numpy as np
 import pytest
 from image_files import COLOUR, GREY, fill, mistake, noise
 from PIL import Image
 
-from pixelcnn.data.corpus import ImageRules, read_corpus
+from pixelcnn.data.corpus import DataError, ImageRules, read_corpus
+from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.data.detection import Stored, stored_as
 from pixelcnn.data.image_folder import read_folder
+from pixelcnn.presets import PRESETS
 
 
 def names_of(corpus):
@@ -180,6 +188,10 @@ SOURCES = {
     "no image for dev, of 1 in all; train and dev need at least one each.": {"a.png": 8},
     "no image for dev, of 1 in all (left out, too small: 1: dev/b.png (5x5, wanted 8x8)); train "
     "and dev need at least one each.": {"train/a.png": 8, "dev/b.png": 5},
+    "no image for dev, of 3 in all; train and dev need at least one each. 3 classes have a single "
+    "image each, which stays in train: add images to them, or make the folders train/ and dev/.": {
+        **{"cat/a.png": 8, "dog/b.png": 8, "owl/c.png": 8}
+    },
     "class dog has images for dev but none for train.": {
         **{"train/cat/a.png": 8, "dev/cat/b.png": 8, "dev/dog/c.png": 8}
     },
@@ -209,3 +221,61 @@ def test_an_empty_folder_and_a_file_of_no_arrays_are_refused_in_one_line(tmp_pat
     with open(tmp_path / "source", "wb") as file:
         np.save(file, [1])
     assert mistake(tmp_path / "source") == "SOURCE: is a single array, not an npz file."
+
+
+def within_reason(made):
+    """The result of a call that must not wait for a writer at the other end of a pipe."""
+    done = []
+    thread = threading.Thread(target=lambda: done.append(made()), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert done, "it waits"
+    return done[0]
+
+
+def add_what_is_no_file(folder, ending):
+    """Names a pipe, a socket, a link to a device and one to nothing like files of data."""
+    os.mkfifo(folder / f"a_pipe{ending}")
+    with socket.socket(socket.AF_UNIX) as opened:
+        opened.bind(os.path.relpath(folder / f"a_socket{ending}"))
+    (folder / f"a_device{ending}").symlink_to("/dev/zero")
+    (folder / f"a_link{ending}").symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("ending", [".png", ".npy", ".tsv", "_train.npz"])
+def test_what_is_no_file_is_never_opened_and_takes_no_classes_away(tmp_path, monkeypatch, ending):
+    monkeypatch.chdir(tmp_path)  # the path of a socket is short
+    fill(tmp_path, [f"{kind}/{i}.png" for kind in ("cat", "dog") for i in range(4)])
+    add_what_is_no_file(tmp_path, ending)
+    for table in ("train.tsv", "pictures.tsv"):
+        os.mkfifo(tmp_path / table)
+    assert within_reason(lambda: stored_as(tmp_path)) == Stored(3, 8)
+    corpus = within_reason(lambda: read_corpus(tmp_path, COLOUR))
+    assert corpus.classes == ("cat", "dog") and corpus.found == 8
+    (note,) = [note for note in corpus.notes if "links to nothing" in note]
+    assert "ignored: 6: a_device" in note
+
+
+def test_an_image_that_cannot_be_read_takes_no_classes_away(tmp_path):
+    fill(tmp_path, [f"{kind}/{i}.png" for kind in ("cat", "dog") for i in range(4)])
+    (tmp_path / "broken.png").write_bytes(b"words")
+    corpus = read_corpus(tmp_path, COLOUR)
+    assert corpus.classes == ("cat", "dog")
+    assert f"left out, broken: 1: broken.png {NOT_KNOWN}" in corpus.notes
+
+
+@pytest.mark.parametrize(("kind", "column"), [("text", "caption"), ("class", "class")])
+def test_a_table_of_hugging_face_is_mentioned_where_captions_are_missing(tmp_path, kind, column):
+    fill(tmp_path, [f"{i}.png" for i in range(4)])
+    (tmp_path / "metadata.csv").write_text("file_name,text\n0.png,a cat\n")
+    config = dataclasses.replace(
+        PRESETS["pixelcnn-smoke"].config,
+        conditioning=dataclasses.replace(
+            PRESETS["pixelcnn-smoke"].config.conditioning, kind=kind, classes=2
+        ),
+    )
+    with pytest.raises(DataError) as caught:
+        ImageDataset._of(config, read_corpus(tmp_path, COLOUR), tmp_path)
+    said = str(caught.value)
+    assert "metadata.csv is not read: write pictures.tsv, separated by tabs, with the" in said
+    assert f"`file` (its `file_name`) and `{column}`" in said and "\n" not in said

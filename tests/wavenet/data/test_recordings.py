@@ -1,5 +1,8 @@
 """Which recordings of a folder are used, and what is said of the others."""
 
+import os
+import threading
+
 import numpy as np
 import pytest
 import soundfile
@@ -298,3 +301,19 @@ def test_the_digest_of_dev_is_that_of_its_sounds_wherever_they_lie(tmp_path):
         put(tmp_path / folder / "dev/b.wav", sound(seed))
     a, b, c = (scan(tmp_path / folder, RATE_HZ).dev_digest for folder in "abc")
     assert a == b != c
+
+
+def test_what_is_no_file_is_named_and_never_opened(tmp_path):
+    fill(tmp_path, ["a.wav", "b.wav"])
+    for name in ("c.wav", "train.tsv", "metadata.csv"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "d.flac").symlink_to("nowhere")
+    (tmp_path / "e.mp3").symlink_to("/dev/zero")
+    done = []
+    thread = threading.Thread(target=lambda: done.append(scan(tmp_path, RATE_HZ)), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert done, "it waits"
+    assert len(done[0].recordings) == 2
+    (note,) = [note for note in done[0].notes if "links to nothing" in note]
+    assert note.endswith("ignored: 5: c.wav, d.flac, e.mp3, metadata.csv, train.tsv")

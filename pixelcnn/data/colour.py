@@ -1,0 +1,152 @@
+"""Colours of an image in sRGB, the levels that screens and other images have.
+
+A file can say that its levels mean something else: by an ICC profile (AdobeRGB, Display P3, CMYK),
+by the gamma and the primaries of a PNG, or by the EXIF of a camera that is set to AdobeRGB.
+"""
+
+import functools
+import io
+
+import numpy as np
+from PIL import Image, ImageCms
+
+CONVERTED = "of another colour profile, converted to sRGB"
+KEPT = "of another colour profile, its levels kept as stored"
+SAME_LEVELS = 3  # by which a profile that is one of sRGB may differ from ours
+SRGB_GAMMA, SAME_GAMMA = 1 / 2.2, 0.02
+WHITE = (0.3127, 0.3290)  # D65
+SRGB = (0.64, 0.33, 0.30, 0.60, 0.15, 0.06)  # of red, green and blue, x and y
+ADOBE, ADOBE_GAMMA = (0.64, 0.33, 0.21, 0.71, 0.15, 0.06), 256 / 563
+SAME_PLACE = 0.005  # of primaries
+INTEROPERABILITY, ADOBE_MARK = 0xA005, "R03"
+GREY = ("1", "L", "LA", "La")
+MODES = {"RGB ": "RGB", "GRAY": "L", "CMYK": "CMYK"}  # by the colour space of a profile
+
+
+def in_srgb(image: Image.Image) -> tuple[Image.Image, str | None]:
+    """Return a loaded image with its colours in sRGB, and a remark if it said other ones.
+
+    The levels of an image of sRGB, or of no known colours, are returned unchanged.
+    """
+    profile = image.info.get("icc_profile")
+    if profile:
+        return _by_profile(image, bytes(profile))
+    found = _described(image)
+    if found is None:
+        return image, None
+    if image.mode.startswith(("I", "F")):
+        return image, KEPT
+    return _with_alpha(image, _plain(image, "RGB"), lambda plain: _by_numbers(plain, *found))
+
+
+def _by_profile(image: Image.Image, profile: bytes) -> tuple[Image.Image, str | None]:
+    try:
+        mode = MODES.get(_opened(profile).profile.xcolor_space, "")
+        if not _fits(image.mode, mode):
+            return image, KEPT
+        if _is_srgb(profile, mode):
+            return image, None
+        transform = _transform(profile, mode)
+        plain = _plain(image, mode)
+        return _with_alpha(image, plain, lambda each: ImageCms.applyTransform(each, transform))
+    except (ImageCms.PyCMSError, OSError, ValueError, TypeError):  # a damaged profile
+        return image, KEPT
+
+
+def _fits(stored: str, mode: str) -> bool:
+    """Return whether a profile for a mode describes images that are stored in another one."""
+    if not mode or stored.startswith(("I", "F")):
+        return False
+    if mode == "CMYK" or stored == "CMYK":
+        return mode == stored
+    return mode == "RGB" or stored in GREY
+
+
+def _opened(profile: bytes) -> ImageCms.ImageCmsProfile:
+    return ImageCms.ImageCmsProfile(io.BytesIO(profile))
+
+
+def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform:
+    """Return the transform to sRGB, one for each image: a transform belongs to one thread."""
+    return ImageCms.buildTransform(
+        _opened(profile), ImageCms.createProfile("sRGB"), mode, "RGB", flags=ImageCms.Flags.NOCACHE
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _is_srgb(profile: bytes, mode: str) -> bool:
+    """Return whether a profile leaves colours from all over the space as they are."""
+    if mode == "CMYK":
+        return False
+    steps = np.linspace(0, 255, 9 if mode == "RGB" else 256).astype(np.uint8)
+    grid = np.stack(np.meshgrid(steps, steps, steps), -1) if mode == "RGB" else steps[None]
+    levels = grid.reshape(1, -1, 3) if mode == "RGB" else grid
+    made = ImageCms.applyTransform(Image.fromarray(levels), _transform(profile, mode))
+    wanted = levels if mode == "RGB" else np.repeat(levels[..., None], 3, -1)
+    return int(np.abs(np.asarray(made, np.int16) - wanted).max()) <= SAME_LEVELS
+
+
+def _plain(image: Image.Image, mode: str) -> Image.Image:
+    """Return the image in a mode without transparency; of a palette, its colours."""
+    return image if image.mode == mode else image.convert(mode)
+
+
+def _with_alpha(image: Image.Image, plain: Image.Image, convert) -> tuple[Image.Image, str]:
+    """Return the converted colours with the transparency of the image."""
+    made = convert(plain)
+    if image.mode in GREY:
+        made = made.getchannel(1)
+    if image.has_transparency_data:
+        made.putalpha(image.convert("RGBA").getchannel("A"))
+    return made, CONVERTED
+
+
+def _described(image: Image.Image) -> tuple[float, tuple[float, ...]] | None:
+    """Return the gamma and the primaries that a file without a profile says, unless those of sRGB.
+
+    The gamma is the power from light to levels.
+    """
+    if "srgb" in image.info:
+        return None
+    gamma, places = image.info.get("gamma"), image.info.get("chromaticity")
+    if gamma is None and places is None:
+        return (ADOBE_GAMMA, ADOBE) if _says_adobe(image) else None
+    gamma = SRGB_GAMMA if not gamma or not 0.05 < gamma < 20 else float(gamma)
+    white, primaries = WHITE, SRGB
+    if places is not None and len(places) == 8 and _differ(places[2:], SRGB):
+        white, primaries = tuple(places[:2]), tuple(places[2:])
+    if _differ(white, WHITE) or (abs(gamma - SRGB_GAMMA) < SAME_GAMMA and primaries == SRGB):
+        return None
+    return gamma, primaries
+
+
+def _differ(places: tuple[float, ...], others: tuple[float, ...]) -> bool:
+    return bool(np.max(np.abs(np.subtract(places, others))) > SAME_PLACE)
+
+
+def _says_adobe(image: Image.Image) -> bool:
+    try:
+        mark = image.getexif().get_ifd(INTEROPERABILITY).get(1)
+    except Exception:  # pillow's EXIF reader raises many kinds on damaged bytes
+        return False
+    return str(mark).rstrip("\\0") == ADOBE_MARK
+
+
+def _by_numbers(image: Image.Image, gamma: float, primaries: tuple[float, ...]) -> Image.Image:
+    """Return an RGB image of these colours in sRGB."""
+    decode = ((np.arange(256) / 255.0) ** (1.0 / gamma)).astype(np.float32)
+    matrix = (np.linalg.inv(_to_xyz(SRGB)) @ _to_xyz(primaries)).T.astype(np.float32)
+    levels = np.array(image)
+    for row in levels:  # a photograph is large, and floats take four times as much
+        light = np.clip(decode[row] @ matrix, 0.0, 1.0)
+        curve = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
+        row[:] = np.rint(255.0 * curve)
+    return Image.fromarray(levels)
+
+
+def _to_xyz(primaries: tuple[float, ...]) -> np.ndarray:
+    """Return the matrix from light of primaries to XYZ, [3, 3], with the white of D65."""
+    columns = [[x / y, 1.0, (1.0 - x - y) / y] for x, y in np.reshape(primaries, [3, 2])]
+    base = np.array(columns).T
+    white = np.array([WHITE[0] / WHITE[1], 1.0, (1.0 - sum(WHITE)) / WHITE[1]])
+    return base * np.linalg.solve(base, white)

@@ -1,0 +1,97 @@
+"""Hidden files and folders that become what they lie beside, and those of processes that are gone.
+
+A process holds a lock on each of its own. A signal that cannot be caught leaves one behind without
+its lock, and whoever writes into that folder next removes it.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+NAME = re.compile(r"\.onepass-[0-9a-f]{16}(\.\w+)?")
+_swept: set[str] = set()
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def beside(target: Path, is_folder: bool = False) -> Iterator[Path]:
+    """Yield a new empty file or folder beside `target`, and remove it when the block ends.
+
+    Raises:
+      OSError: it cannot be made.
+    """
+    _sweep_once(target.parent)
+    path, descriptor = _made(target, is_folder)
+    try:
+        yield path
+    finally:
+        _remove(path)
+        os.close(descriptor)
+
+
+def sweep(folder: Path) -> list[Path]:
+    """Remove what processes that are gone have left in a folder, and return it."""
+    removed = []
+    with contextlib.suppress(OSError):
+        for path in sorted(folder.iterdir()):
+            if NAME.fullmatch(path.name) and _is_left(path):
+                _remove(path)
+                removed.append(path)
+    return removed
+
+
+def _sweep_once(folder: Path) -> None:
+    """Sweep a folder unless this process has done so: there may be thousands of files in it."""
+    with _lock:
+        known = os.path.realpath(folder) in _swept
+        _swept.add(os.path.realpath(folder))
+    if not known:
+        sweep(folder)
+
+
+def _made(target: Path, is_folder: bool) -> tuple[Path, int]:
+    """Return a new file or folder, and a descriptor of it that holds its lock."""
+    while True:
+        suffix = "" if is_folder else target.suffix
+        path = target.with_name(f".onepass-{secrets.token_hex(8)}{suffix}")
+        if is_folder:
+            path.mkdir()
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        else:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        with contextlib.suppress(
+            OSError
+        ):  # without locks nothing is taken for left, see `_is_left`
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if path.exists():
+            return path, descriptor
+        os.close(descriptor)  # swept away before it was locked
+
+
+def _is_left(path: Path) -> bool:
+    """Return whether nobody holds the lock; False where there are no locks."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()

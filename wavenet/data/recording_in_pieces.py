@@ -1,0 +1,96 @@
+"""A recording of any length at one rate, read from its file again and again, never held whole."""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import soxr
+
+from wavenet.data.audio import decibel
+from wavenet.data.sound_file import AudioError
+from wavenet.data.sound_properties import mono_blocks, properties
+
+SUMMED = 1 << 18  # samples, whose squares are added at once
+
+
+class RecordingInPieces:
+    """A sound file, resampled to `rate_hz` and mixed to mono as `audio.read` does.
+
+    Attributes:
+      file: its properties, see `SoundProperties`.
+      samples: at `rate_hz`.
+      peak_db: the largest magnitude of these, in dB re full scale.
+    """
+
+    def __init__(self, path: Path, rate_hz: int):
+        """Measure the file.
+
+        Raises:
+          AudioError: as for `audio.read_sound`, or there is too little to make frames of.
+        """
+        self._path, self.rate_hz = path, rate_hz
+        self.file = properties(path)
+        self.samples, peak = 0, 0.0
+        for block in self.blocks():
+            self.samples += len(block)
+            peak = max(peak, float(np.max(np.abs(block), initial=0.0)))
+        check_length(path, self.samples)
+        self.peak_db = decibel(peak)
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield the waveform, float32 [samples] a block: together what `audio.read` returns."""
+        blocks = mono_blocks(self._path, self.file)
+        if self.file.sample_rate_hz == self.rate_hz:
+            yield from blocks
+            return
+        stream = soxr.ResampleStream(
+            self.file.sample_rate_hz, self.rate_hz, 1, dtype="float32", quality="VHQ"
+        )
+        for block in blocks:
+            yield stream.resample_chunk(np.ascontiguousarray(block))
+        yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
+
+    def beginning(self, samples: int) -> np.ndarray:
+        """Return the first samples, float32, all if there are fewer."""
+        taken: list[np.ndarray] = []
+        for block in self.blocks():
+            taken.append(block)
+            if sum(map(len, taken)) >= samples:
+                break
+        return np.concatenate(taken)[:samples]
+
+    @functools.cached_property
+    def rms_db(self) -> float:
+        """The root mean square in dB re full scale, to the bit that of the whole waveform."""
+        squares = _Squares(self.blocks())
+        total = squares.sum_of(self.samples)
+        return decibel(float(np.sqrt(total / self.samples)))
+
+
+def check_length(path: Path, samples: int) -> None:
+    """Raise AudioError unless there are enough samples to make frames of."""
+    if samples < 2:
+        raise AudioError(path, f"holds too little sound: {samples} samples at the model's rate")
+
+
+class _Squares:
+    """Sums of the squares of samples that come in blocks."""
+
+    def __init__(self, blocks: Iterator[np.ndarray]):
+        self._blocks, self._held = blocks, np.zeros(0, np.float32)
+
+    def sum_of(self, samples: int) -> np.float64:
+        """Return the sum over the next samples.
+
+        NumPy adds in pairs: the first half, to a multiple of eight, and the rest, each likewise.
+        """
+        if samples > SUMMED:
+            half = samples // 2
+            half -= half % 8
+            first = self.sum_of(half)
+            return first + self.sum_of(samples - half)
+        while len(self._held) < samples:
+            self._held = np.concatenate([self._held, next(self._blocks)])
+        taken, self._held = self._held[:samples], self._held[samples:]
+        return np.add.reduce(np.square(taken, dtype=np.float64))

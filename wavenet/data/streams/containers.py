@@ -1,0 +1,58 @@
+"""Containers of one sound: pages of Ogg, and chunks of WAV and AIFF.
+
+A chained Ogg file has streams one after another, each with pages of its own. What lies behind the
+sound of a WAV or AIFF file, and is no chunk, is what its header does not account for.
+"""
+
+import string
+from typing import Literal
+
+from wavenet.data.streams.source import Source
+
+OGG = b"OggS"
+OGG_HEAD_BYTES = 27
+FIRST_PAGE = 2  # the bit of a stream's first page
+LITTLE, BIG = (b"RIFF", b"RF64"), (b"FORM", b"RIFX")
+SOUND = (b"data", b"SSND")
+PRINTABLE = frozenset(string.printable.encode())
+PADDING_BYTES = 1024  # that programs leave behind a file without a meaning
+
+
+def unread_bytes(source: Source) -> int:
+    """Return the bytes behind the sound that belong to no chunk, 0 for a few.
+
+    A chunk of sound whose length is too small is followed by the rest of the sound.
+    """
+    order: Literal["big", "little"] = "big" if source.at(0, 4) in BIG else "little"
+    place, heard, long_bytes = 12, False, 0
+    while place + 8 <= source.size:
+        head = source.at(place, 8)
+        name, length = head[:4], int.from_bytes(head[4:], order)
+        if name == b"ds64":  # the length of the sound, where four bytes cannot tell it
+            long_bytes = int.from_bytes(source.at(place + 16, 8), "little")
+        if name in SOUND and length == 0xFFFFFFFF and long_bytes:
+            length = long_bytes
+        end = place + 8 + length
+        if not PRINTABLE.issuperset(name) or (heard and end > source.size):
+            break
+        heard = heard or name in SOUND
+        place = end + length % 2
+    left = source.size - place
+    return left if heard and left > PADDING_BYTES else 0
+
+
+def ogg_links(source: Source, start: int) -> list[range]:
+    """Return the ranges of the links from a place on, which begins with a page."""
+    starts: list[int] = []
+    place, opening = start, False
+    while place >= 0:
+        head = source.at(place, OGG_HEAD_BYTES)
+        if len(head) < OGG_HEAD_BYTES or not head.startswith(OGG):
+            place = source.find(OGG, place + 1)
+            continue
+        first = bool(head[5] & FIRST_PAGE)
+        if first and not opening:  # streams that play at once all begin before the rest
+            starts.append(place)
+        opening = first
+        place += OGG_HEAD_BYTES + head[26] + sum(source.at(place + OGG_HEAD_BYTES, head[26]))
+    return [range(a, b) for a, b in zip(starts, [*starts[1:], source.size], strict=True)]

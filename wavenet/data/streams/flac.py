@@ -1,0 +1,86 @@
+"""Streams of FLAC in a file, and whether the frames go on after the length in the header."""
+
+from wavenet.data.streams.source import Source
+
+MARK = b"fLaC"
+BLOCK = b"\x00\x00\x22"  # type and length of the first metadata block, after its "last" bit
+TOTAL_AT, TOTAL_BITS = 18, 36  # from the mark: where the number of samples ends 8 bytes of bits
+TAIL_BYTES = 1 << 16  # in which a last frame begins
+_BLOCK_SAMPLES = {1: 192, **{n: 576 << (n - 2) for n in range(2, 6)}}
+_BLOCK_SAMPLES |= {n: 256 << (n - 8) for n in range(8, 16)}
+
+
+def streams(source: Source, start: int) -> list[range]:
+    """Return the ranges of the streams from a place on, which begins with the mark."""
+    starts = [start]
+    while (found := _next(source, starts[-1] + len(MARK))) >= 0:
+        starts.append(found)
+    return [range(a, b) for a, b in zip(starts, [*starts[1:], source.size], strict=True)]
+
+
+def _next(source: Source, start: int) -> int:
+    while (found := source.find(MARK, start)) >= 0:
+        after = source.at(found + len(MARK), 4)
+        if after[:1] in (b"\x00", b"\x80") and after[1:] == BLOCK:
+            return found
+        start = found + 1
+    return -1
+
+
+def as_file(source: Source, stream: range) -> list[bytes | range] | None:
+    """Return the pieces of a file that a decoder reads to its end; None: the stream itself.
+
+    Its header says no number of samples if that of the stream is missing or too small.
+    """
+    head = source.at(stream.start, TOTAL_AT + 8)
+    if len(head) < TOTAL_AT + 8:
+        return None
+    bits = int.from_bytes(head[TOTAL_AT:], "big")
+    total = bits & ((1 << TOTAL_BITS) - 1)
+    if total and _last_sample(source, stream, head) <= total:
+        return None
+    without = (bits >> TOTAL_BITS << TOTAL_BITS).to_bytes(8, "big")
+    return [head[:TOTAL_AT] + without, range(stream.start + len(head), stream.stop)]
+
+
+def _last_sample(source: Source, stream: range, head: bytes) -> int:
+    """Return the samples up to the end of the last frame, 0 if none is found."""
+    first = max(stream.start, stream.stop - TAIL_BYTES)
+    tail = source.at(first, stream.stop - first)
+    fixed = int.from_bytes(head[10:12], "big")  # samples of a block, where all have as many
+    last, place = 0, tail.find(b"\xff")
+    while place >= 0:
+        last = max(last, _end_of_frame(tail[place : place + 16], fixed))
+        place = tail.find(b"\xff", place + 1)
+    return last
+
+
+def _end_of_frame(data: bytes, fixed: int) -> int:
+    """Return the samples up to the end of the frame that begins here; 0 where none does."""
+    if len(data) < 16 or data[1] & 0xFE != 0xF8 or data[3] & 1:
+        return 0
+    size, rate = data[2] >> 4, data[2] & 15
+    coded = len(f"{data[4] ^ 0xFF:08b}".split("1", 1)[0])  # leading ones, as in UTF-8
+    length = max(1, coded)
+    if coded in (1, 8) or size == 0 or rate == 15:
+        return 0
+    number = data[4] & (0x7F if not coded else 0x7F >> coded)
+    for each in data[5 : 4 + length]:
+        number = number << 6 | each & 0x3F
+    place = 4 + length
+    extra = {6: 1, 7: 2}.get(size, 0)
+    samples = 1 + int.from_bytes(data[place : place + extra], "big")
+    samples = samples if extra else _BLOCK_SAMPLES[size]
+    place += extra + {12: 1, 13: 2, 14: 2}.get(rate, 0)
+    if _crc8(data[:place]) != data[place]:
+        return 0
+    return (number if data[1] & 1 else number * fixed) + samples
+
+
+def _crc8(data: bytes) -> int:
+    value = 0
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = (value << 1 ^ 0x07) & 0xFF if value & 0x80 else value << 1
+    return value

@@ -1,0 +1,69 @@
+"""The streams of a file by its first bytes."""
+
+from typing import NamedTuple
+
+from wavenet.data.streams import containers, flac, mpeg
+from wavenet.data.streams.source import Source
+
+TAG_BYTES = 10  # of the header of an ID3 tag, which may lie in front of any sound
+
+
+class Found(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+      streams: the pieces of a file for each stream, in order; empty where the file itself is the
+        only one and its header can be believed.
+      samples: per channel, of each stream that was counted; else 0.
+      unread_bytes: behind the sound that no header accounts for.
+    """
+
+    streams: list[list[bytes | range]]
+    samples: list[int]
+    unread_bytes: int
+
+
+def found_in(source: Source) -> Found:
+    """Return the streams of a file."""
+    head = source.at(0, 4)
+    if head in containers.LITTLE + containers.BIG:
+        return Found([], [], containers.unread_bytes(source))
+    start = _after_tags(source)
+    head = source.at(start, 4)
+    if head == flac.MARK:
+        return _of_flac(source, start)
+    if head == containers.OGG:
+        links = containers.ogg_links(source, start)
+        if len(links) < 2:
+            return Found([], [], 0)
+        return Found([[link] for link in links], [0] * len(links), 0)
+    if start or head[:1] == b"\xff":
+        return _of_mpeg(source, start)
+    return Found([], [], 0)
+
+
+def _after_tags(source: Source) -> int:
+    place = 0
+    while (head := source.at(place, TAG_BYTES)).startswith(b"ID3") and len(head) == TAG_BYTES:
+        length = 0
+        for byte in head[6:]:
+            length = length << 7 | byte & 0x7F
+        place += TAG_BYTES + length + (TAG_BYTES if head[5] & 0x10 else 0)
+    return place
+
+
+def _of_flac(source: Source, start: int) -> Found:
+    streams = flac.streams(source, start)
+    files = [flac.as_file(source, stream) for stream in streams]
+    if len(streams) == 1 and files[0] is None:
+        return Found([], [], 0)
+    made = [file or [stream] for file, stream in zip(files, streams, strict=True)]
+    return Found(made, [0] * len(made), 0)
+
+
+def _of_mpeg(source: Source, start: int) -> Found:
+    streams = mpeg.streams(source, start)
+    if not streams or (len(streams) == 1 and streams[0].is_plain):
+        return Found([], [], 0)
+    samples = [0 if s.is_counted else s.frames * s.samples for s in streams]
+    return Found([stream.as_file() for stream in streams], samples, 0)

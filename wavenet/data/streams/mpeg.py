@@ -1,0 +1,192 @@
+"""Frames of MPEG audio, counted one by one.
+
+Without a header that counts them (Xing, Info, VBRI) a decoder estimates their number from the
+length of the first one, and with such a header it stops where that says, whatever follows.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+from wavenet.data.streams.source import Source
+
+# By version (1, else 2 and 2.5) and layer: kbit/s of the indices 1 to 14.
+_RATES = {
+    (1, 1): (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
+    (1, 2): (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
+    (1, 3): (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    (2, 1): (32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
+    (2, 2): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    (2, 3): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+}
+_VERSIONS = {3: 1, 2: 2, 0: 2}  # by the two bits; 0 is version 2.5
+_HERTZ = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
+_MONO = 3
+CERTAIN_FRAMES = 3  # in a row: not by chance in bytes that are no sound
+HEADER_BYTES = 48  # of a frame, up to the number of frames in any of the headers
+TAGS = (b"TAG", b"ID3", b"APETAGEX", b"LYRICSBEGIN")  # what follows the sound
+
+
+class Frame(NamedTuple):
+    """A frame.
+
+    Attributes:
+      length: in bytes.
+      samples: per channel.
+      sort: what is the same in all frames of a stream: version, layer, rate, mono or not.
+      counted: frames that a header promises which this frame holds instead of sound; 0 for one
+        that says no number, None where the frame is sound.
+    """
+
+    length: int
+    samples: int
+    sort: tuple[int, int, int, bool]
+    counted: int | None
+
+
+@dataclasses.dataclass
+class Stream:
+    """Frames of one sort that a single encoder wrote.
+
+    Attributes:
+      head: the place of the frame with the encoder's header; None without.
+      counted: frames of sound that it promises.
+      pieces: the ranges of the sound's frames.
+      frames: of sound.
+      first: header of the first one, 4 bytes.
+      samples: per channel and frame.
+      rates: the indices of the frames' bit rates.
+    """
+
+    head: range | None
+    counted: int
+    sort: tuple[int, int, int, bool]
+    samples: int
+    pieces: list[range] = dataclasses.field(default_factory=list)
+    frames: int = 0
+    first: bytes = b""
+    rates: set[int] = dataclasses.field(default_factory=set)
+
+    def add(self, place: int, length: int, header: bytes) -> None:
+        """Add a frame of sound, which begins with these 4 bytes."""
+        self.frames += 1
+        self.first = self.first or header
+        self.rates.add(header[2] >> 4)
+        if self.pieces and self.pieces[-1].stop == place:
+            self.pieces[-1] = range(self.pieces[-1].start, place + length)
+        else:
+            self.pieces.append(range(place, place + length))
+
+    @property
+    def is_counted(self) -> bool:
+        """True if the encoder's header promises no fewer frames than there are."""
+        return self.head is not None and self.counted >= self.frames
+
+    @property
+    def is_plain(self) -> bool:
+        """True if a decoder counts the frames rightly: of one length, or by the header."""
+        constant = self.head is None and len(self.rates) == 1
+        return len(self.pieces) == 1 and (constant or self.is_counted)
+
+    def as_file(self) -> list[bytes | range]:
+        """Return the pieces of a file that a decoder reads to its end."""
+        if self.is_counted and self.head is not None:
+            return [self.head, *self.pieces]
+        return [*([_counting(self.first, self.frames)] if self.sort[1] == 3 else []), *self.pieces]
+
+
+def streams(source: Source, start: int) -> list[Stream]:
+    """Return the streams of MPEG audio from a place on."""
+    found: list[Stream] = []
+    place = _next(source, start)
+    while place >= 0:
+        data = source.at(place, HEADER_BYTES)
+        frame = _frame(data)
+        if frame is None or place + frame.length > source.size:
+            place = _next(source, place + (1 if frame else 0))
+            continue
+        here = range(place, place + frame.length)
+        if frame.counted is not None:
+            found.append(Stream(here, frame.counted, frame.sort, frame.samples))
+        else:
+            if not found or found[-1].sort != frame.sort:
+                found.append(Stream(None, 0, frame.sort, frame.samples))
+            found[-1].add(place, frame.length, data[:4])
+        place = here.stop
+    return [stream for stream in found if stream.frames]
+
+
+def _frame(data: bytes) -> Frame | None:
+    """Return the frame that begins with these bytes, None where none does."""
+    if len(data) < 4 or data[0] != 0xFF or data[1] & 0xE0 != 0xE0:
+        return None
+    version, layer = (data[1] >> 3) & 3, 4 - ((data[1] >> 1) & 3)
+    rate, hertz = data[2] >> 4, (data[2] >> 2) & 3
+    if version == 1 or layer == 4 or rate in (0, 15) or hertz == 3:
+        return None
+    kind = _VERSIONS[version]
+    hz, bits = _HERTZ[version][hertz], 1000 * _RATES[kind, layer][rate - 1]
+    samples = 384 if layer == 1 else 576 if (kind, layer) == (2, 3) else 1152
+    padding = (data[2] >> 1) & 1
+    length = 4 * (12 * bits // hz + padding) if layer == 1 else samples // 8 * bits // hz + padding
+    mono = data[3] >> 6 == _MONO
+    return Frame(length, samples, (version, layer, hz, mono), _counted(data, kind, layer, mono))
+
+
+def _certain_frame(data: bytes) -> Frame:
+    """Return the frame of a header that is one.
+
+    Raises:
+      ValueError: it is none.
+    """
+    if (frame := _frame(data)) is None:
+        raise ValueError(f"`data` must begin with the header of a frame, got {data[:4].hex()}.")
+    return frame
+
+
+def _counted(data: bytes, kind: int, layer: int, mono: bool) -> int | None:
+    if layer != 3:
+        return None
+    place = 4 + _side_bytes(kind, mono)
+    if data[place : place + 4] in (b"Xing", b"Info"):
+        says = data[place + 7] & 1
+        return int.from_bytes(data[place + 8 : place + 12], "big") if says else 0
+    if data[36:40] == b"VBRI":
+        return 0  # its number lies further behind than is read here
+    return None
+
+
+def _side_bytes(kind: int, mono: bool) -> int:
+    """Return the length of what lies between a frame's header and its sound."""
+    return (17 if mono else 32) if kind == 1 else (9 if mono else 17)
+
+
+def _next(source: Source, start: int) -> int:
+    """Return the place of the next certain frame, or -1."""
+    while 0 <= start < source.size:
+        if _is_certain(source, start):
+            return start
+        start = source.find(b"\xff", start + 1)
+    return -1
+
+
+def _is_certain(source: Source, place: int) -> bool:
+    """Return whether enough frames of one sort, or the end of the sound, follow one another."""
+    sort = None
+    for number in range(CERTAIN_FRAMES):
+        data = source.at(place, HEADER_BYTES)
+        if number and (not data or data.startswith(TAGS)):
+            return True
+        frame = _frame(data)
+        if frame is None or (sort or frame.sort) != frame.sort:
+            return False
+        sort, place = frame.sort, place + frame.length
+    return True
+
+
+def _counting(first: bytes, frames: int) -> bytes:
+    """Return a frame with the header `Xing`, in front of `frames` frames like the first."""
+    plain = bytes([first[0], first[1] | 1, (first[2] & 0x0D) | 0x90, first[3]])
+    length, _, (version, _, _, mono), _ = _certain_frame(plain)
+    start = plain + bytes(_side_bytes(_VERSIONS[version], mono))
+    start += b"Xing" + (1).to_bytes(4, "big") + frames.to_bytes(4, "big")
+    return start.ljust(length, b"\0")

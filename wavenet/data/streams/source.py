@@ -1,0 +1,85 @@
+"""Bytes of a file, and a file made of pieces of another one."""
+
+import bisect
+import io
+from typing import BinaryIO
+
+SEARCHED_AT_ONCE = 1 << 18
+
+
+class Source:
+    """A binary file that is read at any place.
+
+    Attributes:
+      size: in bytes.
+    """
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self.size = file.seek(0, io.SEEK_END)
+
+    def at(self, place: int, count: int) -> bytes:
+        """Return up to `count` bytes at a place, fewer at the end of the file."""
+        self._file.seek(place)
+        return self._file.read(count)
+
+    def find(self, pattern: bytes, start: int) -> int:
+        """Return the first place of a pattern from `start` on, or -1."""
+        while start < self.size:
+            data = self.at(start, SEARCHED_AT_ONCE + len(pattern) - 1)
+            found = data.find(pattern)
+            if found >= 0:
+                return start + found
+            start += SEARCHED_AT_ONCE
+        return -1
+
+
+class Pieces(io.RawIOBase):
+    """A file to read that consists of pieces: bytes, and ranges of places in a source."""
+
+    def __init__(self, source: Source, pieces: list[bytes | range]):
+        super().__init__()
+        self._source, self._pieces = source, pieces
+        self._starts = [0]
+        for piece in pieces:
+            self._starts.append(self._starts[-1] + len(piece))
+        self._place = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a place, counted from the start, from here or from the end."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._starts[-1]}[whence]
+        self._place = max(0, base + offset)
+        return self._place
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._place
+
+    def readinto(self, buffer) -> int:
+        """Fill a buffer, except at the end, and return the number of bytes."""
+        view, filled = memoryview(buffer).cast("B"), 0
+        while filled < len(view) and self._place < self._starts[-1]:
+            data = self._here(len(view) - filled)
+            if not data:
+                break  # the source has become shorter
+            view[filled : filled + len(data)] = data
+            filled += len(data)
+            self._place += len(data)
+        return filled
+
+    def _here(self, count: int) -> bytes:
+        """Return up to `count` bytes of the piece at this place."""
+        number = bisect.bisect_right(self._starts, self._place) - 1
+        piece, inside = self._pieces[number], self._place - self._starts[number]
+        count = min(count, len(piece) - inside)
+        if isinstance(piece, bytes):
+            return piece[inside : inside + count]
+        return self._source.at(piece.start + inside, count)

@@ -1,0 +1,88 @@
+"""Frames that are computed while they are read, so that hours of them take no memory."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+KEPT_FRAMES = 4096  # behind the newest ones that were read: who refines reads a little later
+
+
+class FramesInPieces:
+    """Frames [frames, channels] in the order of time, of which only the newest are kept.
+
+    A slice of them is an array. Reading from an earlier frame than those that are kept computes
+    them again from the beginning.
+
+    Attributes:
+      shape: frames and channels.
+      gain_db: of the recording, see `RecordedFrames`.
+    """
+
+    ndim = 2
+
+    def __init__(
+        self, shape: tuple[int, int], pieces: Callable[[], Iterator[np.ndarray]], gain_db: float
+    ):
+        """Make the frames of a function that yields them from the first to the last."""
+        self.shape, self.gain_db = shape, gain_db
+        self._pieces = pieces
+        self._begin()
+
+    def __len__(self) -> int:
+        """Return the number of frames."""
+        return self.shape[0]
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        """Return the frames of a slice, float32."""
+        start, stop, step = part.indices(len(self))
+        if step != 1:
+            raise ValueError(f"`part` must be a slice of step 1, got {part}.")
+        if start < self._first:
+            self._begin()
+        while self._first + len(self._held) < stop:
+            self._read(start)
+        return self._held[start - self._first : max(start, stop) - self._first]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        """Return all frames, which takes the memory of all of them."""
+        return np.asarray(np.concatenate(list(self._pieces())), dtype)
+
+    def _begin(self) -> None:
+        self._coming = self._pieces()
+        self._held, self._first = np.zeros((0, self.shape[1]), np.float32), 0
+
+    def _read(self, start: int) -> None:
+        """Add the next piece, and drop what lies far before `start`."""
+        surplus = max(0, min(start - KEPT_FRAMES - self._first, len(self._held)))
+        self._held = np.concatenate([self._held[surplus:], next(self._coming)])
+        self._first += surplus
+
+
+class MappedFrames:
+    """Frames in pieces, each slice after a function of the frames [frames, channels]."""
+
+    def __init__(self, frames: FramesInPieces, function: Callable[[np.ndarray], np.ndarray]):
+        self._frames, self._function = frames, function
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        """Return what the function makes of the frames of a slice."""
+        return self._function(self._frames[part])
+
+
+class RepeatedFrames:
+    """The same frames for every row of a batch, [batch, frames, channels].
+
+    Attributes:
+      shape: rows, frames and channels.
+    """
+
+    def __init__(self, frames: FramesInPieces, rows: int):
+        self.shape = (rows, *frames.shape)
+        self._frames = frames
+
+    def __getitem__(self, place: tuple[slice, slice]) -> np.ndarray:
+        """Return a slice of the frames for the rows of a slice, float32."""
+        rows, part = place
+        repeated = np.repeat(self._frames[part][None], self.shape[0], 0)
+        return repeated[rows]
