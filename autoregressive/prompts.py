@@ -66,7 +66,7 @@ def prompt_of(
     """
     if prefix is None and stop is None:
         return None, 0
-    rows = [[]] * num if prefix is None else _rows(prefix, num, codec)
+    rows = [np.zeros(0)] * num if prefix is None else _rows(prefix, num, codec)
     known = np.array([len(row) for row in rows], np.int32)
     if known.max() > length:
         raise ValueError(
@@ -142,12 +142,12 @@ class Following:
 
     def __init__(self, prompt: Prompt | None):
         self._prompt, self._position = prompt, 0
-        self._ended = None if prompt is None else np.zeros(prompt.known.shape[0], bool)
+        self._ended = np.zeros(0 if prompt is None else prompt.known.shape[0], bool)
 
     @property
     def all_ended(self) -> bool:
         """True if every row has ended."""
-        return self._ended is not None and bool(self._ended.all())
+        return self._prompt is not None and bool(self._ended.all())
 
     def kept(self, symbols: np.ndarray) -> np.ndarray:
         """Return the next symbols [num, n], with those after a row's end equal to its last.
@@ -163,6 +163,7 @@ class Following:
         kept = np.where(after, np.int32(now.stop), symbols).astype(symbols.dtype)
         positions = np.arange(symbols.shape[1])
         is_end = (kept == np.int32(now.stop)) & (positions >= known.numpy()[:, np.newaxis])
-        self._ended |= is_end.any(1) if int(now.stop) != NEVER else False
+        if int(now.stop) != NEVER:
+            self._ended |= is_end.any(1)
         self._position += symbols.shape[1]
         return kept

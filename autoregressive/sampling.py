@@ -73,8 +73,8 @@ class Samplers:
             self._functions["own"] = specialised(model.network, model.distribution)
         return self._functions["own"]
 
-    def _distribution(self, is_truncated: bool) -> Distribution:
-        distribution = self._model.distribution
+    def _distribution(self, is_truncated: bool) -> Any:
+        distribution: Distribution = self._model.distribution
         return Truncated(distribution) if is_truncated else distribution
 
     def _whole(self, method: str, is_truncated: bool) -> Any:
@@ -118,12 +118,13 @@ class Samplers:
             raise ValueError('`method` must not be "cached" for a model in raster order.')
         state = self._network.initial_state(noise.shape[0], noise.shape[1])
         first, state = self._filled(prompt, shared, condition, state)
+        begun = [] if prompt is None or not first else [prompt.symbols[:, :first]]
         if first == noise.shape[1]:
-            return prompt.symbols
+            return begun[0]
         rest = None if condition is None else condition[:, first:]
         chunk = self._chunk(isinstance(temperature, Choice))
         drawn, _ = chunk(noise[:, first:], rest, temperature, state, _after(prompt, first))
-        return drawn if not first else tf.concat([prompt.symbols[:, :first], drawn], 1)
+        return tf.concat([*begun, drawn], 1)
 
     def _filled(
         self, prompt: Prompt | None, shared: int, condition: Any, state: Any
@@ -176,8 +177,9 @@ class Samplers:
         distribution = self._model.distribution
         state = self._network.initial_state(num, length)
         first, state = self._filled(prompt, shared, condition, state)
+        begun = np.zeros([num, 0]) if prompt is None else prompt.symbols[:, :first].numpy()
         for start in range(0, first, chunk):
-            yield prompt.symbols[:, start : min(start + chunk, first)].numpy()
+            yield begun[:, start : start + chunk]
         function = self._chunk(isinstance(temperature, Choice))
         for start in range(first, length, chunk):
             count = min(chunk, length - start)

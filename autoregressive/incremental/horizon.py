@@ -47,7 +47,7 @@ class Horizon:
     """
 
     def __init__(self, analysis: Analysis, length: int, graph: tf.Graph | None):
-        self.length, self._analysis, self._graph = length, analysis, graph
+        self.length, self._analysis, self._graph = length, analysis, graph or tf.Graph()
         self._entries: dict[tuple[str, int], Entry] = {}
         self._constants: dict[str, np.ndarray] = {}
         self._learned: dict[str, tuple[tf.Tensor, TableRead]] = {}
@@ -144,7 +144,8 @@ class Horizon:
         return tf.function(run, autograph=False).get_concrete_function()()
 
     def _windows(self) -> Iterator[tuple[str, int]]:
-        groups, found = self._analysis.groups, {}
+        groups = self._analysis.groups
+        found: dict[str, int] = {}
         for group, masks in groups.softmaxes:
             reach = min((self._reach(mask) for mask in masks), default=self.length)
             root = groups.root(group)

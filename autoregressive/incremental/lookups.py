@@ -27,6 +27,6 @@ def fits(graph: tf.Graph) -> bool:
     for op in needed(graph.outputs):
         size = entries(op)
         chosen = None if size is None else static_value(op.inputs[1])
-        if chosen is not None and chosen.size and int(chosen.max()) >= size:
+        if size is not None and chosen is not None and chosen.size and chosen.max() >= size:
             return False
     return True

@@ -275,6 +275,10 @@ class Keys:
         return self.times.shape[0]
 
 
+def _no_keys(group: str) -> Keys:
+    raise KeyError(group)
+
+
 @dataclasses.dataclass
 class Call:
     """Arguments of an operation in a step: the number of rows, and the state of loops.
@@ -289,7 +293,7 @@ class Call:
     rows: int
     state: dict[str, tf.Tensor]
     changed: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
-    keys: Callable[[str], Keys] | None = None
+    keys: Callable[[str], Keys] = _no_keys
 
 
 @dataclasses.dataclass(frozen=True)

@@ -210,9 +210,9 @@ class SteppedDraft:
         self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Any, state: State
     ) -> tuple[tf.Tensor, Any, State]:
         """Return the block that continues the known symbols; see `Draft.propose`."""
-        size, network, distribution = symbols.shape[1], self._network, self._distribution
-        if isinstance(block.temperature, Choice):
-            distribution = Truncated(distribution)
+        size, network = symbols.shape[1], self._network
+        is_truncated = isinstance(block.temperature, Choice)
+        distribution = Truncated(self._distribution) if is_truncated else self._distribution
         step = network.stepper(block.condition)
 
         def body(time, state, drawn):

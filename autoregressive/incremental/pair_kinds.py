@@ -1,0 +1,125 @@
+"""What the rules of pairs of times share: their axes, groups and reads."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from autoregressive.incremental.groups import Groups, Turned
+from autoregressive.incremental.streams import (
+    Kind,
+    Node,
+    Pairs,
+    Part,
+    Run,
+    Stream,
+    Table,
+    TableRead,
+)
+
+PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul")
+
+
+def only_pairs(node: Node) -> Pairs:
+    """Return the kind of the first input, which must have pairs."""
+    kind = node.kinds[0]
+    if not isinstance(kind, Pairs):
+        raise node.unsupported("its input is no tensor of pairs")
+    return kind
+
+
+def _delay(node: Node, kind: Stream, is_query: bool) -> tuple[int, ...]:
+    """Return the delay that aligns an input's row i with time i."""
+    if (kind.offset or 0) < 0:
+        raise node.unsupported("its first times were dropped")
+    if kind.is_merged and (kind.offset or not is_query or node.type not in PRODUCTS):
+        raise node.unsupported("time was merged with another axis")
+    return (kind.offset or 0,)
+
+
+class Reads:
+    """The inputs of a part, as they are read along the query's and the key's times."""
+
+    def __init__(self, node: Node):
+        self._node = node
+        self.delays: dict[int, tuple[int, ...]] = {}
+        self.tables: dict[int, TableRead] = {}
+        self.keys: set[int] = set()
+
+    def add(self, index: int, query: int | None, key: int | None) -> None:
+        """Note the axis of an input that has the query's times, and the one that has keys."""
+        kind, node = self._node.kinds[index], self._node
+        if isinstance(kind, Pairs) or (query is None and key is None):
+            return
+        if index in node.static_inputs:
+            self.tables[index] = TableRead(query, key)
+        elif isinstance(kind, Stream):
+            self.delays[index] = _delay(node, kind, key is None)
+            if key is not None:
+                self.keys.add(index)
+
+    def part(self, kinds: list[Kind], run: Run, group: str) -> Part:
+        """Return the part of these reads."""
+        return Part(
+            kinds, run, self.delays, tables=self.tables, keys=frozenset(self.keys), group=group
+        )
+
+
+def merged_group(node: Node, groups: Groups, query: int | str, axes: Sequence) -> str:
+    """Return the group of a node's pairs, all of which must have the same orientation.
+
+    Args:
+      node: reads pairs, or makes the first ones of a group.
+      groups: of the graph.
+      query: the query axis in the coordinates of `axes`.
+      axes: for every input that has pairs, its index and its query axis.
+    """
+    names = []
+    for index, axis in axes:
+        kind = node.kinds[index]
+        if isinstance(kind, Pairs):
+            if axis != query:
+                raise turn(node, groups, kind.group)
+            names.append(kind.group)
+    for name in names[1:]:
+        groups.join(names[0], name)
+    return names[0] if names else node.op.name
+
+
+def turn(node: Node, groups: Groups, group: str) -> Exception:
+    """Return the sign to take a group's other axis as the query's, or an error if it was taken."""
+    if group in groups.turned:
+        return node.unsupported("it mixes queries with keys")
+    return Turned(group)
+
+
+def checked(node: Node, output: int, made: Pairs) -> Pairs:
+    """Return the kind of an output, whose axes must grow by an entry per time.
+
+    Raises:
+      UnsupportedNetworkError: they do not, like scores of relative positions before their shift.
+    """
+    growth = node.lengths[1] - node.lengths[0]
+    tensors = [op.outputs[output] for op in (node.op, node.longer)]
+    for axis, entries in ((made.query, made.outer * made.inner), (made.key, 1)):
+        if tensors[1].shape[axis] - tensors[0].shape[axis] != growth * entries:
+            raise node.unsupported("its axes do not grow by one entry per time")
+    return made
+
+
+def same_order(node: Node, output: int, like: Pairs) -> tuple[int, int]:
+    """Return the query and the key axis of an output that keeps the order of its input's."""
+    first, second = node.moving(output)
+    return (first, second) if like.query < like.key else (second, first)
+
+
+def growing_axes(kind: Kind) -> list[int]:
+    """Return the axes of a tensor that grow, the query's first for pairs."""
+    if isinstance(kind, Pairs):
+        return [kind.query, kind.key]
+    if isinstance(kind, Table):
+        return list(kind.axes)
+    return [kind.axis] if isinstance(kind, Stream) else []
+
+
+def plain(kind: Pairs) -> Pairs:
+    """Return pairs of the same axes whose values hide nothing."""
+    return dataclasses.replace(kind, masks=(), is_softmax=False)
