@@ -77,8 +77,7 @@ def check_causal(
     except ValueError as error:
         told = f"{message}; {error}" if message and is_causal else message
         return Causality(False, False, told or str(error))
-    given = {"inputs": inputs, "condition": condition, "length": tables.longest(*LENGTHS)}
-    seen = observed_lookahead(network, seed=seed, **given)
+    seen = observed_fault(call, specs, specs, seed, tables.longest(*LENGTHS))
     if seen and is_causal:
         message = f"{message}; {seen}" if message else seen
     return Causality(is_causal and not seen, has_step and not seen, message)

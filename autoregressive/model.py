@@ -16,7 +16,7 @@ from autoregressive.sampling import Samplers
 from autoregressive.symbols import RasterOrder, TimeOrder
 from autoregressive.trainable import Weights, weights_read
 from likelihoods.capabilities import pixel_channels, tempers
-from likelihoods.codec import Codec, Integers, Linear, Reals
+from likelihoods.codec import Codec, default_codec
 from likelihoods.distribution import Distribution
 from likelihoods.truncated import Choice, Truncated
 from replicator.runs.arguments import (
@@ -73,7 +73,7 @@ class Autoregressive:
         if order not in ("time", "raster"):
             raise ValueError(f"`order` must be time or raster, got {order!r}.")
         check_parts(network, distribution)
-        codec = _default_codec(distribution, order) if codec is None else codec
+        codec = default_codec(distribution.levels, order) if codec is None else codec
         if codec.levels != distribution.levels:
             raise ValueError(
                 f"`codec` must have the levels of the distribution, {distribution.levels}, got"
@@ -146,10 +146,6 @@ class Autoregressive:
                 f" {type(self.distribution).__name__}{each}, got {shape[-1]}."
             )
 
-    def _no_condition(self, time: int) -> tf.Tensor | None:
-        spec = self.symbol_network.condition
-        return None if spec is None else tf.zeros([1, time, *spec.shape[2:]], spec.dtype)
-
     def trainable_variables(self, *example: tf.Tensor) -> list[tf.Variable]:
         """Return the variables that the network's output depends on and that are not frozen.
 
@@ -166,8 +162,9 @@ class Autoregressive:
         """
         if not example:
             zeros = tf.zeros([1, 4], tf.float32 if self.distribution.levels is None else tf.int32)
-            condition = self._no_condition(4)
-            example = (zeros,) if condition is None else (zeros, condition)
+            spec = self.symbol_network.condition
+            rest = [] if spec is None else [tf.zeros([1, 4, *spec.shape[2:]], spec.dtype)]
+            example = (zeros, *rest)
         return weights_read(self.symbol_network.parameters, *example)
 
     def check_length(self, sizes: Sequence[int]) -> None:
@@ -407,9 +404,3 @@ class Autoregressive:
         if name not in self._functions:
             self._functions[name] = tf.function(function, autograph=False, jit_compile=jit_compile)
         return self._functions[name]
-
-
-def _default_codec(distribution: Distribution, order: str) -> Codec:
-    if distribution.levels is None:
-        return Reals()
-    return (Linear if order == "time" else Integers)(distribution.levels)

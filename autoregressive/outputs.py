@@ -28,13 +28,14 @@ def output_shape(call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes:
     with one_line_errors(specs):
         outputs = call(*(tf.zeros([*sizes, *x.shape[len(sizes) :]], x.dtype) for x in specs))
     names = "batch, time" if axes == 1 else "batch, height, width"
-    shape = outputs.shape if tf.is_tensor(outputs) else type(outputs).__name__
-    if not tf.is_tensor(outputs) or shape.rank != len(sizes) + 1 or shape[:-1] != sizes:
+    shape = outputs.shape.as_list() if tf.is_tensor(outputs) else None
+    if shape is None or shape[:-1] != sizes:
+        returned = type(outputs).__name__ if shape is None else outputs.shape
         raise ValueError(
             f"`network` must return [{names}, parameters], as long as its input; for {sizes} it"
-            f" returns {shape}."
+            f" returns {returned}."
         )
-    return shape.as_list()
+    return shape
 
 
 def check_stateless(network: Any) -> None:

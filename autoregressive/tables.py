@@ -142,13 +142,13 @@ class _Read(NamedTuple):
       op: the operation.
       rows: of the table.
       last: the last row that is read.
-      count: of the rows that are read.
+      num: of the rows that are read.
     """
 
     op: tf.Operation
     rows: int
     last: int
-    count: int
+    num: int
 
 
 def _reads(graph: tf.Graph) -> Iterator[_Read]:

@@ -20,6 +20,12 @@ from likelihoods.capabilities import is_normal, with_density
 SOUND, DRAWS = 0, 1  # numbers of the seeds that are folded out of a step's
 
 
+OF_TOKENS = (
+    "for tokens train a smaller Autoregressive of the same levels with `fit`, and pass it to"
+    ' `sample(method="speculative", draft=...)` of this model, whose samples stay the same.'
+)
+
+
 class Teacher(Protocol):
     """The source of a distillation."""
 
@@ -43,10 +49,12 @@ class ModelTeacher:
         if distribution is None:
             raise ValueError(
                 "`teacher` must have a distribution with `log_density`, got"
-                f" {type(model.distribution).__name__}."
+                f" {type(model.distribution).__name__}; {OF_TOKENS}"
             )
-        if model.order != "time" or model.symbol_network.inputs.dtype.is_integer:
-            raise ValueError("`teacher` must read numbers in time order, not levels or images.")
+        if model.order != "time":
+            raise ValueError("`teacher` must be a model in time order, not of images.")
+        if model.symbol_network.inputs.dtype.is_integer:
+            raise ValueError(f"`teacher` must read numbers, not levels; {OF_TOKENS}")
         self.model, self._distribution = model, distribution
 
     def conditionals(self, values: tf.Tensor, condition: tf.Tensor | None) -> TeacherConditionals:

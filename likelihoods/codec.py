@@ -171,3 +171,15 @@ class Reals:
     def scale(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return float32 [...], the symbols themselves."""
         return tf.cast(symbols, tf.float32)
+
+
+def default_codec(levels: int | None, order: str) -> Codec:
+    """Return the codec of a model that was given none.
+
+    Args:
+      levels: of its distribution; None: symbols are real numbers.
+      order: "time", whose elements are in [-1, 1], or "raster", whose elements are the levels.
+    """
+    if levels is None:
+        return Reals()
+    return (Linear if order == "time" else Integers)(levels)

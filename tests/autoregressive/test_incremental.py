@@ -153,3 +153,40 @@ def test_a_model_of_one_length_is_named():
     inputs = keras.Input([16, 1])
     with pytest.raises(ValueError, match=r"must take any length, .* got 16"):
         incremental(keras.Model(inputs, keras.layers.Dense(2)(inputs)))
+
+
+EQUAL = {
+    "matrices": lambda rows: (
+        tf.tile(0.5 * tf.eye(2)[tf.newaxis], [tf.shape(rows)[0], 1, 1]),
+        lambda state, of: tf.matmul(state, of[0]) + of[1],
+    ),
+    "ones": lambda rows: (0.5 * tf.ones_like(rows), lambda state, of: state * of[0] + of[1]),
+    "second": lambda rows: (0.5 * tf.ones_like(rows), lambda state, of: state * of[0] - of[1]),
+}
+
+
+@pytest.mark.parametrize("kind", EQUAL)
+def test_a_scan_reads_rows_that_are_equal_at_all_times(kind):
+    def network(x):
+        rows = tf.transpose(
+            tf.concat([x, tf.pad(x, [[0, 0], [3, 0], [0, 0]])[:, :-3]], -1), [1, 0, 2]
+        )
+        equal, step = EQUAL[kind](rows)
+        states = tf.scan(step, (equal, rows), initializer=tf.zeros([tf.shape(x)[0], 2]))
+        return tf.transpose(states, [1, 0, 2])
+
+    stepped = incremental(network)
+    x = tf.random.stateless_normal([2, 9, 1], [1, 2])
+    first, state = stepped.step(x[:, :4], stepped.initial_state(2))
+    last, _ = stepped.step(x[:, 4:], state)
+    np.testing.assert_allclose(tf.concat([first, last], 1), network(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_scan_of_equal_rows_alone_is_named():
+    def network(x):
+        rows = 0.5 * tf.ones_like(tf.transpose(x, [1, 0, 2]))
+        states = tf.scan(lambda state, row: state + row, rows, initializer=tf.zeros_like(rows[0]))
+        return tf.transpose(states, [1, 0, 2]) + x
+
+    with pytest.raises(UnsupportedNetworkError, match=r"scan: .*it reads no .*rows"):
+        incremental(network)

@@ -207,7 +207,9 @@ def test_elements_depend_on_earlier_noise_alone():
 
 def test_a_teacher_without_a_density_is_named():
     model = Autoregressive(lambda x: tf.repeat(x, 16, -1), Categorical(levels=16), codec=MuLaw(16))
-    with pytest.raises(ValueError, match="with `log_density`, got Categorical"):
+    with pytest.raises(
+        ValueError, match=r"with `log_density`, got Categorical; for tokens .*draft"
+    ):
         ModelTeacher(model)
 
 
