@@ -10,13 +10,21 @@ import tensorflow as tf
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.networks import as_function, condition_spec, input_spec
 from autoregressive.outputs import one_line, output_shape
+from autoregressive.random_weights import parameter_count, symbol_count, with_random_weights
 from autoregressive.tables import Tables, derived
+from autoregressive.trainable import weights_read
 from replicator.runs.errors import UserError
 
 # Lengths of the compared sequences: the first that the network takes.
 LENGTHS = (24, 12, 8, 6, 4)
 # Height and width of the compared images.
 SIDES = (5, 6)
+# Of those that a network with random weights is called on.
+LARGE_SIDES = (14, 40)
+# Length of the sequences that a network with random weights is called on, and of those that one of
+# many weights is called on.
+LONG, LESS_LONG = 600, 96
+MANY_WEIGHTS = 20_000_000
 # Rounding may differ between lengths.
 TOLERANCE = 1e-3
 
@@ -77,10 +85,28 @@ def check_causal(
     except ValueError as error:
         told = f"{message}; {error}" if message and is_causal else message
         return Causality(False, False, told or str(error))
-    seen = observed_fault(call, specs, specs, seed, tables.longest(*LENGTHS))
+    seen = observed_fault(
+        call, specs, specs, seed, tables.longest(*LENGTHS), longest_probe(call, tables, specs)
+    )
     if seen and is_causal:
         message = f"{message}; {seen}" if message else seen
     return Causality(is_causal and not seen, has_step and not seen, message)
+
+
+def longest_probe(
+    call: Callable[..., tf.Tensor], tables: Tables, specs: Sequence[tf.TensorSpec]
+) -> int:
+    """Return the length of the sequences on which a network is called with random weights.
+
+    Args:
+      call: the network.
+      tables: its tables of positions.
+      specs: of its arguments.
+    """
+    sizes = [[1, *(size or LENGTHS[-1] for size in spec.shape[1:])] for spec in specs]
+    example = [tf.zeros(size, spec.dtype) for size, spec in zip(sizes, specs, strict=True)]
+    is_large = parameter_count(weights_read(call, *example).trained) > MANY_WEIGHTS
+    return tables.longest(*((LESS_LONG,) if is_large else (LONG, LESS_LONG)), *LENGTHS)
 
 
 def _derivation(
@@ -126,6 +152,8 @@ def observed_fault(
     causal: Sequence[tf.TensorSpec],
     seed: int = 0,
     length: int = LENGTHS[0],
+    longest: int = 0,
+    symbols: int | None = None,
 ) -> str:
     """Return how outputs break the law of a causal network; "" if they seem to keep it.
 
@@ -135,13 +163,34 @@ def observed_fault(
       causal: those of the first arguments that the outputs must not look ahead in.
       seed: of the random arguments.
       length: of the sequences, in steps.
+      longest: of the sequences on which the network is called with random weights in place of its
+        own, in steps; 0: it is not.
+      symbols: number of symbols of an integer input; None: as many as the network's embedding has.
     """
-    generator = np.random.default_rng(seed)
-    first, other = ([_numbers(generator, spec, length) for spec in specs] for _ in range(2))
-    other = other[: len(causal)] + first[len(causal) :]
-    whole = call(*first)
-    if _differs(whole, call(*first)):
+    draw = _Draw(call, specs, seed, symbols)
+    first, other = draw(length), draw(length)
+    if _differs(call(*first), call(*first)):
         return "two calls on the same input differ: the network draws random numbers of its own"
+    fault = _fault(call, first, other, len(causal), [length // 2])
+    if not fault and longest > length:
+        random = with_random_weights(call, seed, *first)
+        fault = _fault(random, draw(longest), draw(longest), len(causal), [length, longest // 2])
+    return fault
+
+
+def _fault(
+    call: Callable[..., tf.Tensor],
+    first: list[tf.Tensor],
+    other: list[tf.Tensor],
+    num_causal: int,
+    shorter: Sequence[int],
+) -> str:
+    """Return how outputs for some arguments break the law; "" if they seem to keep it."""
+    length, whole = first[0].shape[1], call(*first)
+    mixed = [tf.concat([x[:1], y[1:]], 0) for x, y in zip(first, other, strict=True)]
+    if _differs(whole[:1], call(*mixed)[:1]):
+        return "the outputs of a row depend on the other rows of the batch"
+    other = other[:num_causal] + first[num_causal:]
     ahead = 0
     for time in (1, length // 3, length // 2, length - 1):
         changed = [
@@ -150,52 +199,103 @@ def observed_fault(
         ahead = max(ahead, _rows_changed(whole, call(*changed), time))
     if ahead:
         return f"output t depends on input t + {ahead}"
-    if len(causal) < len(specs):  # the others may decide with their length
+    if num_causal < len(first):  # the others may decide with their length
         return ""
-    shorter = call(*(x[:, : length // 2] for x in first))
-    if shorter.shape[1] != length // 2 or _differs(whole[:, : length // 2], shorter):
-        return "the first outputs change with the length of the input"
+    for count in shorter:
+        outputs = call(*(x[:, :count] for x in first))
+        if outputs.shape[1] != count or _differs(whole[:, :count], outputs):
+            return "the first outputs change with the length of the input"
     return ""
 
 
-def observed_unmasked(call: Callable[..., tf.Tensor], inputs: tf.TensorSpec, seed: int = 0) -> str:
+def observed_unmasked(
+    call: Callable[..., tf.Tensor],
+    inputs: tf.TensorSpec,
+    seed: int = 0,
+    symbols: int | None = None,
+) -> str:
     """Return how outputs of a masked network depend on later pixels; "" if they seem not to.
+
+    It is called with its own weights, and on larger images with random ones.
 
     Args:
       call: the network, whose outputs at a pixel must depend only on the pixels before it.
       inputs: of the network, [batch, height, width, channels].
       seed: of the random images.
+      symbols: as for `observed_fault`.
     """
-    height, width = (given or size for given, size in zip(inputs.shape[1:3], SIDES, strict=True))
-    generator = np.random.default_rng(seed)
-    shape = [2, height * width, inputs.shape[-1]]
-    first, other = (_drawn(generator, inputs.dtype, shape) for _ in range(2))
+    for sides in (SIDES, LARGE_SIDES):
+        height, width = (a or b for a, b in zip(inputs.shape[1:3], sides, strict=True))
+        spec = tf.TensorSpec([None, height, width, inputs.shape[-1]], inputs.dtype)
+        draw = _Draw(call, [spec], seed, symbols)
+        first, other = (draw.images(height, width) for _ in range(2))
+        if sides == SIDES and _differs(call(first), call(first)):
+            return "two calls on the same input differ: the network draws random numbers of its own"
+        used = call if sides == SIDES else with_random_weights(call, seed, first)
+        fault = _unmasked(used, first, other)
+        if fault:
+            return fault
+    return ""
 
-    def outputs(pixels: np.ndarray) -> tf.Tensor:
-        images = pixels.reshape([2, height, width, -1])
-        made = call(tf.constant(images, inputs.dtype))
-        return tf.reshape(made, [2, height * width, -1])
+
+def _unmasked(call: Callable[..., tf.Tensor], first: tf.Tensor, other: tf.Tensor) -> str:
+    """Return how outputs for some images depend on later pixels; "" if they seem not to."""
+    batch, height, width, _ = first.shape
+
+    def outputs(pixels: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(call(tf.reshape(pixels, first.shape)), [batch, height * width, -1])
 
     whole = outputs(first)
-    if _differs(whole, outputs(first)):
-        return "two calls on the same input differ: the network draws random numbers of its own"
+    if _differs(whole[:1], outputs(tf.concat([first[:1], other[1:]], 0))[:1]):
+        return "the outputs of an image depend on the other images of the batch"
+    first, other = (tf.reshape(x, [batch, height * width, -1]) for x in (first, other))
+    shape = [batch, height, width, -1]
     for pixel in (0, width - 1, width, height * width // 2, height * width - 1):
-        changed = np.concatenate([first[:, :pixel], other[:, pixel:]], axis=1)
-        rows = _rows_changed(whole, outputs(changed), pixel + 1)
+        changed = tf.concat([first[:, :pixel], other[:, pixel:]], axis=1)
+        rows = _rows_changed(whole, _flat(call(tf.reshape(changed, shape))), pixel + 1)
         if rows:
             at = divmod(pixel + 1 - rows, width)
             return f"the output at pixel {at} depends on that pixel or on later ones"
     return ""
 
 
-def _numbers(generator: np.random.Generator, spec: tf.TensorSpec, length: int) -> tf.Tensor:
-    return tf.constant(_drawn(generator, spec.dtype, [2, length, *spec.shape[2:]]), spec.dtype)
+def _flat(outputs: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(outputs, [outputs.shape[0], outputs.shape[1] * outputs.shape[2], -1])
 
 
-def _drawn(generator: np.random.Generator, dtype: tf.DType, shape: Sequence[int]) -> np.ndarray:
-    """Return random numbers; of integers the two that every network of symbols takes."""
-    is_integer = dtype.is_integer
-    return generator.integers(0, 2, shape) if is_integer else generator.normal(size=shape)
+class _Draw:
+    """Random arguments of a network, two rows each."""
+
+    def __init__(
+        self,
+        call: Callable[..., tf.Tensor],
+        specs: Sequence[tf.TensorSpec],
+        seed: int,
+        symbols: int | None,
+    ):
+        self._specs, self._generator = list(specs), np.random.default_rng(seed)
+        self._symbols = 2  # which every network of symbols takes
+        if specs[0].dtype.is_integer:
+            sizes = [[2, *(size or SIDES[0] for size in spec.shape[1:])] for spec in specs]
+            example = [tf.zeros(size, spec.dtype) for size, spec in zip(sizes, specs, strict=True)]
+            self._symbols = min(symbols or 1 << 20, symbol_count(call, *example))
+
+    def __call__(self, length: int) -> list[tf.Tensor]:
+        """Return arguments of so many steps."""
+        return [
+            self._numbers(spec, [2, length, *spec.shape[2:]], 2 if index else self._symbols)
+            for index, spec in enumerate(self._specs)
+        ]
+
+    def images(self, height: int, width: int) -> tf.Tensor:
+        """Return two images."""
+        spec = self._specs[0]
+        return self._numbers(spec, [2, height, width, spec.shape[-1]], self._symbols)
+
+    def _numbers(self, spec: tf.TensorSpec, shape: Sequence[int], symbols: int) -> tf.Tensor:
+        if spec.dtype.is_integer:
+            return tf.constant(self._generator.integers(0, symbols, shape), spec.dtype)
+        return tf.constant(self._generator.normal(size=shape), spec.dtype)
 
 
 def _differs(first: tf.Tensor, second: tf.Tensor) -> bool:

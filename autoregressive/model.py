@@ -146,6 +146,12 @@ class Autoregressive:
                 f" {type(self.distribution).__name__}{each}, got {shape[-1]}."
             )
 
+    def check_causal(self) -> None:
+        """Raise NotCausalError if outputs look ahead with the weights as they are."""
+        check = getattr(self.symbol_network, "check", None)
+        if check is not None:
+            check(with_random_weights=False)
+
     def trainable_variables(self, *example: tf.Tensor) -> list[tf.Variable]:
         """Return the variables that the network's output depends on and that are not frozen.
 

@@ -55,6 +55,7 @@ def compress(
     codec = ArrayCodec(model)
     codec.check_encoding()
     symbols = model.symbols(elements).numpy()
+    model.check_causal()
     parameters = model.conditionals(elements, condition).numpy()
     stream = codec.encode(symbols, parameters, tolerance)
     shape = (*symbols.shape, 1, 1)[:4]

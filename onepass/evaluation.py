@@ -52,6 +52,9 @@ def evaluate(
         )
     if batch_size < 1:
         raise UserError(f"`batch_size` must be at least 1, got {batch_size}.")
+    check = getattr(model, "check_causal", None)
+    if check is not None:  # the figures of a network that looks ahead would be no code lengths
+        check()
     nats: list[float] = []
     elements = 0
     for rows in _batches(data, batch_size):

@@ -18,7 +18,7 @@ from autoregressive.incremental.streams import (
     Table,
     UnsupportedNetworkError,
 )
-from autoregressive.incremental.tracing import first_difference, is_temporal, trace
+from autoregressive.incremental.tracing import aligned, first_difference, is_temporal, trace
 
 # Pairs of lengths that are unlikely to equal another size of a network. TensorFlow writes zeros as
 # another operation from 1,000 elements on, which may lie between the lengths of the first pair.
@@ -115,6 +115,22 @@ class Plan:
                 graph = trace(self._function, self._specs, length).graph
             self._horizons[length] = Horizon(self._analysis, length, graph)
         return self._horizons[length]
+
+    def check_operations(self, length: int) -> None:
+        """Raise UnsupportedNetworkError if the network has other operations for some length.
+
+        Args:
+          length: number of times; nothing is checked where the network cannot be traced for it.
+        """
+        try:
+            graph = trace(self._function, self._specs, length).graph
+        except (ValueError, tf.errors.OpError):
+            return
+        if aligned(self.graph, graph, self._analysis.timed) is None:
+            raise UnsupportedNetworkError(
+                f"the network has different operations for {length} times; no step can be derived"
+                " from it"
+            )
 
     def _check_positions(self, length: int) -> None:
         """Raise ValueError if a layer slices a table that has fewer rows than `length`."""

@@ -9,6 +9,8 @@ from autoregressive.incremental.plan import Plan
 from autoregressive.incremental.streams import NotCausalError, UnsupportedNetworkError
 from autoregressive.incremental.tracing import FIXED_ENTRIES, is_temporal, sized
 
+LONG = 1031  # a length beyond those that a step is derived from
+
 
 def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
     """Raise an error unless the steps equal the call, on random numbers.
@@ -29,6 +31,7 @@ def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
         levels = spec.dtype.is_integer
         drawn = generator.integers(0, 2, shape) if levels else generator.normal(size=shape)
         arguments.append(tf.constant(drawn, spec.dtype))
+    plan.check_operations(LONG)
     layer = plan.looks_ahead(*arguments)
     if layer:
         raise NotCausalError(f"{layer} attends to later times")

@@ -3,9 +3,16 @@
 import re
 
 import causal_networks
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from autoregressive.causality import check_causal, observed_lookahead
+from autoregressive.fit import fit
+from autoregressive.incremental import NotCausalError
+from autoregressive.model import Autoregressive
+from likelihoods import Categorical, Gaussian, Integers
 
 
 def test_a_causal_network_has_nothing_to_report():
@@ -54,3 +61,128 @@ def test_attention_with_shifted_scores_is_causal_and_has_no_step():
 def test_what_the_graph_does_not_settle_the_outputs_do(make, is_causal):
     found = check_causal(make())
     assert found.is_causal == is_causal and not found.has_step and found.message
+
+
+def attending(initializer, causal):
+    """Attention before a head of zeros, or of tiny numbers."""
+    inputs = keras.Input([None, 1])
+    h = keras.layers.Dense(8)(inputs)
+    h = h + keras.layers.MultiHeadAttention(2, 4)(h, h, use_causal_mask=causal)
+    return keras.Model(inputs, keras.layers.Dense(2, kernel_initializer=initializer)(h))
+
+
+class ReZero(keras.layers.Layer):
+    def build(self, shape):
+        self.gate = self.add_weight(shape=(), initializer="zeros")
+
+    def call(self, h):
+        return self.gate * h
+
+
+def gated():
+    """A convolution that looks ahead behind a gate of zero."""
+    inputs = keras.Input([None, 1])
+    h = keras.layers.Conv1D(8, 1)(inputs)
+    h = h + ReZero()(keras.layers.Conv1D(8, 3, padding="same")(h))
+    return keras.Model(inputs, keras.layers.Dense(2)(h))
+
+
+class Far(keras.layers.Layer):
+    """Reads 40 steps ahead, by an index."""
+
+    def call(self, x):
+        time = tf.shape(x)[1]
+        index = tf.minimum(tf.range(time) + 40, time - 1)
+        shown = tf.cast(tf.range(time) + 40 < time, x.dtype)[None, :, None]
+        return x + tf.gather(x, index, axis=1) * shown
+
+
+class OverRows(keras.layers.Layer):
+    def call(self, x):
+        return x - tf.reduce_mean(x, 0, keepdims=True)
+
+
+def with_layer(layer):
+    inputs = keras.Input([None, 1])
+    return keras.Model(inputs, keras.layers.Dense(2)(layer(keras.layers.Dense(4)(inputs))))
+
+
+HIDDEN = {
+    "zero head": lambda: attending("zeros", False),
+    "tiny head": lambda: attending(keras.initializers.RandomNormal(stddev=1e-4), False),
+    "gate": gated,
+    "far": lambda: with_layer(Far()),
+    "rows": lambda: with_layer(OverRows()),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_weights_and_lengths_hide_is_found(name):
+    network = HIDDEN[name]()
+    with pytest.raises(NotCausalError, match="must be causal"):
+        Autoregressive(network, Gaussian(None))
+    assert not check_causal(network)
+
+
+def test_a_causal_network_with_a_head_of_zeros_is_accepted():
+    network = attending("zeros", True)
+    assert check_causal(network).has_step
+    Autoregressive(network, Gaussian(None))
+
+
+class Peeking(tf.Module):
+    """Looks ahead at symbols above 1 only."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = causal_networks.variable([8, 8], 3)
+
+    def __call__(self, x):
+        h = tf.gather(self.table, x)
+        later = tf.cast(x > 1, tf.float32)[..., None] * h
+        return h + tf.concat([later[:, 1:], 0.0 * h[:, :1]], 1)
+
+
+def test_symbols_above_one_are_tried():
+    spec = tf.TensorSpec([None, None], tf.int32)
+    with pytest.raises(NotCausalError):
+        Autoregressive(Peeking(), Categorical(8), codec=Integers(8), inputs=spec)
+    assert not check_causal(Peeking(), inputs=spec)
+
+
+def test_an_unmasked_image_network_with_a_head_of_zeros_is_refused():
+    inputs = keras.Input([None, None, 1])
+    h = keras.layers.Conv2D(8, 3, padding="same", activation="relu")(inputs)
+    network = keras.Model(inputs, keras.layers.Conv2D(16, 1, kernel_initializer="zeros")(h))
+    with pytest.raises(NotCausalError, match="must be masked"):
+        Autoregressive(network, Categorical(16), order="raster")
+
+
+def test_a_branch_on_the_length_has_no_step():
+    kernel = causal_networks.variable([1, 4], 2)
+
+    def network(x):
+        h = x @ kernel
+        return h if x.shape[1] is None or x.shape[1] <= 300 else tf.tanh(h) * 0.0 + h
+
+    found = check_causal(network)
+    assert found.is_causal and not found.has_step and "1031 times" in found.message
+
+
+def test_a_network_that_training_made_look_ahead_is_refused_after_it():
+    class Opened(tf.Module):
+        """A frozen gate hides the next input, until it is opened."""
+
+        def __init__(self):
+            super().__init__()
+            self.gate = tf.Variable(0.0, trainable=False)
+            self.kernel = causal_networks.variable([1, 2], 4)
+
+        def __call__(self, x):
+            return (x + self.gate * tf.pad(x, [[0, 0], [0, 1], [0, 0]])[:, 1:]) @ self.kernel
+
+    network = Opened()
+    model = Autoregressive(network, Gaussian(None))
+    network.gate.assign(1.0)
+    with pytest.raises(NotCausalError, match="input t [+] 1"):
+        fit(model, np.zeros([4, 8], np.float32), steps=1, log=lambda *_: None)

@@ -1,0 +1,88 @@
+"""A network with random numbers in place of its trained weights.
+
+A head of zeros, a gate of zero or a mask that training has not reached hides what a network reads;
+random weights show it.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.incremental.lookups import entries
+from autoregressive.incremental.replay import captured, needed, run_graph
+from autoregressive.incremental.tracing import dependent
+from autoregressive.trainable import weights_read
+
+# A table with so many times more rows than columns is an embedding, whose rows are inputs.
+TALL = 4
+DEFAULT_SYMBOLS = 256
+
+
+def with_random_weights(
+    call: Callable[..., tf.Tensor], seed: int, *example: tf.Tensor
+) -> Callable[..., tf.Tensor]:
+    """Return a network with random weights; those that are frozen, such as masks, keep theirs.
+
+    Args:
+      call: the network.
+      seed: of the weights.
+      example: arguments of the network.
+    """
+    generator = np.random.default_rng(seed)
+    drawn = {
+        id(variable.handle): tf.Variable(_values(generator, variable), trainable=False)
+        for variable in weights_read(call, *example).trained
+        if variable.dtype.is_floating
+    }
+
+    def run(*arguments: tf.Tensor) -> tf.Tensor:
+        graph = tf.function(call, autograph=False).get_concrete_function(*arguments).graph
+        values = dict(captured(graph))
+        for name, outside in values.items():
+            if id(outside) in drawn:
+                values[name] = drawn[id(outside)].handle
+        names = [tensor.name for tensor in graph.inputs[: len(arguments)]]
+        values |= zip(names, arguments, strict=True)
+        replayed = tf.function(lambda: run_graph(values, graph.outputs)[0], autograph=False)
+        return replayed.get_concrete_function()()
+
+    return run
+
+
+def _values(generator: np.random.Generator, variable: tf.Variable) -> tf.Tensor:
+    """Return random numbers that keep the size of what they are multiplied with."""
+    shape = variable.shape.as_list()
+    if len(shape) < 2:
+        values = generator.uniform(0.5, 1.5, shape)
+    else:
+        fan_in = int(np.prod(shape[:-1]))
+        rows = shape[-1] if len(shape) == 2 and shape[0] > TALL * shape[1] else fan_in
+        values = generator.normal(size=shape) / np.sqrt(max(rows, 1))
+    made = tf.constant(values, variable.dtype)
+    constraint = getattr(variable, "constraint", None)
+    return made if constraint is None else tf.cast(constraint(made), variable.dtype)
+
+
+def symbol_count(call: Callable[..., tf.Tensor], *example: tf.Tensor) -> int:
+    """Return how many integers a network can tell apart: the rows of its embedding.
+
+    Args:
+      call: the network.
+      example: its arguments, the first of which are integers.
+    """
+    graph = tf.function(call, autograph=False).get_concrete_function(*example).graph
+    reads = {tensor.op for tensor in graph.inputs[:1]} | set(dependent(graph, [0]))
+    sizes = []
+    for op in needed(graph.outputs):
+        if op.type in ("GatherV2", "ResourceGather") and op.inputs[1].op in reads:
+            sizes.append(entries(op))
+        elif op.type == "OneHot" and op.inputs[0].op in reads:
+            sizes.append(op.outputs[0].shape[-1])
+    known = [size for size in sizes if size]
+    return min(known, default=DEFAULT_SYMBOLS)
+
+
+def parameter_count(variables: Sequence[tf.Variable]) -> int:
+    """Return the number of numbers in variables."""
+    return sum(int(np.prod(variable.shape.as_list())) for variable in variables)
