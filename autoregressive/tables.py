@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.incremental import UnsupportedNetworkError, incremental
+from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
 from autoregressive.incremental.layer_names import layer_names, layer_of
 from autoregressive.incremental.replay import CALLS, captured, inlined, needed, run_graph
 from autoregressive.incremental.sizes import static_value
@@ -128,6 +128,8 @@ def derived(network: Any, tables: Tables, **specs: Any) -> Any:
     """
     try:
         return incremental(network, **specs)
+    except NotCausalError:
+        raise
     except (ValueError, tf.errors.OpError) as error:
         fault = tables.fault(DERIVED)
         if not fault:

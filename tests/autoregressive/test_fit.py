@@ -86,11 +86,14 @@ def test_a_run_of_version_0_2_is_resumed(in_memory, tmp_path):
     np.testing.assert_array_equal(trained(workdir=tmp_path)[0], in_memory)
 
 
+FED = "The network reads elements as numbers -1 to 1, shifted by one; before the first it reads 0."
+
+
 def test_the_person_watching_reads_what_the_commands_say(tmp_path):
     said = []
     trained(steps=3, workdir=tmp_path, log=said.append)
     trained(steps=6, workdir=tmp_path, log=said.append)
-    assert said == ["4 weights", "4 weights, resuming from step 3"]
+    assert said == [FED, "4 weights", FED, "4 weights, resuming from step 3"]
 
 
 def test_evaluations_are_metrics_and_events(tmp_path):
@@ -309,11 +312,7 @@ def test_the_log_says_what_the_network_is_fed():
     assert first_line(model, np.full([4, 8], 3)) == (
         "The network reads symbols 0 to 9, shifted by one; before the first it reads 5."
     )
-    line = (
-        "The network reads elements as numbers -1 to 1, shifted by one; before the first it"
-        " reads 0."
-    )
-    assert first_line(untrained(), WAVES) == line
+    assert first_line(untrained(), WAVES) == FED
 
 
 @pytest.mark.parametrize("optimizer", [ADAM, keras.optimizers.Adam])
