@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from compression import forms
-from compression.splits import CURVATURE, LARGEST_LOG_ODDS, REACH, ROUNDING, Categorical, Split
+from compression.odds import LARGEST_LOG_ODDS, REACH, ROUNDING
+from compression.splits import Categorical, Split
 from likelihoods.capabilities import cumulative_of
 from replicator.runs.errors import UserError
 
@@ -47,11 +48,12 @@ class ArrayOdds:
     Args:
       model: with levels.
       way: of `ways_of`.
+      narrowest: of `forms.closed`.
     """
 
-    def __init__(self, model: Autoregressive, way: str):
+    def __init__(self, model: Autoregressive, way: str, narrowest: float | None = None):
         self._distribution: Any = model.distribution
-        self._way = way
+        self._way, self._narrowest = way, narrowest
         self._log_prob = _evaluation(model.distribution.log_prob, model.order)
         cumulative = cumulative_of(model.distribution)
         if way == "cumulative" and cumulative is not None:
@@ -71,8 +73,7 @@ class ArrayOdds:
           tolerance: of the log-probabilities themselves.
         """
         if self._way == "closed":
-            zeros = np.zeros_like(rows) if off is None else off
-            return forms.closed(self._distribution, rows, zeros)
+            return forms.closed(self._distribution, rows, off, self._narrowest)
         if self._way == "cumulative":
             return _Cumulative(self, rows, off, tolerance)
         return self.table(rows, off, tolerance, np.zeros(len(rows), np.int64))
@@ -131,7 +132,7 @@ class _Cumulative:
         if self._off is None:
             return Split(t, np.zeros_like(t))
         off = MASS_ERROR + _effect(values, masses, self._rows, self._off)
-        return Split(t, CURVATURE * slope * (off / (masses + SHARE)).sum(1) + ROUNDING)
+        return Split(t, 1.01 * slope * (off / (masses + SHARE)).sum(1) + ROUNDING)
 
 
 def _effect(values: Values, now: np.ndarray, rows: np.ndarray, off: np.ndarray) -> np.ndarray:

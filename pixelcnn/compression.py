@@ -145,7 +145,7 @@ class ImageCodec:
     def _levels(self, decoder: Decoder, name: str, hidden: Hidden) -> np.ndarray:
         """Return the levels int32 [pixels, channels] of pixels with these hidden states."""
         hidden = Hidden(*(np.asarray(each) for each in hidden))
-        pixels = pixels_of(self._output(name), hidden, 0.0, self._mapped)
+        pixels = pixels_of(self._output(name), hidden, None, self._mapped)
         channels, before = [], None
         for channel in range(self.channels):
             distribution = pixels.next_channel(before)
