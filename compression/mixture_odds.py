@@ -86,10 +86,7 @@ def _curvature(i, offs, low, sizes, share, moves, upper_half):
     weight_off, mean_off, scale_off = offs
     half, _, levels, normal = sizes
     first = low + half if upper_half else low
-    if first >= levels:
-        mass_column = -1
-    else:
-        mass_column = 2 if upper_half else 3
+    mass_column = -1 if first >= levels else 2 if upper_half else 3
     rise, fall, mass = 0.0, 0.0, 0.0
     for k in range(len(moves)):
         weight, own = moves[k, 0], 0.0

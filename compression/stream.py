@@ -29,6 +29,8 @@ _TRIED = 1 << 14  # odds per class and bit that are tried for the choice of a st
 _NEAR_IN_GROUP = 3.2
 _SPARE_CHOICE_BITS = 7  # so that several choices fit, one of them with a short code
 _LARGEST_GROUP = 2**16 - 1
+# Choices take their bits in full, but for those in the coder's state.
+_SLACK_BYTES = 64
 
 
 class Distribution(Protocol):
@@ -55,12 +57,14 @@ class Layout:
       channels: of a pixel.
       classes: of pixels, each with its own steps.
       pixels: total number.
+      levels: of an element; 0: as many as have a code.
     """
 
     depth: int
     channels: int
     classes: int
     pixels: int
+    levels: int = 0
 
     @property
     def bits(self) -> int:
@@ -193,6 +197,8 @@ class Decoder:
                 "The compressed file is damaged: a stream has an invalid end."
             ) from error
         groups = -(-layout.pixels // self._group)
+        if groups * self._bits > 8 * (len(stream) + _SLACK_BYTES):
+            raise UserError("The compressed file is damaged: a stream is too short.")
         self._choices = self._coder.decode(_choice_model(self._bits), groups).astype(np.int64)
 
     def levels(self, distribution: Distribution, pixels: int, class_: int, channel: int):
@@ -210,6 +216,8 @@ class Decoder:
             low = low + half * self._coder.decode(model, ones).astype(np.int64)
         if channel == layout.channels - 1:
             self._done += pixels
+        if layout.levels and low.max(initial=0) >= layout.levels:
+            raise UserError("The compressed file is damaged: it holds a level out of range.")
         return low
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from compression.splits import Categorical, Mixture
+from compression.verification import Moved
 from likelihoods.pixels import PAIRS
 from pixelcnn.networks.outputs import Hidden, MixtureOutput, Output, SoftmaxOutput
 
@@ -36,15 +37,21 @@ class MixturePixels:
 
     The hidden states are [pixels, ...]; the tolerance is relative, of the last layer's outputs,
     and None if margins are not needed; `mapped` is whether the prediction reads a map that a
-    network made.
+    network made; `moved`, if given, changes the last layer's outputs.
     """
 
     def __init__(
-        self, output: MixtureOutput, hidden: Hidden, tolerance: float | None, mapped: bool = False
+        self,
+        output: MixtureOutput,
+        hidden: Hidden,
+        tolerance: float | None,
+        mapped: bool = False,
+        moved: Moved | None = None,
     ):
         self.likelihood = output.likelihood
         self.prediction = np.asarray(hidden.prediction, np.float64)
         outputs = self.outputs(output, np.asarray(hidden.units, np.float64))
+        outputs = outputs if moved is None else moved(outputs)
         shape = [len(outputs), -1, self.likelihood.components]
         self.parameters = (outputs + output.bias.numpy().astype(np.float64)).reshape(shape)
         self.bounded, tolerance = tolerance is not None, tolerance or 0.0
@@ -97,9 +104,14 @@ class SoftmaxPixels:
     """The softmaxes of some pixels; arguments and use as for `MixturePixels`."""
 
     def __init__(
-        self, output: SoftmaxOutput, hidden: Hidden, tolerance: float | None, mapped: bool = False
+        self,
+        output: SoftmaxOutput,
+        hidden: Hidden,
+        tolerance: float | None,
+        mapped: bool = False,
+        moved: Moved | None = None,
     ):
-        self.output, self.tolerance = output, tolerance or 0.0
+        self.output, self.tolerance, self._moved = output, tolerance or 0.0, moved
         parts = [np.asarray(part, np.float64) for part in hidden]
         self.inputs, self._before = np.concatenate(parts, -1), list[np.ndarray]()
 
@@ -118,6 +130,7 @@ class SoftmaxPixels:
         for levels, embedding in zip(self._before, output.embeddings[channel], strict=True):
             inside += embedding.numpy()[0][levels]
         outputs = self.outputs(output, channel, inside)
+        outputs = outputs if self._moved is None else self._moved(outputs)
         logits = outputs + output.biases[channel].numpy()
         return Categorical(logits, tolerance_of(outputs, self.tolerance))
 
@@ -129,9 +142,15 @@ PIXELS: dict[str, Any] = {
 }
 
 
-def pixels_of(output: Output, hidden: Hidden, tolerance: float | None, mapped: bool) -> Pixels:
+def pixels_of(
+    output: Output,
+    hidden: Hidden,
+    tolerance: float | None,
+    mapped: bool,
+    moved: Moved | None = None,
+) -> Pixels:
     """Return the distributions of pixels; arguments as for `MixturePixels`."""
-    return PIXELS[output.kind](output, hidden, tolerance, mapped)
+    return PIXELS[output.kind](output, hidden, tolerance, mapped, moved)
 
 
 def _whole(array: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import special
 
 import likelihoods
 from compression import forms
@@ -128,3 +129,30 @@ def test_streams_decode_at_every_tolerance(levels, tolerance):
             moved = forms.closed(distribution, outputs + signs * off, None, narrowest)
             found = Decoder(stream, layout).levels(moved, 2000, 0, 0)
             np.testing.assert_array_equal(found, known)
+
+
+@pytest.mark.parametrize(("tolerance", "most"), [(0.0, 0.01), (1e-5, 0.02)])
+def test_digital_silence_takes_hardly_any_bits(tolerance, most):
+    silence, count = likelihoods.LogisticMixture(MANY, 2), 5000
+    outputs = np.tile([0.0, 0.0, 1 / 65535, 1 / 65535, -14.0, -14.0], [count, 1])  # level 32768
+    encoder, known = Encoder(Layout(16, 1, 1, count)), np.full(count, 32768)
+    off = forms.tolerances(outputs, tolerance)
+    closed = forms.closed(silence, outputs, off, forms.narrowest_of(tolerance))
+    encoder.add([odds_of(closed, known, 16)], 0, 1)
+    assert 8 * len(encoder.finish()) < most * count
+
+
+@pytest.mark.parametrize(("tolerance", "most"), [(0.0, 0.03), (1e-5, 0.06)])
+def test_a_quiet_narrow_distribution_takes_little_more_than_its_own_bits(tolerance, most):
+    draws, count = np.random.default_rng(0), 5000
+    means, scale = 1e-3 * draws.normal(size=count), np.exp(-10.0)
+    outputs = np.stack([means, np.full(count, -10.0)], 1)
+    half = 0.5 * (MANY - 1)
+    known = np.rint(half * (means + 1.0 + scale * draws.normal(size=count))).astype(np.int64)
+    edges = (known[:, None] + [-0.5, 0.5] - half * (means[:, None] + 1.0)) / (half * scale)
+    own = -np.log2(np.diff(special.ndtr(edges), axis=1)).mean()
+    encoder, off = Encoder(Layout(16, 1, 1, count)), forms.tolerances(outputs, tolerance)
+    normal = likelihoods.Gaussian(MANY)
+    closed = forms.closed(normal, outputs, off, forms.narrowest_of(tolerance))
+    encoder.add([odds_of(closed, known, 16)], 0, 1)
+    assert 8 * len(encoder.finish()) / count < own + most
