@@ -42,7 +42,7 @@ _HEAD = struct.Struct("<8sHB16sII4III")
 _CRC = struct.Struct("<I")
 # Per byte of a file, so that a reader's work and memory are bounded by the bytes that are there: of
 # elements, and of a description's text beyond what any file may have.
-MOST_ELEMENTS = 1 << 14
+MOST_ELEMENTS = 1 << 10
 MOST_DESCRIBED = 64
 DESCRIBED = 1 << 20
 DAMAGED = "The compressed file is damaged or truncated: its checksum does not match."

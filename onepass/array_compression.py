@@ -14,7 +14,7 @@ from compression.forms import narrowest_of, tolerances
 from compression.stream import Decoder, Encoder, Layout, Odds, depth_of, odds_of
 from compression.verification import Moved
 from likelihoods.capabilities import pixel_channels
-from onepass.array_digest import digest_of_model, old_digest_of_model
+from onepass.array_digest import digest_of_model, digests_of_model
 from onepass.array_odds import ArrayOdds, check_table, ways_of
 from replicator.runs.errors import UserError
 
@@ -108,8 +108,8 @@ def _decoded(model: Autoregressive, data: bytes, condition: Any, moved: Moved | 
     `moved`, if given, changes the network's outputs.
     """
     levels = ArrayCodec(model).levels
-    digests = digest_of_model(model), levels, old_digest_of_model(model)
-    found = read_for(data, "arrays", *digests)
+    digest, old = digests_of_model(model)
+    found = read_for(data, "arrays", digest, levels, old)
     shape = _shape_of(model, found)
     narrowest = None
     if found.version > 1:

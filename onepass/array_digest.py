@@ -18,7 +18,19 @@ def digest_of_model(model: Autoregressive) -> bytes:
     It is over names, types, shapes and values, of frozen variables and statistics too. Storing and
     loading do not change it, nor how many layers Keras had numbered before.
     """
-    variables = list(_traced(model).variables)
+    return _digest(_traced(model))
+
+
+def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
+    """Return the digest, and that in files of format version 1: of trainable variables, unnamed."""
+    traced = _traced(model)
+    weights = [variable.numpy() for variable in traced.trainable_variables]
+    parts = sorted(f"{w.dtype} {w.shape}".encode() + w.tobytes() for w in weights)
+    return _digest(traced), hashlib.sha256(b"".join(parts)).digest()[:16]
+
+
+def _digest(traced: Any) -> bytes:
+    variables = list(traced.variables)
     names = ranked(variable.name for variable in variables)
     whole = hashlib.sha256()
     for part in sorted(
@@ -28,13 +40,6 @@ def digest_of_model(model: Autoregressive) -> bytes:
     ):
         whole.update(part)
     return whole.digest()[:16]
-
-
-def old_digest_of_model(model: Autoregressive) -> bytes:
-    """Return the digest in files of format version 1: of trainable variables without names."""
-    weights = [variable.numpy() for variable in _traced(model).trainable_variables]
-    parts = sorted(f"{w.dtype} {w.shape}".encode() + w.tobytes() for w in weights)
-    return hashlib.sha256(b"".join(parts)).digest()[:16]
 
 
 def ranked(names: Iterable[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import onepass
 from compression.container import Container, checksum_of, read
 from onepass import likelihoods
 from onepass.array_compression import ArrayCodec
-from onepass.array_digest import digest_of_model, old_digest_of_model
+from onepass.array_digest import digests_of_model
 from onepass.command import main
 from replicator.runs.errors import UserError
 
@@ -132,7 +132,7 @@ def test_a_file_that_names_no_odds_is_decoded_by_tables_of_all_levels():
     made, elements = model("own"), own_models.drawn("own")
     symbols = made.symbols(elements).numpy()
     stream = ArrayCodec(made, "table").encode(symbols, made.conditionals(elements).numpy(), 1e-5)
-    parts = (old_digest_of_model(made), made.codec.levels, checksum_of(symbols.astype("<u2")))
+    parts = (digests_of_model(made)[1], made.codec.levels, checksum_of(symbols.astype("<u2")))
     old = Container("arrays", *parts, (*symbols.shape, 1, 1), {}, (stream,)).to_bytes()
     np.testing.assert_array_equal(onepass.decompress(made, old), elements)
 
