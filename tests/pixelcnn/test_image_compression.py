@@ -170,7 +170,7 @@ def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
     images, levels = images_for(model, 6), ImageCodec._levels
 
     def moved(codec, decoder, name, hidden):
-        units = off(np.asarray(hidden.units, np.float64), 1e-2, draws)
+        units = off(np.asarray(hidden.units, np.float64), 1.0, draws)
         return levels(codec, decoder, name, Hidden(units, hidden.prediction))
 
     monkeypatch.setattr(ImageCodec, "_levels", moved)
