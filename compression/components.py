@@ -146,7 +146,7 @@ def path_bounds(distance, mean_off, scale_off, stretch, normal):
 @compiled
 def is_far(distance, mean_off, stretch, normal):
     """Return whether an interval's mass is below 1e-30 on the whole path."""
-    return (distance - mean_off) / stretch > (NORMAL_FAR if normal else LOGISTIC_FAR)
+    return distance - mean_off > (NORMAL_FAR if normal else LOGISTIC_FAR) * stretch
 
 
 @compiled

@@ -63,58 +63,63 @@ def _masses(i, arrays, low, sizes, moves):
 def _slope(i, offs, masses, share, moves):
     """Return the sum of the first derivatives of u times the tolerances, and the error of u."""
     weight_off, mean_off, scale_off = offs
-    upper, lower = masses
+    upper, lower = 1.0 / masses[0], 1.0 / masses[1]
     off, error = 0.0, 0.0
     for k in range(len(moves)):
         weight = moves[k, 0]
-        by_weight = weight * ((moves[k, 2] + share) / upper - (moves[k, 3] + share) / lower)
-        by_mean = weight * (moves[k, 4] / upper - moves[k, 5] / lower)
-        by_scale = weight * (moves[k, 6] / upper - moves[k, 7] / lower)
+        by_weight = weight * ((moves[k, 2] + share) * upper - (moves[k, 3] + share) * lower)
+        by_mean = weight * (moves[k, 4] * upper - moves[k, 5] * lower)
+        by_scale = weight * (moves[k, 6] * upper - moves[k, 7] * lower)
         off += abs(by_weight) * weight_off[i, k]
         off += abs(by_mean) * mean_off[i, k] + abs(by_scale) * scale_off[i, k]
-        error += weight * (moves[k, 11] / upper + moves[k, 12] / lower)
+        error += weight * (moves[k, 11] * upper + moves[k, 12] * lower)
     return off, ERROR * error
 
 
 @compiled
-def _curvature(i, offs, low, sizes, share, moves, upper_half):
-    """Return bounds of the largest and least second derivative of the log of a half's mass.
+def _half(weight, own, distance, offs, stretch, share, normal):
+    """Return a component's part of the second derivatives of the log of a half's mass.
 
-    Both are positive: the second derivative is between minus the second and the first. They are
-    infinite if a path may be too long for them.
+    They are its largest, minus its least, and the least mass on the path, all times weights; and
+    the largest change of its log-mass.
     """
-    weight_off, mean_off, scale_off = offs
+    by_weight, mean_off, scale_off = offs
+    if components.is_far(distance, mean_off, stretch, normal):
+        own, score, up, down = 0.0, 0.0, 0.0, 0.0
+    else:
+        score, up, down = components.path_bounds(distance, mean_off, scale_off, stretch, normal)
+    growth = by_weight + score
+    # 1 / (1 - growth) is at most this where growth is at most LARGEST_GROWTH.
+    most, both = weight * (1.0 + 2.0 * growth), score + by_weight
+    rise = most * (own * (both * both + up) + share * by_weight * by_weight)
+    return rise, most * own * down, weight * (1.0 - growth) * (own + share), growth
+
+
+@compiled
+def _rest(i, offs, low, sizes, share, moves):
+    """Return half the largest second derivative of u on a path within the tolerances.
+
+    It is infinite if a path may be too long for this bound.
+    """
     half, _, levels, normal = sizes
-    first = low + half if upper_half else low
-    mass_column = -1 if first >= levels else 2 if upper_half else 3
-    rise, fall, mass = 0.0, 0.0, 0.0
+    up_rise, up_fall, up_mass, low_rise, low_fall, low_mass = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    middle, last = low + half, low + 2 * half
     for k in range(len(moves)):
-        weight, own = moves[k, 0], 0.0
-        by_weight = weight_off[i, k]
-        if by_weight > LARGEST_GROWTH:
-            return math.inf, math.inf
-        growth, up, down, score = by_weight, 0.0, 0.0, 0.0
-        if mass_column > 0:
-            own = moves[k, mass_column]
-            low_z, high_z = moves[k, 8], moves[k, 9]
-            if upper_half:
-                low_z, high_z = moves[k, 9], moves[k, 10]
-            distance = components.distance_of(first, first + half, low_z, high_z, levels)
-            stretch, off = components.stretch_of(scale_off[i, k]), mean_off[i, k] * moves[k, 1]
-            if components.is_far(distance, off, stretch, normal):
-                own = 0.0
-            else:
-                score, up, down = components.path_bounds(
-                    distance, off, scale_off[i, k], stretch, normal
-                )
-                growth += score
-        if growth > LARGEST_GROWTH:
-            return math.inf, math.inf
-        most = weight / (1.0 - growth)
-        rise += most * (own * ((score + by_weight) ** 2 + up) + share * by_weight**2)
-        fall += most * own * down
-        mass += weight * (1.0 - growth) * (own + share)
-    return rise / mass, fall / mass
+        scale_off = offs[2][i, k]
+        if not scale_off <= LARGEST_GROWTH:
+            return math.inf
+        own = (offs[0][i, k], offs[1][i, k] * moves[k, 1], scale_off)
+        stretch = 1.0 + 2.0 * scale_off  # at least exp(scale_off)
+        distance = components.distance_of(middle, last, moves[k, 9], moves[k, 10], levels)
+        found = _half(moves[k, 0], moves[k, 2], distance, own, stretch, share, normal)
+        up_rise, up_fall, up_mass = up_rise + found[0], up_fall + found[1], up_mass + found[2]
+        distance = components.distance_of(low, middle, moves[k, 8], moves[k, 9], levels)
+        other = _half(moves[k, 0], moves[k, 3], distance, own, stretch, share, normal)
+        low_rise, low_fall, low_mass = low_rise + other[0], low_fall + other[1], low_mass + other[2]
+        if not max(found[3], other[3]) <= LARGEST_GROWTH:
+            return math.inf
+    rise, fall = up_rise / up_mass, up_fall / up_mass
+    return 0.5 * max(rise + low_fall / low_mass, fall + low_rise / low_mass)
 
 
 @compiled
@@ -170,9 +175,7 @@ def split_bounded(arrays, offs, low, sizes, t, margin):
         masses = _masses(i, arrays, low[i], sizes, moves)
         u = math.log(masses[0] / masses[1])
         off, error = _slope(i, offs, masses, share, moves)
-        upper = _curvature(i, offs, low[i], sizes, share, moves, True)
-        lower = _curvature(i, offs, low[i], sizes, share, moves, False)
-        rest = 0.5 * max(upper[0] + lower[1], upper[1] + lower[0])
+        rest = _rest(i, offs, low[i], sizes, share, moves)
         least, most = u - off - rest, u + off + rest
         if not rest <= SMALL + SMALL_SHARE * off:
             extremes = _extreme_odds(i, arrays, offs, low[i], sizes, share)

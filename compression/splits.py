@@ -56,11 +56,12 @@ class Mixture(NamedTuple):
         """
         t, margin = np.empty(len(low)), np.full(len(low), ROUNDING)
         arrays = (self.log_weights, self.means, self.log_scales)
-        sizes: Any = (half, whole, self.levels, self.normal)
+        sizes = (half, whole, self.levels, self.normal)
         if self.tolerances is None:
             mixture_odds.split(arrays, low, sizes, t)
         else:
-            mixture_odds.split_bounded(arrays, self.tolerances, low, sizes, t, margin)
+            bounded: Any = mixture_odds.split_bounded
+            bounded(arrays, self.tolerances, low, sizes, t, margin)
         return Split(t, margin)
 
     def given(self, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

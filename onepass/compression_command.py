@@ -126,7 +126,7 @@ def _compress_array(given: CompressArguments) -> int:
     make_folder(given.out.parent)
     start, elements = time.perf_counter(), read_npy(given.files[0])
     try:
-        options = {"tolerance": given.tolerance, **_verify(given)}
+        options: dict[str, Any] = {"tolerance": given.tolerance, **_verify(given)}
         data = array_compression.compress(load(given.model), elements, **options)
     except ValueError as error:
         raise UserError(f"{given.files[0]}: {error}") from error
