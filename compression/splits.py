@@ -73,8 +73,8 @@ class Mixture(NamedTuple):
         zeros = np.zeros_like(self.means)
         weight_off, *offs = self.tolerances or (zeros, zeros, zeros)
         weights, tolerance = self.log_weights.copy(), weight_off.copy()
-        arrays = (self.means, self.log_scales, *offs)
-        components.absorb(*arrays, levels, self.levels, weights, tolerance)
+        absorb: Any = components.absorb
+        absorb(self.means, self.log_scales, *offs, levels, self.levels, weights, tolerance)
         return weights, tolerance
 
 
