@@ -167,7 +167,7 @@ def test_a_file_with_wrong_fields_is_refused(architecture):
 
 def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
     model, draws = model_of("PixelCNN"), np.random.default_rng(5)
-    images, levels = images_for(model, 6), ImageCodec._levels
+    images, levels = model.generate(2, seed=1, num=6), ImageCodec._levels
 
     def moved(codec, decoder, name, hidden):
         units = off(np.asarray(hidden.units, np.float64), 1.0, draws)
