@@ -12,16 +12,22 @@ offset  size  content (little-endian)
 51      4     length of the description, which is JSON compressed by zlib, or 0 for {}
 55      4     number of streams
 59      ...   length of each stream, 4 bytes each | the description | the streams
+        ...   in format version 2, zero bytes, so that no file is shorter than MOST_ELEMENTS and
+              MOST_DESCRIBED allow for what it holds
 end - 4 4     CRC-32 of everything before
+
+Version 2 differs by this padding, and by what its description and digest mean to `forms` and to
+the writers of each kind.
 """
 
 import dataclasses
 import hashlib
 import itertools
 import json
+import math
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +36,15 @@ import numpy as np
 from replicator.runs.errors import UserError
 
 MAGIC = b"\x89ONEP\r\n\x1a"
-VERSION = 1
+VERSION = 2  # the newest; 1 is read too
 KINDS = {"images": 1, "sound": 2, "arrays": 3}
 _HEAD = struct.Struct("<8sHB16sII4III")
 _CRC = struct.Struct("<I")
-_LARGEST_DESCRIPTION = 1 << 26
+# Per byte of a file, so that a reader's work and memory are bounded by the bytes that are there: of
+# elements, and of a description's text beyond what any file may have.
+MOST_ELEMENTS = 1 << 10
+MOST_DESCRIBED = 64
+DESCRIBED = 1 << 20
 DAMAGED = "The compressed file is damaged or truncated: its checksum does not match."
 
 
@@ -50,6 +60,7 @@ class Container:
       shape: 4 sizes.
       description: conditions and other information for a reader, as JSON values.
       streams: of the batches.
+      version: of the format.
     """
 
     kind: str
@@ -59,16 +70,24 @@ class Container:
     shape: tuple[int, ...]
     description: dict[str, Any]
     streams: tuple[bytes, ...]
+    version: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Number of elements, of all rows."""
+        return self.shape[1] if self.kind == "sound" else math.prod(self.shape)
 
     def to_bytes(self) -> bytes:
-        """Return the file as bytes."""
-        described = b""
+        """Return the file as bytes, of format version 2 if it must be padded."""
+        text = b""
         if self.description:
-            text = json.dumps(self.description, separators=(",", ":"), ensure_ascii=False)
-            described = zlib.compress(text.encode(), 9)
+            text = json.dumps(self.description, separators=(",", ":"), ensure_ascii=False).encode()
+        described = zlib.compress(text, 9) if text else b""
+        size = _HEAD.size + 4 * len(self.streams) + len(described) + sum(map(len, self.streams))
+        padding = max(0, _least_size(self.elements, len(text)) - size - _CRC.size)
         head = _HEAD.pack(
             MAGIC,
-            VERSION,
+            VERSION if padding else self.version,
             KINDS[self.kind],
             self.digest,
             self.levels,
@@ -78,74 +97,116 @@ class Container:
             len(self.streams),
         )
         lengths = np.array([len(stream) for stream in self.streams], "<u4").tobytes()
-        body = b"".join([head, lengths, described, *self.streams])
+        body = b"".join([head, lengths, described, *self.streams, bytes(padding)])
         return body + _CRC.pack(zlib.crc32(body))
+
+
+def _least_size(elements: int, described: int) -> int:
+    """Return the least size of a file of so many elements, and bytes of a description's text."""
+    return max(-(-elements // MOST_ELEMENTS), -(-(described - DESCRIBED) // MOST_DESCRIBED))
 
 
 def read(data: bytes) -> Container:
     """Return the compressed file in some bytes.
 
+    Time and memory are bounded by the number of bytes, whatever they declare.
+
     Raises:
       UserError: the bytes are no such file, or a damaged or truncated one, or of a later version.
+    """
+    return _read(data, lambda *head: None)
+
+
+def _read(data: bytes, check: Callable[[int, str, bytes, int], None]) -> Container:
+    """Return the compressed file in some bytes.
+
+    Args:
+      data: the bytes.
+      check: called with the version, the kind, the model's digest and the number of levels, before
+        anything else of the file is read.
     """
     if data[: len(MAGIC)] != MAGIC:
         raise UserError("The file must be written by `onepass compress`.")
     if len(data) < _HEAD.size + _CRC.size:
         raise UserError(DAMAGED)
-    _, version, kind, digest, levels, checksum, *rest = _HEAD.unpack_from(data)
+    _, version, number, digest, levels, checksum, *rest = _HEAD.unpack_from(data)
     if zlib.crc32(data[: -_CRC.size]) != _CRC.unpack(data[-_CRC.size :])[0]:
         raise UserError(DAMAGED)
-    if version != VERSION:
+    if not 1 <= version <= VERSION:
         raise UserError(
-            f"The compressed file has format version {version}; this program reads {VERSION}."
+            f"The compressed file has format version {version}; this program reads 1 to {VERSION}."
         )
-    *shape, described, count = rest
-    names = {number: name for name, number in KINDS.items()}
-    start = _HEAD.size + 4 * count
-    end = len(data) - _CRC.size
-    lengths = np.frombuffer(data[_HEAD.size : start], "<u4").astype(np.int64)
-    if kind not in names or start > end or described + lengths.sum() != end - start:
+    kinds = [kind for kind, own in KINDS.items() if own == number]
+    if not kinds:
         raise UserError(DAMAGED)
+    check(version, kinds[0], digest, levels)
+    *shape, described, count = rest
+    start, end = _HEAD.size + 4 * count, len(data) - _CRC.size
+    if start > end:
+        raise UserError(DAMAGED)
+    lengths = np.frombuffer(data[_HEAD.size : start], "<u4").astype(np.int64)
     edges = start + described + np.concatenate([[0], np.cumsum(lengths)])
+    last = int(edges[-1])
+    if last > end or (version == 1 and last < end) or data.count(0, last, end) < end - last:
+        raise UserError(DAMAGED)
     streams = tuple(data[a:b] for a, b in itertools.pairwise(edges))
-    description = _described(data[start : start + described])
-    return Container(names[kind], digest, levels, checksum, tuple(shape), description, streams)
+    description = _described(data[start : start + described], len(data))
+    parts = (digest, levels, checksum, tuple(shape), description, streams, version)
+    found = Container(kinds[0], *parts)
+    if _least_size(found.elements, 0) > len(data):
+        raise UserError(
+            f"The compressed file is damaged: it declares {found.elements:,} elements in"
+            f" {len(data):,} bytes, more than {MOST_ELEMENTS:,} for each."
+        )
+    return found
 
 
-def _described(packed: bytes) -> dict[str, Any]:
+def _described(packed: bytes, size: int) -> dict[str, Any]:
+    """Return the description of a file of so many bytes."""
     if not packed:
         return {}
+    most, unpacking = DESCRIBED + MOST_DESCRIBED * size, zlib.decompressobj()
     try:
-        text = zlib.decompressobj().decompress(packed, _LARGEST_DESCRIPTION)
+        text = unpacking.decompress(packed, most + 1)
+        if len(text) > most or not unpacking.eof:
+            raise UserError(DAMAGED)
         found = json.loads(text)
-    except (zlib.error, ValueError) as error:
+    except (zlib.error, ValueError, RecursionError) as error:
         raise UserError(DAMAGED) from error
     if not isinstance(found, dict):
         raise UserError(DAMAGED)
     return found
 
 
-def read_for(data: bytes, kind: str, digest: bytes, levels: int) -> Container:
+def read_for(
+    data: bytes, kind: str, digest: bytes, levels: int, old_digest: bytes | None = None
+) -> Container:
     """Return the compressed file in some bytes after checking that it is for a model.
+
+    That is the first thing that is checked of a whole file.
 
     Args:
       data: the bytes.
-      kind: "images" or "sound".
+      kind: "images", "sound" or "arrays".
       digest: of the model.
       levels: of an element of the model.
+      old_digest: of the model in files of format version 1; None: the same.
 
     Raises:
       UserError: as for `read`, or the file is for another model.
     """
-    found = read(data)
-    if found.kind != kind:
-        raise UserError(f"The compressed file must hold {kind} for this model, got {found.kind}.")
-    if found.digest != digest or found.levels != levels:
-        raise UserError(
-            f"The compressed file requires the model {found.digest.hex()[:12]}, "
-            f"got {digest.hex()[:12]}."
-        )
-    return found
+
+    def check(version: int, found: str, required: bytes, found_levels: int) -> None:
+        if found != kind:
+            raise UserError(f"The compressed file must hold {kind} for this model, got {found}.")
+        own = digest if version > 1 or old_digest is None else old_digest
+        if required != own or found_levels != levels:
+            raise UserError(
+                f"The compressed file requires the model {required.hex()[:12]}, "
+                f"got {own.hex()[:12]}."
+            )
+
+    return _read(data, check)
 
 
 def read_file(path: Path) -> bytes:

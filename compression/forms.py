@@ -11,9 +11,11 @@ import numpy as np
 
 from compression.splits import Categorical, Mixture
 
-# Of the number of levels: least scale of a component. Outputs that are known to 1e-5 of the whole
-# range cannot place a narrower one.
+# Of the number of levels: least scale of a component in files of format version 1.
 LEAST_SCALE = 4e-5
+# Least scale, in tolerances of a mean: a narrower component could not be placed by the mean, so
+# that most of its bits would be near a border.
+NARROWEST = 8.0
 # Of the root mean square of an output: the tolerance applies to at least this.
 LEAST_SHARE = 0.03
 
@@ -35,43 +37,73 @@ def tolerances(outputs: np.ndarray, tolerance: float) -> np.ndarray:
     return tolerance * (np.abs(outputs) + LEAST_SHARE * like)
 
 
-def closed(distribution: Any, outputs: np.ndarray, off: np.ndarray) -> Mixture | Categorical:
+def narrowest_of(tolerance: float) -> float:
+    """Return the least scale of components that a file of a tolerance stores; see `closed`."""
+    return NARROWEST * tolerance
+
+
+def closed(
+    distribution: Any,
+    outputs: np.ndarray,
+    off: np.ndarray | None,
+    narrowest: float | None = None,
+) -> Mixture | Categorical:
     """Return the distributions of elements in their closed form.
 
     Args:
       distribution: with a `form` in FORMS.
       outputs: of a network, float64 [elements, num_parameters].
-      off: their largest differences from another processor's, of the same shape.
+      off: their largest differences from another processor's, of the same shape; None: no margins
+        are needed.
+      narrowest: least scale of a component, as a share of its mean's distance from the middle of
+        the range, which is at least LEAST_SHARE of half the range; None: as in files of format
+        version 1.
     """
-    return FORMS[distribution.form](distribution, outputs, off)
+    return FORMS[distribution.form](distribution, outputs, off, narrowest)
 
 
-def _softmax(distribution: Any, outputs: np.ndarray, off: np.ndarray) -> Categorical:
-    return Categorical(outputs, off)
+def _softmax(
+    distribution: Any, outputs: np.ndarray, off: np.ndarray | None, narrowest: float | None
+) -> Categorical:
+    return Categorical(outputs, np.zeros_like(outputs) if off is None else off)
 
 
-def _logistics(distribution: Any, outputs: np.ndarray, off: np.ndarray) -> Mixture:
-    return _components(distribution, outputs, off, normal=False)
+def _logistics(
+    distribution: Any, outputs: np.ndarray, off: np.ndarray | None, narrowest: float | None
+) -> Mixture:
+    return _components(distribution, outputs, off, narrowest, normal=False)
 
 
-def _normals(distribution: Any, outputs: np.ndarray, off: np.ndarray) -> Mixture:
-    return _components(distribution, outputs, off, normal=True)
+def _normals(
+    distribution: Any, outputs: np.ndarray, off: np.ndarray | None, narrowest: float | None
+) -> Mixture:
+    return _components(distribution, outputs, off, narrowest, normal=True)
 
 
-def _components(distribution: Any, outputs: np.ndarray, off: np.ndarray, normal: bool) -> Mixture:
+def _components(
+    distribution: Any,
+    outputs: np.ndarray,
+    off: np.ndarray | None,
+    narrowest: float | None,
+    normal: bool,
+) -> Mixture:
     half = 0.5 * (distribution.levels - 1)
-    narrowest = np.log(LEAST_SCALE * distribution.levels)
-    least = max(distribution.min_log_scale + np.log(half), narrowest)
     weights, means, scales = _sections(distribution, outputs)
-    weights_off, means_off, scales_off = _sections(distribution, off)
-    return Mixture(
-        distribution.levels,
-        weights,
-        half * (means + 1.0),
-        np.maximum(scales + np.log(half), least),
-        (weights_off, half * means_off, scales_off),
-        normal,
-    )
+    scales = np.maximum(scales, distribution.min_log_scale) + np.log(half)
+    if narrowest is None:
+        scales = np.maximum(scales, np.log(LEAST_SCALE * distribution.levels))
+    elif narrowest:
+        away = np.abs(means) + LEAST_SHARE
+        scales = np.maximum(scales, np.log(narrowest * half * away))
+    offs = None
+    if off is not None:
+        weights_off, means_off, scales_off = _sections(distribution, off)
+        if narrowest:
+            # The logarithm of the least scale moves with the mean.
+            moved = means_off / np.maximum(away - means_off, 1e-300)
+            scales_off = np.maximum(scales_off, moved)
+        offs = weights_off, half * means_off, scales_off
+    return Mixture(distribution.levels, weights, half * (means + 1.0), scales, offs, normal)
 
 
 def _sections(distribution: Any, array: np.ndarray) -> list[np.ndarray]:
@@ -83,7 +115,7 @@ def _sections(distribution: Any, array: np.ndarray) -> list[np.ndarray]:
     return [np.ascontiguousarray(part) for part in parts]
 
 
-FORMS: dict[str, Callable[[Any, np.ndarray, np.ndarray], Mixture | Categorical]] = {
+FORMS: dict[str, Callable[..., Mixture | Categorical]] = {
     "softmax": _softmax,
     "logistic": _logistics,
     "normal": _normals,

@@ -19,7 +19,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from compression.splits import REACH, compiled, parallel
+from compression.components import compiled, parallel
+from compression.odds import REACH
 
 PRECISION = 24  # bits of an integer probability
 # In 1024ths of t. Coarse steps cost bits; with fine ones few shifts fit a group.

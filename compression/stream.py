@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from compression.rounding import MOST_CHOICE_BITS, STEPS, best_step, choose, rounded
+from compression.rounding import MOST_CHOICE_BITS, STEPS, best_step, choose, counts_of, rounded
 from compression.splits import Split
 from replicator.runs.errors import UserError
 
@@ -29,6 +29,8 @@ _TRIED = 1 << 14  # odds per class and bit that are tried for the choice of a st
 _NEAR_IN_GROUP = 3.2
 _SPARE_CHOICE_BITS = 7  # so that several choices fit, one of them with a short code
 _LARGEST_GROUP = 2**16 - 1
+# Choices take their bits in full, but for those in the coder's state.
+_SLACK_BYTES = 64
 
 
 class Distribution(Protocol):
@@ -55,12 +57,14 @@ class Layout:
       channels: of a pixel.
       classes: of pixels, each with its own steps.
       pixels: total number.
+      levels: of an element; 0: as many as have a code.
     """
 
     depth: int
     channels: int
     classes: int
     pixels: int
+    levels: int = 0
 
     @property
     def bits(self) -> int:
@@ -111,13 +115,23 @@ class Encoder:
         self._calls += [pixels // calls] * calls
 
     def finish(self) -> bytes:
-        """Return the stream."""
+        """Return the stream.
+
+        Raises:
+          UserError: an output of the network is not finite.
+        """
         odds = Odds(*(np.concatenate(arrays) for arrays in zip(*self._odds, strict=True)))
+        if not (np.isfinite(odds.t).all() and np.isfinite(odds.margin).all()):
+            raise UserError("`model` must have finite outputs to compress, got NaN or infinity.")
         classes, bits = np.concatenate(self._classes), self.layout.bits
         table = self._steps(odds, classes)
         steps = table[classes]
         group, choice_bits = self._groups(odds, steps)
-        choices = choose(*odds, steps, group, choice_bits)[0]
+        choices, total = choose(*odds, steps, group, choice_bits)
+        if total > odds.t.size + len(odds.t) / _LARGEST_GROUP + 1:
+            # Too uncertain to be coded by odds: all bits have the probability 1/2.
+            group, choice_bits = _LARGEST_GROUP, 1
+            choices = np.full(-(-len(odds.t) // group), counts_of(1)[2] - 1, np.int64)
         index = np.arange(odds.t.size)
         each = choices[index // (group * bits)]
         flat = (odds.t.ravel(), steps.ravel(), each, index % (group * bits))
@@ -183,6 +197,8 @@ class Decoder:
                 "The compressed file is damaged: a stream has an invalid end."
             ) from error
         groups = -(-layout.pixels // self._group)
+        if groups * self._bits > 8 * (len(stream) + _SLACK_BYTES):
+            raise UserError("The compressed file is damaged: a stream is too short.")
         self._choices = self._coder.decode(_choice_model(self._bits), groups).astype(np.int64)
 
     def levels(self, distribution: Distribution, pixels: int, class_: int, channel: int):
@@ -193,11 +209,15 @@ class Decoder:
         for i in range(layout.depth):
             half, bit = 1 << (layout.depth - 1 - i), channel * layout.depth + i
             t = distribution.split(low, half, 1 << layout.depth).t
+            if not np.isfinite(t).all():
+                raise UserError("`model` must have finite outputs to decode by, got NaN.")
             steps = np.full(pixels, self._table[class_, bit])
             ones = rounded(t, steps, choices, index + bit, self._bits)
             low = low + half * self._coder.decode(model, ones).astype(np.int64)
         if channel == layout.channels - 1:
             self._done += pixels
+        if layout.levels and low.max(initial=0) >= layout.levels:
+            raise UserError("The compressed file is damaged: it holds a level out of range.")
         return low
 
 

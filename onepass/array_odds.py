@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from compression import forms
-from compression.splits import CURVATURE, LARGEST_LOG_ODDS, REACH, ROUNDING, Categorical, Split
+from compression.odds import LARGEST_LOG_ODDS, REACH, ROUNDING
+from compression.splits import Categorical, Split
 from likelihoods.capabilities import cumulative_of
 from replicator.runs.errors import UserError
 
@@ -18,7 +19,7 @@ MOST_TABLE = 1 << 20  # log-probabilities per element
 LEAST_LOG_PROB = -700.0
 SHARE = 1e-5  # added to the masses of both halves, so that each has a code
 MASS_ERROR = 3e-7  # of a cumulative mass in float32
-FARTHER = 10.0  # factor on differences, so that their effects exceed rounding
+FARTHER = 10.0  # factor on differences, at which their effects exceed rounding
 Values = Callable[[np.ndarray], np.ndarray]
 
 
@@ -47,11 +48,12 @@ class ArrayOdds:
     Args:
       model: with levels.
       way: of `ways_of`.
+      narrowest: of `forms.closed`.
     """
 
-    def __init__(self, model: Autoregressive, way: str):
+    def __init__(self, model: Autoregressive, way: str, narrowest: float | None = None):
         self._distribution: Any = model.distribution
-        self._way = way
+        self._way, self._narrowest = way, narrowest
         self._log_prob = _evaluation(model.distribution.log_prob, model.order)
         cumulative = cumulative_of(model.distribution)
         if way == "cumulative" and cumulative is not None:
@@ -71,8 +73,7 @@ class ArrayOdds:
           tolerance: of the log-probabilities themselves.
         """
         if self._way == "closed":
-            zeros = np.zeros_like(rows) if off is None else off
-            return forms.closed(self._distribution, rows, zeros)
+            return forms.closed(self._distribution, rows, off, self._narrowest)
         if self._way == "cumulative":
             return _Cumulative(self, rows, off, tolerance)
         return self.table(rows, off, tolerance, np.zeros(len(rows), np.int64))
@@ -124,23 +125,35 @@ class _Cumulative:
     def _coarse(self, edges: np.ndarray) -> Split:
         values = functools.partial(self._odds.masses, edges=edges)
         masses = values(self._rows)
-        lower, upper = (masses + SHARE).T
-        u = np.clip(np.log(upper / lower), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
-        slope = np.exp(-np.abs(u) / REACH)
-        t = np.copysign(REACH * (1.0 - slope), u)
+        t = _warped(masses[:, 1], masses[:, 0])
         if self._off is None:
             return Split(t, np.zeros_like(t))
         off = MASS_ERROR + _effect(values, masses, self._rows, self._off)
-        return Split(t, CURVATURE * slope * (off / (masses + SHARE)).sum(1) + ROUNDING)
+        fewest, most = np.maximum(masses - off, 0.0), masses + off
+        least, largest = _warped(fewest[:, 1], most[:, 0]), _warped(most[:, 1], fewest[:, 0])
+        return Split(t, np.maximum(largest - t, t - least) + ROUNDING)
+
+
+def _warped(upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
+    """Return t of the masses of both halves [elements]; see `compression.odds`."""
+    u = np.clip(np.log((upper + SHARE) / (lower + SHARE)), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
+    return np.copysign(REACH * (1.0 - np.exp(-np.abs(u) / REACH)), u)
 
 
 def _effect(values: Values, now: np.ndarray, rows: np.ndarray, off: np.ndarray) -> np.ndarray:
-    """Return the sum of the differences of values that the difference of each parameter causes."""
+    """Return the sum of the differences of values that the difference of each parameter causes.
+
+    It is no bound, as `values` may be any function: each parameter is moved both ways, as far as it
+    may be off, and farther, of which a share is taken.
+    """
     total = np.zeros_like(now)
     for k in range(rows.shape[1]):
-        moved = rows.copy()
-        moved[:, k] += FARTHER * off[:, k]
-        total += np.abs(values(moved) - now) / FARTHER
+        most = np.zeros_like(now)
+        for factor in (1.0, -1.0, FARTHER, -FARTHER):
+            moved = rows.copy()
+            moved[:, k] += factor * off[:, k]
+            most = np.maximum(most, np.abs(values(moved) - now) / abs(factor))
+        total += most
     return total
 
 

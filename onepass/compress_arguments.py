@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -30,6 +30,10 @@ class CompressArguments:
     """Number of images that are decoded together."""
     tolerance: float = 1e-5
     """Relative difference of the network's outputs that is allowed on the decoding processor."""
+    verify: Literal["cheap", "always", "never"] = "cheap"
+    """Decode once more before the file is written, and refuse one that does not give the images,
+    recordings or array back: where it is cheap (images, and up to 20,000 samples), always, or
+    never."""
     trust: bool = False
     """Run the program in a folder of `onepass.save` without the scan, with your rights."""
 

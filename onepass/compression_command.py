@@ -23,6 +23,8 @@ from serving.bundles.folder_kind import folder_kind
 from wavenet.data import audio
 from wavenet.data.streams import Source, found_in
 
+LONGEST_NAME = 200  # bytes of a file's name, without a suffix
+
 
 def compress(given: CompressArguments) -> int:
     """Run `onepass compress` and return the exit status."""
@@ -37,14 +39,15 @@ def compress(given: CompressArguments) -> int:
     if makes_images:
         images = np.stack([_image(path, model) for path in given.files])
         condition = list(given.condition) or None
-        options = {"batch": given.batch, "tolerance": given.tolerance}
+        options = {"batch": given.batch, "tolerance": given.tolerance, **_verify(given)}
         data, raw = model.compress(images, condition, **options), images.size
     else:
         if len(given.condition) > 1:
             raise UserError("`--condition` must be one speaker for all recordings.")
         recordings = [_recording(path, model) for path in given.files]
         speaker = given.condition[0] if given.condition else None
-        data = model.compress(recordings, speaker=speaker, tolerance=given.tolerance)
+        options = {"tolerance": given.tolerance, **_verify(given)}
+        data = model.compress(recordings, speaker=speaker, **options)
         raw = sum(recording.nbytes for recording in recordings)
     found = read(data)
     described = {**found.description, "names": [path.name for path in given.files]}
@@ -64,9 +67,9 @@ def decompress(given: DecompressArguments) -> int:
     data = read_file(given.file)
     if folder_kind(given.model) == "saved":
         return _decompress_array(given, data)
-    paths = _paths(given.out, read(data))
-    check_new(paths, given.overwrite)
     model, makes_images = _model(given.model)
+    paths = _paths(given.out, model.read_compressed(data))
+    check_new(paths, given.overwrite)
     start = time.perf_counter()
     elements = model.decompress(data)
     make_folder(given.out)
@@ -90,8 +93,7 @@ def _paths(out: Path, found: Container) -> list[Path]:
         names = [f"{i:05d}" for i in range(count)]
     paths: dict[Path, None] = {}
     for i, name in enumerate(names):
-        # A name in a compressed file is untrusted: only its last part is used.
-        path = out / (PurePosixPath(str(name).replace("\\", "/")).name or "unnamed")
+        path = out / _name(name)
         if found.kind == "images":
             path = path.with_suffix(".png")
         elif path.suffix.lower() != ".wav":
@@ -102,6 +104,23 @@ def _paths(out: Path, found: Container) -> list[Path]:
     return list(paths)
 
 
+def _name(name: Any) -> str:
+    """Return the last part of a name in a compressed file, which is untrusted.
+
+    Control characters, and what is too long for a file system, are left out.
+    """
+    last = PurePosixPath(str(name).replace("\\", "/")).name
+    clean = "".join(character for character in last[:LONGEST_NAME] if character.isprintable())
+    while len(clean.encode()) > LONGEST_NAME:
+        clean = clean[:-1]
+    return clean if clean.strip(". ") else "unnamed"
+
+
+def _verify(given: CompressArguments) -> dict[str, bool]:
+    """Return the argument `verify` of a model's `compress`, or none for its default."""
+    return {} if given.verify == "cheap" else {"verify": given.verify == "always"}
+
+
 def _compress_array(given: CompressArguments) -> int:
     """Compress an npy file, by a model that `onepass.save` wrote, and return the exit status."""
     if len(given.files) != 1 or given.condition:
@@ -110,9 +129,8 @@ def _compress_array(given: CompressArguments) -> int:
     make_folder(given.out.parent)
     start, elements = time.perf_counter(), read_npy(given.files[0])
     try:
-        data = array_compression.compress(
-            load(given.model, trust=given.trust), elements, tolerance=given.tolerance
-        )
+        options: dict[str, Any] = {"tolerance": given.tolerance, **_verify(given)}
+        data = array_compression.compress(load(given.model, trust=given.trust), elements, **options)
     except ValueError as error:
         raise UserError(f"{given.files[0]}: {error}") from error
     with replacing(given.out) as temporary:

@@ -4,22 +4,33 @@ from typing import Any
 
 import numpy as np
 
+from compression import fields, verification
 from compression.container import Container, check_decoded, checksum_of, digest_of, read_for
+from compression.verification import Moved, moved_by
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import variable_names
 
+MOST_BATCH = 1 << 12  # images that are decoded together, in memory
+# Types of conditions in a file, by the kind of the model's condition.
+STORED: dict[str, type] = {"none": type(None), "class": int, "text": str, "map": list}
 ImageModel = Any  # of pixelcnn/model.py, whose methods these functions are
 
 
 def compress(
-    model: ImageModel, images: np.ndarray, condition: Any, batch: int, tolerance: float
+    model: ImageModel,
+    images: np.ndarray,
+    condition: Any,
+    batch: int,
+    tolerance: float,
+    verify: bool,
 ) -> bytes:
     """Return the file of images; arguments and errors as for `ImageModel.compress`."""
     _check_model(model)
     images = _checked(model, images)
-    if batch < 1 or not 0 <= tolerance <= 1e-3:
-        what = f"batch {batch}" if batch < 1 else f"tolerance {tolerance:g}"
-        raise UserError(f"The batch must be 1 or more, the tolerance 0 to 0.001, got {what}.")
+    if not 1 <= batch <= MOST_BATCH:
+        raise UserError(f"`batch` must be 1 to {MOST_BATCH}, got {batch}.")
+    if not 0 <= tolerance <= 1e-3:
+        raise UserError(f"`tolerance` must be 0 to 0.001, got {tolerance:g}.")
     values = list(condition) if isinstance(condition, list | tuple) else [condition]
     if len(values) not in (1, len(images)):
         raise UserError(f"There must be 1 or {len(images)} conditions, got {len(values)}.")
@@ -30,7 +41,7 @@ def compress(
         part = images[first : first + batch]
         rows = _conditions(model, stored, first, len(part))
         streams.append(model.codec.encode(part.astype(np.int32), rows, tolerance))
-    return Container(
+    data = Container(
         "images",
         digest(model),
         model.config.output.levels,
@@ -39,22 +50,66 @@ def compress(
         {"batch": batch} | ({} if stored == [None] else {"condition": stored}),
         tuple(streams),
     ).to_bytes()
+    if verify:
+        verification.verify(lambda: decompress(model, data, moved_by(tolerance)), tolerance)
+    return data
 
 
-def decompress(model: ImageModel, data: bytes) -> np.ndarray:
-    """Return the images of a file; arguments and errors as for `ImageModel.decompress`."""
+def read(model: ImageModel, data: bytes) -> Container:
+    """Return a file of this model's images, all fields of which are in range.
+
+    Raises:
+      UserError: the file is damaged, truncated or of another model.
+    """
     _check_model(model)
     found = read_for(data, "images", digest(model), model.config.output.levels)
+    num, *shape = found.shape
+    if not num or tuple(shape) != (model.size, model.size, model.channels):
+        fields.damaged("shape", f"one or more images of {model.size}x{model.size} pixels")
+    batch = fields.whole("batch", found.description.get("batch"), 1, MOST_BATCH)
+    if len(found.streams) != -(-num // batch):
+        fields.damaged("streams", f"one for each {batch} images")
+    stored = fields.listed("condition", found.description.get("condition", [None]), (1, num))
+    wanted = STORED[model.config.conditioning.kind]
+    if not all(type(value) is wanted for value in stored):
+        fields.damaged("condition", f"a list of {wanted.__name__}")
+    return found
+
+
+def decompress(model: ImageModel, data: bytes, moved: Moved | None = None) -> np.ndarray:
+    """Return the images of a file; errors as for `ImageModel.decompress`.
+
+    Args:
+      model: of the images.
+      data: the file.
+      moved: changes the last layer's outputs; None: they are as they are.
+    """
+    found = read(model, data)
     num, *shape = found.shape
     batch, stored = found.description["batch"], found.description.get("condition", [None])
     parts = []
     for i, stream in enumerate(found.streams):
         count = min(batch, num - i * batch)
-        rows = _conditions(model, stored, i * batch, count)
-        parts.append(model.codec.decode(stream, (count, *shape), rows).astype(np.uint8))
+        rows = _read_conditions(model, stored, i * batch, count)
+        parts.append(model.codec.decode(stream, (count, *shape), rows, moved).astype(np.uint8))
     images = np.concatenate(parts)
     check_decoded(images, found)
     return images
+
+
+def _read_conditions(model: ImageModel, stored: list, first: int, count: int) -> dict:
+    """Return `_conditions` of a file.
+
+    Raises:
+      UserError: a condition is none of the model's.
+    """
+    try:
+        rows = _conditions(model, stored, first, count)
+    except (TypeError, ValueError, OverflowError):  # of lists that are no maps
+        fields.damaged("condition", "maps")
+    if "map" in rows and rows["map"].shape != (count, model.size, model.size):
+        fields.damaged("condition", f"maps of {model.size}x{model.size} labels")
+    return rows
 
 
 def digest(model: ImageModel) -> bytes:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from compression.stream import Decoder, Encoder, Layout, depth_of, odds_of
+from compression.verification import Moved
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import GROUPS
@@ -46,6 +47,7 @@ class ImageCodec:
         self.channels = density.config.output.channels
         self.depth = depth_of(density.config.output.levels)
         self.passes = self.steps = 0
+        self._moved: Moved | None = None
         self._mapped = density.conditioner.map_channels > 0
         self._conditionals = tf.function(self._hidden, autograph=False, reduce_retracing=True)
         self._condition = tf.function(density.conditioner, autograph=False, reduce_retracing=True)
@@ -70,8 +72,14 @@ class ImageCodec:
             encoder.add(odds, self._class(name), part.calls)
         return encoder.finish()
 
-    def decode(self, stream: bytes, shape: tuple[int, ...], batch: dict) -> np.ndarray:
-        """Return images int32 of a shape [batch, size, size, channels] from their stream."""
+    def decode(
+        self, stream: bytes, shape: tuple[int, ...], batch: dict, moved: Moved | None = None
+    ) -> np.ndarray:
+        """Return images int32 of a shape [batch, size, size, channels] from their stream.
+
+        `moved`, if given, changes the last layer's outputs.
+        """
+        self._moved = moved
         decoder = Decoder(stream, self._layout(shape))
         self.passes = self.steps = 0
         condition = self._condition(batch)
@@ -145,7 +153,7 @@ class ImageCodec:
     def _levels(self, decoder: Decoder, name: str, hidden: Hidden) -> np.ndarray:
         """Return the levels int32 [pixels, channels] of pixels with these hidden states."""
         hidden = Hidden(*(np.asarray(each) for each in hidden))
-        pixels = pixels_of(self._output(name), hidden, 0.0, self._mapped)
+        pixels = pixels_of(self._output(name), hidden, None, self._mapped, self._moved)
         channels, before = [], None
         for channel in range(self.channels):
             distribution = pixels.next_channel(before)
@@ -155,7 +163,8 @@ class ImageCodec:
 
     def _layout(self, shape: tuple[int, ...]) -> Layout:
         scales = 1 if self.density.multiscale is None else len(self.density.multiscale.sizes)
-        return Layout(self.depth, self.channels, scales, int(np.prod(shape[:3])))
+        levels = self.density.config.output.levels
+        return Layout(self.depth, self.channels, scales, int(np.prod(shape[:3])), levels)
 
     def _class(self, name: str) -> int:
         """Return the class of the pixels of a part: each scale has its own."""

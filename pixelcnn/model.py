@@ -28,6 +28,7 @@ from replicator.runs.stored_config import checked_config
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
+    from compression.container import Container
     from pixelcnn.compression import ImageCodec
 
 ConditionValue = int | str | np.ndarray | None
@@ -228,6 +229,7 @@ class ImageModel:
         *,
         batch: int = 256,
         tolerance: float = 1e-5,
+        verify: bool = True,
     ) -> bytes:
         """Return a file from which `decompress` restores exactly these images.
 
@@ -240,13 +242,16 @@ class ImageModel:
           batch: images that are decoded together.
           tolerance: relative difference that the network's outputs may have on the processor that
             decodes. Below it decoding is exact; above it the file is refused there.
+          verify: decode the file once more, with outputs off by half the tolerance, and refuse to
+            return one that does not give these images back.
 
         Raises:
-          UserError: a model that has no exact conditionals, or other images.
+          UserError: a model that has no exact conditionals, other images, or a file that failed
+            `verify`.
         """
         from pixelcnn.compressed_images import compress
 
-        return compress(self, images, condition, batch, tolerance)
+        return compress(self, images, condition, batch, tolerance, verify)
 
     def decompress(self, data: bytes) -> np.ndarray:
         """Return the images uint8 [num, size, size, channels] of a file from `compress`.
@@ -257,6 +262,16 @@ class ImageModel:
         from pixelcnn.compressed_images import decompress
 
         return decompress(self, data)
+
+    def read_compressed(self, data: bytes) -> "Container":
+        """Return what is in a file from `compress`, without decoding the images.
+
+        Raises:
+          UserError: as for `decompress`.
+        """
+        from pixelcnn.compressed_images import read
+
+        return read(self, data)
 
     def condition(self, value: ConditionValue) -> dict[str, np.ndarray]:
         """Return a batch of one with a class, a caption or a map, as the conditioner reads it.

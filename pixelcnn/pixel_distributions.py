@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from compression.splits import Categorical, Mixture
+from compression.verification import Moved
 from likelihoods.pixels import PAIRS
 from pixelcnn.networks.outputs import Hidden, MixtureOutput, Output, SoftmaxOutput
 
@@ -25,21 +26,35 @@ def tolerance_of(outputs: np.ndarray, tolerance: float) -> np.ndarray:
     return tolerance * (np.abs(outputs) + LEAST_SHARE * like)
 
 
+def tanh_off(raw: np.ndarray, off: np.ndarray) -> np.ndarray:
+    """Return the most that tanh(raw) moves if raw moves by `off`: by the largest slope within."""
+    nearest = np.clip(np.abs(raw) - off, 0.0, 300.0)
+    return off / np.cosh(nearest) ** 2
+
+
 class MixturePixels:
     """The mixtures of some pixels, whose channels must be asked for in turn.
 
-    The hidden states are [pixels, ...]; the tolerance is relative, of the last layer's outputs;
-    `mapped` is whether the prediction reads a map that a network made.
+    The hidden states are [pixels, ...]; the tolerance is relative, of the last layer's outputs,
+    and None if margins are not needed; `mapped` is whether the prediction reads a map that a
+    network made; `moved`, if given, changes the last layer's outputs.
     """
 
     def __init__(
-        self, output: MixtureOutput, hidden: Hidden, tolerance: float, mapped: bool = False
+        self,
+        output: MixtureOutput,
+        hidden: Hidden,
+        tolerance: float | None,
+        mapped: bool = False,
+        moved: Moved | None = None,
     ):
         self.likelihood = output.likelihood
         self.prediction = np.asarray(hidden.prediction, np.float64)
         outputs = self.outputs(output, np.asarray(hidden.units, np.float64))
+        outputs = outputs if moved is None else moved(outputs)
         shape = [len(outputs), -1, self.likelihood.components]
         self.parameters = (outputs + output.bias.numpy().astype(np.float64)).reshape(shape)
+        self.bounded, tolerance = tolerance is not None, tolerance or 0.0
         self.off = tolerance_of(outputs, tolerance).reshape(shape)
         # Sums of few float32 terms, which are off by less than what deep networks give.
         self.prediction_off = LINEAR_SHARE * tolerance * mapped * np.abs(self.prediction)
@@ -66,18 +81,21 @@ class MixturePixels:
         for i, (moved, by) in enumerate(PAIRS[count]):
             if moved == channel:
                 raw, value = self.parameters[:, 1 + 2 * count + i], self._before[by][:, None]
-                slope = np.tanh(raw)
-                means = means + slope * value
-                off = off + (1.0 - slope**2) * self.off[:, 1 + 2 * count + i] * np.abs(value)
+                means = means + np.tanh(raw) * value
+                off = off + tanh_off(raw, self.off[:, 1 + 2 * count + i]) * np.abs(value)
         scales = self.parameters[:, 1 + count + channel]
         clipped = np.maximum(scales, likelihood.min_log_scale) + math.log(half)
-        tolerances = (weight_off, half * off, self.off[:, 1 + count + channel])
+        tolerances = (
+            _whole(weight_off),
+            _whole(half * off),
+            _whole(self.off[:, 1 + count + channel]),
+        )
         self._mixture = Mixture(
             likelihood.levels,
             _whole(weights),
             _whole(half * (means + 1.0)),
             _whole(clipped),
-            (_whole(tolerances[0]), _whole(tolerances[1]), _whole(tolerances[2])),
+            tolerances if self.bounded else None,
         )
         return self._mixture
 
@@ -86,9 +104,14 @@ class SoftmaxPixels:
     """The softmaxes of some pixels; arguments and use as for `MixturePixels`."""
 
     def __init__(
-        self, output: SoftmaxOutput, hidden: Hidden, tolerance: float, mapped: bool = False
+        self,
+        output: SoftmaxOutput,
+        hidden: Hidden,
+        tolerance: float | None,
+        mapped: bool = False,
+        moved: Moved | None = None,
     ):
-        self.output, self.tolerance = output, tolerance
+        self.output, self.tolerance, self._moved = output, tolerance or 0.0, moved
         parts = [np.asarray(part, np.float64) for part in hidden]
         self.inputs, self._before = np.concatenate(parts, -1), list[np.ndarray]()
 
@@ -107,6 +130,7 @@ class SoftmaxPixels:
         for levels, embedding in zip(self._before, output.embeddings[channel], strict=True):
             inside += embedding.numpy()[0][levels]
         outputs = self.outputs(output, channel, inside)
+        outputs = outputs if self._moved is None else self._moved(outputs)
         logits = outputs + output.biases[channel].numpy()
         return Categorical(logits, tolerance_of(outputs, self.tolerance))
 
@@ -118,9 +142,15 @@ PIXELS: dict[str, Any] = {
 }
 
 
-def pixels_of(output: Output, hidden: Hidden, tolerance: float, mapped: bool) -> Pixels:
+def pixels_of(
+    output: Output,
+    hidden: Hidden,
+    tolerance: float | None,
+    mapped: bool,
+    moved: Moved | None = None,
+) -> Pixels:
     """Return the distributions of pixels; arguments as for `MixturePixels`."""
-    return PIXELS[output.kind](output, hidden, tolerance, mapped)
+    return PIXELS[output.kind](output, hidden, tolerance, mapped, moved)
 
 
 def _whole(array: np.ndarray) -> np.ndarray:

@@ -26,6 +26,7 @@ from wavenet.training import KIND, config_from
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
+    from compression.container import Container
     from wavenet.compression import SoundCodec
 
 SHIPPED = shipped.TEACHER
@@ -146,6 +147,7 @@ class SpeechModel(TrainedSpeechModel):
         *,
         speaker: str | None = None,
         tolerance: float = 1e-5,
+        verify: bool | None = None,
     ) -> bytes:
         """Return a file from which `decompress` restores exactly these recordings.
 
@@ -155,9 +157,12 @@ class SpeechModel(TrainedSpeechModel):
           speaker: a name, for models with speakers; it is stored in the file.
           tolerance: relative difference that the network's outputs may have on the processor that
             decodes. Below it decoding is exact; above it the file is refused there.
+          verify: decode the file once more, with outputs off by half the tolerance, and refuse to
+            return one that does not give these recordings back; None: if they have at most 20,000
+            samples in all, since every sample takes a step.
 
         Raises:
-          UserError: a model that reads frames, or other recordings.
+          UserError: a model that reads frames, other recordings, or a file that failed `verify`.
         """
         from wavenet.compression import SIXTEEN_BIT, compress
 
@@ -172,7 +177,7 @@ class SpeechModel(TrainedSpeechModel):
                     f"{list(recording.shape)}."
                 )
             levels.append(recording.astype(np.int32) + (SIXTEEN_BIT // 2 if whole else 0))
-        return compress(self._codec, levels, self.speaker_number(speaker), tolerance)
+        return compress(self._codec, levels, self.speaker_number(speaker), tolerance, verify)
 
     def decompress(self, data: bytes) -> list[np.ndarray]:
         """Return the recordings of a file from `compress`.
@@ -189,6 +194,16 @@ class SpeechModel(TrainedSpeechModel):
             return [(levels - SIXTEEN_BIT // 2).astype(np.int16) for levels in recordings]
         dtype = np.uint8 if self._codec.levels <= 256 else np.uint16
         return [levels.astype(dtype) for levels in recordings]
+
+    def read_compressed(self, data: bytes) -> "Container":
+        """Return what is in a file from `compress`, without decoding the recordings.
+
+        Raises:
+          UserError: as for `decompress`.
+        """
+        from wavenet.compression import read
+
+        return read(self._codec, data)
 
     @functools.cached_property
     def _codec(self) -> "SoundCodec":

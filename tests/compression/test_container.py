@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from compression import container
 from compression.container import Container, check_decoded, checksum_of, digest_of, read, read_for
 from replicator.runs.errors import UserError
 
@@ -30,7 +29,9 @@ def refused(call, *arguments):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("fields", [{}, {"description": {}}, {"streams": ()}, {"kind": "sound"}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"description": {}}, {"streams": ()}, {"kind": "sound"}, {"version": 2}]
+)
 def test_what_is_written_is_read(fields):
     assert read(example(**fields).to_bytes()) == example(**fields)
 
@@ -51,17 +52,19 @@ def test_what_is_no_such_file_differs_from_what_is_damaged():
     assert "damaged or truncated" in refused(read, example().to_bytes()[:-1])
 
 
-def test_a_later_format_is_named(monkeypatch):
-    monkeypatch.setattr(container, "VERSION", 2)
-    data = example().to_bytes()
-    monkeypatch.undo()
-    assert "has format version 2; this program reads 1" in refused(read, data)
+def test_a_later_format_is_named():
+    data = example(version=3).to_bytes()
+    assert "has format version 3; this program reads 1 to 2" in refused(read, data)
 
 
 def test_a_file_of_another_model_names_both():
     data = example().to_bytes()
     assert read_for(data, "images", DIGEST, 256) == example()
     assert DIGEST.hex()[:12] in refused(read_for, data, "images", bytes(16), 256)
+    assert read_for(data, "images", bytes(16), 256, DIGEST) == example()
+    assert "requires the model" in refused(
+        read_for, example(version=2).to_bytes(), "images", bytes(16), 256, DIGEST
+    )
     assert "must hold sound for this model" in refused(read_for, data, "sound", DIGEST, 256)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import hostile_files
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +11,7 @@ from image_densities import ARCHITECTURES, conditions_for, images_for, model_of
 from marks import some_slow
 
 from compression import container
+from compression.stream import odds_of
 from pixelcnn import pixel_distributions
 from pixelcnn.compression import ImageCodec
 from pixelcnn.networks.outputs import Hidden
@@ -144,13 +146,68 @@ def test_what_cannot_be_compressed_is_refused():
     assert "got float64" in refused(model.compress, images / 255.0, 0)
     assert "1 or 2 conditions, got 3" in refused(model.compress, images, [0, 1, 2])
     assert "no class" in refused(model.compress, images, "bird")
-    assert "got tolerance 1" in refused(model.compress, images, 0, tolerance=1.0)
-    assert "got batch 0" in refused(model.compress, images, 0, batch=0)
+    assert "`tolerance` must be 0 to 0.001, got 1" in refused(
+        model.compress, images, 0, tolerance=1.0
+    )
+    assert "`batch` must be 1 to 4096, got 0" in refused(model.compress, images, 0, batch=0)
     flow = model_of("multiscale A, colour")
     flow.density.multiscale.config = dataclasses.replace(
         flow.density.multiscale.config, base_flows=(1,)
     )
     assert "is a flow" in refused(flow.compress, images_for(flow, 1), 0)
+
+
+@pytest.mark.parametrize("architecture", ["PixelCNN", "PixelCNN, maps", "multiscale B, captions"])
+def test_a_file_with_wrong_fields_is_refused(architecture):
+    model = model_of(architecture)
+    images = images_for(model, 3)
+    found = container.read(model.compress(images, conditions_for(model, 3), batch=2))
+    hostile_files.check(found, model.decompress, lambda elements: np.array_equal(elements, images))
+
+
+def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
+    model, draws = model_of("PixelCNN"), np.random.default_rng(5)
+    images, levels = model.generate(2, seed=1, num=6), ImageCodec._levels
+
+    def moved(codec, decoder, name, hidden):
+        units = off(np.asarray(hidden.units, np.float64), 1.0, draws)
+        return levels(codec, decoder, name, Hidden(units, hidden.prediction))
+
+    monkeypatch.setattr(ImageCodec, "_levels", moved)
+    assert "could not be decoded again" in refused(model.compress, images, 2)
+    assert model.compress(images, 2, verify=False)
+
+
+@pytest.mark.parametrize("size", [1e-6, 1e-3, 0.3, 2.0])
+def test_the_coefficients_of_channels_move_by_no_more_than_is_said(size):
+    draws = np.random.default_rng(0)
+    raw = draws.normal(size=1000) * draws.choice([0.01, 1.0, 10.0], 1000)
+    most = pixel_distributions.tanh_off(raw, np.full(1000, size))
+    for sign in (-1.0, 1.0):
+        assert np.all(np.abs(np.tanh(raw + sign * size) - np.tanh(raw)) <= most + 1e-15)
+
+
+@pytest.mark.parametrize("tolerance", [1e-5, 1e-3, 1e-2])
+def test_no_corner_of_a_pixels_outputs_moves_odds_by_more_than_their_margin(tolerance, monkeypatch):
+    output = model_of("multiscale A, colour").codec._output("4")
+    draws, parameters = np.random.default_rng(0), output.likelihood.num_parameters
+    outputs = draws.normal(size=[100, parameters]) * 3.0
+    hidden = Hidden(np.zeros([100, output.hidden_units]), draws.normal(size=[100, 3]) * 0.2)
+    levels = draws.integers(0, 256, [100, 3])
+
+    def odds(given, allowed):
+        monkeypatch.setattr(MixturePixels, "outputs", staticmethod(lambda *_: given))
+        pixels, found, before = MixturePixels(output, hidden, allowed), [], None
+        for channel in range(3):
+            distribution = pixels.next_channel(before)
+            before = levels[:, channel]
+            found.append(odds_of(distribution, before, 8))
+        return found
+
+    right, by = odds(outputs, tolerance), pixel_distributions.tolerance_of(outputs, tolerance)
+    for signs in (1.0, -1.0, *draws.choice([-1.0, 1.0], [20, *outputs.shape])):
+        for one, other in zip(right, odds(outputs + signs * by, None), strict=True):
+            assert np.all(np.abs(one.t - other.t) <= one.margin)
 
 
 def test_tolerances_are_of_each_output_and_no_less_than_of_its_like():

@@ -2,11 +2,13 @@
 
 import math
 
+import hostile_files
 import numpy as np
 import pytest
 import tensorflow as tf
 from networks import network_of
 
+from compression.container import read
 from replicator.runs.errors import UserError
 from wavenet.compression import SoundCodec, compress, decompress
 from wavenet.samplers.generation import generate
@@ -63,3 +65,27 @@ def test_another_network_refuses_the_file():
     data = compress(SoundCodec(network), recordings_for(network, (20,)), None, 1e-5)
     other = SoundCodec(network_of("mixture, predicting, amplified", seed=1))
     assert "requires the model" in refused(decompress, other, data)
+
+
+@pytest.mark.parametrize("kind", ["mixture, predicting, amplified", "softmax, speakers"])
+def test_a_file_with_wrong_fields_is_refused(kind):
+    codec = SoundCodec(network_of(kind))
+    recordings = recordings_for(codec.network, (9, 4))
+    data = compress(codec, recordings, SPEAKERS.get(kind), 1e-5, verify=False)
+    hostile_files.check(
+        read(data),
+        lambda changed: decompress(codec, changed),
+        lambda found: all(map(np.array_equal, found, recordings)),
+    )
+
+
+def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
+    codec, decode = SoundCodec(network_of("mixture")), SoundCodec.decode
+    recordings = [generate(codec.network, Request(200), "xla")[0]]
+
+    def moved(codec, stream, samples, speaker, narrowest, moved=None):
+        return decode(codec, stream, samples, speaker, narrowest, lambda outputs: 1.1 * outputs)
+
+    monkeypatch.setattr(SoundCodec, "decode", moved)
+    assert "could not be decoded again" in refused(compress, codec, recordings, None, 1e-5)
+    assert compress(codec, recordings, None, 1e-5, False)

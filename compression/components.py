@@ -1,0 +1,195 @@
+"""Masses of logistic and normal components between levels, and how far tolerances move them.
+
+A component's log-mass between two edges, as its mean and log-scale move on a straight path within
+their tolerances, has bounded first and second derivatives. With z = (x - mean) / scale, the score
+of a logistic in z is at most 1 in absolute value and changes by at most 1/2 per unit of z; that of
+a normal is -z and changes by 1. Means of z over an interval are at most its distance from the
+component's mean plus those of the half-distribution: the hazard of both increases, so that what is
+left beyond a distance, or is cut off at the far edge, is stochastically smaller.
+"""
+
+import math
+
+import numba
+
+compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
+parallel = numba.njit(nogil=True, error_model="numpy", cache=True, parallel=True)
+
+LOGISTIC_ROOT = 1.82  # root mean square of |z| of a logistic is 1.8138
+NORMAL_FOURTH = 1.317  # fourth root of the mean of z^4 of a normal, 3
+# Farther than this the mass of a component is below 1e-30.
+LOGISTIC_FAR = 70.0
+NORMAL_FAR = 12.0
+ERROR = 2.0**-44  # of float64 functions and sums, of the masses that a difference is made of
+LARGEST_GROWTH = 0.5  # largest first-order change of a log-mass for which second order is bounded
+
+
+@compiled
+def edge_of(z, normal):
+    """Return the mass below z, the mass above, and the density, of a standard component."""
+    if normal:
+        density = math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+        return 0.5 * math.erfc(-z * math.sqrt(0.5)), 0.5 * math.erfc(z * math.sqrt(0.5)), density
+    small = math.exp(-abs(z))
+    large = 1.0 / (1.0 + small)
+    small *= large
+    if z < 0.0:
+        return small, large, small * large
+    return large, small, small * large
+
+
+@compiled
+def at(edge, levels, mean, inverse, normal):
+    """Return `edge_of` below a level; for an edge at infinity z and its derivatives are 0."""
+    if edge <= 0:
+        return 0.0, 1.0, 0.0, 0.0
+    if edge >= levels:
+        return 1.0, 0.0, 0.0, 0.0
+    z = (edge - 0.5 - mean) * inverse
+    below, above, density = edge_of(z, normal)
+    return below, above, density, z
+
+
+@compiled
+def between(lower, upper):
+    """Return the mass between two edges without the cancellation of one minus nearly one."""
+    if lower[3] > 0.0:
+        return lower[1] - upper[1]
+    return upper[0] - lower[0]
+
+
+@compiled
+def subtracted(lower, upper):
+    """Return the larger of the masses that `between` subtracts, to which rounding is relative."""
+    if lower[3] > 0.0:
+        return lower[1]
+    return upper[0] if lower[1] > 0.0 else 0.0  # both edges are at infinity
+
+
+@compiled
+def extremes(edge, levels, mean, inverse, mean_off, stretch, normal):
+    """Return `at` for the least and the largest z of an edge within the tolerances.
+
+    Args:
+      edge: level above the edge.
+      levels: number of levels.
+      mean: of the component.
+      inverse: of its scale.
+      mean_off: largest difference of the mean.
+      stretch: largest factor by which the scale shrinks or grows.
+      normal: whether the component is normal rather than logistic.
+    """
+    if edge <= 0 or edge >= levels:
+        found = at(edge, levels, mean, inverse, normal)
+        return found, found
+    low, high = edge - 0.5 - mean - mean_off, edge - 0.5 - mean + mean_off
+    low = low * inverse * (1.0 / stretch if low > 0.0 else stretch)
+    high = high * inverse * (stretch if high > 0.0 else 1.0 / stretch)
+    below, above, density = edge_of(low, normal)
+    least = (below, above, density, low)
+    below, above, density = edge_of(high, normal)
+    return least, (below, above, density, high)
+
+
+@compiled
+def mass_range(least_lower, most_lower, least_upper, most_upper):
+    """Return the least and largest mass between two edges, given the extremes of each."""
+    least = between(most_lower, least_upper) - ERROR * subtracted(most_lower, least_upper)
+    most = between(least_lower, most_upper) + ERROR * subtracted(least_lower, most_upper)
+    return max(0.0, least), max(0.0, most)
+
+
+@compiled
+def distance_of(first, last, low, high, levels):
+    """Return the distance in z of an interval from the mean, 0 if it is inside.
+
+    Args:
+      first: level above the lower edge; 0 or less is at minus infinity.
+      last: level above the upper edge; `levels` or more is at infinity.
+      low: z of the lower edge.
+      high: z of the upper edge.
+      levels: number of levels.
+    """
+    if first > 0 and low > 0.0:
+        return low
+    if last < levels and high < 0.0:
+        return -high
+    return 0.0
+
+
+@compiled
+def path_bounds(distance, mean_off, scale_off, stretch, normal):
+    """Return bounds of the score on a path, for an interval at a distance from the mean.
+
+    With S the derivative of the log-density along a path within the tolerances, and S' its second
+    derivative, these are bounds of the root of the mean of S^2 over the interval, of the mean of
+    the positive part of S', and of its negative part, at every point of the path.
+
+    Args:
+      distance: in z, before the path.
+      mean_off: largest difference of the mean, in scales.
+      scale_off: largest difference of the log-scale.
+      stretch: at least exp(scale_off).
+      normal: whether the component is normal rather than logistic.
+    """
+    mean_off = mean_off * stretch
+    distance = distance * stretch + mean_off
+    if normal:
+        both = mean_off + scale_off * (distance + 1.0)
+        score = scale_off + mean_off * (distance + 1.0)
+        score += scale_off * (distance + NORMAL_FOURTH) ** 2
+        return score, 2.0 * score * scale_off, both * both + 2.0 * score * scale_off
+    score = mean_off + scale_off * (1.0 + distance + LOGISTIC_ROOT)
+    return score, 2.0 * score * scale_off, 0.5 * score * score + 2.0 * score * scale_off
+
+
+@compiled
+def is_far(distance, mean_off, stretch, normal):
+    """Return whether an interval's mass is below 1e-30 on the whole path."""
+    return distance - mean_off > (NORMAL_FAR if normal else LOGISTIC_FAR) * stretch
+
+
+@compiled
+def _log_below(z):
+    """Return log sigmoid(z)."""
+    return min(z, 0.0) - math.log1p(math.exp(-abs(z)))
+
+
+@compiled
+def stretch_of(scale_off):
+    """Return at least exp(scale_off)."""
+    return 1.0 / (1.0 - scale_off) if scale_off < LARGEST_GROWTH else math.exp(scale_off) * 1.0001
+
+
+@compiled
+def absorb(means, log_scales, mean_off, scale_off, chosen, levels, weights, tolerance):
+    """Add the log-mass of the chosen levels to log-weights, and its error to the tolerance.
+
+    The components are logistic.
+    """
+    for i in range(len(chosen)):
+        for k in range(means.shape[1]):
+            inverse = math.exp(-log_scales[i, k])
+            above = (chosen[i] + 0.5 - means[i, k]) * inverse
+            below, width = above - inverse, inverse
+            mass, by_mean, by_scale = 0.0, 0.0, 0.0
+            if chosen[i] < levels - 1:
+                mass += _log_below(above)
+                by_mean -= inverse / (1.0 + math.exp(above))
+                by_scale -= above / (1.0 + math.exp(above))
+            if chosen[i] > 0:
+                mass += _log_below(-below)
+                by_mean += inverse / (1.0 + math.exp(-below))
+                by_scale += below / (1.0 + math.exp(-below))
+            if 0 < chosen[i] < levels - 1:
+                mass += math.log(-math.expm1(-width))
+                by_scale -= width / math.expm1(width)
+            weights[i, k] += mass
+            if mean_off[i, k] == 0.0 and scale_off[i, k] == 0.0:
+                continue
+            distance = distance_of(chosen[i], chosen[i] + 1, below, above, levels)
+            stretch, off = stretch_of(scale_off[i, k]), mean_off[i, k] * inverse
+            score, rise, fall = path_bounds(distance, off, scale_off[i, k], stretch, False)
+            moved = abs(by_mean) * mean_off[i, k] + abs(by_scale) * scale_off[i, k]
+            moved += 0.5 * max(score * score + rise, fall)
+            tolerance[i, k] += min(moved, score)

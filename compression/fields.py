@@ -1,0 +1,50 @@
+"""Fields of a compressed file that its reader checks before it works by them."""
+
+from typing import Any, NoReturn
+
+from replicator.runs.errors import UserError
+
+MOST = 2**32 - 1  # a size in a file
+
+
+def damaged(name: str, wanted: str) -> NoReturn:
+    """Raise UserError for a field of a compressed file.
+
+    Args:
+      name: of the field.
+      wanted: what it must be.
+    """
+    raise UserError(f"The compressed file is damaged: `{name}` must be {wanted}.")
+
+
+def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
+    """Return a whole number of a file.
+
+    Raises:
+      UserError: it is none, or out of its range.
+    """
+    if type(value) is not int or not least <= value <= most:
+        damaged(name, f"a whole number from {least} to {most}")
+    return value
+
+
+def share(name: str, value: Any) -> float:
+    """Return a number from 0 to 1 of a file.
+
+    Raises:
+      UserError: it is none.
+    """
+    if type(value) not in (int, float) or not 0.0 <= value <= 1.0:
+        damaged(name, "a number from 0 to 1")
+    return float(value)
+
+
+def listed(name: str, value: Any, counts: tuple[int, ...]) -> list[Any]:
+    """Return a list of a file.
+
+    Raises:
+      UserError: it is none, or has none of these numbers of entries.
+    """
+    if not isinstance(value, list) or len(value) not in counts:
+        damaged(name, f"a list of {' or '.join(map(str, counts))}")
+    return value

@@ -1,0 +1,74 @@
+"""The digest of a user's model, by which a compressed file of arrays names it."""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from autoregressive.model import Autoregressive
+
+_NUMBERED = re.compile(r"(.*?)(?:_([0-9]{1,18}))?")
+
+
+def digest_of_model(model: Autoregressive) -> bytes:
+    """Return the digest of all variables that a model's output depends on, 16 bytes.
+
+    It is over names, types, shapes and values, of frozen variables and statistics too. Storing and
+    loading do not change it, nor how many layers Keras had numbered before.
+    """
+    return _digest(_traced(model))
+
+
+def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
+    """Return the digest, and that in files of format version 1: of trainable variables, unnamed."""
+    traced = _traced(model)
+    weights = [variable.numpy() for variable in traced.trainable_variables]
+    parts = sorted(f"{w.dtype} {w.shape}".encode() + w.tobytes() for w in weights)
+    return _digest(traced), hashlib.sha256(b"".join(parts)).digest()[:16]
+
+
+def _digest(traced: Any) -> bytes:
+    variables = list(traced.variables)
+    names = ranked(variable.name for variable in variables)
+    whole = hashlib.sha256()
+    for part in sorted(
+        f"{names[variable.name]} {variable.dtype.name} {list(variable.shape)}\n".encode()
+        + variable.numpy().tobytes()
+        for variable in variables
+    ):
+        whole.update(part)
+    return whole.digest()[:16]
+
+
+def ranked(names: Iterable[str]) -> dict[str, str]:
+    """Return names in which numbers at the end of a part are ranks among their like.
+
+    Keras numbers layers by how many of a kind were made before: dense_3 and dense_5 become the
+    first and the second as dense and dense_1 do.
+    """
+    paths = {name: name.split("/") for name in names}
+    found = {name: "" for name in paths}
+    for depth in range(max(map(len, paths.values()), default=0)):
+        kinds: dict[tuple[str, str], set[int]] = {}
+        parts = {}
+        for name, path in paths.items():
+            if depth < len(path):
+                match = _NUMBERED.fullmatch(path[depth])
+                stem, number = match.groups() if match else (path[depth], None)
+                parts[name] = (found[name], stem), -1 if number is None else int(number)
+                kinds.setdefault(parts[name][0], set()).add(parts[name][1])
+        for name, (kind, number) in parts.items():
+            found[name] = f"{kind[0]}/{kind[1]}#{sorted(kinds[kind]).index(number)}"
+    return found
+
+
+def _traced(model: Autoregressive) -> Any:
+    """Return the concrete function from a few symbols to their parameters."""
+    network = model.symbol_network
+    shape = [1, 4] if model.order == "time" else [1, 3, 3, network.inputs.shape[-1]]
+    example = [tf.zeros(shape, tf.int32)]
+    if network.condition is not None:
+        example.append(tf.zeros([1, 4, *network.condition.shape[2:]], network.condition.dtype))
+    return tf.function(network.parameters, autograph=False).get_concrete_function(*example)

@@ -1,0 +1,173 @@
+"""Files of arrays: old ones are read, wrong ones are refused, and the digest names all weights."""
+
+import base64
+import functools
+
+import hostile_files
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import onepass
+from compression.container import read
+from onepass import likelihoods
+from onepass.array_compression import ArrayCodec
+from onepass.array_digest import digest_of_model, ranked
+from replicator.runs.errors import UserError
+
+pytest.importorskip("constriction")
+LEVELS = 65536
+
+
+def outputs(x):
+    """A causal network of a mean near the element before, and a log-scale."""
+    return tf.concat([0.6 * x, 0.2 * x - 3.5], -1)
+
+
+def mixed(x):
+    """The same of three components."""
+    means, scales = [0.6 * x, 0.3 * x, -0.2 * x], [0.2 * x - 3.5, 0.0 * x - 4.0, 0.1 * x - 6.0]
+    return tf.concat([0.5 * x, 0.0 * x, -x, *means, *scales], -1)
+
+
+def softmax(x):
+    """Logits of 1000 levels."""
+    return -0.5 * tf.square((tf.range(1000.0) - 500.0 - 300.0 * x) / 50.0)
+
+
+# Written by the program of format version 1, in base 85, and their levels.
+OLD = {
+    "logistics": (
+        mixed,
+        likelihoods.LogisticMixture(LEVELS, 3),
+        "iBC>NPz?$i0RRKzu*5=`{2UaT`}D|}Z@DA@0098Sz?`}Q0000C00001000010000P000010000t0001Z"
+        "+N)N|Pf00OvQkRU$uCY#QK|(1G#>@u2p9kWAIPV;1<?%0UE8>e;9cH_<o>Wg@;OlG_DgQ|Yf4v{ssb-Q"
+        "?o!AN-PP{&aMp-vSpWcN*LG|",
+        [
+            [32783, 38902, 36642, 35388, 33803, 32726, 32914, 33453, 31002, 30669, 33092, 32726],
+            [31529, 33451, 32416, 32004, 30303, 35795, 32249, 35847, 36074, 34256, 35008, 37561],
+        ],
+    ),
+    "normal": (
+        outputs,
+        likelihoods.Gaussian(LEVELS),
+        "iBC>NPz?$i0RRKzu*5=`{2UaT`}D|}Z@DA@0096sQ+w?K0000C00001000010000P000010000p0001Z"
+        "+N)N|Pf00OvQkRU$uCY#QK|(1G#>@u2p9nH0KA44!x@C|vG|4S-;~OD)wgBnnte_&cCMD^t0;0aAdCUb"
+        "AsEv~IL#Bdl>-2r<Ta)",
+        [
+            [32246, 33951, 31705, 30796, 30877, 31988, 32764, 32732, 33853, 33342, 33173, 32536],
+            [33229, 33705, 32592, 32659, 33861, 35544, 34412, 34812, 34555, 32705, 33396, 35044],
+        ],
+    ),
+    "softmax": (
+        softmax,
+        likelihoods.Categorical(1000),
+        "iBC>NPz?$i0RRKzu*5=`{2UaT`}D|}Z@DDs0{{Sla=BLm0000C00001000010000P000010000a0001Z"
+        "+N)N|Pf00OvQkRU$uCY#QK|(1G#>@u2p9l>CuOIi(U59HDiTZ;!W*>mdkoJ}dGb~bf%{Oxm|p+@@gy)=",
+        [
+            [554, 509, 459, 452, 493, 557, 562, 554, 535, 483, 537, 579],
+            [402, 447, 425, 435, 434, 397, 498, 508, 480, 462, 394, 385],
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_files_of_the_old_format_are_read(name):
+    network, distribution, text, levels = OLD[name]
+    made, data = onepass.Autoregressive(network, distribution), base64.b85decode(text)
+    assert read(data).version == 1
+    found = onepass.decompress(made, data)
+    np.testing.assert_array_equal(made.symbols(found).numpy(), levels)
+
+
+def test_a_file_with_wrong_fields_is_refused():
+    made = onepass.Autoregressive(mixed, likelihoods.GaussianMixture(LEVELS, 3))
+    elements = made.sample(num=2, length=6, seed=1)
+    found = read(onepass.compress(made, elements, verify=False))
+    hostile_files.check(
+        found,
+        functools.partial(onepass.decompress, made),
+        lambda decoded: np.array_equal(decoded, elements),
+        count=20,
+    )
+
+
+def test_outputs_that_are_not_finite_are_refused():
+    made = onepass.Autoregressive(
+        lambda x: outputs(x) / (x + 2.0 - 2.0 - x), likelihoods.Gaussian(16)
+    )
+    with pytest.raises(UserError, match="must have finite outputs to compress"):
+        onepass.compress(made, np.zeros([1, 4], np.float32))
+
+
+def test_an_empty_array_is_refused():
+    made = onepass.Autoregressive(outputs, likelihoods.Gaussian(LEVELS))
+    with pytest.raises(UserError, match="`elements` must not be empty"):
+        onepass.compress(made, np.zeros([0, 4], np.float32))
+
+
+def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
+    made = onepass.Autoregressive(outputs, likelihoods.Gaussian(LEVELS))
+    elements, decode = made.sample(num=2, length=50, seed=1), ArrayCodec.decode
+
+    def moved(codec, stream, shape, condition, moved=None):
+        return decode(codec, stream, shape, condition, lambda rows: rows * 1.01)
+
+    monkeypatch.setattr(ArrayCodec, "decode", moved)
+    with pytest.raises(UserError, match="could not be decoded again, and is not written"):
+        onepass.compress(made, elements)
+    assert onepass.compress(made, elements, verify=False)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 1e-4, 1e-3])
+def test_verified_files_are_returned_at_every_tolerance(tolerance):
+    made = onepass.Autoregressive(mixed, likelihoods.LogisticMixture(LEVELS, 3))
+    elements = made.sample(num=2, length=50, seed=1)
+    data = onepass.compress(made, elements, tolerance=tolerance, verify=True)
+    np.testing.assert_array_equal(onepass.decompress(made, data), elements)
+
+
+def normalised():
+    """A network with statistics and a frozen layer."""
+    layers = [keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dense(8)]
+    network = keras.Sequential([keras.Input([None, 1]), *layers, keras.layers.Dense(16)])
+    network.layers[2].trainable = False
+    return network
+
+
+def digest(network):
+    return digest_of_model(onepass.Autoregressive(network, likelihoods.Categorical(16)))
+
+
+def test_the_digest_is_over_every_variable_by_name(tmp_path):
+    network = normalised()
+    found, made = digest(network), onepass.Autoregressive(network, likelihoods.Categorical(16))
+    assert digest_of_model(onepass.load(onepass.save(made, tmp_path / "mine"))) == found
+    for variable in network.variables:
+        right = variable.numpy()
+        changed = right.copy()
+        changed.flat[-1] += 0.5
+        variable.assign(changed)
+        assert digest(network) != found, variable.path
+        variable.assign(right)
+    assert digest(network) == found
+    gamma, beta = network.layers[1].gamma, network.layers[1].beta
+    (one, other) = gamma.numpy(), beta.numpy()
+    gamma.assign(other)
+    beta.assign(one)
+    assert digest(network) != found
+
+
+def test_the_digest_does_not_depend_on_how_many_layers_were_made_before():
+    first, second = normalised(), normalised()
+    second.set_weights(first.get_weights())
+    assert digest(first) == digest(second)
+
+
+def test_numbers_in_names_become_ranks():
+    later = ["net_9/dense_9/w:0", "net_9/dense_10/w:0", "net_9/b:0", "net_9/x_1y"]
+    first = ["net/dense/w:0", "net/dense_1/w:0", "net/b:0", "net/x_1y"]
+    assert list(ranked(later).values()) == list(ranked(first).values())
+    assert len(set(ranked(later).values())) == 4
