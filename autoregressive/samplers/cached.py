@@ -56,9 +56,7 @@ def cached_chunk(
             symbols = symbols.write(time, drawn[:, 0])
         return number + 1, state, symbols
 
-    _, state, symbols = tf.while_loop(
-        lambda number, *_: number < blocks, body, (0, state, symbols), maximum_iterations=blocks
-    )
+    _, state, symbols = tf.while_loop(lambda number, *_: number < blocks, body, (0, state, symbols))
     return tf.transpose(symbols.stack())[:, :length], state
 
 
