@@ -4,9 +4,12 @@
     python -m benchmarks.gpu.timed_export FOLDER --data DATA
 
 adds the function `dev`, the nats of the dev images, and replaces the first checkpoint by the
-weights alone, a quarter of its size. After training, `--returned RESULTS` writes the checkpoint
-that `onepass train ... --workdir RUN --adopt FOLDER` reads: the averages that came back, as weights
-and as averages, with moments of zero.
+weights alone, a quarter of its size. After training
+
+    python -m benchmarks.gpu.timed_export FOLDER --returned RESULTS --workdir RUN
+
+writes the run directory RUN with a checkpoint of the averages that came back, as weights and as
+averages, with moments of zero.
 """
 
 import argparse
@@ -21,6 +24,7 @@ from benchmarks.gpu import timed_training
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.training import config_from
+from replicator.portable.adopt import adopt
 from replicator.portable.export import export_function, named_weights
 from replicator.portable.manifest import read_manifest
 from replicator.runs.atomic_files import write_npz
@@ -58,8 +62,8 @@ def pack(folder: Path, data: Path) -> None:
     shutil.copy(timed_training.__file__, folder / "timed_training.py")
 
 
-def unpack(folder: Path, results: Path) -> int:
-    """Write the checkpoint of the returned averages to the folder, and return its step."""
+def unpack(folder: Path, results: Path, workdir: Path) -> int:
+    """Write the returned averages to the folder and to a run directory, and return their step."""
     averages = timed_training.read_parts(results)
     step = int(averages.pop("step"))
     arrays: dict[str, np.ndarray] = {"step": np.int32(step)}
@@ -67,7 +71,7 @@ def unpack(folder: Path, results: Path) -> int:
         arrays |= {f"weights/{name}": value, f"average/{name}": value}
         arrays |= {f"{kind}/{name}": np.zeros_like(value) for kind in ("first", "second")}
     Checkpoints(folder / "checkpoints").save(step, arrays)
-    return step
+    return adopt(folder, workdir)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -76,13 +80,16 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="folder that --portable wrote")
     parser.add_argument("--data", type=Path, help="its images, to pack it")
     parser.add_argument("--returned", type=Path, help="folder of the averages that came back")
+    parser.add_argument("--workdir", type=Path, help="run directory for them")
     given = parser.parse_args(words)
     if (given.data is None) == (given.returned is None):
         parser.error("one of --data and --returned is needed")
+    if (given.workdir is None) != (given.returned is None):
+        parser.error("--returned and --workdir are needed together")
     if given.data is not None:
         pack(given.folder, given.data)
     else:
-        print(f"step {unpack(given.folder, given.returned)}")
+        print(f"step {unpack(given.folder, given.returned, given.workdir)}")
     return 0
 
 
