@@ -13,12 +13,14 @@ the first half of dev in files below 16 MiB, and a line of metrics per evaluatio
 
 import argparse
 import functools
+import importlib
 import json
 import os
 import sys
 import time
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -102,12 +104,17 @@ def scaled_update(before: dict, after: dict, factor, decay: float) -> dict:
 
 
 class Trainer:
-    """The state on the device, the updates, and the bits of dev."""
+    """The state on the device, the updates, and the bits of dev.
 
-    def __init__(self, folder: Path, steps_per_call: int):
-        sys.path.insert(0, str(folder))  # run.py and its package, batches.py
-        self.run = __import__("run")
-        self.batches = __import__("batches")
+    Args:
+      folder: that `timed_export` packed.
+      steps_per_call: updates of a program.
+      run: the module run.py.
+      batches: the module batches.py.
+    """
+
+    def __init__(self, folder: Path, steps_per_call: int, run: Any, batches: Any):
+        self.run, self.batches = run, batches
         manifest = self.run.read_manifest(folder)
         training = manifest["training"]
         self.settings, self.steps_per_call = training["batches"], steps_per_call
@@ -256,7 +263,9 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--evaluations", type=int, default=12)
     parser.add_argument("--steps-per-call", type=int, default=10)
     given = parser.parse_args(words)
-    trainer = Trainer(given.folder, given.steps_per_call)
+    sys.path.insert(0, str(given.folder))  # run.py and its package, batches.py
+    modules = (importlib.import_module(name) for name in ("run", "batches"))
+    trainer = Trainer(given.folder, given.steps_per_call, *modules)
     train(trainer, given.out, given.seconds, given.evaluations)
     return 0
 
