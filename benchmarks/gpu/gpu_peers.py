@@ -7,6 +7,7 @@ either the seconds of every call or why it was left out. wavenet_vocoder and HiF
 are those of the packages in FOLDER, with random weights; GPT-2 is that of transformers, likewise.
 """
 
+import importlib
 import importlib.util
 import inspect
 import json
@@ -18,10 +19,8 @@ from typing import Any
 
 import torch
 
-if __package__:
-    from benchmarks.gpu import plan
-else:
-    import plan
+PLAN = "benchmarks.gpu.plan" if __package__ else "plan"
+plan: Any = importlib.import_module(PLAN)
 
 HERE = Path(__file__).resolve().parent
 CALLS, ROW_SECONDS = 5, 2.0  # of a row, the first call apart
@@ -56,7 +55,8 @@ def seconds_of(call: Any) -> list[float]:
     """Return the seconds of some calls, after one that is not counted."""
     call()
     synchronise()
-    found, begin = [], time.perf_counter()
+    found: list[float] = []
+    begin = time.perf_counter()
     while len(found) < CALLS and (not found or time.perf_counter() - begin < ROW_SECONDS):
         start = time.perf_counter()
         call()
@@ -132,7 +132,7 @@ def captured(call: Any) -> Any:
 
 def gpt_2(shape: tuple[int, int, int, int]) -> Any:
     """Return transformers' GPT-2 of so many layers, channels, heads and tokens."""
-    import transformers
+    transformers: Any = importlib.import_module("transformers")
 
     transformers.logging.set_verbosity_error()
     layers, width, heads, vocabulary = shape
@@ -164,7 +164,7 @@ class StaticSteps:
     """Greedy tokens one by one with a cache of fixed size, a step of which can be captured."""
 
     def __init__(self, network: Any, batch: int, horizon: int):
-        import transformers
+        transformers: Any = importlib.import_module("transformers")
 
         self.network, self.horizon = network, horizon
         self.cache = transformers.StaticCache(config=network.config, max_cache_len=horizon)

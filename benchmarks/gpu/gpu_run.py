@@ -11,6 +11,7 @@ what its steps must read over what a copy could have moved meanwhile.
 
 import argparse
 import concurrent.futures
+import importlib
 import json
 import os
 import platform
@@ -26,10 +27,8 @@ from typing import Any
 
 import numpy as np
 
-if __package__:
-    from benchmarks.gpu import plan
-else:
-    import plan
+PLAN = "benchmarks.gpu.plan" if __package__ else "plan"
+plan: Any = importlib.import_module(PLAN)
 
 CALLS, ROW_SECONDS = 5, 2.0
 COMPILE_SHARE, PEERS_SHARE = 0.5, 0.3  # of all seconds: compiling ends, peers begin at the latest
@@ -55,8 +54,9 @@ class Results:
         """Yield an object per row, or per row and peer, as benchmarks/tables.py reads them."""
         known = {job.key: job for job in self.jobs}
         for job in self.jobs:
-            others = [known.get((name, job.size, job.batch)) for name in job.against]
-            for other in [other for other in others if other is not None] or [None]:
+            named = [known.get((name, job.size, job.batch)) for name in job.against]
+            others: list[Any] = [other for other in named if other is not None]
+            for other in others or [None]:
                 yield self._row(job, other)
 
     def _row(self, job: plan.Job, other: plan.Job | None) -> dict[str, Any]:
@@ -121,8 +121,12 @@ class Weights:
         return self._files[name]
 
 
-def example(spec: dict) -> np.ndarray:
-    """Return a value of an input: a seed, rows, labels or tokens, or random frames."""
+def example(spec: dict) -> Any:
+    """Return a value of an input: a seed, rows, labels or tokens, no keys, or random frames."""
+    if spec["name"].startswith(plan.KEYS):
+        import jax
+
+        return jax.numpy.zeros(spec["shape"], spec["dtype"])
     if spec["dtype"] == "float32":
         return np.random.default_rng(0).random(spec["shape"], np.float32)
     count = int(np.prod(spec["shape"]))
@@ -134,8 +138,8 @@ class Functions:
 
     def __init__(self, folder: Path, jobs: list[plan.Job], workers: int):
         import jax
-        import run
 
+        run = importlib.import_module("run")
         self._jax, self._run, self._folder = jax, run, folder
         self._weights = Weights(folder, run.on_device)
         self._functions = run.read_manifest(folder)["functions"]
@@ -178,7 +182,8 @@ class Functions:
 def seconds_of(call: Callable[[], Any]) -> list[float]:
     """Return the seconds of some calls, after one that is not counted."""
     call()
-    found, begin = [], time.perf_counter()
+    found: list[float] = []
+    begin = time.perf_counter()
     while len(found) < CALLS and (not found or time.perf_counter() - begin < ROW_SECONDS):
         start = time.perf_counter()
         call()

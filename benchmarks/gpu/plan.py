@@ -11,6 +11,7 @@ VOCODER_PEER = "wavenet_vocoder"
 TRANSFORMERS, TRANSFORMERS_GRAPH = "transformers", "transformers, CUDA graph"
 STEP, CACHED, NAIVE = "derived step", "cached", "naive"
 FIRST = "first chunk of "
+KEYS = "keys/"  # begins the name of an input that starts as zeros
 GPT, GPT_2 = "GPT 3x64", "GPT-2 small"
 WAVENET, TEACHER = "24x128", "shipped-teacher"
 PEERS = (
@@ -111,7 +112,7 @@ def _sound(sizes: Sizes):
     for size, peers in ((WAVENET, (VOCODER_PEER,)), (TEACHER, ())):
         for batch in sizes.batches:
             row: Any = {"size": size, "batch": batch, "unit": "samples/s"}
-            made = {"units": float(batch * sizes.samples), "steps": sizes.samples}
+            made: Any = {"units": float(batch * sizes.samples), "steps": sizes.samples}
             yield Job(CACHED, **row, against=(NAIVE, *peers), function="?", **made)
             if batch in sizes.naive_batches:
                 made = {"units": float(batch * sizes.naive_samples), "steps": sizes.naive_samples}
@@ -151,7 +152,7 @@ def _tokens(sizes: Sizes):
         peers = (TRANSFORMERS, TRANSFORMERS_GRAPH) if size == GPT_2 else ()
         for batch in sizes.batches:
             row: Any = {"size": size, "batch": batch, "unit": "tokens/s"}
-            made = {"units": float(batch * sizes.tokens), "steps": sizes.tokens}
+            made: Any = {"units": float(batch * sizes.tokens), "steps": sizes.tokens}
             yield Job(STEP, **row, against=(NAIVE, *peers), function="?", **made)
             if batch in sizes.naive_batches:
                 made = {"units": float(batch * sizes.naive_tokens), "steps": sizes.naive_tokens}

@@ -24,7 +24,7 @@ from wavenet.sound_network import Network
 NUMBER = 4  # bytes of a float32
 CLASSES = 10
 Specs = dict[str, tf.TensorSpec]
-SEEDED: Specs = {"seed": tf.TensorSpec([2], tf.uint32)}
+SEED: Specs = {"seed": tf.TensorSpec([2], tf.uint32)}
 
 
 class Program(NamedTuple):
@@ -77,32 +77,34 @@ def _sound_network(size: str, quick: bool) -> Network:
     return WaveNet(QUICK["6x64"] if quick else NETWORKS[size])
 
 
-def _frames(config: Any, batch: int, samples: int) -> Specs:
+def _inputs(config: Any, batch: int, samples: int) -> Specs:
+    """Return a seed, rows of it and frames: constant rows would become megabytes of counters."""
     shape = [batch, -(-samples // config.hop_samples), config.feature_channels]
-    return {"frames": tf.TensorSpec(shape, tf.float32)}
+    rows, frames = tf.TensorSpec([batch], tf.int32), tf.TensorSpec(shape, tf.float32)
+    return {**SEED, "rows": rows, "frames": frames}
 
 
 def _cached_sound(network: Network, batch: int, samples: int) -> Program:
-    sampler, rows = xla_sampler(network), list(range(batch))
+    sampler = xla_sampler(network)
 
     def fn(given: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        noise = network.likelihood.noise(given["seed"], rows, 0, samples)
+        noise = network.likelihood.noise(given["seed"], given["rows"], 0, samples)
         condition = network.condition(given["frames"], None, samples)
         start = sampler.initial_state(batch)
         return {"levels": sampler.chunk(start, condition, noise, tf.constant(1.0))[0]}
 
-    inputs = SEEDED | _frames(network.config, batch, samples)
+    inputs = _inputs(network.config, batch, samples)
     weights, config = named_weights(network), network.config
     taps = config.layers * (config.filter_width - 1) * config.residual_channels
     return Program(fn, inputs, weights, _bytes(weights) + NUMBER * batch * taps)
 
 
 def _naive_sound(network: Network, batch: int, samples: int) -> Program:
-    block, rows = network.config.block_samples, list(range(batch))
+    block = network.config.block_samples
     window = -(-(network.config.receptive_field + 1) // block) * block
 
     def fn(given: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        noise = network.likelihood.noise(given["seed"], rows, 0, samples)
+        noise = network.likelihood.noise(given["seed"], given["rows"], 0, samples)
         condition = network.condition(given["frames"], None, window)
 
         def body(t: tf.Tensor, levels: tf.Tensor):
@@ -113,7 +115,7 @@ def _naive_sound(network: Network, batch: int, samples: int) -> Program:
         silence = tf.fill([batch, window], network.config.levels // 2)
         return {"levels": tf.while_loop(lambda t, _: t < samples, body, (0, silence))[1]}
 
-    inputs = SEEDED | _frames(network.config, batch, window)
+    inputs = _inputs(network.config, batch, window)
     return Program(fn, inputs, named_weights(network))
 
 
@@ -123,14 +125,14 @@ def _student(job: plan.Job, sizes: plan.Sizes) -> Program:
     frames = sizes.first_frames
     if not job.latency:
         frames = round(sizes.seconds * student.config.sample_rate_hz / hop)
-    rows, samples = list(range(batch)), frames * hop
+    samples = frames * hop
 
     def fn(given: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        noise = student.noise(given["seed"], rows, 0, samples)
+        noise = student.noise(given["seed"], given["rows"], 0, samples)
         condition, _ = student.condition(given["frames"], None, samples)
         return {"sound": tf.cast(student.sample(noise, condition).output, tf.float32)}
 
-    inputs = SEEDED | _frames(student.config, batch, samples)
+    inputs = _inputs(student.config, batch, samples)
     return Program(fn, inputs, named_weights(student), shipped=True)
 
 
@@ -140,7 +142,8 @@ def _images(job: plan.Job, sizes: plan.Sizes) -> Program:
     size, rows = density.config.data.size, list(range(job.batch))
 
     def fn(given: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        fixed = (density.conditioner, density.multiscale or density.pixelcnn, size)
+        network: Any = density.multiscale or density.pixelcnn
+        fixed = (density.conditioner, network, size)
         if density.multiscale is not None:
             words = multiscale_words(density.multiscale, given["seed"], rows, size)
             heat = tf.ones([len(density.multiscale.sizes)])
@@ -150,7 +153,7 @@ def _images(job: plan.Job, sizes: plan.Sizes) -> Program:
         sampler = naively if job.what == plan.NAIVE else sample
         return {"picture": sample_pixelcnn(*fixed, sampler, given, given["seed"], rows, None, 1.0)}
 
-    inputs = SEEDED | {"label": tf.TensorSpec([job.batch], tf.int32)}
+    inputs = SEED | {"label": tf.TensorSpec([job.batch], tf.int32)}
     weights = named_weights(density)
     cached = job.what == plan.CACHED
     return Program(fn, inputs, weights, _bytes(weights) if cached else 0.0, True)
@@ -183,6 +186,7 @@ def _derived(network: Any) -> Any:
 
 def _derived_tokens(network: Any, batch: int, sizes: plan.Sizes) -> Program:
     derived, count = _derived(network), sizes.tokens
+    caches = _caches(derived, batch, sizes.horizon)
 
     def fn(given: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         written = tf.TensorArray(tf.int32, count, element_shape=[batch])
@@ -192,7 +196,9 @@ def _derived_tokens(network: Any, batch: int, sizes: plan.Sizes) -> Program:
             drawn = tf.argmax(logits[:, 0], -1, output_type=tf.int32)
             return t + 1, drawn[:, tf.newaxis], state, written.write(t, drawn)
 
-        start = derived.initial_state(batch, sizes.horizon)
+        # Inlined, so that nothing is left of the zeros in place of which the inputs are.
+        start = derived.plan(batch).initial_state(sizes.horizon)
+        start |= {name: given[name] for name in caches}
         loop = (0, given["token"], start, written)
         return {
             "tokens": tf.transpose(tf.while_loop(lambda t, *_: t < count, body, loop)[3].stack())
@@ -202,8 +208,17 @@ def _derived_tokens(network: Any, batch: int, sizes: plan.Sizes) -> Program:
     layers, width = _shape(network)
     past = NUMBER * batch * layers * 2 * width * count / 2
     unread = NUMBER * sizes.horizon * width  # positions but one
-    inputs = {"token": tf.TensorSpec([batch, 1], tf.int32)}
+    inputs = {"token": tf.TensorSpec([batch, 1], tf.int32), **caches}
     return Program(fn, inputs, weights, _bytes(weights) - unread + past)
+
+
+def _caches(derived: Any, batch: int, horizon: int) -> Specs:
+    """Return the keys of a state, which are inputs: as zeros TensorFlow would fill them here."""
+    derived.plan(batch).horizon(horizon)  # its tables, made once, outside of graphs
+    start = tf.function(lambda: derived.plan(batch).initial_state(horizon), autograph=False)
+    state = start.get_concrete_function().structured_outputs
+    keys = {name: value for name, value in state.items() if name.startswith(plan.KEYS)}
+    return {name: tf.TensorSpec(value.shape, value.dtype) for name, value in keys.items()}
 
 
 def _naive_tokens(network: Any, batch: int, sizes: plan.Sizes) -> Program:

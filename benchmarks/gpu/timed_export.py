@@ -55,7 +55,7 @@ def pack(folder: Path, data: Path) -> None:
         state=named_weights(density),
         tensor_float_32=False,
     )
-    np.savez_compressed(folder / timed_training.DEV, **dev)
+    np.savez_compressed(folder / timed_training.DEV, allow_pickle=False, **dev)
     arrays, _ = Checkpoints(folder / "checkpoints").newest()
     write_npz(folder / timed_training.START, timed_training.weights_of(arrays or {}))
     shutil.rmtree(folder / "checkpoints")
@@ -66,7 +66,7 @@ def unpack(folder: Path, results: Path, workdir: Path) -> int:
     """Write the returned averages to the folder and to a run directory, and return their step."""
     averages = timed_training.read_parts(results)
     step = int(averages.pop("step"))
-    arrays: dict[str, np.ndarray] = {"step": np.int32(step)}
+    arrays: dict[str, np.ndarray] = {"step": np.array(step, np.int32)}
     for name, value in averages.items():
         arrays |= {f"weights/{name}": value, f"average/{name}": value}
         arrays |= {f"{kind}/{name}": np.zeros_like(value) for kind in ("first", "second")}

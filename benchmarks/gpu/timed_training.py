@@ -155,14 +155,11 @@ class Trainer:
         return updates
 
     def _dev(self, program, described: dict):
-        inputs = [jnp.asarray(self.dev[spec["name"]], jnp.int32) for spec in described["inputs"]]
+        inputs = [self.dev[spec["name"]].astype(np.int32) for spec in described["inputs"]]
         names = [spec["name"] for spec in described["captured"]]
-
-        @jax.jit
-        def nats(state):
-            return program.call(*inputs, *(state[f"average/{name}"] for name in names))[0]
-
-        return nats
+        call = jax.jit(lambda *arguments: program.call(*arguments)[0])
+        # Arguments, not constants, of which XLA would compute what it can while it compiles.
+        return lambda state: call(*inputs, *(state[f"average/{name}"] for name in names))
 
     @property
     def step(self) -> int:
