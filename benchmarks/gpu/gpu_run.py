@@ -254,7 +254,7 @@ def main(words: list[str] | None = None) -> int:
         shown = f"{statistics.median(seconds):.5f} s" if seconds else reason
         print(f"{time.monotonic() - begin:6.1f} s  {key}: {shown}", flush=True)
 
-    exported = [job for job in jobs if job.function]
+    exported = [job for job in jobs if job.function and given.only in f"{job.what}, {job.size}"]
     for job in jobs:
         if not job.function and job.what not in plan.PEERS:
             record(job.key, reason=job.reason)
@@ -272,6 +272,8 @@ def main(words: list[str] | None = None) -> int:
         except Exception as error:  # the next row may do better
             record(job.key, reason=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
     functions.close()
+    if given.only:
+        return 0
     asked = {job.key for job in jobs if job.what in plan.PEERS}
     for line in peers.lines(begin + given.seconds):
         if "row" not in line:
@@ -303,6 +305,7 @@ def _parsed(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path(__file__).resolve().parent)
     parser.add_argument("--json", type=Path, default=Path("gpu.json"), help="file for the rows")
     parser.add_argument("--seconds", type=float, default=270.0, help="after which to end")
+    parser.add_argument("--only", default="", help="only functions with this in `WHAT, SIZE`")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="that compile")
     return parser.parse_args(words)
 

@@ -96,7 +96,8 @@ def _cached_sound(network: Network, batch: int, samples: int) -> Program:
     inputs = _inputs(network.config, batch, samples)
     weights, config = named_weights(network), network.config
     taps = config.layers * (config.filter_width - 1) * config.residual_channels
-    return Program(fn, inputs, weights, _bytes(weights) + NUMBER * batch * taps)
+    read = _bytes(weights) + NUMBER * batch * taps  # once for a bunch of samples
+    return Program(fn, inputs, weights, read / config.bunch_samples)
 
 
 def _naive_sound(network: Network, batch: int, samples: int) -> Program:
@@ -154,9 +155,7 @@ def _images(job: plan.Job, sizes: plan.Sizes) -> Program:
         return {"picture": sample_pixelcnn(*fixed, sampler, given, given["seed"], rows, None, 1.0)}
 
     inputs = SEED | {"label": tf.TensorSpec([job.batch], tf.int32)}
-    weights = named_weights(density)
-    cached = job.what == plan.CACHED
-    return Program(fn, inputs, weights, _bytes(weights) if cached else 0.0, True)
+    return Program(fn, inputs, named_weights(density), shipped=True)
 
 
 def _first_pixels(count: int, *arguments: Any, **options: Any) -> tf.Tensor:
