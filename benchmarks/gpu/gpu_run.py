@@ -242,7 +242,7 @@ def main(words: list[str] | None = None) -> int:
     described = json.loads((folder / JOBS).read_text(encoding="utf-8"))
     jobs = [plan.Job(**job) for job in described["jobs"]]
     sys.path.insert(0, str(folder))  # run.py and its package
-    peers = PeerProcess(folder)
+    peers = None if given.only else PeerProcess(folder)
     results = Results(jobs, described["quick"], _machine())
 
     def record(key: tuple, seconds: list[float] | None = None, reason: str = "") -> None:
@@ -272,7 +272,7 @@ def main(words: list[str] | None = None) -> int:
         except Exception as error:  # the next row may do better
             record(job.key, reason=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
     functions.close()
-    if given.only:
+    if peers is None:
         return 0
     asked = {job.key for job in jobs if job.what in plan.PEERS}
     for line in peers.lines(begin + given.seconds):
