@@ -69,7 +69,7 @@ def cached_chunk(
         return (number < blocks) if prompt is None else (number < blocks) & ~tf.reduce_all(ended)
 
     first = (0, state, symbols, tf.zeros([batch], tf.bool))
-    _, state, symbols, _ = tf.while_loop(goes_on, body, first, maximum_iterations=blocks)
+    _, state, symbols, _ = tf.while_loop(goes_on, body, first)
     return tf.transpose(symbols.stack())[:, :length], state
 
 

@@ -58,9 +58,7 @@ def scanned(scan: Scan, batch, height: int):
         fresh = tf.pad(fresh, [[0, 0], [0, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
         return y + 1, tf.concat([inputs[:, 1:], fresh], 1), above, rows.write(y, values)
 
-    _, _, _, rows = tf.while_loop(
-        lambda y, *_: y < height, row, (0, blank, above, rows), maximum_iterations=height
-    )
+    _, _, _, rows = tf.while_loop(lambda y, *_: y < height, row, (0, blank, above, rows))
     return tf.transpose(rows.stack(), [1, 0, 2, 3])
 
 
@@ -97,9 +95,7 @@ def _row(scan: Scan, y, inputs, above):
         fresh = network.inputs(scan.read(values))[:, tf.newaxis]
         return x + 1, tf.concat([left[:, 1:], fresh], 1), columns, drawn.write(x, values)
 
-    _, _, _, drawn = tf.while_loop(
-        lambda x, *_: x < width, pixel, (0, left, columns, drawn), maximum_iterations=width
-    )
+    _, _, _, drawn = tf.while_loop(lambda x, *_: x < width, pixel, (0, left, columns, drawn))
     return tf.transpose(drawn.stack(), [1, 0, 2]), queues
 
 

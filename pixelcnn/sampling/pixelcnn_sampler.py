@@ -114,6 +114,4 @@ def sample_naively(
         return place + 1, tf.where(here, levels[:, tf.newaxis, tf.newaxis], image)
 
     pixels = height * width
-    return tf.while_loop(
-        lambda place, _: place < pixels, pixel, (0, start), maximum_iterations=pixels
-    )[1]
+    return tf.while_loop(lambda place, _: place < pixels, pixel, (0, start))[1]

@@ -162,7 +162,6 @@ class VocoderSampler(ChunkSampler):
             lambda n, *_: n < time // bunch,
             body,
             (tf.constant(0), buffers, state.queues, *written),
-            maximum_iterations=time // bunch,
         )
         wave, residual, scaled = (x[: self.history] for x in buffers)
         after = VocoderState(state.position + time, wave, residual, scaled, queues)

@@ -126,7 +126,6 @@ class XlaSampler(ChunkSampler):
             lambda t, *_: t < time,
             body,
             (tf.constant(0), state.past, state.queues, *written),
-            maximum_iterations=time,
         )
         levels = tf.transpose(levels.stack())
         after = SamplerState(
