@@ -17,7 +17,7 @@ from distill.flows import Flow
 from distill.residual import Prediction
 from likelihoods.affine import FlowOutput
 from wavenet.samplers.numba import as_compiled, check_shape, cores
-from wavenet.samplers.numba.kernels import LANES, aligned
+from autoregressive.machine.kernels import LANES, aligned
 
 
 @dataclasses.dataclass

@@ -3,7 +3,7 @@
 import numpy as np
 
 from likelihoods.noise import FOLD_LANE, KEY_PARITY
-from wavenet.samplers.numba.kernels import compiled, entry
+from autoregressive.machine.kernels import compiled, entry
 
 _LANE, _PARITY = np.uint32(FOLD_LANE), np.uint32(KEY_PARITY)
 

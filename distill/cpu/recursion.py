@@ -4,7 +4,7 @@ import numpy as np
 
 from distill.residual import Prediction
 from wavenet.samplers.numba import as_compiled
-from wavenet.samplers.numba.kernels import compiled, entry
+from autoregressive.machine.kernels import compiled, entry
 
 
 def wave(

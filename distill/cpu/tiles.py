@@ -15,7 +15,7 @@ import numpy as np
 
 from distill.config import RECENT
 from distill.cpu.kernels import ROWS, gate_rows, product_rows
-from wavenet.samplers.numba.kernels import (
+from autoregressive.machine.kernels import (
     FLOAT_BYTES,
     LANES,
     VECTOR_BYTES,

@@ -13,7 +13,7 @@ from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers import NumbaSampler, NumbaVocoderSampler, Request, generation
 from wavenet.samplers.numba.bunches import ROOM
-from wavenet.samplers.numba.kernels import entry
+from autoregressive.machine.kernels import entry
 from wavenet.samplers.numba.sampler import sampler_for
 from wavenet.samplers.numba.state import Pace
 

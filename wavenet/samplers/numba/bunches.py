@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wavenet.samplers.numba.draw import draw, value_of
-from wavenet.samplers.numba.kernels import (
+from autoregressive.machine.kernels import (
     aligned,
     clear,
     compiled,

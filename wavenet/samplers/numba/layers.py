@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wavenet.samplers.numba.kernels import (
+from autoregressive.machine.kernels import (
     add_halved_power,
     clear,
     compiled,

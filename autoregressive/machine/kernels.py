@@ -160,7 +160,7 @@ def clip(builder, x, limit):
     return builder.select(builder.fcmp_unordered(">", x, low), x, low)
 
 
-def _power_and_rest(builder, x):
+def power_and_rest(builder, x):
     """2^n and exp(r) - 1 of x = n log 2 + r, |r| <= log(2) / 2, to about an ulp; |x| < 87."""
     to_whole = number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
     n = multiply_add(builder, x, number(1 / np.log(2)), to_whole)
@@ -176,8 +176,9 @@ def _power_and_rest(builder, x):
     return power, builder.fmul(series, r)
 
 
-def _expm1(builder, x):
-    power, rest = _power_and_rest(builder, x)
+def expm1(builder, x):
+    """exp(x) - 1, to about an ulp; |x| < 87."""
+    power, rest = power_and_rest(builder, x)
     return multiply_add(builder, power, rest, builder.fsub(power, number(1.0)))
 
 
@@ -295,8 +296,8 @@ def _gated(builder, load):
     """tanh(a) sigmoid(b) = e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1."""
     a = builder.fadd(load(0), load(2))
     b = builder.fadd(load(1), load(3))
-    e = _expm1(builder, clip(builder, builder.fadd(a, a), 20.0))  # tanh(10) rounds to 1
-    f = _expm1(builder, clip(builder, builder.fneg(b), 60.0))
+    e = expm1(builder, clip(builder, builder.fadd(a, a), 20.0))  # tanh(10) rounds to 1
+    f = expm1(builder, clip(builder, builder.fneg(b), 60.0))
     two = number(2.0)
     return builder.fdiv(e, builder.fmul(builder.fadd(e, two), builder.fadd(f, two)))
 
@@ -308,7 +309,7 @@ def _rectified(builder, load):
 
 
 def _exponential(builder, load):
-    power, rest = _power_and_rest(builder, clip(builder, load(0), 87.0))
+    power, rest = power_and_rest(builder, clip(builder, load(0), 87.0))
     return multiply_add(builder, power, rest, power)
 
 

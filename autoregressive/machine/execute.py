@@ -1,0 +1,381 @@
+"""The machine: one compiled loop that knows operations, and no network.
+
+An instruction is a row of integers: the operation, the words where its result and its arguments
+begin (a negative number is a word of the constants), and its sizes. Every row of a batch has a
+workspace of its own, and runs an instruction after the same instruction of the row before it, so
+that a product reads its weights once for several rows. No sum depends on the other rows.
+"""
+
+import numpy as np
+
+from autoregressive.machine.assembly import Op
+from autoregressive.machine.doubles import function_of
+from autoregressive.machine.formulas import CODES, VECTORISED, map_vectors
+from autoregressive.machine.kernels import LANES, compiled, copy, entry, multiply
+from autoregressive.machine.memory import (
+    add_scaled,
+    dot,
+    double_at,
+    float_at,
+    max_of,
+    set_double,
+    set_float,
+    sum_of,
+    word_at,
+)
+
+_PRODUCT, _MAP, _MAP_DOUBLES, _TO_DOUBLES, _TO_FLOATS, _COPY = map(int, list(Op)[:6])
+_GATHER, _READ, _WRITE, _ROWS, _REDUCE, _ARGMAX = map(int, list(Op)[6:12])
+_CUMULATE, _SOFTMAX, _DOT, _INPUT, _OUTPUT = map(int, list(Op)[12:])
+_SUM, _MEAN, _LARGEST, _LEAST, _PRODUCT_OF = range(5)  # functions of REDUCE
+_SUBTRACT, _TIMES, _EXP = (CODES[name] for name in ("Sub", "Mul", "Exp"))
+
+
+@compiled
+def _product(p, o, a, w, bias, o_step, a_step, rows):
+    inputs, vectors, each, a_pitch, o_pitch = p[5], p[6], p[7], p[8], p[9]
+    for row in range(rows):
+        for i in range(each):
+            copy(o + row * o_step + i * o_pitch * 4, bias, vectors)
+    if each == 1:
+        multiply(o, o_step, w, a, a_step, rows, inputs, vectors)
+        return
+    for row in range(rows):
+        y, x = o + row * o_step, a + row * a_step
+        multiply(y, o_pitch * 4, w, x, a_pitch * 4, each, inputs, vectors)
+
+
+@compiled
+def _map(p, o, a, b, c):
+    code, outer, inner = np.int64(p[5]), p[6], p[7]
+    if code >= VECTORISED:
+        for i in range(outer):
+            for j in range(inner):
+                made = function_of(
+                    code,
+                    np.float64(float_at(a + 4 * (i * p[9] + j * p[12]))),
+                    np.float64(float_at(b + 4 * (i * p[10] + j * p[13]))),
+                    np.float64(float_at(c + 4 * (i * p[11] + j * p[14]))),
+                )
+                set_float(o + 4 * (i * p[8] + j), np.float32(made))
+        return
+    vectors = (inner + LANES - 1) // LANES
+    full = np.int64(4 * LANES)
+    for i in range(outer):
+        map_vectors(
+            code, o + 4 * i * p[8], a + 4 * i * p[9], b + 4 * i * p[10], c + 4 * i * p[11],
+            p[12] * full, p[13] * full, p[14] * full, np.int64(vectors),
+        )  # fmt: skip
+
+
+@compiled
+def _map_doubles(p, o, a, b, c):
+    for i in range(p[6]):
+        for j in range(p[7]):
+            made = function_of(
+                p[5],
+                double_at(a + 8 * (i * p[9] + j * p[12])),
+                double_at(b + 8 * (i * p[10] + j * p[13])),
+                double_at(c + 8 * (i * p[11] + j * p[14])),
+            )
+            set_double(o + 8 * (i * p[8] + j), made)
+
+
+@compiled
+def _to_doubles(p, o, a):
+    for i in range(p[5]):
+        for j in range(p[6]):
+            value = np.float64(float_at(a + 4 * (i * p[7] + j * p[8])))
+            set_double(o + 8 * (i * p[6] + j), np.trunc(value) if p[9] else value)
+
+
+@compiled
+def _to_floats(p, o, a):
+    for i in range(p[5]):
+        for j in range(p[6]):
+            value = double_at(a + 8 * (i * p[7] + j * p[8]))
+            if p[9]:  # to a truth value
+                value = 1.0 if value != 0.0 else 0.0
+            set_float(o + 4 * (i * p[6] + j), np.float32(value))
+
+
+@compiled
+def _move(o, o_step, a, a_step, count, words):
+    """Copy `count` numbers; steps are in numbers."""
+    if o_step == 1 and a_step == 1:
+        o_step, a_step, count = np.int64(1), np.int64(1), count * words
+        whole = count // LANES
+        copy(o, a, whole)
+        for i in range(whole * LANES, count):
+            set_float(o + 4 * i, float_at(a + 4 * i))
+        return
+    for i in range(count):
+        for word in range(words):
+            at = 4 * word
+            value = float_at(a + 4 * words * i * a_step + at)
+            set_float(o + 4 * words * i * o_step + at, value)
+
+
+@compiled
+def _copy(p, o, a):
+    words = np.int64(p[5])
+    for i in range(p[6]):
+        for j in range(p[7]):
+            y = o + 4 * words * (i * p[9] + j * p[10])
+            x = a + 4 * words * (i * p[12] + j * p[13])
+            _move(y, np.int64(p[11]), x, np.int64(p[14]), np.int64(p[8]), words)
+
+
+@compiled
+def _gather(p, o, a, table):
+    words = p[5]
+    for i in range(p[6]):
+        source = a + 4 * words * word_at(table + 4 * i)
+        for word in range(words):
+            set_float(o + 4 * (i * words + word), float_at(source + 4 * word))
+
+
+@compiled
+def _slot(p, at):
+    """Return the row that a number in the workspace means: plus, modulo and at most given ones."""
+    slot = np.int64(double_at(at)) + p[10]
+    if p[11] > 0:
+        slot = slot % p[11]
+    return max(np.int64(0), min(slot, np.int64(p[12])))
+
+
+@compiled
+def _read(p, o, a, at):
+    words, one = np.int64(p[5]), np.int64(1)
+    source = a + 4 * words * p[9] * _slot(p, at)
+    for i in range(p[6]):
+        target = o + 4 * words * i * p[7]
+        _move(target, one, source + 4 * words * i * p[8], one, np.int64(p[7]), words)
+
+
+@compiled
+def _write(p, o, a, at):
+    words, one = np.int64(p[5]), np.int64(1)
+    target = o + 4 * words * p[9] * _slot(p, at)
+    for i in range(p[6]):
+        source = a + 4 * words * i * p[7]
+        _move(target + 4 * words * i * p[8], one, source, one, np.int64(p[7]), words)
+
+
+@compiled
+def _rows(p, o, a, at):
+    words, count, one = np.int64(p[5]), np.int64(p[7]), np.int64(1)
+    for i in range(p[6]):
+        row = np.int64(double_at(at + 8 * i * p[8]))
+        row = max(np.int64(0), min(row, np.int64(p[10])))
+        _move(o + 4 * words * i * count, one, a + 4 * words * row * p[9], one, count, words)
+
+
+@compiled
+def _joined(code, total, value):
+    if code <= _MEAN:
+        return total + value
+    if code == _LARGEST:
+        return value if not value <= total else total
+    if code == _LEAST:
+        return value if not value >= total else total
+    return total * value
+
+
+@compiled
+def _reduced(code, a, step, count):
+    """Return a reduction of floats."""
+    if step == 1 and code <= _MEAN:
+        return sum_of(a, count)
+    if step == 1 and code == _LARGEST:
+        return max_of(a, count)
+    total = float_at(a)
+    for i in range(1, count):
+        total = _joined(code, total, float_at(a + 4 * i * step))
+    return total
+
+
+@compiled
+def _reduce(p, o, a):
+    code, outer, count, inner = p[5], p[7], np.int64(p[8]), p[9]
+    for i in range(outer):
+        for j in range(inner):
+            place = i * p[10] + j * p[12]
+            if p[6]:
+                total = double_at(a + 8 * place)
+                for n in range(1, count):
+                    total = _joined(code, total, double_at(a + 8 * (place + n * p[11])))
+                total = total / count if code == _MEAN else total
+                set_double(o + 8 * (i * inner + j), total)
+            else:
+                made = _reduced(code, a + 4 * place, np.int64(p[11]), count)
+                made = made / np.float32(count) if code == _MEAN else made
+                set_float(o + 4 * (i * inner + j), made)
+
+
+@compiled
+def _argmax(p, o, a):
+    for i in range(p[6]):
+        best, at = -np.inf, 0
+        for j in range(p[7]):
+            place = i * p[8] + j * p[9]
+            value = double_at(a + 8 * place) if p[5] else np.float64(float_at(a + 4 * place))
+            value = -value if p[10] else value
+            if value > best:
+                best, at = value, j
+        set_double(o + 8 * i, np.float64(at))
+
+
+@compiled
+def _cumulate(p, o, a):
+    """Running sums, products or maxima along the last axis, perhaps backwards or without itself."""
+    code, count, excluded, backward = p[10], p[7], p[11], p[12]
+    for i in range(p[6]):
+        total = 1.0 if code == _PRODUCT_OF else 0.0
+        total32 = np.float32(total)
+        for n in range(count):
+            j = count - 1 - n if backward else n
+            source, target = i * p[8] + j * p[9], i * count + j
+            if p[5]:
+                value = double_at(a + 8 * source)
+                before = total
+                total = value if n == 0 else _joined(code, total, value)
+                set_double(o + 8 * target, before if excluded else total)
+            else:
+                value32 = float_at(a + 4 * source)
+                before32 = total32
+                total32 = value32 if n == 0 else _joined(code, total32, value32)
+                set_float(o + 4 * target, before32 if excluded else total32)
+
+
+@compiled
+def _softmax(p, o, a):
+    full, zero = np.int64(4 * LANES), np.int64(0)
+    for i in range(p[5]):
+        x, y, count = a + 4 * i * p[7], o + 4 * i * p[8], np.int64(p[6])
+        vectors = (count + LANES - 1) // LANES
+        largest = y + full * vectors  # one number after the row
+        set_float(largest, max_of(x, count))
+        map_vectors(np.int64(_SUBTRACT), y, x, largest, y, full, zero, full, vectors)
+        map_vectors(np.int64(_EXP), y, y, y, y, full, full, full, vectors)
+        set_float(largest, np.float32(1.0) / sum_of(y, count))
+        map_vectors(np.int64(_TIMES), y, y, largest, y, full, zero, full, vectors)
+
+
+@compiled
+def _dot(p, o, a, b):
+    groups, rows, inner, columns = p[5], p[6], np.int64(p[7]), np.int64(p[8])
+    for g in range(groups):
+        for m in range(rows):
+            x = a + 4 * (g * p[9] + m * p[10])
+            y = o + 4 * ((g * rows + m) * p[15])
+            w = b + 4 * g * p[12]
+            if p[13] == 1 and p[11] == 1:  # rows of b are contiguous along the sum
+                for n in range(columns):
+                    set_float(y + 4 * n, dot(x, w + 4 * n * p[14], inner))
+                continue
+            if p[14] == 1:
+                vectors = (columns + LANES - 1) // LANES
+                for n in range(vectors * LANES):
+                    set_float(y + 4 * n, np.float32(0.0))
+                for k in range(inner):
+                    scale = float_at(x + 4 * k * p[11])
+                    add_scaled(y, scale, w + 4 * k * p[13], np.int64(vectors))
+                continue
+            for n in range(columns):
+                total = np.float32(0.0)
+                for k in range(inner):
+                    value = float_at(w + 4 * (k * p[13] + n * p[14]))
+                    total += float_at(x + 4 * k * p[11]) * value
+                set_float(y + 4 * n, total)
+
+
+@compiled
+def _one(p, o, a, b, c):
+    """Run an instruction of one row."""
+    op = p[0]
+    if op == _MAP:
+        _map(p, o, a, b, c)
+    elif op == _READ:
+        _read(p, o, a, b)
+    elif op == _WRITE:
+        _write(p, o, a, b)
+    elif op == _COPY:
+        _copy(p, o, a)
+    elif op == _MAP_DOUBLES:
+        _map_doubles(p, o, a, b, c)
+    elif op == _TO_DOUBLES:
+        _to_doubles(p, o, a)
+    elif op == _TO_FLOATS:
+        _to_floats(p, o, a)
+    elif op == _GATHER:
+        _gather(p, o, a, b)
+    elif op == _ROWS:
+        _rows(p, o, a, b)
+    elif op == _REDUCE:
+        _reduce(p, o, a)
+    elif op == _ARGMAX:
+        _argmax(p, o, a)
+    elif op == _CUMULATE:
+        _cumulate(p, o, a)
+    elif op == _SOFTMAX:
+        _softmax(p, o, a)
+    elif op == _DOT:
+        _dot(p, o, a, b)
+
+
+@compiled
+def _exchange(p, o, a, given, drawn, row, time):
+    """Take a row's arguments of one time, or give its results."""
+    if p[0] == _INPUT:
+        for i in range(p[7]):
+            value = given[row, time, p[6] + i]
+            if p[5]:
+                set_double(o + 8 * i, value)
+            else:
+                set_float(o + 4 * i, np.float32(value))
+        return
+    for i in range(p[7]):
+        value = double_at(a + 8 * i) if p[5] else np.float64(float_at(a + 4 * i))
+        drawn[row, time, p[6] + i] = value
+
+
+@compiled
+def _place(word, constants, workspace):
+    return constants + 4 * ~np.int64(word) if word < 0 else workspace + 4 * np.int64(word)
+
+
+@entry
+def run(program, constants, workspaces, given, drawn, first, rows):
+    """Run all times of some rows.
+
+    Args:
+      program: int32 [instructions, WIDTH].
+      constants: float32, contiguous.
+      workspaces: float32 [all rows, words], contiguous; holds the states before and after.
+      given: float64 [all rows, times, channels], the arguments of every time.
+      drawn: float64 [all rows, times, channels], is filled.
+      first: row.
+      rows: how many.
+    """
+    step = np.int64(workspaces.strides[0])
+    base = np.int64(workspaces.ctypes.data) + first * step
+    fixed = np.int64(constants.ctypes.data)
+    for time in range(given.shape[1]):
+        for index in range(program.shape[0]):
+            p = program[index]
+            o = _place(p[1], fixed, base)
+            a, b = _place(p[2], fixed, base), _place(p[3], fixed, base)
+            c = _place(p[4], fixed, base)
+            a_step = step if p[2] >= 0 else np.int64(0)
+            if p[0] == _PRODUCT:
+                _product(p, o, a, b, c, step, a_step, rows)
+                continue
+            b_step = step if p[3] >= 0 else np.int64(0)
+            c_step = step if p[4] >= 0 else np.int64(0)
+            for row in range(rows):
+                if p[0] >= _INPUT:
+                    _exchange(p, o, a, given, drawn, first + row, time)
+                else:
+                    _one(p, o, a, b, c)
+                o, a, b, c = o + step, a + a_step, b + b_step, c + c_step

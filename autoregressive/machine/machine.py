@@ -1,0 +1,154 @@
+"""`StepMachine`: one step of a network, traced, lowered, and run for all times."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.machine import (  # noqa: F401  (their rules are registered)
+    rules_numbers,
+    rules_places,
+    rules_products,
+    rules_reductions,
+    rules_shapes,
+)
+from autoregressive.machine.assembly import Op, Program, assembled
+from autoregressive.machine.lowering import Lowering, Resource
+from autoregressive.machine.settling import settle
+from autoregressive.machine.values import KNOWN, Unlowerable, Value, contiguous, is_wide
+
+Step = Callable[..., tuple[list[tf.Tensor], list[tf.Tensor]]]
+
+
+class StepMachine:
+    """A step of one row, as a program of the machine; any number of rows run it.
+
+    Args:
+      step: from the arguments of one time, the settings and the states to the results and the new
+        states.
+      arguments: specs of what every time has of its own, such as noise.
+      settings: specs of what is the same at all times of a call, such as a temperature.
+      state: the states before the first step, of one row; those of all rows are equal.
+
+    Raises:
+      Unlowerable: an operation that the machine does not know.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        arguments: Sequence[tf.TensorSpec],
+        settings: Sequence[tf.TensorSpec],
+        state: Sequence[tf.Tensor],
+    ):
+        self.arguments, self.settings = list(arguments), list(settings)
+        specs = [*arguments, *settings, *(tf.TensorSpec(x.shape, x.dtype) for x in state)]
+        for spec in specs:
+            if np.dtype(spec.dtype.as_numpy_dtype) not in KNOWN:
+                raise Unlowerable(f"numbers of type {spec.dtype.name}", "Placeholder")
+        self.traced = tf.function(
+            lambda *given: _flat(step, given), autograph=False
+        ).get_concrete_function(*specs)
+        self._specs = specs
+        self.program = self._lowered()
+
+    def _lowered(self) -> Program:
+        """Return the program with the present weights."""
+        lowering, graph = Lowering(), self.traced.graph
+        known: dict[str, Any] = {}
+        column, kept = 0, []
+        for i, (spec, tensor) in enumerate(zip(self._specs, graph.inputs, strict=False)):
+            is_argument = i < len(self.arguments)
+            value = contiguous(spec.shape, spec.dtype.as_numpy_dtype, kept=not is_argument)
+            if is_argument:
+                numbers = [value.wide, column, value.size]
+                lowering.assembly.add(Op.INPUT, value, [], numbers, fills=True)
+                column += value.size
+            else:
+                kept.append(value)
+            known[tensor.name] = value
+        for outer, inner in graph.captures:
+            is_resource = inner.dtype == tf.resource
+            known[inner.name] = Resource(outer) if is_resource else _constant(outer)
+        made = lowering.graph(graph, graph.outputs, known)
+        self._kept = kept
+        states = kept[len(self.settings) :]
+        count = len(made) - len(states)
+        self.results = [(each.shape, each.dtype) for each in made[:count]]
+        settle(lowering, list(zip(states, made[count:], strict=True)), made[:count])
+        self._read = lowering.read
+        return assembled(lowering.assembly, [value.buffer for value in kept])
+
+    def refresh(self) -> None:
+        """Read the weights again, and lower again if they have changed."""
+        with tf.init_scope():
+            for handle, dtype, before in self._read:
+                now = np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
+                if now.ctypes.data != before.ctypes.data and not np.array_equal(now, before):
+                    self.program = self._lowered()
+                    return
+
+    def begin(self, batch: int, settings: Sequence[Any], state: Sequence[Any]) -> np.ndarray:
+        """Return the workspaces of `batch` rows, float32 [batch, words].
+
+        Args:
+          batch: number of rows.
+          settings: for all rows, or with a first axis for each of them.
+          state: of one row.
+        """
+        workspaces = np.tile(self.program.workspace, [batch, 1])
+        for value, given in zip(self._kept, [*settings, *state], strict=True):
+            self._set(workspaces, value, np.asarray(given))
+        return workspaces
+
+    def _set(self, workspaces: np.ndarray, value: Value, given: np.ndarray) -> None:
+        at = self.program.offsets[value.buffer]
+        kind = np.float64 if is_wide(value.dtype) else np.float32
+        part = workspaces[:, at : at + value.buffer.words]
+        flat = given.reshape([-1, value.size]) if given.size != value.size else given.reshape(1, -1)
+        part[:] = np.ascontiguousarray(flat, kind).view(np.float32)
+
+    def states(self, workspaces: np.ndarray) -> list[np.ndarray]:
+        """Return the states of all rows, [rows, ...] each."""
+        found = []
+        for value in self._kept[len(self.settings) :]:
+            at = self.program.offsets[value.buffer]
+            part = np.ascontiguousarray(workspaces[:, at : at + value.buffer.words])
+            kind = np.float64 if is_wide(value.dtype) else np.float32
+            shape = [len(workspaces), *value.shape]
+            found.append(part.view(kind).reshape(shape).astype(value.dtype))
+        return found
+
+    def run(self, workspaces: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
+        """Return the results of all times, [rows, times, ...] each; the workspaces advance.
+
+        Args:
+          workspaces: of `begin`, or of an earlier `run`.
+          *arguments: [rows, times, ...] each.
+        """
+        from autoregressive.machine.execute import run
+
+        rows, times = len(workspaces), arguments[0].shape[1]
+        flat = [np.asarray(each, np.float64).reshape([rows, times, -1]) for each in arguments]
+        given = np.concatenate(flat, -1)
+        sizes = [int(np.prod(shape, dtype=int)) for shape, _ in self.results]
+        drawn = np.zeros([rows, times, sum(sizes)])
+        program = self.program
+        run(program.rows, program.constants, workspaces, given, drawn, 0, rows)
+        parts = np.split(drawn, np.cumsum(sizes)[:-1], -1)
+        return [
+            part.reshape([rows, times, *shape]).astype(dtype)
+            for part, (shape, dtype) in zip(parts, self.results, strict=True)
+        ]
+
+
+def _flat(step: Step, given: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    results, states = step(*given)
+    return [*results, *states]
+
+
+def _constant(tensor: Any) -> Any:
+    from autoregressive.machine.values import Constant
+
+    return Constant(np.asarray(tensor))
