@@ -280,8 +280,12 @@ class Autoregressive:
             raise ValueError("`stream` needs a model in time order, got raster.")
         network, condition = self.symbol_network, self._condition(condition)
         chunk = -(-chunk // network.block) * network.block
-        state = network.initial_state(num)
         function = self._function("stream", self._chunk, jit_compile=True)
+        found = self._native()
+        if found is not None and found.pays(num):
+            function, state = found.advance, found.begin(num)
+        else:
+            state = network.initial_state(num)
         scale = tf.constant(temperature, tf.float32)
         for start in range(0, length, chunk):
             stop = min(start + chunk, length)
@@ -302,6 +306,10 @@ class Autoregressive:
                 self._functions[method] = own
                 return lambda *rest: own(self.symbol_network, self.distribution, *rest)
             method = "cached" if self.symbol_network.has_step else "fixed-point"
+            if method == "cached" and (found := self._native()) is not None:
+                return lambda noise, *rest: (
+                    found(noise, *rest) if found.pays(len(noise)) else self._cached(noise, *rest)
+                )
         if method == "cached":
             return self._cached
         sampler = SAMPLERS[method]
@@ -310,6 +318,14 @@ class Autoregressive:
             return sampler(self.symbol_network, self.distribution, noise, condition, temperature)
 
         return self._function(method, run, jit_compile=True)
+
+    def _native(self):
+        """Return the sampler on the step machine, None where there is none."""
+        if "native" not in self._functions:
+            from autoregressive.samplers.native import native
+
+            self._functions["native"] = native(self.symbol_network, self.distribution)
+        return self._functions["native"]
 
     def as_draft(self, model: "Autoregressive") -> Draft:
         """Return this model as a draft of another one.

@@ -32,6 +32,12 @@ _SUBTRACT, _TIMES, _EXP = (CODES[name] for name in ("Sub", "Mul", "Exp"))
 
 
 @compiled
+def _mapped(code, o, a, b, c, a_step, b_step, c_step, vectors):
+    """Run a function of vectors; as a function of its own, it is compiled once."""
+    map_vectors(code, o, a, b, c, a_step, b_step, c_step, vectors)
+
+
+@compiled
 def _product(p, o, a, w, bias, o_step, a_step, rows):
     inputs, vectors, each, a_pitch, o_pitch = p[5], p[6], p[7], p[8], p[9]
     for row in range(rows):
@@ -62,7 +68,7 @@ def _map(p, o, a, b, c):
     vectors = (inner + LANES - 1) // LANES
     full = np.int64(4 * LANES)
     for i in range(outer):
-        map_vectors(
+        _mapped(
             code, o + 4 * i * p[8], a + 4 * i * p[9], b + 4 * i * p[10], c + 4 * i * p[11],
             p[12] * full, p[13] * full, p[14] * full, np.int64(vectors),
         )  # fmt: skip
@@ -256,10 +262,10 @@ def _softmax(p, o, a):
         vectors = (count + LANES - 1) // LANES
         largest = y + full * vectors  # one number after the row
         set_float(largest, max_of(x, count))
-        map_vectors(np.int64(_SUBTRACT), y, x, largest, y, full, zero, full, vectors)
-        map_vectors(np.int64(_EXP), y, y, y, y, full, full, full, vectors)
+        _mapped(np.int64(_SUBTRACT), y, x, largest, y, full, zero, full, vectors)
+        _mapped(np.int64(_EXP), y, y, y, y, full, full, full, vectors)
         set_float(largest, np.float32(1.0) / sum_of(y, count))
-        map_vectors(np.int64(_TIMES), y, y, largest, y, full, zero, full, vectors)
+        _mapped(np.int64(_TIMES), y, y, largest, y, full, zero, full, vectors)
 
 
 @compiled

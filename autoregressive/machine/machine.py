@@ -80,14 +80,15 @@ class StepMachine:
         self._read = lowering.read
         return assembled(lowering.assembly, [value.buffer for value in kept])
 
-    def refresh(self) -> None:
-        """Read the weights again, and lower again if they have changed."""
+    def refresh(self) -> bool:
+        """Read the weights again; return whether they have changed, and the program with them."""
         with tf.init_scope():
             for handle, dtype, before in self._read:
                 now = np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
                 if now.ctypes.data != before.ctypes.data and not np.array_equal(now, before):
                     self.program = self._lowered()
-                    return
+                    return True
+        return False
 
     def begin(self, batch: int, settings: Sequence[Any], state: Sequence[Any]) -> np.ndarray:
         """Return the workspaces of `batch` rows, float32 [batch, words].
@@ -97,22 +98,29 @@ class StepMachine:
           settings: for all rows, or with a first axis for each of them.
           state: of one row.
         """
-        workspaces = np.tile(self.program.workspace, [batch, 1])
+        rows = []
         for value, given in zip(self._kept, [*settings, *state], strict=True):
-            self._set(workspaces, value, np.asarray(given))
+            array = np.asarray(given)
+            shared = array.size == value.size
+            array = array.reshape([1 if shared else batch, *value.shape])
+            rows.append(np.broadcast_to(array, [batch, *value.shape]))
+        return self.filled(rows)
+
+    def filled(self, contents: Sequence[np.ndarray]) -> np.ndarray:
+        """Return workspaces with settings and states of all rows, [rows, ...] each."""
+        rows = len(contents[0])
+        workspaces = np.tile(self.program.workspace, [rows, 1])
+        for value, array in zip(self._kept, contents, strict=True):
+            at = self.program.offsets[value.buffer]
+            kind = np.float64 if is_wide(value.dtype) else np.float32
+            flat = np.ascontiguousarray(array.reshape([rows, -1]), kind)
+            workspaces[:, at : at + value.buffer.words] = flat.view(np.float32)
         return workspaces
 
-    def _set(self, workspaces: np.ndarray, value: Value, given: np.ndarray) -> None:
-        at = self.program.offsets[value.buffer]
-        kind = np.float64 if is_wide(value.dtype) else np.float32
-        part = workspaces[:, at : at + value.buffer.words]
-        flat = given.reshape([-1, value.size]) if given.size != value.size else given.reshape(1, -1)
-        part[:] = np.ascontiguousarray(flat, kind).view(np.float32)
-
-    def states(self, workspaces: np.ndarray) -> list[np.ndarray]:
-        """Return the states of all rows, [rows, ...] each."""
+    def contents(self, workspaces: np.ndarray) -> list[np.ndarray]:
+        """Return the settings and states of all rows, [rows, ...] each."""
         found = []
-        for value in self._kept[len(self.settings) :]:
+        for value in self._kept:
             at = self.program.offsets[value.buffer]
             part = np.ascontiguousarray(workspaces[:, at : at + value.buffer.words])
             kind = np.float64 if is_wide(value.dtype) else np.float32

@@ -1,0 +1,213 @@
+"""The step machine gives what the derived step gives, and compiles nothing for another network."""
+
+import dataclasses
+import math
+
+import causal_networks
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import onepass
+from autoregressive.incremental import UnsupportedNetworkError, incremental
+from autoregressive.machine import execute
+from autoregressive.machine.machine import StepMachine
+from autoregressive.machine.values import Unlowerable
+from autoregressive.samplers import SAMPLERS
+from autoregressive.samplers.native import native
+from likelihoods import Tabulated
+
+TIME, ROWS = 23, 2
+SPECS = {"Conditioned": {"condition": tf.TensorSpec([None, None, 2])}}
+REFUSED = {"half_precision": "bfloat16"}
+
+
+def numbers(specs, rows=ROWS, time=TIME, seed=0):
+    generator = np.random.default_rng(seed)
+    shapes = [[rows, time, *spec.shape[2:]] for spec in specs]
+    return [
+        generator.integers(0, 2, shape).astype(np.int32)
+        if spec.dtype.is_integer
+        else generator.normal(size=shape).astype(np.float32)
+        for spec, shape in zip(specs, shapes, strict=True)
+    ]
+
+
+def machine_of(derived, specs):
+    """A machine whose results are the parameters, and the state that it starts from."""
+    first = derived.initial_state(1)
+    flat = tf.nest.flatten(first)
+
+    def step(*given):
+        arguments, state = given[: len(specs)], given[len(specs) :]
+        packed = tf.nest.pack_sequence_as(first, list(state))
+        parameters, after = derived.step(arguments[0], packed, *arguments[1:])
+        return [parameters], tf.nest.flatten(after)
+
+    sized = [tf.TensorSpec([1, 1, *spec.shape[2:]], spec.dtype) for spec in specs]
+    return StepMachine(step, sized, [], flat), flat
+
+
+def stepped(derived, tensors):
+    """The parameters of single steps, by TensorFlow."""
+    state, outputs = derived.initial_state(len(tensors[0])), []
+    for time in range(tensors[0].shape[1]):
+        inputs, *condition = (tf.constant(x[:, time : time + 1]) for x in tensors)
+        output, state = derived.step(inputs, state, *condition)
+        outputs.append(output)
+    return tf.concat(outputs, 1).numpy()
+
+
+@pytest.mark.parametrize("name", causal_networks.CAUSAL)
+def test_the_machine_equals_the_step(name):
+    derived = incremental(causal_networks.CAUSAL[name](), **SPECS.get(name, {}))
+    if name in REFUSED:
+        with pytest.raises(Unlowerable, match=REFUSED[name]):
+            machine_of(derived, derived.specs)
+        return
+    machine, state = machine_of(derived, derived.specs)
+    tensors = numbers(derived.specs)
+    workspaces = machine.begin(ROWS, [], state)
+    (made,) = machine.run(workspaces, *tensors)
+    np.testing.assert_allclose(made[:, :, 0, 0], stepped(derived, tensors), rtol=1e-5, atol=1e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Binomial(Tabulated):
+    """The number of heads among `levels - 1` throws of a coin."""
+
+    levels: int = 8
+    num_parameters = 1
+
+    def log_prob(self, parameters, symbols):
+        heads, throws = tf.cast(symbols, tf.float32), self.levels - 1.0
+        chance = parameters[..., 0]
+        ways = math.lgamma(throws + 1) - tf.math.lgamma(heads + 1)
+        ways -= tf.math.lgamma(throws - heads + 1)
+        return ways + heads * chance - throws * tf.nn.softplus(chance)
+
+
+DISTRIBUTIONS = {
+    "mixture": onepass.likelihoods.LogisticMixture(levels=65536, components=4),
+    "gaussian": onepass.likelihoods.Gaussian(levels=256),
+    "real": onepass.likelihoods.Gaussian(levels=None),
+    "categorical": onepass.likelihoods.Categorical(32),
+    "gaussians": onepass.likelihoods.GaussianMixture(levels=1024, components=3),
+    "own": Binomial(),
+}
+
+
+def convolutions(num_parameters, channels=8, layers=3):
+    inputs = keras.Input([None, 1])
+    h = keras.layers.Conv1D(channels, 2, padding="causal")(inputs)
+    for layer in range(layers):
+        options = dict(dilation_rate=2**layer, padding="causal")
+        a = keras.layers.Conv1D(channels, 2, activation="tanh", **options)(h)
+        b = keras.layers.Conv1D(channels, 2, activation="sigmoid", **options)(h)
+        h = h + keras.layers.Dense(channels)(a * b)
+    small = keras.initializers.RandomNormal(stddev=0.1)
+    return keras.Model(inputs, keras.layers.Dense(num_parameters, kernel_initializer=small)(h))
+
+
+def model_of(name):
+    distribution = DISTRIBUTIONS[name]
+    keras.utils.set_random_seed(3)
+    return onepass.Autoregressive(convolutions(distribution.num_parameters), distribution)
+
+
+def native_of(model):
+    found = native(model.symbol_network, model.distribution)
+    assert found.fault == ""
+    return found
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])
+def test_the_draw_is_that_of_the_distribution(name, temperature):
+    model = model_of(name)
+    noise = model._noise(5, 3, 0, (40,))
+    drawn = native_of(model)(noise, None, tf.constant(temperature))
+    expected = SAMPLERS["cached"](model.symbol_network, model.distribution, noise, None, temperature)
+    np.testing.assert_allclose(drawn, expected, rtol=1e-4, atol=1e-4)
+    assert drawn.dtype == expected.dtype
+
+
+def test_chunks_are_the_whole_to_the_last_bit():
+    model = model_of("real")
+    noise, sampler = model._noise(5, 2, 0, (41,)), native_of(model_of("real"))
+    whole = sampler(noise, None, 1.0)
+    state, parts = sampler.begin(2), []
+    for start, stop in ((0, 1), (1, 20), (20, 41)):
+        part, state = sampler.advance(noise[:, start:stop], None, 1.0, state)
+        parts.append(part)
+    np.testing.assert_array_equal(tf.concat(parts, 1), whole)
+
+
+@pytest.mark.parametrize("name", ["mixture", "real"])
+def test_a_row_is_the_same_in_any_batch_to_the_last_bit(name):
+    model = model_of(name)
+    sampler = native_of(model)
+    many = sampler(model._noise(5, 7, 0, (30,)), None, 1.0)
+    for num in (1, 2, 5):
+        few = sampler(model._noise(5, num, 0, (30,)), None, 1.0)
+        np.testing.assert_array_equal(few, many[:num])
+
+
+def test_rows_may_have_temperatures_of_their_own():
+    model = model_of("gaussian")
+    noise, sampler = model._noise(5, 3, 0, (30,)), native_of(model)
+    drawn = sampler(noise, None, tf.constant([1.0, 0.0, 0.3]))
+    for row, temperature in enumerate((1.0, 0.0, 0.3)):
+        np.testing.assert_array_equal(drawn[row], sampler(noise, None, temperature)[row])
+
+
+def test_new_weights_are_read_by_the_next_call_and_the_next_chunk():
+    model = model_of("real")
+    sampler, noise = native_of(model), model._noise(5, 1, 0, (20,))
+    before = sampler(noise, None, 1.0)
+    _, state = sampler.advance(noise[:, :10], None, 1.0, sampler.begin(1))
+    for variable in model.network.variables:
+        variable.assign(variable * 0.5)
+    after, _ = sampler.advance(noise[:, 10:], None, 1.0, state)
+    assert (after.numpy() != before[:, 10:].numpy()).any()
+    fresh = native_of(model)(noise, None, 1.0)
+    np.testing.assert_array_equal(sampler(noise, None, 1.0), fresh)
+
+
+def test_nothing_is_compiled_for_a_second_network():
+    model_of("real")
+    native_of(model_of("real"))(model_of("real")._noise(5, 1, 0, (4,)), None, 1.0)
+    before = execute.run.stats.cache_misses, len(execute.run.signatures)
+    for name, num, length in (("categorical", 1, 9), ("gaussian", 5, 31)):
+        model = model_of(name)
+        native_of(model)(model._noise(2, num, 0, (length,)), None, 0.5)
+    assert (execute.run.stats.cache_misses, len(execute.run.signatures)) == before
+    assert len(execute.run.signatures) == 1
+
+
+def test_the_machine_is_what_auto_takes_and_xla_compiles_nothing(monkeypatch):
+    model = model_of("mixture")
+    monkeypatch.setattr(model, "_cached", None)  # would be called for XLA
+    drawn = model.sample(num=2, length=30, seed=4)
+    streamed = np.concatenate(list(model.stream(30, 4, num=2, chunk=7)), 1)
+    np.testing.assert_array_equal(streamed, drawn)
+    expected = model_of("mixture").sample(num=2, length=30, seed=4, method="cached")
+    np.testing.assert_allclose(drawn, expected, atol=2e-4)
+
+
+def unknown():
+    inputs = keras.Input([None, 1])
+    h = keras.layers.Conv1D(4, 2, padding="causal")(inputs)
+    h = keras.layers.Lambda(lambda x: tf.math.digamma(x * x + 1.0), name="strange")(h)
+    return keras.Model(inputs, keras.layers.Dense(2)(h))
+
+
+def test_what_the_machine_does_not_know_is_named_and_left_to_xla():
+    model = onepass.Autoregressive(unknown(), DISTRIBUTIONS["gaussian"])
+    found = native(model.symbol_network, model.distribution)
+    assert "Digamma" in found.fault
+    with pytest.raises(UnsupportedNetworkError, match="Digamma"):
+        found(model._noise(5, 1, 0, (4,)), None, 1.0)
+    drawn = model.sample(num=1, length=12, seed=4)
+    np.testing.assert_array_equal(drawn, model.sample(num=1, length=12, seed=4, method="cached"))
