@@ -10,7 +10,7 @@ import numpy as np
 from distill.cpu import kernels as flow_kernels
 from distill.cpu.kernels import ROWS, pack_gates, pack_outputs
 from distill.flows import Flow, FlowLayer
-from wavenet.samplers.numba import kernels
+from autoregressive.machine import kernels
 from autoregressive.machine.kernels import LANES, aligned, padded
 from wavenet.samplers.numba.weights import wide
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from likelihoods import Categorical, Gaussian, LogisticMixture
 from likelihoods.capabilities import with_scales
-from wavenet.samplers.numba import kernels
+from autoregressive.machine import kernels
 from autoregressive.machine.kernels import LANES, aligned, pack_matrix, padded
 
 MIXTURE, GAUSSIAN, CATEGORICAL = range(3)
