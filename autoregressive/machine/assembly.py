@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from autoregressive.machine.kernels import LANES, aligned
+from autoregressive.machine.kernels import LANES, aligned, pack_matrix
 from autoregressive.machine.values import Buffer, Constant, Value, is_wide
 
-WIDTH = 16  # integers of an instruction
-OPERANDS = 4  # of these, after the operation: one that is written, then those that are read
+WIDTH = 20  # integers of an instruction
+OPERANDS = 7  # of these, after the operation: one that is written, then those that are read
 
 
 class Op(enum.IntEnum):
@@ -33,6 +33,7 @@ class Op(enum.IntEnum):
     DOT = 14
     INPUT = 15
     OUTPUT = 16
+    PAST = 17
 
 
 @dataclasses.dataclass
@@ -93,6 +94,7 @@ class Assembly:
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.constants: dict[Buffer, np.ndarray] = {}
+        self.matrices: dict[Buffer, np.ndarray] = {}  # as they were before they were packed
         self._equal: dict[tuple, Value] = {}
         self._stored: dict[tuple, Buffer] = {}
 
@@ -134,6 +136,12 @@ class Assembly:
             buffer = Buffer(array.size, wide, kept=True)
             self._stored[key], self.constants[buffer] = buffer, array
         return self._stored[key]
+
+    def packed_matrix(self, matrix: np.ndarray) -> Buffer:
+        """Return the buffer of a constant matrix [inputs, outputs], laid out for products."""
+        buffer = self.stored(pack_matrix(matrix), False)
+        self.matrices[buffer] = matrix
+        return buffer
 
     def stored_indices(self, array: np.ndarray) -> Buffer:
         """Return the buffer of constant 32-bit integers."""
@@ -238,7 +246,8 @@ def _placed(
                 last[buffer] = time
     offsets: dict[Buffer, int] = {}
     size = 0
-    for buffer in kept:
+    inner = [buffer for buffer in first if buffer.kept and buffer not in kept]
+    for buffer in [*kept, *inner]:
         offsets[buffer], size = size, size + _padded(buffer.words)
     free: list[tuple[int, int]] = []  # (start, size) of room
     ends: list[tuple[int, Buffer]] = []

@@ -11,7 +11,7 @@ import numpy as np
 from autoregressive.machine.assembly import Op
 from autoregressive.machine.doubles import function_of
 from autoregressive.machine.formulas import CODES, VECTORISED, map_vectors
-from autoregressive.machine.kernels import LANES, compiled, copy, entry, multiply
+from autoregressive.machine.kernels import LANES, add, clear, compiled, copy, entry, multiply
 from autoregressive.machine.memory import (
     add_scaled,
     dot,
@@ -26,7 +26,7 @@ from autoregressive.machine.memory import (
 
 _PRODUCT, _MAP, _MAP_DOUBLES, _TO_DOUBLES, _TO_FLOATS, _COPY = map(int, list(Op)[:6])
 _GATHER, _READ, _WRITE, _ROWS, _REDUCE, _ARGMAX = map(int, list(Op)[6:12])
-_CUMULATE, _SOFTMAX, _DOT, _INPUT, _OUTPUT = map(int, list(Op)[12:])
+_CUMULATE, _SOFTMAX, _DOT, _INPUT, _OUTPUT, _PAST = map(int, list(Op)[12:])
 _SUM, _MEAN, _LARGEST, _LEAST, _PRODUCT_OF = range(5)  # functions of REDUCE
 _SUBTRACT, _TIMES, _EXP = (CODES[name] for name in ("Sub", "Mul", "Exp"))
 
@@ -39,10 +39,11 @@ def _mapped(code, o, a, b, c, a_step, b_step, c_step, vectors):
 
 @compiled
 def _product(p, o, a, w, bias, o_step, a_step, rows):
-    inputs, vectors, each, a_pitch, o_pitch = p[5], p[6], p[7], p[8], p[9]
-    for row in range(rows):
-        for i in range(each):
-            copy(o + row * o_step + i * o_pitch * 4, bias, vectors)
+    inputs, vectors, each, a_pitch, o_pitch = p[8], p[9], p[10], p[11], p[12]
+    if o != bias:
+        for row in range(rows):
+            for i in range(each):
+                copy(o + row * o_step + i * o_pitch * 4, bias, vectors)
     if each == 1:
         multiply(o, o_step, w, a, a_step, rows, inputs, vectors)
         return
@@ -52,57 +53,89 @@ def _product(p, o, a, w, bias, o_step, a_step, rows):
 
 
 @compiled
+def _past(p, o, ring, w, bias, at, sums, end):
+    """Set or add the product of the row `lag` times ago, made for `block` times at once.
+
+    The rows that a ring keeps are known before they are read, so that one pass over the weights
+    serves several times. `end` is the first time that has not been made.
+    """
+    inputs, vectors, block, size, lag = p[8], p[9], np.int64(p[10]), np.int64(p[11]), p[12]
+    now, made = np.int64(double_at(at)), np.int64(double_at(end))
+    pitch = np.int64(vectors * 4 * LANES)
+    if not made - block <= now < made:
+        made = now + block
+        set_double(end, np.float64(made))
+        first = (now - lag) % size
+        before = min(block, size - first)  # rows before the end of the ring
+        adds = bias == o
+        for i in range(block):
+            if adds:
+                clear(sums + i * pitch, vectors)
+            else:
+                copy(sums + i * pitch, bias, vectors)
+        multiply(sums, pitch, w, ring + first * inputs * 4, inputs * 4, before, inputs, vectors)
+        if before < block:
+            rest = block - before
+            multiply(sums + before * pitch, pitch, w, ring, inputs * 4, rest, inputs, vectors)
+    row = sums + (now - made + block) * pitch
+    if bias == o:
+        add(o, row, vectors)
+    else:
+        copy(o, row, vectors)
+
+
+@compiled
 def _map(p, o, a, b, c):
-    code, outer, inner = np.int64(p[5]), p[6], p[7]
+    code, outer, inner = np.int64(p[8]), p[9], p[10]
     if code >= VECTORISED:
         for i in range(outer):
             for j in range(inner):
                 made = function_of(
                     code,
-                    np.float64(float_at(a + 4 * (i * p[9] + j * p[12]))),
-                    np.float64(float_at(b + 4 * (i * p[10] + j * p[13]))),
-                    np.float64(float_at(c + 4 * (i * p[11] + j * p[14]))),
+                    np.float64(float_at(a + 4 * (i * p[12] + j * p[15]))),
+                    np.float64(float_at(b + 4 * (i * p[13] + j * p[16]))),
+                    np.float64(float_at(c + 4 * (i * p[14] + j * p[17]))),
                 )
-                set_float(o + 4 * (i * p[8] + j), np.float32(made))
+                set_float(o + 4 * (i * p[11] + j), np.float32(made))
         return
     vectors = (inner + LANES - 1) // LANES
     full = np.int64(4 * LANES)
     for i in range(outer):
         _mapped(
-            code, o + 4 * i * p[8], a + 4 * i * p[9], b + 4 * i * p[10], c + 4 * i * p[11],
-            p[12] * full, p[13] * full, p[14] * full, np.int64(vectors),
+            code, o + 4 * i * p[11], a + 4 * i * p[12], b + 4 * i * p[13], c + 4 * i * p[14],
+            p[15] * full, p[16] * full, p[17] * full, np.int64(vectors),
         )  # fmt: skip
 
 
 @compiled
 def _map_doubles(p, o, a, b, c):
-    for i in range(p[6]):
-        for j in range(p[7]):
+    for i in range(p[9]):
+        for j in range(p[10]):
             made = function_of(
-                p[5],
-                double_at(a + 8 * (i * p[9] + j * p[12])),
-                double_at(b + 8 * (i * p[10] + j * p[13])),
-                double_at(c + 8 * (i * p[11] + j * p[14])),
+                p[8],
+                double_at(a + 8 * (i * p[12] + j * p[15])),
+                double_at(b + 8 * (i * p[13] + j * p[16])),
+                double_at(c + 8 * (i * p[14] + j * p[17])),
             )
-            set_double(o + 8 * (i * p[8] + j), made)
+            set_double(o + 8 * (i * p[11] + j), made)
 
 
 @compiled
 def _to_doubles(p, o, a):
-    for i in range(p[5]):
-        for j in range(p[6]):
-            value = np.float64(float_at(a + 4 * (i * p[7] + j * p[8])))
-            set_double(o + 8 * (i * p[6] + j), np.trunc(value) if p[9] else value)
+    for i in range(p[8]):
+        for j in range(p[9]):
+            value = np.float64(float_at(a + 4 * (i * p[10] + j * p[11])))
+            set_double(o + 8 * (i * p[9] + j), np.trunc(value) if p[12] else value)
 
 
 @compiled
 def _to_floats(p, o, a):
-    for i in range(p[5]):
-        for j in range(p[6]):
-            value = double_at(a + 8 * (i * p[7] + j * p[8]))
-            if p[9]:  # to a truth value
+    for i in range(p[8]):
+        for j in range(p[9]):
+            value = double_at(a + 8 * (i * p[10] + j * p[11]))
+            if p[12]:  # to a truth value
                 value = 1.0 if value != 0.0 else 0.0
-            set_float(o + 4 * (i * p[6] + j), np.float32(value))
+            set_float(o + 4 * (i * p[9] + j), np.float32(value))
 
 
 @compiled
@@ -124,18 +157,18 @@ def _move(o, o_step, a, a_step, count, words):
 
 @compiled
 def _copy(p, o, a):
-    words = np.int64(p[5])
-    for i in range(p[6]):
-        for j in range(p[7]):
-            y = o + 4 * words * (i * p[9] + j * p[10])
-            x = a + 4 * words * (i * p[12] + j * p[13])
-            _move(y, np.int64(p[11]), x, np.int64(p[14]), np.int64(p[8]), words)
+    words = np.int64(p[8])
+    for i in range(p[9]):
+        for j in range(p[10]):
+            y = o + 4 * words * (i * p[12] + j * p[13])
+            x = a + 4 * words * (i * p[15] + j * p[16])
+            _move(y, np.int64(p[14]), x, np.int64(p[17]), np.int64(p[11]), words)
 
 
 @compiled
 def _gather(p, o, a, table):
-    words = p[5]
-    for i in range(p[6]):
+    words = p[8]
+    for i in range(p[9]):
         source = a + 4 * words * word_at(table + 4 * i)
         for word in range(words):
             set_float(o + 4 * (i * words + word), float_at(source + 4 * word))
@@ -144,37 +177,37 @@ def _gather(p, o, a, table):
 @compiled
 def _slot(p, at):
     """Return the row that a number in the workspace means: plus, modulo and at most given ones."""
-    slot = np.int64(double_at(at)) + p[10]
-    if p[11] > 0:
-        slot = slot % p[11]
-    return max(np.int64(0), min(slot, np.int64(p[12])))
+    slot = np.int64(double_at(at)) + p[13]
+    if p[14] > 0:
+        slot = slot % p[14]
+    return max(np.int64(0), min(slot, np.int64(p[15])))
 
 
 @compiled
 def _read(p, o, a, at):
-    words, one = np.int64(p[5]), np.int64(1)
-    source = a + 4 * words * p[9] * _slot(p, at)
-    for i in range(p[6]):
-        target = o + 4 * words * i * p[7]
-        _move(target, one, source + 4 * words * i * p[8], one, np.int64(p[7]), words)
+    words, one = np.int64(p[8]), np.int64(1)
+    source = a + 4 * words * p[12] * _slot(p, at)
+    for i in range(p[9]):
+        target = o + 4 * words * i * p[10]
+        _move(target, one, source + 4 * words * i * p[11], one, np.int64(p[10]), words)
 
 
 @compiled
 def _write(p, o, a, at):
-    words, one = np.int64(p[5]), np.int64(1)
-    target = o + 4 * words * p[9] * _slot(p, at)
-    for i in range(p[6]):
-        source = a + 4 * words * i * p[7]
-        _move(target + 4 * words * i * p[8], one, source, one, np.int64(p[7]), words)
+    words, one = np.int64(p[8]), np.int64(1)
+    target = o + 4 * words * p[12] * _slot(p, at)
+    for i in range(p[9]):
+        source = a + 4 * words * i * p[10]
+        _move(target + 4 * words * i * p[11], one, source, one, np.int64(p[10]), words)
 
 
 @compiled
 def _rows(p, o, a, at):
-    words, count, one = np.int64(p[5]), np.int64(p[7]), np.int64(1)
-    for i in range(p[6]):
-        row = np.int64(double_at(at + 8 * i * p[8]))
-        row = max(np.int64(0), min(row, np.int64(p[10])))
-        _move(o + 4 * words * i * count, one, a + 4 * words * row * p[9], one, count, words)
+    words, count, one = np.int64(p[8]), np.int64(p[10]), np.int64(1)
+    for i in range(p[9]):
+        row = np.int64(double_at(at + 8 * i * p[11]))
+        row = max(np.int64(0), min(row, np.int64(p[13])))
+        _move(o + 4 * words * i * count, one, a + 4 * words * row * p[12], one, count, words)
 
 
 @compiled
@@ -203,30 +236,30 @@ def _reduced(code, a, step, count):
 
 @compiled
 def _reduce(p, o, a):
-    code, outer, count, inner = p[5], p[7], np.int64(p[8]), p[9]
+    code, outer, count, inner = p[8], p[10], np.int64(p[11]), p[12]
     for i in range(outer):
         for j in range(inner):
-            place = i * p[10] + j * p[12]
-            if p[6]:
+            place = i * p[13] + j * p[15]
+            if p[9]:
                 total = double_at(a + 8 * place)
                 for n in range(1, count):
-                    total = _joined(code, total, double_at(a + 8 * (place + n * p[11])))
+                    total = _joined(code, total, double_at(a + 8 * (place + n * p[14])))
                 total = total / count if code == _MEAN else total
                 set_double(o + 8 * (i * inner + j), total)
             else:
-                made = _reduced(code, a + 4 * place, np.int64(p[11]), count)
+                made = _reduced(code, a + 4 * place, np.int64(p[14]), count)
                 made = made / np.float32(count) if code == _MEAN else made
                 set_float(o + 4 * (i * inner + j), made)
 
 
 @compiled
 def _argmax(p, o, a):
-    for i in range(p[6]):
+    for i in range(p[9]):
         best, at = -np.inf, 0
-        for j in range(p[7]):
-            place = i * p[8] + j * p[9]
-            value = double_at(a + 8 * place) if p[5] else np.float64(float_at(a + 4 * place))
-            value = -value if p[10] else value
+        for j in range(p[10]):
+            place = i * p[11] + j * p[12]
+            value = double_at(a + 8 * place) if p[8] else np.float64(float_at(a + 4 * place))
+            value = -value if p[13] else value
             if value > best:
                 best, at = value, j
         set_double(o + 8 * i, np.float64(at))
@@ -235,14 +268,14 @@ def _argmax(p, o, a):
 @compiled
 def _cumulate(p, o, a):
     """Running sums, products or maxima along the last axis, perhaps backwards or without itself."""
-    code, count, excluded, backward = p[10], p[7], p[11], p[12]
-    for i in range(p[6]):
+    code, count, excluded, backward = p[13], p[10], p[14], p[15]
+    for i in range(p[9]):
         total = 1.0 if code == _PRODUCT_OF else 0.0
         total32 = np.float32(total)
         for n in range(count):
             j = count - 1 - n if backward else n
-            source, target = i * p[8] + j * p[9], i * count + j
-            if p[5]:
+            source, target = i * p[11] + j * p[12], i * count + j
+            if p[8]:
                 value = double_at(a + 8 * source)
                 before = total
                 total = value if n == 0 else _joined(code, total, value)
@@ -257,8 +290,8 @@ def _cumulate(p, o, a):
 @compiled
 def _softmax(p, o, a):
     full, zero = np.int64(4 * LANES), np.int64(0)
-    for i in range(p[5]):
-        x, y, count = a + 4 * i * p[7], o + 4 * i * p[8], np.int64(p[6])
+    for i in range(p[8]):
+        x, y, count = a + 4 * i * p[10], o + 4 * i * p[11], np.int64(p[9])
         vectors = (count + LANES - 1) // LANES
         largest = y + full * vectors  # one number after the row
         set_float(largest, max_of(x, count))
@@ -270,29 +303,29 @@ def _softmax(p, o, a):
 
 @compiled
 def _dot(p, o, a, b):
-    groups, rows, inner, columns = p[5], p[6], np.int64(p[7]), np.int64(p[8])
+    groups, rows, inner, columns = p[8], p[9], np.int64(p[10]), np.int64(p[11])
     for g in range(groups):
         for m in range(rows):
-            x = a + 4 * (g * p[9] + m * p[10])
-            y = o + 4 * ((g * rows + m) * p[15])
-            w = b + 4 * g * p[12]
-            if p[13] == 1 and p[11] == 1:  # rows of b are contiguous along the sum
+            x = a + 4 * (g * p[12] + m * p[13])
+            y = o + 4 * ((g * rows + m) * p[18])
+            w = b + 4 * g * p[15]
+            if p[16] == 1 and p[14] == 1:  # rows of b are contiguous along the sum
                 for n in range(columns):
-                    set_float(y + 4 * n, dot(x, w + 4 * n * p[14], inner))
+                    set_float(y + 4 * n, dot(x, w + 4 * n * p[17], inner))
                 continue
-            if p[14] == 1:
+            if p[17] == 1:
                 vectors = (columns + LANES - 1) // LANES
                 for n in range(vectors * LANES):
                     set_float(y + 4 * n, np.float32(0.0))
                 for k in range(inner):
-                    scale = float_at(x + 4 * k * p[11])
-                    add_scaled(y, scale, w + 4 * k * p[13], np.int64(vectors))
+                    scale = float_at(x + 4 * k * p[14])
+                    add_scaled(y, scale, w + 4 * k * p[16], np.int64(vectors))
                 continue
             for n in range(columns):
                 total = np.float32(0.0)
                 for k in range(inner):
-                    value = float_at(w + 4 * (k * p[13] + n * p[14]))
-                    total += float_at(x + 4 * k * p[11]) * value
+                    value = float_at(w + 4 * (k * p[16] + n * p[17]))
+                    total += float_at(x + 4 * k * p[14]) * value
                 set_float(y + 4 * n, total)
 
 
@@ -334,16 +367,16 @@ def _one(p, o, a, b, c):
 def _exchange(p, o, a, given, drawn, row, time):
     """Take a row's arguments of one time, or give its results."""
     if p[0] == _INPUT:
-        for i in range(p[7]):
-            value = given[row, time, p[6] + i]
-            if p[5]:
+        for i in range(p[10]):
+            value = given[row, time, p[9] + i]
+            if p[8]:
                 set_double(o + 8 * i, value)
             else:
                 set_float(o + 4 * i, np.float32(value))
         return
-    for i in range(p[7]):
-        value = double_at(a + 8 * i) if p[5] else np.float64(float_at(a + 4 * i))
-        drawn[row, time, p[6] + i] = value
+    for i in range(p[10]):
+        value = double_at(a + 8 * i) if p[8] else np.float64(float_at(a + 4 * i))
+        drawn[row, time, p[9] + i] = value
 
 
 @compiled
@@ -379,8 +412,15 @@ def run(program, constants, workspaces, given, drawn, first, rows):
                 continue
             b_step = step if p[3] >= 0 else np.int64(0)
             c_step = step if p[4] >= 0 else np.int64(0)
+            if p[0] == _PAST:
+                at, sums, end = base + 4 * p[5], base + 4 * p[6], base + 4 * p[7]
+                for row in range(rows):
+                    _past(p, o, a, b, c, at, sums, end)
+                    o, a, c = o + step, a + step, c + c_step
+                    at, sums, end = at + step, sums + step, end + step
+                continue
             for row in range(rows):
-                if p[0] >= _INPUT:
+                if p[0] >= _INPUT:  # or _OUTPUT
                     _exchange(p, o, a, given, drawn, first + row, time)
                 else:
                     _one(p, o, a, b, c)

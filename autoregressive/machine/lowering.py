@@ -10,7 +10,7 @@ import tensorflow as tf
 from autoregressive.incremental.replay import CALLS, called_graph, needed, run_op
 from autoregressive.machine.assembly import Assembly, Op
 from autoregressive.machine.formulas import FUNCTIONS, folded
-from autoregressive.machine.kernels import pack_matrix, padded
+from autoregressive.machine.kernels import padded
 from autoregressive.machine.values import (
     KNOWN,
     Any_Value,
@@ -215,8 +215,7 @@ class Lowering:
         unused = 3 - len(operands)
         numbers = [code, outer[0], inner[0], outer[1], *outer[2:], *[0] * unused]
         numbers += [*inner[2:], *[1] * unused]
-        reads = [*operands, *operands[:1] * unused]
-        return self.made(Op.MAP_DOUBLES if out.wide else Op.MAP, out, reads, numbers)
+        return self.made(Op.MAP_DOUBLES if out.wide else Op.MAP, out, operands, numbers)
 
     def doubles(self, value: Value, truncate: bool = False) -> Value:
         """Return a value stored as doubles."""
@@ -251,7 +250,7 @@ class Lowering:
         if given.wide or not np.issubdtype(matrix.dtype, np.floating):
             raise Unlowerable("a product of doubles or whole numbers")
         out = contiguous([rows, outputs], np.float32, pitch=padded(outputs))
-        weights = self.assembly.stored(pack_matrix(matrix), False)
+        weights = self.assembly.packed_matrix(matrix)
         bias = self.assembly.stored(np.zeros(padded(outputs)), False)
         reads = [given]
         reads += [Value(each, 0, (1,), (1,), np.dtype(np.float32)) for each in (weights, bias)]

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from autoregressive.machine.assembly import Assembly, Instruction, Op, Place, needed
+from autoregressive.machine.fusion import Fusion
 from autoregressive.machine.lowering import Lowering
 from autoregressive.machine.values import Any_Value, Buffer, Value, contiguous
 
@@ -85,6 +86,7 @@ def _write_in_place(
     assembly = lowering.assembly
     kept = {old.buffer for old, _ in states}
     instructions = needed([*assembly.instructions, *last])
+    instructions = Fusion(assembly, instructions, _counters(lowering, states)).run()
     ends = {id(each) for each in last}
     body = [each for each in instructions if id(each) not in ends]
     late: list[Instruction] = []
@@ -109,6 +111,17 @@ def _write_in_place(
             if is_state:
                 last.extend(_copy(lowering, source, out))
     assembly.instructions = [*body, *late, *last]
+
+
+def _counters(lowering: Lowering, states: Sequence[tuple[Value, Any_Value]]) -> set[Buffer]:
+    """Return the states that grow by one with every step."""
+    found = set()
+    for old, new in states:
+        if isinstance(new, Value) and old.wide and old.size == 1:
+            slot = lowering.slot(new)
+            if slot.place.buffer is old.buffer and (slot.add, slot.modulo) == (1, 0):
+                found.add(old.buffer)
+    return found
 
 
 def _copy(lowering: Lowering, out: Value, source: Value) -> list[Instruction]:
