@@ -191,7 +191,20 @@ def assembled(assembly: Assembly, kept: Sequence[Buffer]) -> Program:
         for index, place in enumerate(places):
             row[1 + index] = 0 if place is None else _word(place, offsets, fixed)
         row[1 + OPERANDS : 1 + OPERANDS + len(each.numbers)] = each.numbers
+    _announce(rows)
     return Program(rows, constants, np.zeros(size, np.float32), offsets)
+
+
+def _announce(rows: np.ndarray) -> None:
+    """Tell every product where the weights of the next one are, so that it can ask for them."""
+    first = 1 + OPERANDS
+    products = rows[rows[:, 0] == Op.PRODUCT]
+    following = np.roll(products, -1, 0)
+    inputs, vectors = following[:, first], following[:, first + 1]
+    products[:, first + 5] = ~following[:, 3]
+    products[:, first + 6] = -(-vectors // 4)  # panels
+    products[:, first + 7] = inputs * 4 * LANES  # words of a panel of four vectors
+    rows[rows[:, 0] == Op.PRODUCT] = products
 
 
 def _word(place: Place, offsets: dict[Buffer, int], fixed: dict[Buffer, int]) -> int:

@@ -18,6 +18,7 @@ from autoregressive.machine.memory import (
     double_at,
     float_at,
     max_of,
+    prefetch,
     set_double,
     set_float,
     sum_of,
@@ -50,6 +51,15 @@ def _product(p, o, a, w, bias, o_step, a_step, rows):
     for row in range(rows):
         y, x = o + row * o_step, a + row * a_step
         multiply(y, o_pitch * 4, w, x, a_pitch * 4, each, inputs, vectors)
+
+
+@compiled
+def _ask(p, fixed):
+    """Ask for the first lines of what the next product reads."""
+    for panel in range(p[14]):
+        at = fixed + 4 * (p[13] + panel * p[15])
+        for line in range(16):
+            prefetch(at + 64 * line)
 
 
 @compiled
@@ -408,6 +418,7 @@ def run(program, constants, workspaces, given, drawn, first, rows):
             c = _place(p[4], fixed, base)
             a_step = step if p[2] >= 0 else np.int64(0)
             if p[0] == _PRODUCT:
+                _ask(p, fixed)
                 _product(p, o, a, b, c, step, a_step, rows)
                 continue
             b_step = step if p[3] >= 0 else np.int64(0)

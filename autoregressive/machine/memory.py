@@ -51,6 +51,22 @@ word_at = _loader(_WORD, types.int32)
 
 
 @intrinsic
+def prefetch(typing_context, address):
+    """Ask for the cache line at an address, which will be read soon."""
+
+    def emit(context, builder, signature, arguments):
+        byte = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        read, locality, data = (ir.Constant(_WORD, number) for number in (0, 2, 1))
+        pointer = builder.inttoptr(arguments[0], byte)
+        builder.call(function, [pointer, read, locality, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), emit
+
+
+@intrinsic
 def add_scaled(typing_context, y, scale, x, vectors):
     """Add `scale` times the vectors at x to those at y."""
 
