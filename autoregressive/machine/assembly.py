@@ -9,7 +9,7 @@ import numpy as np
 from autoregressive.machine.kernels import LANES, aligned, pack_matrix
 from autoregressive.machine.values import Buffer, Constant, Value, is_wide
 
-WIDTH = 20  # integers of an instruction
+WIDTH = 21  # integers of an instruction
 OPERANDS = 7  # of these, after the operation: one that is written, then those that are read
 
 
@@ -64,6 +64,8 @@ class Instruction:
       reads: where its arguments begin.
       numbers: sizes, strides and the like.
       stays: it may not be dropped.
+      limited: which of its numbers counts rows up to the present position only; None: none.
+      partly: buffers of which it then reads only those rows.
     """
 
     op: Op
@@ -71,6 +73,8 @@ class Instruction:
     reads: list[Place]
     numbers: tuple[int, ...] = ()
     stays: bool = False
+    limited: int | None = None
+    partly: tuple[Buffer, ...] = ()
 
     @property
     def key(self) -> tuple:
@@ -106,6 +110,7 @@ class Assembly:
         numbers: Sequence[int] = (),
         stays: bool = False,
         fills: bool = False,
+        limited: int | None = None,
     ) -> Value | None:
         """Add an instruction and return its result, which is an earlier one's if they are equal.
 
@@ -116,10 +121,14 @@ class Assembly:
           numbers: sizes, strides and the like.
           stays: it may not be dropped.
           fills: it writes a part of a value that others write too.
+          limited: see `Instruction`.
         """
         numbers = tuple(int(number) for number in numbers)
         target = None if out is None else place_of(out)
         made = Instruction(op, target, [place_of(value) for value in reads], numbers, stays)
+        if limited is not None:
+            made.limited = limited
+            made.partly = tuple(each.buffer for each in reads if each.filled is not None)
         if not stays and not fills and out is not None:
             key = (made.key, out.shape, out.strides, out.dtype)
             if key in self._equal:
@@ -166,20 +175,27 @@ class Program:
       constants: float32, from a cache line's start.
       workspace: of one row, before the first step, float32.
       offsets: of buffers in the workspace, in words.
+      position: word of the position in the workspace; -1: none.
     """
 
     rows: np.ndarray
     constants: np.ndarray
     workspace: np.ndarray
     offsets: dict[Buffer, int]
+    position: int
+
+    def unlimited(self) -> None:
+        """Let all instructions treat all rows of the state, filled or not."""
+        self.rows[:, -1] = 0
 
 
-def assembled(assembly: Assembly, kept: Sequence[Buffer]) -> Program:
+def assembled(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None) -> Program:
     """Return the program: needless instructions dropped, every buffer in its place.
 
     Args:
       assembly: its instructions in order.
       kept: buffers that have a place even if no instruction uses them.
+      counter: the one of these that is the position.
     """
     instructions = needed(assembly.instructions)
     constants, fixed = _constants(assembly, instructions)
@@ -191,8 +207,12 @@ def assembled(assembly: Assembly, kept: Sequence[Buffer]) -> Program:
         for index, place in enumerate(places):
             row[1 + index] = 0 if place is None else _word(place, offsets, fixed)
         row[1 + OPERANDS : 1 + OPERANDS + len(each.numbers)] = each.numbers
+        if each.limited is not None:
+            column = 1 + OPERANDS + each.limited
+            row[-2:] = row[column], column
     _announce(rows)
-    return Program(rows, constants, np.zeros(size, np.float32), offsets)
+    position = -1 if counter is None else offsets[counter]
+    return Program(rows, constants, np.zeros(size, np.float32), offsets, position)
 
 
 def _announce(rows: np.ndarray) -> None:

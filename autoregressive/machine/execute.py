@@ -15,6 +15,7 @@ from autoregressive.machine.kernels import LANES, add, clear, compiled, copy, en
 from autoregressive.machine.memory import (
     add_scaled,
     dot,
+    dots,
     double_at,
     float_at,
     max_of,
@@ -320,6 +321,9 @@ def _dot(p, o, a, b):
             y = o + 4 * ((g * rows + m) * p[18])
             w = b + 4 * g * p[15]
             if p[16] == 1 and p[14] == 1:  # rows of b are contiguous along the sum
+                if inner % LANES == 0:
+                    dots(y, x, w, np.int64(4 * p[17]), inner // LANES, columns)
+                    continue
                 for n in range(columns):
                     set_float(y + 4 * n, dot(x, w + 4 * n * p[17], inner))
                 continue
@@ -395,11 +399,12 @@ def _place(word, constants, workspace):
 
 
 @entry
-def run(program, constants, workspaces, given, drawn, first, rows):
+def run(program, position, constants, workspaces, given, drawn, first, rows):
     """Run all times of some rows.
 
     Args:
-      program: int32 [instructions, WIDTH].
+      program: int32 [instructions, WIDTH]; its limited numbers are changed.
+      position: word of the position in the workspace; negative: there is none.
       constants: float32, contiguous.
       workspaces: float32 [all rows, words], contiguous; holds the states before and after.
       given: float64 [all rows, times, channels], the arguments of every time.
@@ -410,9 +415,17 @@ def run(program, constants, workspaces, given, drawn, first, rows):
     step = np.int64(workspaces.strides[0])
     base = np.int64(workspaces.ctypes.data) + first * step
     fixed = np.int64(constants.ctypes.data)
+    filled = np.int64(0)
     for time in range(given.shape[1]):
+        if position >= 0:
+            filled = np.int64(0)
+            for row in range(rows):
+                now = np.int64(double_at(base + row * step + 4 * position))
+                filled = max(filled, now + 1)
         for index in range(program.shape[0]):
             p = program[index]
+            if p[20]:
+                p[p[20]] = min(np.int64(p[19]), filled)
             o = _place(p[1], fixed, base)
             a, b = _place(p[2], fixed, base), _place(p[3], fixed, base)
             c = _place(p[4], fixed, base)

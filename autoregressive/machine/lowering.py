@@ -67,6 +67,8 @@ class Lowering:
     def __init__(self) -> None:
         self.assembly = Assembly()
         self.read: list[tuple[Any, tf.DType, np.ndarray]] = []  # variables and their values
+        self.candidates: set[Buffer] = set()  # states that may be the position
+        self.counter: Buffer | None = None  # the first of these that rows are written at
         self.packed: dict[Buffer, list[Any_Value]] = {}  # the scalars in a small vector
         self.joined: dict[tuple, Value] = {}  # what was put together, by its parts
         self._slots: dict[tuple[int, int], Slot] = {}
@@ -157,9 +159,16 @@ class Lowering:
         numbers = [2 if value.wide else 1, places.size]
         return self.made(Op.GATHER, out, [base, table], numbers)
 
-    def made(self, op: Op, out: Value, reads: Sequence[Value], numbers: Sequence[int]) -> Value:
-        """Return the result of an instruction."""
-        found = self.assembly.add(op, out, reads, numbers)
+    def made(
+        self,
+        op: Op,
+        out: Value,
+        reads: Sequence[Value],
+        numbers: Sequence[int],
+        limited: int | None = None,
+    ) -> Value:
+        """Return the result of an instruction; `limited` as for `Instruction`."""
+        found = self.assembly.add(op, out, reads, numbers, limited=limited)
         return out if found is None else found
 
     def arranged(self, given: Any_Value, function: Callable[[np.ndarray], np.ndarray]) -> Any_Value:
@@ -199,8 +208,12 @@ class Lowering:
         return made
 
     def _mapped(self, code: int, out: Value, operands: list[Value]) -> Value:
+        marks = {each.filled for each in operands} - {None}
+        apart = marks.pop() if len(marks) == 1 and not out.wide else None
+        out = dataclasses.replace(out, filled=apart)
         for _ in range(2):
-            axes = axes_of(out.shape, out.strides, *(each.strides for each in operands))
+            shapes = [each.strides for each in operands]
+            axes = axes_of(out.shape, out.strides, *shapes, apart=apart)
             steps = axes[-1][2:] if axes else ()
             fits = len(axes) <= 2 and (out.wide or all(step in (0, 1) for step in steps))
             if fits:
@@ -215,7 +228,11 @@ class Lowering:
         unused = 3 - len(operands)
         numbers = [code, outer[0], inner[0], outer[1], *outer[2:], *[0] * unused]
         numbers += [*inner[2:], *[1] * unused]
-        return self.made(Op.MAP_DOUBLES if out.wide else Op.MAP, out, operands, numbers)
+        limited = None
+        if apart is not None:
+            limited = 2 if out.strides[apart] == inner[1] and out.shape[apart] == inner[0] else 1
+        op = Op.MAP_DOUBLES if out.wide else Op.MAP
+        return self.made(op, out, operands, numbers, limited)
 
     def doubles(self, value: Value, truncate: bool = False) -> Value:
         """Return a value stored as doubles."""
@@ -264,6 +281,12 @@ class Lowering:
         """Return a scalar whole number as the machine reads it."""
         key = (value.buffer.number, value.start)
         return self._slots.get(key, Slot(self.doubles(value)))
+
+    def counts(self, buffer: Buffer) -> bool:
+        """Return whether a state is the position, by which rows are written."""
+        if self.counter is None and buffer in self.candidates:
+            self.counter = buffer
+        return self.counter is buffer
 
     def _remember_slot(self, name: str, given: Sequence[Any_Value], made: Value) -> None:
         """Note that a whole number is another one plus a constant, or modulo a constant."""

@@ -1,5 +1,6 @@
 """`StepMachine`: one step of a network, traced, lowered, and run for all times."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from autoregressive.machine.lowering import Lowering, Resource
 from autoregressive.machine.settling import settle
 from autoregressive.machine.values import KNOWN, Unlowerable, Value, contiguous, is_wide
 
+_TRIED = 4  # steps by which limits are tried
 Step = Callable[..., tuple[list[tf.Tensor], list[tf.Tensor]]]
 
 
@@ -50,8 +52,10 @@ class StepMachine:
         self.traced = tf.function(
             lambda *given: _flat(step, given), autograph=False
         ).get_concrete_function(*specs)
-        self._specs = specs
+        self._specs, self._num_states = specs, len(state)
         self.program = self._lowered()
+        if not self._limits_change_nothing(state):
+            self.program.unlimited()
 
     def _lowered(self) -> Program:
         """Return the program with the present weights."""
@@ -67,6 +71,8 @@ class StepMachine:
                 column += value.size
             else:
                 kept.append(value)
+                if i >= len(self._specs) - self._num_states and value.wide and value.size == 1:
+                    lowering.candidates.add(value.buffer)
             known[tensor.name] = value
         for outer, inner in graph.captures:
             is_resource = inner.dtype == tf.resource
@@ -78,7 +84,35 @@ class StepMachine:
         self.results = [(each.shape, each.dtype) for each in made[:count]]
         settle(lowering, list(zip(states, made[count:], strict=True)), made[:count])
         self._read = lowering.read
-        return assembled(lowering.assembly, [value.buffer for value in kept])
+        return assembled(
+            lowering.assembly, [value.buffer for value in kept], lowering.counter
+        )
+
+    def _limits_change_nothing(self, state: Sequence[tf.Tensor]) -> bool:
+        """Return whether the rows after the present position do not matter, by a few steps."""
+        if not self.program.rows[:, -1].any():
+            return True
+        generator, found = np.random.default_rng(0), []
+        arguments = [
+            generator.integers(0, 2, [1, _TRIED, *spec.shape])
+            if spec.dtype.is_integer
+            else generator.normal(size=[1, _TRIED, *spec.shape])
+            for spec in self.arguments
+        ]
+        settings = [np.ones(spec.shape) for spec in self.settings]
+        limited = self.program
+        for program in (limited, dataclasses.replace(limited, rows=limited.rows.copy())):
+            if program is not limited:
+                program.unlimited()
+            self.program = program
+            workspaces = self.begin(1, settings, state)
+            made = self.run(workspaces, *arguments)
+            found.append([*made, *self.contents(workspaces)])
+        self.program = limited
+        return all(
+            np.allclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
+            for a, b in zip(*found, strict=True)
+        )
 
     def refresh(self) -> bool:
         """Read the weights again; return whether they have changed, and the program with them."""
@@ -86,7 +120,10 @@ class StepMachine:
             for handle, dtype, before in self._read:
                 now = np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
                 if now.ctypes.data != before.ctypes.data and not np.array_equal(now, before):
+                    limited = self.program.rows[:, -1].any()
                     self.program = self._lowered()
+                    if not limited:
+                        self.program.unlimited()
                     return True
         return False
 
@@ -143,7 +180,8 @@ class StepMachine:
         sizes = [int(np.prod(shape, dtype=int)) for shape, _ in self.results]
         drawn = np.zeros([rows, times, sum(sizes)])
         program = self.program
-        run(program.rows, program.constants, workspaces, given, drawn, 0, rows)
+        rest = (program.constants, workspaces, given, drawn)
+        run(program.rows.copy(), program.position, *rest, 0, rows)
         parts = np.split(drawn, np.cumsum(sizes)[:-1], -1)
         return [
             part.reshape([rows, times, *shape]).astype(dtype)

@@ -145,6 +145,37 @@ def dot(a, b, count):
     return total
 
 
+@intrinsic
+def dots(typing_context, y, x, w, w_step, vectors, count):
+    """Set `count` floats at y to the products of the vectors at x and those at w, w + w_step, ..."""
+
+    def emit(context, builder, signature, arguments):
+        y, x, w, w_step, vectors, count = arguments
+        kind = ir.FunctionType(FLOAT, [FLOAT, VECTOR])
+        name = f"llvm.vector.reduce.fadd.v{LANES}f32"
+        reduce = cgutils.get_or_insert_function(builder.module, kind, name)
+        with cgutils.for_range(builder, count) as column:
+            total = cgutils.alloca_once_value(builder, number(0.0))
+            builder.store(number(0.0), total)
+            row = builder.add(w, builder.mul(column.index, w_step))
+            with cgutils.for_range(builder, vectors) as loop:
+                offset = builder.mul(loop.index, integer(FLOAT_BYTES * LANES))
+                loaded = [
+                    builder.load(
+                        pointer_at(builder, builder.add(at, offset), VECTOR), align=FLOAT_BYTES
+                    )
+                    for at in (x, row)
+                ]
+                builder.store(multiply_add(builder, *loaded, builder.load(total)), total)
+            zero = ir.Constant(FLOAT, -0.0)
+            made = builder.call(reduce, [zero, builder.load(total)], fastmath=("reassoc",))
+            at = builder.add(y, builder.mul(column.index, integer(FLOAT_BYTES)))
+            builder.store(made, pointer_at(builder, at, FLOAT), align=FLOAT_BYTES)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 6), emit
+
+
 @compiled
 def sum_of(a, count):
     """Return the sum of floats."""

@@ -198,6 +198,8 @@ def written(
     numbers = [2 if given.wide else 1, outer, count * inner, outer_step, step if size > 1 else inner]
     numbers += [slot.add, slot.modulo, size - count]
     lowering.assembly.add(Op.WRITE, out, [update, slot.place, given], numbers, fills=True)
-    return dataclasses.replace(out, dtype=given.dtype)
+    at_position = count == 1 and slot.add == 0 and lowering.counts(slot.place.buffer)
+    fills_up = at_position and slot.modulo in (0, size)
+    return dataclasses.replace(out, filled=axis if fills_up and size > 1 else None)
 
 

@@ -1,6 +1,8 @@
 """Rules of products: of matrices, of a constant matrix, and convolutions over other axes."""
 
 
+import dataclasses
+
 import numpy as np
 import tensorflow as tf
 
@@ -146,7 +148,12 @@ def _dot(lowering: Lowering, first: Value, second: Value) -> Value:
         for place, (size, step) in enumerate(zip(each.shape, each.strides, strict=True))
     ]
     numbers = [groups, rows, inner, columns, *steps, padded(columns)]
-    return lowering.made(Op.DOT, out, [first, second], numbers)
+    limited = None
+    if first.filled == 2 or second.filled == 1:
+        limited = 2
+    elif second.filled == 2:
+        limited, out = 3, dataclasses.replace(out, filled=2)
+    return lowering.made(Op.DOT, out, [first, second], numbers, limited)
 
 
 @rule("Conv2D")

@@ -1,5 +1,6 @@
 """Rules of operations along an axis: sums, largest entries, running sums, softmax."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -57,7 +58,8 @@ def reduced(
     outer, inner, along = found
     out = contiguous(shape, given.dtype)
     numbers = [_CODES[name], given.wide, outer[0], along[0], inner[0], outer[1], along[1], inner[1]]
-    made = lowering.made(Op.REDUCE, out, [value], numbers)
+    limited = 3 if value.filled is not None and axes == [value.filled] else None
+    made = lowering.made(Op.REDUCE, out, [value], numbers, limited)
     return reshaped(lowering, made, kept) if keep else made
 
 
@@ -119,7 +121,10 @@ def _softmax(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
     turned, ((outer, step),) = _last(lowering, given, -1)
     pitch = padded(turned.shape[-1]) + LANES  # with room for one number after every row
     out = contiguous([outer, turned.shape[-1]], np.float32, pitch=pitch)
-    made = lowering.made(Op.SOFTMAX, out, [turned], [outer, turned.shape[-1], step, pitch])
+    limited = 1 if turned.filled == len(turned.shape) - 1 else None
+    out = dataclasses.replace(out, filled=None if limited is None else 1)
+    numbers = [outer, turned.shape[-1], step, pitch]
+    made = lowering.made(Op.SOFTMAX, out, [turned], numbers, limited)
     return [reshaped(lowering, made, list(given.shape))]
 
 

@@ -86,7 +86,9 @@ def _write_in_place(
     assembly = lowering.assembly
     kept = {old.buffer for old, _ in states}
     instructions = needed([*assembly.instructions, *last])
-    instructions = Fusion(assembly, instructions, _counters(lowering, states)).run()
+    counters = _counters(lowering, states)
+    instructions = Fusion(assembly, instructions, counters).run()
+    _limit(instructions, lowering.counter in counters)
     ends = {id(each) for each in last}
     body = [each for each in instructions if id(each) not in ends]
     late: list[Instruction] = []
@@ -122,6 +124,28 @@ def _counters(lowering: Lowering, states: Sequence[tuple[Value, Any_Value]]) -> 
             if slot.place.buffer is old.buffer and (slot.add, slot.modulo) == (1, 0):
                 found.add(old.buffer)
     return found
+
+
+def _limit(instructions: Sequence[Instruction], is_counted: bool) -> None:
+    """Leave only those limits after which nobody reads what was not made."""
+    readers: dict[Buffer, list[Instruction]] = {}
+    for each in instructions:
+        for place in each.reads:
+            readers.setdefault(place.buffer, []).append(each)
+    changed = True
+    while changed:
+        changed = False
+        for each in instructions:
+            if each.limited is None:
+                continue
+            made = each.out.buffer if each.out is not None else None
+            is_whole = each.op is Op.REDUCE or (each.op is Op.DOT and each.limited == 2)
+            partly = all(
+                reader.limited is not None and made in reader.partly
+                for reader in readers.get(made, [])  # type: ignore[arg-type]
+            )
+            if not is_counted or not (is_whole or partly):
+                each.limited, each.partly, changed = None, (), True
 
 
 def _copy(lowering: Lowering, out: Value, source: Value) -> list[Instruction]:

@@ -49,7 +49,7 @@ class Value:
       shape: sizes of its axes.
       strides: from one entry to the next along every axis, in numbers.
       dtype: of TensorFlow's tensor.
-      filled: axis of which only the first rows, up to the present position, are known; or None.
+      filled: axis of which only the first rows, up to the present position, matter; or None.
     """
 
     buffer: Buffer
@@ -134,18 +134,29 @@ def contiguous(
     return Value(buffer, 0, shape, tuple(reversed(strides)) if shape else (), np.dtype(dtype))
 
 
-def axes_of(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the axes, (size, stride of each operand), with neighbours merged where they can be."""
+def axes_of(
+    shape: Sequence[int], *strides: Sequence[int], apart: int | None = None
+) -> list[tuple[int, ...]]:
+    """Return the axes, (size, stride of each operand), with neighbours merged where they can be.
+
+    Args:
+      shape: sizes of the axes.
+      *strides: of every operand.
+      apart: an axis that is not merged with others.
+    """
     merged: list[tuple[int, ...]] = []
-    for size, *steps in zip(shape, *strides, strict=True):
-        if size == 1:
+    before = None  # the axis that was added last
+    for axis, (size, *steps) in enumerate(zip(shape, *strides, strict=True)):
+        if size == 1 and axis != apart:
             continue
-        if merged and all(
+        follows = merged and all(
             outer == inner * size for outer, inner in zip(merged[-1][1:], steps, strict=True)
-        ):
+        )
+        if follows and (apart is None or apart not in (axis, before)):
             merged[-1] = (merged[-1][0] * size, *steps)
         else:
             merged.append((size, *steps))
+        before = axis
     return merged
 
 
@@ -157,6 +168,8 @@ def broadcast(value: Value, shape: Sequence[int]) -> Value:
         for size, want, stride in zip(value.shape, shape[missing:], value.strides, strict=True)
     ]
     filled = None if value.filled is None else value.filled + missing
+    if filled is not None and strides[filled] == 0:
+        filled = None
     return dataclasses.replace(value, shape=tuple(shape), strides=tuple(strides), filled=filled)
 
 
@@ -181,12 +194,22 @@ def rearranged(value: Value, function: Callable[[np.ndarray], np.ndarray]) -> Va
         raise Unlowerable("a tensor without entries")
     first = int(made.flat[0])
     if np.may_share_memory(made, places):
-        steps = tuple(stride // 8 for stride in made.strides)
-        return Value(value.buffer, first, made.shape, steps, value.dtype)
-    steps = _regular(made)
+        steps: tuple[int, ...] | None = tuple(stride // 8 for stride in made.strides)
+    else:
+        steps = _regular(made)
     if steps is None:
         return made
-    return Value(value.buffer, first, made.shape, steps, value.dtype)
+    filled = _filled_axis(value, made.shape, steps)
+    return Value(value.buffer, first, made.shape, steps, value.dtype, filled)
+
+
+def _filled_axis(value: Value, shape: Sequence[int], steps: Sequence[int]) -> int | None:
+    """Return the axis of another view that is a value's filled axis."""
+    if value.filled is None:
+        return None
+    wanted = value.shape[value.filled], value.strides[value.filled]
+    found = [axis for axis, pair in enumerate(zip(shape, steps, strict=True)) if pair == wanted]
+    return found[0] if len(found) == 1 else None
 
 
 def _regular(places: np.ndarray) -> tuple[int, ...] | None:
