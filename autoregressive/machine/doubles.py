@@ -8,12 +8,12 @@ from autoregressive.machine.formulas import CODES
 from autoregressive.machine.kernels import compiled
 
 (
-    _COPY, _ADD, _SUB, _MUL, _DIV, _MAX, _MIN, _MOD, _FLOOR_DIV, _SQUARED, _GREATER, _AT_LEAST,
-    _LESS, _AT_MOST, _EQUAL, _NOT_EQUAL, _AND, _OR, _NOT, _SELECT, _NEG, _ABS, _SIGN, _SQUARE,
+    _COPY, _ADD, _SUB, _MUL, _DIV, _MAX, _MIN, _SQUARED, _GREATER, _AT_LEAST, _LESS,
+    _AT_MOST, _EQUAL, _NOT_EQUAL, _AND, _OR, _NOT, _SELECT, _NEG, _ABS, _SIGN, _SQUARE,
     _SQRT, _RSQRT, _RECIPROCAL, _FLOOR, _CEIL, _TRUNC, _RINT, _RELU, _RELU6, _EXP, _EXPM1, _LOG,
     _LOG1P, _TANH, _SIGMOID, _SOFTPLUS, _SOFTSIGN, _ELU, _ERF, _GATE, _ERFC, _LGAMMA, _SIN, _COS,
-    _TAN, _ASIN, _ACOS, _ATAN, _SINH, _COSH, _ASINH, _ACOSH, _ATANH, _POW, _ATAN2, _TRUNCATE_DIV,
-    _IS_NAN, _IS_INF, _IS_FINITE,
+    _TAN, _ASIN, _ACOS, _ATAN, _SINH, _COSH, _ASINH, _ACOSH, _ATANH, _POW, _ATAN2, _MOD, _FLOOR_DIV,
+    _TRUNCATE_DIV, _IS_NAN, _IS_INF, _IS_FINITE,
 ) = CODES.values()  # fmt: skip
 
 
@@ -174,7 +174,7 @@ def _angle(code, x):
 @compiled
 def function_of(code, a, b, c):
     """Return a function of one to three doubles; truth values are 0 and 1."""
-    if code <= _SQUARED or code == _SELECT or code == _TRUNCATE_DIV:
+    if code <= _SQUARED or code == _SELECT or _MOD <= code <= _TRUNCATE_DIV:
         return _arithmetic(code, a, b, c)
     if code <= _NOT or code >= _IS_NAN:
         return 1.0 if _test(code, a, b) else 0.0

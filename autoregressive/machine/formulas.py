@@ -66,9 +66,7 @@ def _call(name: str) -> Formula:
 
     def formula(builder, *arguments):
         kind = ir.FunctionType(VECTOR, [VECTOR] * len(arguments))
-        function = cgutils.get_or_insert_function(
-            builder.module, kind, f"llvm.{name}.v{LANES}f32"
-        )
+        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f32")
         return builder.call(function, list(arguments))
 
     return formula
@@ -105,9 +103,7 @@ def _smaller(builder, a, b):
 def _exp(builder, x):
     power, rest = power_and_rest(builder, clip(builder, x, 87.0))
     made = multiply_add(builder, power, rest, power)
-    made = builder.select(
-        builder.fcmp_ordered(">", x, number(88.72)), number(math.inf), made
-    )
+    made = builder.select(builder.fcmp_ordered(">", x, number(88.72)), number(math.inf), made)
     made = builder.select(builder.fcmp_ordered("<", x, number(-87.0)), number(0.0), made)
     return builder.select(builder.fcmp_unordered("uno", x, x), x, made)
 
@@ -209,17 +205,8 @@ def _sign(builder, x):
     return builder.select(builder.fcmp_ordered("<", x, number(0.0)), number(-1.0), up)
 
 
-def _modulo(builder, a, b):
-    steps = _call("floor")(builder, builder.fdiv(a, b))
-    return builder.fsub(a, builder.fmul(steps, b))
-
-
 def _both(builder, a, b):
     return builder.fmul(a, b)
-
-
-def _divided(builder, a, b):
-    return _call("floor")(builder, builder.fdiv(a, b))
 
 
 def _no_nan(function):
@@ -240,8 +227,6 @@ _define("Mul", 2, np.multiply, lambda builder, a, b: builder.fmul(a, b))
 _define("RealDiv", 2, np.true_divide, lambda builder, a, b: builder.fdiv(a, b))
 _define("Maximum", 2, np.maximum, _larger)
 _define("Minimum", 2, np.minimum, _smaller)
-_define("FloorMod", 2, np.mod, _modulo)
-_define("FloorDiv", 2, np.floor_divide, _divided)
 _define("SquaredDifference", 2, lambda a, b: np.square(a - b),
         lambda builder, a, b: builder.fmul(builder.fsub(a, b), builder.fsub(a, b)))  # fmt: skip
 _define("Greater", 2, np.greater, _compare(">"), True)
@@ -297,6 +282,8 @@ _define("Acosh", 1, np.arccosh)
 _define("Atanh", 1, np.arctanh)
 _define("Pow", 2, np.power)
 _define("Atan2", 2, np.arctan2)
+_define("FloorMod", 2, np.mod)
+_define("FloorDiv", 2, np.floor_divide)
 _define("TruncateDiv", 2, lambda a, b: np.trunc(a / b))
 _define("IsNan", 1, np.isnan, None, True)
 _define("IsInf", 1, np.isinf, None, True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from autoregressive.machine.assembly import Assembly, Instruction, Op, Place
 from autoregressive.machine.formulas import CODES
-from autoregressive.machine.kernels import LANES, pack_matrix, padded
+from autoregressive.machine.kernels import LANES, padded
 from autoregressive.machine.values import Buffer
 
 BLOCK = 16  # most times whose old rows are multiplied at once
@@ -114,9 +114,7 @@ class Fusion:
                     return product
         return None
 
-    def _takes_bias(
-        self, product: Instruction, add: Instruction, bias: Place, step: int
-    ) -> bool:
+    def _takes_bias(self, product: Instruction, add: Instruction, bias: Place, step: int) -> bool:
         outer, inner = add.numbers[1:3]
         outputs = self._assembly.matrices[product.reads[1].buffer].shape[1]
         return (
@@ -190,7 +188,8 @@ class Fusion:
             and half.numbers[0] == code
             and self._is_read_once(half.out.buffer)
             and all(p.start == 0 for p in gate.reads[:2])
-            and (half.numbers[1], half.numbers[2], half.numbers[7], gate.numbers[1]) == (*simple[:3], 1)
+            and (half.numbers[1], half.numbers[2], half.numbers[7], gate.numbers[1])
+            == (*simple[:3], 1)
             and gate.numbers[7] == gate.numbers[8] == 1
         )
 

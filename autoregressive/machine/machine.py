@@ -17,7 +17,7 @@ from autoregressive.machine import (  # noqa: F401  (their rules are registered)
 from autoregressive.machine.assembly import Op, Program, assembled
 from autoregressive.machine.lowering import Lowering, Resource
 from autoregressive.machine.settling import settle
-from autoregressive.machine.values import KNOWN, Unlowerable, Value, contiguous, is_wide
+from autoregressive.machine.values import KNOWN, Unlowerable, contiguous, is_wide
 
 _TRIED = 4  # steps by which limits are tried
 Step = Callable[..., tuple[list[tf.Tensor], list[tf.Tensor]]]
@@ -84,9 +84,7 @@ class StepMachine:
         self.results = [(each.shape, each.dtype) for each in made[:count]]
         settle(lowering, list(zip(states, made[count:], strict=True)), made[:count])
         self._read = lowering.read
-        return assembled(
-            lowering.assembly, [value.buffer for value in kept], lowering.counter
-        )
+        return assembled(lowering.assembly, [value.buffer for value in kept], lowering.counter)
 
     def _limits_change_nothing(self, state: Sequence[tf.Tensor]) -> bool:
         """Return whether the rows after the present position do not matter, by a few steps."""

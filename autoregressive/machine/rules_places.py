@@ -1,7 +1,6 @@
 """Rules of operations that read and write rows at a place that changes from step to step."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +42,11 @@ def _strided(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
     for i, first in enumerate(firsts):
         if isinstance(first, Constant):
             continue
-        if found is not None or _bit(op, "ellipsis", slice(0, i)) or _bit(op, "new_axis", slice(0, i)):
+        if (
+            found is not None
+            or _bit(op, "ellipsis", slice(0, i))
+            or _bit(op, "new_axis", slice(0, i))
+        ):
             raise Unlowerable("a slice at more than one place that changes")
         found = i
     if found is None:
@@ -180,9 +183,7 @@ def _update_slice(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value])
     return [written(lowering, given, update, place, axis)]
 
 
-def written(
-    lowering: Lowering, given: Value, update: Value, place: Any_Value, axis: int
-) -> Value:
+def written(lowering: Lowering, given: Value, update: Value, place: Any_Value, axis: int) -> Value:
     """Return a value with some rows of an axis replaced from a place on.
 
     Whether it is changed in place is decided when all readers are known.
@@ -195,11 +196,15 @@ def written(
         given = lowering.materialised(given)
     count, size, step = update.shape[axis], given.shape[axis], given.strides[axis]
     out = contiguous(given.shape, given.dtype)
-    numbers = [2 if given.wide else 1, outer, count * inner, outer_step, step if size > 1 else inner]
+    numbers = [
+        2 if given.wide else 1,
+        outer,
+        count * inner,
+        outer_step,
+        step if size > 1 else inner,
+    ]
     numbers += [slot.add, slot.modulo, size - count]
     lowering.assembly.add(Op.WRITE, out, [update, slot.place, given], numbers, fills=True)
     at_position = count == 1 and slot.add == 0 and lowering.counts(slot.place.buffer)
     fills_up = at_position and slot.modulo in (0, size)
     return dataclasses.replace(out, filled=axis if fills_up and size > 1 else None)
-
-

@@ -1,6 +1,5 @@
 """Rules of products: of matrices, of a constant matrix, and convolutions over other axes."""
 
-
 import dataclasses
 
 import numpy as np
@@ -63,9 +62,7 @@ def _spelled(terms: list[str], result: str, ranks: list[int]) -> tuple[list[str]
     return made, result.replace("...", letters)
 
 
-def summed(
-    lowering: Lowering, inputs: list[Any_Value], terms: list[str], result: str
-) -> Any_Value:
+def summed(lowering: Lowering, inputs: list[Any_Value], terms: list[str], result: str) -> Any_Value:
     """Return the sum of products that the letters of Einstein's notation mean."""
     if all(isinstance(each, Constant) for each in inputs):
         arrays = [each.array for each in inputs if isinstance(each, Constant)]
@@ -219,5 +216,3 @@ def _padding(op: tf.Operation, axis: int, size: int, reach: int, step: int) -> t
         return widths[2 + 2 * axis], widths[3 + 2 * axis]
     total = max((-(-size // step) - 1) * step + reach - size, 0)
     return total // 2, total - total // 2
-
-

@@ -69,9 +69,7 @@ def _chain(written: dict[Buffer, Instruction], old: Value, new: Any_Value) -> li
     return chain
 
 
-def _aside(
-    lowering: Lowering, new: Any_Value, states: Sequence[tuple[Value, Any_Value]]
-) -> Value:
+def _aside(lowering: Lowering, new: Any_Value, states: Sequence[tuple[Value, Any_Value]]) -> Value:
     """Return a new state, copied if it lies in an old one, which may be overwritten before it."""
     value = lowering.value(new)
     if any(value.buffer is old.buffer for old, _ in states):

@@ -51,7 +51,9 @@ class Native:
         self._network, self._distribution = network, distribution
         self._machines: dict[Any, StepMachine] = {}
 
-    def __call__(self, noise: tf.Tensor, condition: tf.Tensor | None, temperature: Any) -> tf.Tensor:
+    def __call__(
+        self, noise: tf.Tensor, condition: tf.Tensor | None, temperature: Any
+    ) -> tf.Tensor:
         """Return symbols [batch, time]; arguments as for `cached`."""
         return self.advance(noise, condition, temperature, self.begin(noise.shape[0]))[0]
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from likelihoods.noise import FOLD_LANE, KEY_PARITY
 from autoregressive.machine.kernels import compiled, entry
+from likelihoods.noise import FOLD_LANE, KEY_PARITY
 
 _LANE, _PARITY = np.uint32(FOLD_LANE), np.uint32(KEY_PARITY)
 

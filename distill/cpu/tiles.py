@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distill.config import RECENT
-from distill.cpu.kernels import ROWS, gate_rows, product_rows
 from autoregressive.machine.kernels import (
     FLOAT_BYTES,
     LANES,
@@ -26,6 +24,8 @@ from autoregressive.machine.kernels import (
     publish,
     wait_for,
 )
+from distill.config import RECENT
+from distill.cpu.kernels import ROWS, gate_rows, product_rows
 
 _FLOOR = -np.inf  # under a product that is not rectified
 OFFSET_BYTES = 8

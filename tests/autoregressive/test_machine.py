@@ -11,9 +11,12 @@ import tensorflow as tf
 
 import onepass
 from autoregressive.incremental import UnsupportedNetworkError, incremental
-from autoregressive.machine import execute
+from autoregressive.machine import execute, formulas
+from autoregressive.machine.assembly import assembled
+from autoregressive.machine.lowering import Lowering
 from autoregressive.machine.machine import StepMachine
-from autoregressive.machine.values import Unlowerable
+from autoregressive.machine.settling import settle
+from autoregressive.machine.values import Unlowerable, contiguous
 from autoregressive.samplers import SAMPLERS
 from autoregressive.samplers.native import native
 from likelihoods import Tabulated
@@ -128,7 +131,9 @@ def test_the_draw_is_that_of_the_distribution(name, temperature):
     model = model_of(name)
     noise = model._noise(5, 3, 0, (40,))
     drawn = native_of(model)(noise, None, tf.constant(temperature))
-    expected = SAMPLERS["cached"](model.symbol_network, model.distribution, noise, None, temperature)
+    expected = SAMPLERS["cached"](
+        model.symbol_network, model.distribution, noise, None, temperature
+    )
     np.testing.assert_allclose(drawn, expected, rtol=1e-4, atol=1e-4)
     assert drawn.dtype == expected.dtype
 
@@ -211,3 +216,90 @@ def test_what_the_machine_does_not_know_is_named_and_left_to_xla():
         found(model._noise(5, 1, 0, (4,)), None, 1.0)
     drawn = model.sample(num=1, length=12, seed=4)
     np.testing.assert_array_equal(drawn, model.sample(num=1, length=12, seed=4, method="cached"))
+
+
+HEADS, DEPTH, HORIZON = 2, 4, 12
+
+
+def attending(kind):
+    """A step with a cache of keys and values over a horizon, and its first state."""
+    width = HEADS * DEPTH
+    kernels = [causal_networks.variable([width, width], seed) for seed in range(4)]
+    table = causal_networks.variable([HORIZON, width], 9)
+    size = 5 if kind == "window" else HORIZON
+
+    def step(inputs, position, keys, values):
+        x = inputs + tf.gather(table, tf.minimum(position, HORIZON - 1))
+        q, k, v = (tf.reshape(x[0] @ w, [1, 1, HEADS, DEPTH]) for w in kernels[:3])
+        slot = [[position % size]] if kind == "window" else [[position]]
+        keys = tf.tensor_scatter_nd_update(keys, slot, k)
+        values = tf.tensor_scatter_nd_update(values, slot, v)
+        seen = tf.range(size) <= position
+        if kind == "matmul":
+            k_first, v_first = (tf.transpose(c, [1, 2, 0, 3]) for c in (keys, values))
+            scores = tf.matmul(tf.transpose(q, [0, 2, 1, 3]), k_first, transpose_b=True)
+            scores += (1.0 - tf.cast(seen, tf.float32)) * -1e9
+            powers = tf.exp(scores - tf.reduce_max(scores, -1, keepdims=True))
+            chances = powers / tf.reduce_sum(powers, -1, keepdims=True)
+            found = tf.transpose(tf.matmul(chances, v_first), [0, 2, 1, 3])
+        else:
+            scores = tf.einsum("bqhd,kbhd->bhqk", q, keys)
+            if kind != "open":
+                scores = tf.where(seen, scores, -1e9)
+            found = tf.einsum("bhqk,kbhd->bqhd", tf.nn.softmax(scores), values)
+        y = tf.reshape(found, [1, width]) @ kernels[3]
+        return [y], [position + 1, keys, values]
+
+    cache = tf.zeros([size, 1, HEADS, DEPTH])
+    return step, [tf.constant(0), cache, cache]
+
+
+@pytest.mark.parametrize("kind", ["einsum", "matmul", "window", "open"])
+def test_attention_reads_only_the_rows_that_are_filled(kind):
+    step, state = attending(kind)
+    machine = StepMachine(step, [tf.TensorSpec([1, 1, HEADS * DEPTH])], [], state)
+    # A softmax over empty rows too is another function: then nothing is left out.
+    assert machine.program.rows[:, -1].any() == (kind != "open")
+    inputs = np.random.default_rng(0).normal(size=[2, HORIZON, 1, 1, HEADS * DEPTH])
+    workspaces = machine.begin(2, [], state)
+    parts = [machine.run(workspaces, inputs[:, :5])[0], machine.run(workspaces, inputs[:, 5:])[0]]
+    for row in range(2):
+        now = state
+        for time in range(HORIZON):
+            (expected,), now = step(tf.constant(inputs[row, time], tf.float32), *now)
+            made = np.concatenate(parts, 1)[row, time]
+            np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
+
+
+FUNCTIONS = [name for name, function in formulas.FUNCTIONS.items() if function.vector]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_accurate(name):
+    function = formulas.FUNCTIONS[name]
+    count = 64
+    generator = np.random.default_rng(1)
+    given = [generator.normal(size=count) * scale for scale in (3.0, 2.0, 1.0)[: function.arity]]
+    if name in ("Log", "Sqrt", "Rsqrt", "Log1p"):
+        given = [np.abs(given[0]) + 1e-3]
+    if name.startswith("Logical"):
+        given = [(each > 0).astype(np.float64) for each in given]
+    if name == "Select":
+        given[0] = (given[0] > 0).astype(np.float64)
+    arrays = [each.astype(np.float32) for each in given]
+
+    lowering = Lowering()
+    values = [contiguous([count], np.float32, kept=True) for _ in arrays]
+    made = lowering.map(name, *values)
+    settle(lowering, [], [made])
+    program = assembled(lowering.assembly, [each.buffer for each in values], None)
+    workspaces = program.workspace[None].copy()
+    for value, array in zip(values, arrays, strict=True):
+        at = program.offsets[value.buffer]
+        workspaces[0, at : at + count] = array
+    drawn = np.zeros([1, 1, count])
+    rest = program.constants, workspaces, np.zeros([1, 1, 0]), drawn
+    execute.run(program.rows, program.position, *rest, 0, 1)
+    wide = [each.astype(np.float64) for each in arrays]
+    expected = formulas.folded(name, *wide).astype(np.float64)
+    np.testing.assert_allclose(drawn[0, 0], expected, rtol=2e-6, atol=1e-7)
