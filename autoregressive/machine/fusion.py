@@ -83,8 +83,6 @@ class Fusion:
         readers = self._readers[buffer]
         return len(readers) == 1 and sum(p.buffer is buffer for p in readers[0].reads) == 1
 
-    # --- biases ----------------------------------------------------------------------------------
-
     def _biases(self) -> None:
         for each in self.instructions:
             if each.op is not Op.MAP or each.numbers[0] != _ADD or each.out is None:
@@ -132,8 +130,6 @@ class Fusion:
         total[: bias.buffer.size] += constants[bias.buffer]
         product.reads[2] = Place(self._assembly.stored(total, False), 0)
 
-    # --- products of the same row ------------------------------------------------------------------
-
     def _merged(self) -> None:
         groups: dict[tuple, list[Instruction]] = defaultdict(list)
         for each in self.instructions:
@@ -163,8 +159,6 @@ class Fusion:
         first.reads.append(Place(assembly.stored(bias, False), 0))
         first.numbers = (first.numbers[0], start // LANES, 1, 0, start)
 
-    # --- gates -------------------------------------------------------------------------------------
-
     def _gates(self) -> None:
         for each in self.instructions:
             if each.op is not Op.MAP or each.numbers[0] != _MUL:
@@ -192,8 +186,6 @@ class Fusion:
             == (*simple[:3], 1)
             and gate.numbers[7] == gate.numbers[8] == 1
         )
-
-    # --- rows known long before ----------------------------------------------------------------------
 
     def _split_pasts(self) -> None:
         for each in list(self.instructions):
@@ -259,8 +251,6 @@ class Fusion:
         at = self.instructions.index(product)
         self.instructions[at : at + 1] = made
         self._drop(product)
-
-    # --- parts in their places ---------------------------------------------------------------------
 
     def _placed(self) -> None:
         """Let what makes a part of a joined row write it there."""

@@ -21,6 +21,7 @@ from autoregressive.machine.values import (
     axes_of,
     broadcast,
     contiguous,
+    indices,
     is_wide,
     rearranged,
 )
@@ -119,8 +120,6 @@ class Lowering:
         self.read.append((resource.handle, dtype, array))
         return array
 
-    # --- values ------------------------------------------------------------------------------
-
     def value(self, given: Any_Value) -> Value:
         """Return a constant as a value in memory, and a value as it is."""
         if given.size == 0:
@@ -139,7 +138,7 @@ class Lowering:
         axes = axes_of(value.shape, out.strides, value.strides)
         if len(axes) > 3:
             if not value.contiguous:
-                value = self.gathered(value, _places(value))
+                value = self.gathered(value, np.array(indices(value)))
             axes = axes_of(value.shape, out.strides, value.strides)
             if len(axes) > 3:
                 raise Unlowerable("a copy along more than three axes")
@@ -172,13 +171,11 @@ class Lowering:
         return out if found is None else found
 
     def arranged(self, given: Any_Value, function: Callable[[np.ndarray], np.ndarray]) -> Any_Value:
-        """Return what a function of arrays that only chooses and orders entries makes of a value."""
+        """Return what a function that only chooses and orders entries makes of a value."""
         if isinstance(given, Constant):
             return Constant(function(given.array))
         made = rearranged(given, function)
         return made if isinstance(made, Value) else self.gathered(given, made)
-
-    # --- functions of numbers ----------------------------------------------------------------
 
     def map(self, name: str, *given: Any_Value, dtype: Any = None) -> Any_Value:
         """Return a function of numbers, entry by entry, by its name in `formulas`.
@@ -256,8 +253,6 @@ class Lowering:
         (outer, _, outer_step), (inner, _, step) = axes
         return self.made(op, out, [value], [outer, inner, outer_step, step, flag])
 
-    # --- products ------------------------------------------------------------------------------
-
     def product(self, given: Value, matrix: np.ndarray) -> Value:
         """Return [rows, outputs] of [rows, inputs] times a constant matrix."""
         rows, inputs = given.shape
@@ -274,8 +269,6 @@ class Lowering:
         pitch = given.strides[0] if rows > 1 else 0
         numbers = [inputs, padded(outputs) // padded(1), rows, pitch, padded(outputs)]
         return self.made(Op.PRODUCT, out, reads, numbers)
-
-    # --- positions -----------------------------------------------------------------------------
 
     def slot(self, value: Value) -> Slot:
         """Return a scalar whole number as the machine reads it."""
@@ -315,15 +308,6 @@ def origin(op: tf.Operation) -> str:
         return op.get_attr("_origin").decode()
     except ValueError:
         return op.name
-
-
-def _places(value: Value) -> np.ndarray:
-    made = rearranged(value, lambda x: np.array(x) + 0)
-    if isinstance(made, Value):
-        from autoregressive.machine.values import indices
-
-        return np.array(indices(value))
-    return made
 
 
 def _evaluated(op: tf.Operation, inputs: Sequence[Constant]) -> list[Constant]:

@@ -15,9 +15,10 @@ from autoregressive.machine import (  # noqa: F401  (their rules are registered)
     rules_shapes,
 )
 from autoregressive.machine.assembly import Op, Program, assembled
+from autoregressive.machine.execute import run
 from autoregressive.machine.lowering import Lowering, Resource
 from autoregressive.machine.settling import settle
-from autoregressive.machine.values import KNOWN, Unlowerable, contiguous, is_wide
+from autoregressive.machine.values import KNOWN, Constant, Unlowerable, contiguous, is_wide
 
 _TRIED = 4  # steps by which limits are tried
 Step = Callable[..., tuple[list[tf.Tensor], list[tf.Tensor]]]
@@ -76,7 +77,7 @@ class StepMachine:
             known[tensor.name] = value
         for outer, inner in graph.captures:
             is_resource = inner.dtype == tf.resource
-            known[inner.name] = Resource(outer) if is_resource else _constant(outer)
+            known[inner.name] = Resource(outer) if is_resource else Constant(np.asarray(outer))
         made = lowering.graph(graph, graph.outputs, known)
         self._kept = kept
         states = kept[len(self.settings) :]
@@ -170,8 +171,6 @@ class StepMachine:
           workspaces: of `begin`, or of an earlier `run`.
           *arguments: [rows, times, ...] each.
         """
-        from autoregressive.machine.execute import run
-
         rows, times = len(workspaces), arguments[0].shape[1]
         flat = [np.asarray(each, np.float64).reshape([rows, times, -1]) for each in arguments]
         given = np.concatenate(flat, -1)
@@ -190,9 +189,3 @@ class StepMachine:
 def _flat(step: Step, given: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     results, states = step(*given)
     return [*results, *states]
-
-
-def _constant(tensor: Any) -> Any:
-    from autoregressive.machine.values import Constant
-
-    return Constant(np.asarray(tensor))

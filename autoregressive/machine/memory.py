@@ -147,7 +147,7 @@ def dot(a, b, count):
 
 @intrinsic
 def dots(typing_context, y, x, w, w_step, vectors, count):
-    """Set `count` floats at y to the products of the vectors at x and those at w, w + w_step, ..."""
+    """Set `count` floats at y to the products of the vectors at x and at w, w + w_step, ..."""
 
     def emit(context, builder, signature, arguments):
         y, x, w, w_step, vectors, count = arguments
@@ -166,7 +166,9 @@ def dots(typing_context, y, x, w, w_step, vectors, count):
                     )
                     for at in (x, row)
                 ]
-                builder.store(multiply_add(builder, *loaded, builder.load(total)), total)
+                first, second = loaded
+                made = multiply_add(builder, first, second, builder.load(total))
+                builder.store(made, total)
             zero = ir.Constant(FLOAT, -0.0)
             made = builder.call(reduce, [zero, builder.load(total)], fastmath=("reassoc",))
             at = builder.add(y, builder.mul(column.index, integer(FLOAT_BYTES)))

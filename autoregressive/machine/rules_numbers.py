@@ -1,5 +1,7 @@
 """Rules of operations that treat every entry alike."""
 
+import dataclasses
+
 import numpy as np
 import tensorflow as tf
 
@@ -68,9 +70,7 @@ def cast(lowering: Lowering, given: Any_Value, dtype: np.dtype) -> Any_Value:
 
 
 def _typed(value: Any_Value, dtype: np.dtype) -> Any_Value:
-    from dataclasses import replace
-
-    return value if isinstance(value, Constant) else replace(value, dtype=dtype)
+    return value if isinstance(value, Constant) else dataclasses.replace(value, dtype=dtype)
 
 
 @rule("AddN")

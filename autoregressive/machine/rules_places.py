@@ -1,6 +1,7 @@
 """Rules of operations that read and write rows at a place that changes from step to step."""
 
 import dataclasses
+import operator
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ def components(lowering: Lowering, given: Any_Value) -> list[Any_Value]:
         return [Constant(each) for each in given.array]
     if given.buffer in lowering.packed and given.start == 0:
         return lowering.packed[given.buffer]
-    return [lowering.arranged(given, lambda x, i=i: x[i, ...]) for i in range(given.shape[0])]
+    return [lowering.arranged(given, operator.itemgetter((i, ...))) for i in range(given.shape[0])]
 
 
 @rule("StridedSlice")
@@ -62,7 +63,7 @@ def _strided(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
         [int(whole(x)) if isinstance(x, Constant) else 0 for x in each] for each in (firsts, stops)
     ]
     known[1][found] = 1 if lone else count
-    index = slicing(op, *known, whole(steps))
+    index = slicing(op, known[0], known[1], whole(steps))
     return [lowering.arranged(part, lambda x: x[index])]
 
 
@@ -80,7 +81,7 @@ def _slice(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> lis
             start = int(first.array)
             stop = made.shape[axis] if sizes[axis] < 0 else start + sizes[axis]
             index = (*[slice(None)] * axis, slice(start, stop))
-            made = lowering.arranged(made, lambda x, i=index: x[i])
+            made = lowering.arranged(made, operator.itemgetter(index))
         else:
             made = read(lowering, lowering.value(made), lowering.slot(first), axis, sizes[axis])
     return [made]
@@ -161,7 +162,7 @@ def _scatter(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
     flat = reshaped(lowering, index, [count])
     rows = reshaped(lowering, update, [count, *value.shape[1:]])
     for i, place in enumerate(components(lowering, flat)):
-        row = lowering.arranged(rows, lambda x, i=i: x[i : i + 1])
+        row = lowering.arranged(rows, operator.itemgetter(slice(i, i + 1)))
         value = written(lowering, value, lowering.value(row), place, 0)
     return [value]
 

@@ -9,7 +9,7 @@ from autoregressive.machine.assembly import Op
 from autoregressive.machine.kernels import padded
 from autoregressive.machine.lowering import Lowering, rule
 from autoregressive.machine.rules_reductions import reduced
-from autoregressive.machine.rules_shapes import reshaped
+from autoregressive.machine.rules_shapes import joined, reshaped
 from autoregressive.machine.values import (
     Any_Value,
     Constant,
@@ -84,9 +84,9 @@ def summed(lowering: Lowering, inputs: list[Any_Value], terms: list[str], result
     alone = [[x for x in term if x not in other] for term, other in (terms, terms[::-1])]
     sized = {letter: sizes.get(letter, 1) for letter in "".join(terms)}
     shared = [x for x in both if sized[x] > 1]
-    made = _product(lowering, inputs, terms, (both, alone, inner), sized, bool(shared))
+    product = _product(lowering, inputs, terms, (both, alone, inner), sized, bool(shared))
     letters = [*both, *alone[0], *alone[1]]
-    made = reshaped(lowering, made, [sized[x] for x in letters])
+    made = reshaped(lowering, product, [sized[x] for x in letters])
     order = [letters.index(letter) for letter in result]
     return lowering.arranged(made, lambda x: x.transpose(order))
 
@@ -107,7 +107,7 @@ def _without_lone(
     return made, named
 
 
-def _product(lowering, inputs, terms, letters, sized, is_batched: bool) -> Value:
+def _product(lowering, inputs, terms, letters, sized, is_batched: bool) -> Any_Value:
     """Return [batch, a, c] of inputs [batch, a, b] and [batch, b, c], as some of their letters."""
     both, (left, right), inner = letters
     groups = (both, left, inner), (both, inner, right)
@@ -198,12 +198,10 @@ def _patches(
     if not inside.all():  # one zero after the entries
         flat = reshaped(lowering, given, [given.size])
         zero = Constant(np.zeros([1], np.float32))
-        from autoregressive.machine.rules_shapes import joined
-
         given = lowering.value(joined(lowering, [flat, zero], 0))
         place = np.where(inside[..., None], place, given.size - 1)
-    flat = lowering.value(reshaped(lowering, given, [given.size]))
-    made = lowering.arranged(flat, lambda x: x[place])
+    entries = lowering.value(reshaped(lowering, given, [given.size]))
+    made = lowering.arranged(entries, lambda x: x[place])
     return lowering.value(made), kernel.array, spans
 
 

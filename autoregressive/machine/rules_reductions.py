@@ -1,7 +1,9 @@
 """Rules of operations along an axis: sums, largest entries, running sums, softmax."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +23,7 @@ from autoregressive.machine.values import (
 )
 
 _CODES = {"Sum": 0, "Mean": 1, "Max": 2, "Min": 3, "Prod": 4, "Any": 2, "All": 3}
-_NUMPY = {
+_NUMPY: dict[str, Callable[..., Any]] = {
     "Sum": np.sum, "Mean": np.mean, "Max": np.max, "Min": np.min, "Prod": np.prod, "Any": np.any,
     "All": np.all,
 }  # fmt: skip
@@ -50,7 +52,8 @@ def reduced(
         found = _three_axes(value, others, axes)
         if found:
             break
-        turned = lowering.arranged(value, lambda x: x.transpose([*others, *axes]))
+        order = [*others, *axes]
+        turned = lowering.arranged(value, functools.partial(np.transpose, axes=order))
         value = lowering.materialised(lowering.value(turned))
         others, axes = list(range(len(others))), list(range(len(others), rank))
     if not found:
@@ -151,6 +154,7 @@ def _one_hot(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
     if count <= 1 << 24:  # exact in a float
         index = cast(lowering, index, np.dtype(np.float32))
     test = lowering.map("Equal", index, Constant(np.arange(count, dtype=index.dtype)))
-    if isinstance(on, Constant) and isinstance(off, Constant) and (on.array, off.array) == (1, 0):
+    known = isinstance(on, Constant) and isinstance(off, Constant)
+    if known and whole(on) == 1 and whole(off) == 0:
         return [cast(lowering, test, on.dtype)]
     return [lowering.map("Select", test, on, off)]

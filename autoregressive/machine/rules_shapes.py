@@ -1,5 +1,6 @@
 """Rules of operations that only choose, order and repeat entries, by their meaning in NumPy."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.machine.lowering import Lowering, Resource, rule
-from autoregressive.machine.values import Any_Value, Constant, Unlowerable, Value, contiguous
+from autoregressive.machine.values import (
+    Any_Value,
+    Constant,
+    Unlowerable,
+    Value,
+    contiguous,
+    rearranged,
+)
 
 
 def whole(given: Any_Value, what: str = "a size or an axis") -> np.ndarray:
@@ -47,8 +55,8 @@ def _like(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list
 
 @rule("Range")
 def _range(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
-    start, stop, step = (whole(each) for each in inputs)
-    return [Constant(np.arange(start, stop, step, dtype=start.dtype))]
+    start, stop, step = (whole(each).item() for each in inputs)
+    return [Constant(np.arange(start, stop, step, dtype=inputs[0].dtype))]
 
 
 @rule("Reshape")
@@ -59,8 +67,6 @@ def _reshape(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> l
 def reshaped(lowering: Lowering, given: Any_Value, shape: list[int]) -> Any_Value:
     """Return a value in another shape."""
     if isinstance(given, Value) and not given.contiguous:
-        from autoregressive.machine.values import rearranged
-
         made = rearranged(given, lambda x: x.reshape(shape))
         if isinstance(made, Value):
             return made
@@ -127,8 +133,9 @@ def _diagonal(op: tf.Operation, k: np.ndarray, padding: np.ndarray):
 
 @_arrangement("MirrorPad")
 def _mirror(op: tf.Operation, widths: np.ndarray):
-    mode = {b"REFLECT": "reflect", b"SYMMETRIC": "symmetric"}[op.get_attr("mode")]
-    return lambda x: np.pad(x, widths, mode)
+    if op.get_attr("mode") == b"REFLECT":
+        return lambda x: np.pad(x, widths, "reflect")
+    return lambda x: np.pad(x, widths, "symmetric")
 
 
 @rule("Fill")
@@ -157,7 +164,7 @@ def _parts(lowering: Lowering, given: Any_Value, sizes: list, axis: int) -> list
     made, start = [], 0
     for size in sizes:
         chosen = np.arange(start, start + size)
-        made.append(lowering.arranged(given, lambda x, c=chosen: np.take(x, c, axis)))
+        made.append(lowering.arranged(given, functools.partial(np.take, indices=chosen, axis=axis)))
         start += size
     return made
 
@@ -166,7 +173,7 @@ def _parts(lowering: Lowering, given: Any_Value, sizes: list, axis: int) -> list
 def _unpack(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
     axis = int(op.get_attr("axis"))
     return [
-        lowering.arranged(inputs[0], lambda x, i=index: np.take(x, i, axis))
+        lowering.arranged(inputs[0], functools.partial(np.take, indices=index, axis=axis))
         for index in range(inputs[0].shape[axis])
     ]
 

@@ -110,7 +110,7 @@ def is_wide(dtype: np.dtype) -> bool:
 
 
 def contiguous(
-    shape: Sequence[int], dtype: np.dtype, kept: bool = False, pitch: int | None = None
+    shape: Sequence[int], dtype: Any, kept: bool = False, pitch: int | None = None
 ) -> Value:
     """Return a new value in a buffer of its own.
 

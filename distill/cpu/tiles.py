@@ -21,9 +21,8 @@ from autoregressive.machine.kernels import (
     copy,
     entry,
     exponential,
-    publish,
-    wait_for,
 )
+from autoregressive.machine.waiting import publish, wait_for
 from distill.config import RECENT
 from distill.cpu.kernels import ROWS, gate_rows, product_rows
 

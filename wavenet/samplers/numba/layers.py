@@ -25,9 +25,8 @@ from autoregressive.machine.kernels import (
     entry,
     gate,
     multiply,
-    publish,
-    wait_for,
 )
+from autoregressive.machine.waiting import publish, wait_for
 
 BLOCK = 8  # most steps whose past is added at once
 
