@@ -26,11 +26,14 @@ class Causality:
       is_causal: no output depends on later inputs, on the length or on random numbers.
       has_step: the network has a cached step, its own or a derived one.
       message: the fault, with the name of the layer where the graph shows it; "" if there is none.
+      left_to_xla: the operation for which a processor's sampler of steps is compiled by XLA; "" if
+        the step machine, which compiles nothing, knows all of them, or if there is no step.
     """
 
     is_causal: bool
     has_step: bool
     message: str
+    left_to_xla: str = ""
 
     def __bool__(self) -> bool:
         return self.is_causal
@@ -58,9 +61,10 @@ def check_causal(
     Returns:
       A `Causality` with `is_causal`, `has_step` and `message`; it is true if the network is causal.
     """
-    message, has_step, is_causal = "", True, True
+    message, has_step, is_causal, unknown = "", True, True, ""
     try:
-        incremental(network, inputs=inputs, condition=condition)
+        stepped = incremental(network, inputs=inputs, condition=condition)
+        unknown = _unknown(stepped, network, inputs, condition)
     except NotCausalError as error:
         message, has_step, is_causal = str(error), False, False
     except UnsupportedNetworkError as error:
@@ -68,7 +72,16 @@ def check_causal(
     seen = observed_lookahead(network, inputs=inputs, condition=condition, seed=seed)
     if seen and is_causal:
         message = f"{message}; {seen}" if message else seen
-    return Causality(is_causal and not seen, has_step and not seen, message)
+    has_step = has_step and not seen
+    return Causality(is_causal and not seen, has_step, message, unknown if has_step else "")
+
+
+def _unknown(stepped: Any, network: Any, inputs: Any, condition: Any) -> str:
+    """Return the operation of a step that the machine does not know, or ""."""
+    from autoregressive.machine.machine import unknown_operation  # which imports a compiler
+
+    specs = [input_spec(network, inputs), condition_spec(network, condition)]
+    return unknown_operation(stepped, [spec for spec in specs if spec is not None])
 
 
 def observed_lookahead(

@@ -189,3 +189,40 @@ class StepMachine:
 def _flat(step: Step, given: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     results, states = step(*given)
     return [*results, *states]
+
+
+def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepMachine, list]:
+    """Return the machine of a network's step, whose result is the parameters, and its first state.
+
+    Args:
+      stepped: has `initial_state` and `step`.
+      specs: of its inputs and, if it has one, of its condition, [None, None, ...].
+
+    Raises:
+      Unlowerable: an operation that the machine does not know.
+    """
+    first = stepped.initial_state(1)
+    flat = tf.nest.flatten(first)
+
+    def step(*given):
+        inputs, *condition = given[: len(specs)]
+        packed = tf.nest.pack_sequence_as(first, list(given[len(specs) :]))
+        parameters, after = stepped.step(inputs, packed, *condition)
+        return [parameters], tf.nest.flatten(after)
+
+    sized = [tf.TensorSpec([1, 1, *spec.shape[2:]], spec.dtype) for spec in specs]
+    return StepMachine(step, sized, [], flat), flat
+
+
+def unknown_operation(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:
+    """Return the operation of a step that the machine does not know, "" if it knows all.
+
+    Args:
+      stepped: as for `machine_of_step`.
+      specs: as for `machine_of_step`.
+    """
+    try:
+        machine_of_step(stepped, specs)
+    except Unlowerable as error:
+        return str(error.args[0])
+    return ""
