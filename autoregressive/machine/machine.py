@@ -1,7 +1,10 @@
 """`StepMachine`: one step of a network, traced, lowered, and run for all times."""
 
 import dataclasses
+import itertools
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from autoregressive.machine.lowering import Lowering, Resource
 from autoregressive.machine.settling import settle
 from autoregressive.machine.values import KNOWN, Constant, Unlowerable, contiguous, is_wide
 
+_WORTH_A_THREAD = 100_000  # instructions; a thread starts in less than a tenth of their time
 _TRIED = 4  # steps by which limits are tried
 Step = Callable[..., tuple[list[tf.Tensor], list[tf.Tensor]]]
 
@@ -178,12 +182,40 @@ class StepMachine:
         drawn = np.zeros([rows, times, sum(sizes)])
         program = self.program
         rest = (program.constants, workspaces, given, drawn)
-        run(program.rows.copy(), program.position, *rest, 0, rows)
+
+        def some(group: tuple[int, int]) -> None:
+            run(program.rows.copy(), program.position, *rest, *group)
+
+        groups = _groups(rows, times * len(program.rows))
+        if len(groups) == 1:
+            some(groups[0])
+        else:
+            with ThreadPoolExecutor(len(groups)) as pool:
+                list(pool.map(some, groups))
         parts = np.split(drawn, np.cumsum(sizes)[:-1], -1)
         return [
             part.reshape([rows, times, *shape]).astype(dtype)
             for part, (shape, dtype) in zip(parts, self.results, strict=True)
         ]
+
+
+def _groups(rows: int, instructions: int) -> list[tuple[int, int]]:
+    """Return first row and number of rows for each thread; rows never wait for each other.
+
+    Args:
+      rows: of the batch.
+      instructions: that every row runs.
+    """
+    threads = min(rows, cores()) if rows * instructions >= _WORTH_A_THREAD else 1
+    bounds = [rows * index // threads for index in range(threads + 1)]
+    return [(start, stop - start) for start, stop in itertools.pairwise(bounds)]
+
+
+def cores() -> int:
+    """Return the processor cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _flat(step: Step, given: Sequence[tf.Tensor]) -> list[tf.Tensor]:
