@@ -6,19 +6,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.elements import as_condition, check_elements, check_parts
+from autoregressive.elements import as_condition, check_elements, check_parts, default_codec
 from autoregressive.networks import condition_spec, image_spec, input_spec, variables_read
-from autoregressive.samplers import (
-    SAMPLERS,
-    Draft,
-    SteppedDraft,
-    cached_chunk,
-    specialised,
-    speculative,
-)
+from autoregressive.samplers import SAMPLERS, Draft, SteppedDraft, specialised, speculative
+from autoregressive.samplers.cached import cached_chunk, steps
 from autoregressive.symbols import RasterOrder, TimeOrder
 from likelihoods.capabilities import pixel_channels
-from likelihoods.codec import Codec, Integers, Linear, Reals
+from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
 
 METHODS = ("auto", *SAMPLERS, "speculative")
@@ -66,7 +60,7 @@ class Autoregressive:
         if order not in ("time", "raster"):
             raise ValueError(f"`order` must be time or raster, got {order!r}.")
         check_parts(network, distribution)
-        codec = _default_codec(distribution, order) if codec is None else codec
+        codec = default_codec(distribution, order) if codec is None else codec
         if codec.levels != distribution.levels:
             raise ValueError(
                 f"`codec` must have the levels of the distribution, {distribution.levels}, got"
@@ -280,12 +274,7 @@ class Autoregressive:
             raise ValueError("`stream` needs a model in time order, got raster.")
         network, condition = self.symbol_network, self._condition(condition)
         chunk = -(-chunk // network.block) * network.block
-        function = self._function("stream", self._chunk, jit_compile=True)
-        found = self._native()
-        if found is not None and found.pays(num):
-            function, state = found.advance, found.begin(num)
-        else:
-            state = network.initial_state(num)
+        function, state = self._steps(num)
         scale = tf.constant(temperature, tf.float32)
         for start in range(0, length, chunk):
             stop = min(start + chunk, length)
@@ -298,6 +287,15 @@ class Autoregressive:
         network, distribution = self.symbol_network, self.distribution
         return cached_chunk(network, distribution, noise, condition, temperature, state)
 
+    def _steps(self, batch: int):
+        """Return the fastest function of a chunk, and the state of `batch` rows before it."""
+        compiled = self._function("stream", self._chunk, jit_compile=True)
+        return steps(self._functions, self.symbol_network, self.distribution, batch, compiled)
+
+    def _by_steps(self, noise, condition, temperature):
+        function, state = self._steps(noise.shape[0])
+        return function(noise, condition, temperature, state)[0]
+
     def _sampler(self, method: str):
         """Return a function of noise, condition and temperature."""
         if method == "auto":
@@ -305,11 +303,9 @@ class Autoregressive:
             if own is not None:
                 self._functions[method] = own
                 return lambda *rest: own(self.symbol_network, self.distribution, *rest)
-            method = "cached" if self.symbol_network.has_step else "fixed-point"
-            if method == "cached" and (found := self._native()) is not None:
-                return lambda noise, *rest: (
-                    found(noise, *rest) if found.pays(len(noise)) else self._cached(noise, *rest)
-                )
+            if self.symbol_network.has_step:
+                return self._by_steps
+            method = "fixed-point"
         if method == "cached":
             return self._cached
         sampler = SAMPLERS[method]
@@ -318,14 +314,6 @@ class Autoregressive:
             return sampler(self.symbol_network, self.distribution, noise, condition, temperature)
 
         return self._function(method, run, jit_compile=True)
-
-    def _native(self):
-        """Return the sampler on the step machine, None where there is none."""
-        if "native" not in self._functions:
-            from autoregressive.samplers.native import native
-
-            self._functions["native"] = native(self.symbol_network, self.distribution)
-        return self._functions["native"]
 
     def as_draft(self, model: "Autoregressive") -> Draft:
         """Return this model as a draft of another one.
@@ -404,9 +392,3 @@ class Autoregressive:
         if name not in self._functions:
             self._functions[name] = tf.function(function, autograph=False, jit_compile=jit_compile)
         return self._functions[name]
-
-
-def _default_codec(distribution: Distribution, order: str) -> Codec:
-    if distribution.levels is None:
-        return Reals()
-    return (Linear if order == "time" else Integers)(distribution.levels)

@@ -17,8 +17,9 @@ from autoregressive.machine import (  # noqa: F401  (their rules are registered)
     rules_reductions,
     rules_shapes,
 )
-from autoregressive.machine.assembly import Op, Program, assembled
+from autoregressive.machine.assembly import OPERANDS, Op, Program, assembled
 from autoregressive.machine.execute import run
+from autoregressive.machine.kernels import LANES
 from autoregressive.machine.lowering import Lowering, Resource
 from autoregressive.machine.settling import settle
 from autoregressive.machine.values import KNOWN, Constant, Unlowerable, contiguous, is_wide
@@ -116,6 +117,17 @@ class StepMachine:
             np.allclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
             for a, b in zip(*found, strict=True)
         )
+
+    @property
+    def multiplications(self) -> float:
+        """Mean number of multiplications of an instruction, for one row."""
+        rows, first = self.program.rows, 1 + OPERANDS
+        numbers = rows[:, first : first + 4].astype(np.int64)
+        products = numbers[:, 0] * numbers[:, 1] * LANES * (rows[:, 0] != Op.DOT)
+        each = np.where(rows[:, 0] == Op.PRODUCT, products * numbers[:, 2], products)
+        each = np.where(rows[:, 0] == Op.DOT, numbers.prod(1), each)
+        counted = np.isin(rows[:, 0], (Op.PRODUCT, Op.PAST, Op.DOT))
+        return float(each[counted].sum()) / len(rows)
 
     def refresh(self) -> bool:
         """Read the weights again; return whether they have changed, and the program with them."""

@@ -62,6 +62,28 @@ def cached_chunk(
     return tf.transpose(symbols.stack())[:, :length], state
 
 
+def steps(
+    functions: dict, network: SteppedSymbols, distribution: Distribution, batch: int, compiled: Any
+) -> tuple[Any, Any]:
+    """Return the fastest function of a chunk, as `cached_chunk`, and the state before the first.
+
+    Args:
+      functions: of one model, by name; keeps its sampler on the step machine.
+      network: as for `naive`.
+      distribution: as for `naive`.
+      batch: number of rows.
+      compiled: `cached_chunk` of the network and the distribution, compiled by XLA.
+    """
+    from autoregressive.samplers.native import native  # which imports a compiler
+
+    if "native" not in functions:
+        functions["native"] = native(network, distribution)
+    found = functions["native"]
+    if found is not None and found.pays(batch):
+        return found.advance, found.begin(batch)
+    return compiled, network.initial_state(batch)
+
+
 def _in_blocks(values: tf.Tensor, block: int) -> tf.Tensor:
     """Return values [batch, time, ...] padded with zeros to a multiple of the block."""
     if block == 1:

@@ -17,7 +17,9 @@ from autoregressive.machine.values import Unlowerable
 from autoregressive.symbols import SteppedSymbols
 from likelihoods.distribution import Distribution
 
-MOST_ROWS = 16
+# XLA treats all rows of a batch in one operation; the machine runs every instruction for each row.
+MOST_ROWS = 8  # of a network whose instructions are small
+LARGE_INSTRUCTION = 150  # multiplications of one: from here on the machine is faster at any batch
 
 
 def native(network: SteppedSymbols, distribution: Distribution) -> "Native | None":
@@ -107,12 +109,15 @@ class Native:
         return self._machines[key]
 
     def pays(self, batch: int) -> bool:
-        """Return whether the machine is faster here than what XLA compiles, from measurements.
+        """Return whether the machine is faster than what XLA compiles, by what was measured.
 
         Args:
           batch: number of rows.
         """
-        return self.fault == "" and batch <= MOST_ROWS
+        if self.fault:
+            return False
+        machine = next(iter(self._machines.values()))
+        return batch <= MOST_ROWS or machine.multiplications >= LARGE_INSTRUCTION
 
     @functools.cached_property
     def fault(self) -> str:
