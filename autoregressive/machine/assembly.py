@@ -254,12 +254,12 @@ def _padded(words: int) -> int:
 def _constants(
     assembly: Assembly, instructions: list[Instruction]
 ) -> tuple[np.ndarray, dict[Buffer, int]]:
-    used = {buffer for each in instructions for buffer in each.buffers()}
     fixed, size = {}, 0
-    for buffer in assembly.constants:
-        if buffer in used:
-            fixed[buffer] = size
-            size += _padded(buffer.words)
+    for each in instructions:  # in the order in which they are read
+        for buffer in each.buffers():
+            if buffer in assembly.constants and buffer not in fixed:
+                fixed[buffer] = size
+                size += _padded(buffer.words)
     constants = aligned(size + LANES)
     for buffer, at in fixed.items():
         constants[at : at + buffer.words] = assembly.constants[buffer].view(np.float32)

@@ -40,9 +40,7 @@ _CUMULATE, _SOFTMAX, _DOT, _INPUT, _OUTPUT, _PAST = map(int, list(Op)[12:])
 def _one(p, o, a, b, c):
     """Run an instruction of one row."""
     op = p[0]
-    if op == _MAP:
-        map_floats(p, o, a, b, c)
-    elif op == _READ:
+    if op == _READ:
         read(p, o, a, b)
     elif op == _WRITE:
         write(p, o, a, b)
@@ -129,6 +127,9 @@ def run(program, position, constants, workspaces, given, drawn, first, rows):
                 continue
             b_step = step if p[3] >= 0 else np.int64(0)
             c_step = step if p[4] >= 0 else np.int64(0)
+            if p[0] == _MAP:
+                map_floats(p, o, a, b, c, step, a_step, b_step, c_step, rows)
+                continue
             if p[0] == _PAST:
                 at, sums, end = base + 4 * p[5], base + 4 * p[6], base + 4 * p[7]
                 for _ in range(rows):

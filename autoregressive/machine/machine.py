@@ -134,7 +134,7 @@ class StepMachine:
         with tf.init_scope():
             for handle, dtype, before in self._read:
                 now = np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
-                if now.ctypes.data != before.ctypes.data and not np.array_equal(now, before):
+                if _address(now) != _address(before) and not np.array_equal(now, before):
                     limited = self.program.rows[:, -1].any()
                     self.program = self._lowered()
                     if not limited:
@@ -150,24 +150,22 @@ class StepMachine:
           settings: for all rows, or with a first axis for each of them.
           state: of one row.
         """
-        rows = []
-        for value, given in zip(self._kept, [*settings, *state], strict=True):
-            array = np.asarray(given)
-            shared = array.size == value.size
-            array = array.reshape([1 if shared else batch, *value.shape])
-            rows.append(np.broadcast_to(array, [batch, *value.shape]))
-        return self.filled(rows)
+        workspaces = np.tile(self.program.workspace, [batch, 1])
+        self.put(workspaces, [*settings, *state])
+        return workspaces
 
-    def filled(self, contents: Sequence[np.ndarray]) -> np.ndarray:
-        """Return workspaces with settings and states of all rows, [rows, ...] each."""
-        rows = len(contents[0])
-        workspaces = np.tile(self.program.workspace, [rows, 1])
-        for value, array in zip(self._kept, contents, strict=True):
+    def put(self, workspaces: np.ndarray, given: Sequence[Any]) -> None:
+        """Set the settings and, if there are more arrays, the states of all rows.
+
+        Args:
+          workspaces: of all rows.
+          given: for all rows, or with a first axis for each of them.
+        """
+        for value, each in zip(self._kept, given, strict=False):
             at = self.program.offsets[value.buffer]
             kind = np.float64 if is_wide(value.dtype) else np.float32
-            flat = np.ascontiguousarray(array.reshape([rows, -1]), kind)
+            flat = np.ascontiguousarray(np.asarray(each).reshape([-1, value.size]), kind)
             workspaces[:, at : at + value.buffer.words] = flat.view(np.float32)
-        return workspaces
 
     def contents(self, workspaces: np.ndarray) -> list[np.ndarray]:
         """Return the settings and states of all rows, [rows, ...] each."""
@@ -209,6 +207,10 @@ class StepMachine:
             part.reshape([rows, times, *shape]).astype(dtype)
             for part, (shape, dtype) in zip(parts, self.results, strict=True)
         ]
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
 
 
 def _groups(rows: int, instructions: int) -> list[tuple[int, int]]:

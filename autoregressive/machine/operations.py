@@ -91,27 +91,33 @@ def past(p, o, ring, w, bias, at, sums, end):
 
 
 @compiled
-def map_floats(p, o, a, b, c):
-    """Set floats to a function of up to three others, along two axes."""
-    code, outer, inner = np.int64(p[8]), p[9], p[10]
-    if code >= VECTORISED:
-        for i in range(outer):
-            for j in range(inner):
-                made = function_of(
-                    code,
-                    np.float64(float_at(a + 4 * (i * p[12] + j * p[15]))),
-                    np.float64(float_at(b + 4 * (i * p[13] + j * p[16]))),
-                    np.float64(float_at(c + 4 * (i * p[14] + j * p[17]))),
-                )
-                set_float(o + 4 * (i * p[11] + j), np.float32(made))
-        return
-    vectors = (inner + LANES - 1) // LANES
+def _map_slowly(p, o, a, b, c):
+    for i in range(p[9]):
+        for j in range(p[10]):
+            made = function_of(
+                p[8],
+                np.float64(float_at(a + 4 * (i * p[12] + j * p[15]))),
+                np.float64(float_at(b + 4 * (i * p[13] + j * p[16]))),
+                np.float64(float_at(c + 4 * (i * p[14] + j * p[17]))),
+            )
+            set_float(o + 4 * (i * p[11] + j), np.float32(made))
+
+
+@compiled
+def map_floats(p, o, a, b, c, o_step, a_step, b_step, c_step, rows):
+    """Set floats to a function of up to three others, along two axes, for all rows."""
+    code, vectors = np.int64(p[8]), np.int64((p[10] + LANES - 1) // LANES)
     full = np.int64(4 * LANES)
-    for i in range(outer):
-        _mapped(
-            code, o + 4 * i * p[11], a + 4 * i * p[12], b + 4 * i * p[13], c + 4 * i * p[14],
-            p[15] * full, p[16] * full, p[17] * full, np.int64(vectors),
-        )  # fmt: skip
+    for _ in range(rows):
+        if code >= VECTORISED:
+            _map_slowly(p, o, a, b, c)
+        else:
+            for i in range(p[9]):
+                map_vectors(
+                    code, o + 4 * i * p[11], a + 4 * i * p[12], b + 4 * i * p[13],
+                    c + 4 * i * p[14], p[15] * full, p[16] * full, p[17] * full, vectors,
+                )  # fmt: skip
+        o, a, b, c = o + o_step, a + a_step, b + b_step, c + c_step
 
 
 @compiled

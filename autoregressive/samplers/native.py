@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental import UnsupportedNetworkError
+from autoregressive.incremental.derive import Incremental
 from autoregressive.machine.machine import StepMachine
 from autoregressive.machine.values import Unlowerable
 from autoregressive.symbols import SteppedSymbols
@@ -52,6 +53,7 @@ class Native:
     def __init__(self, network: SteppedSymbols, distribution: Distribution):
         self._network, self._distribution = network, distribution
         self._machines: dict[Any, StepMachine] = {}
+        self._first: Any = None
 
     def __call__(
         self, noise: tf.Tensor, condition: tf.Tensor | None, temperature: Any
@@ -61,7 +63,12 @@ class Native:
 
     def begin(self, batch: int) -> tuple[int, Any]:
         """Return the state before the first symbol of `batch` rows."""
-        return batch, self._network.initial_state(1)
+        changed = [machine.refresh() for machine in self._machines.values()]
+        # A derived step reads the same weights as its first state, which is a pass of the network.
+        is_derived = isinstance(getattr(self._network, "stepped", None), Incremental)
+        if self._first is None or any(changed) or not is_derived:
+            self._first = self._network.initial_state(1)
+        return batch, self._first
 
     def advance(
         self, noise: tf.Tensor, condition: tf.Tensor | None, temperature: Any, state: Any
@@ -78,14 +85,14 @@ class Native:
           UnsupportedNetworkError: the machine does not know an operation.
         """
         given = [np.asarray(noise)] + ([] if condition is None else [np.asarray(condition)])
+        settings = [np.asarray(temperature)]
         if isinstance(state, NativeState):
             state = _with_present_weights(state)
+            state.machine.put(state.workspaces, settings)
         else:
             batch, first = state
             machine = self.machine(noise, condition, first)
-            machine.refresh()
-            flat = tf.nest.flatten(first)
-            workspaces = machine.begin(batch, [np.asarray(temperature)], flat)
+            workspaces = machine.begin(batch, settings, tf.nest.flatten(first))
             state = NativeState(machine, workspaces)
         (symbols,) = state.machine.run(state.workspaces, *given)
         return tf.constant(symbols.reshape(symbols.shape[:2])), state
@@ -126,7 +133,7 @@ class Native:
         spec = getattr(self._network, "condition", None)
         condition = None if spec is None else tf.zeros([1, 1, *spec.shape[2:]], spec.dtype)
         try:
-            self.machine(noise, condition, self._network.initial_state(1))
+            self.machine(noise, condition, self.begin(1)[1])
         except UnsupportedNetworkError as error:
             return str(error)
         return ""
@@ -151,4 +158,8 @@ def _with_present_weights(state: NativeState) -> NativeState:
     """Return a state that continues with the network's weights as they are now."""
     machine, workspaces = state
     contents = machine.contents(workspaces)
-    return NativeState(machine, machine.filled(contents)) if machine.refresh() else state
+    return (
+        NativeState(machine, machine.begin(len(workspaces), [], contents))
+        if machine.refresh()
+        else state
+    )
