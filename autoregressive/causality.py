@@ -38,11 +38,14 @@ class Causality:
         one for every input, [batch, time, parameters].
       has_step: the network has a cached step, its own or a derived one.
       message: the fault, with the name of the layer where the graph shows it; "" if there is none.
+      left_to_xla: the operation for which a processor's sampler of steps is compiled by XLA; "" if
+        the step machine, which compiles nothing, knows all of them, or if there is no step.
     """
 
     is_causal: bool
     has_step: bool
     message: str
+    left_to_xla: str = ""
 
     def __bool__(self) -> bool:
         return self.is_causal
@@ -79,7 +82,7 @@ def check_causal(
     except ValueError as error:
         return Causality(False, False, str(error))
     tables = Tables(network, call, specs, axes=1)
-    message, has_step, is_causal = _derivation(network, tables, inputs, condition)
+    message, has_step, is_causal, unknown = _derivation(network, tables, inputs, condition)
     try:
         output_shape(call, specs, axes=1)
     except ValueError as error:
@@ -90,7 +93,16 @@ def check_causal(
     )
     if seen and is_causal:
         message = f"{message}; {seen}" if message else seen
-    return Causality(is_causal and not seen, has_step and not seen, message)
+    has_step = has_step and not seen
+    return Causality(is_causal and not seen, has_step, message, unknown if has_step else "")
+
+
+def _unknown(stepped: Any, network: Any, inputs: Any, condition: Any) -> str:
+    """Return the operation of a step that the machine does not know, or ""."""
+    from autoregressive.machine.machine import unknown_operation  # which imports a compiler
+
+    specs = [input_spec(network, inputs), condition_spec(network, condition)]
+    return unknown_operation(stepped, [spec for spec in specs if spec is not None])
 
 
 def longest_probe(
@@ -111,17 +123,20 @@ def longest_probe(
 
 def _derivation(
     network: Any, tables: Tables, inputs: Any, condition: Any
-) -> tuple[str, bool, bool]:
-    """Return why there is no step, whether there is one, and whether its graph looks causal."""
+) -> tuple[str, bool, bool, str]:
+    """Return why there is no step, whether there is one and its graph looks causal, and `_unknown`.
+
+    The last is the operation that the step machine does not know.
+    """
     try:
-        derived(network, tables, inputs=inputs, condition=condition)
+        stepped = derived(network, tables, inputs=inputs, condition=condition)
     except NotCausalError as error:
-        return str(error), False, False
+        return str(error), False, False, ""
     except UnsupportedNetworkError as error:
-        return str(error), False, True
+        return str(error), False, True, ""
     except (ValueError, TypeError, IndexError, tf.errors.OpError) as error:
-        return one_line(error), False, True
-    return "", True, True
+        return one_line(error), False, True, ""
+    return "", True, True, _unknown(stepped, network, inputs, condition)
 
 
 def observed_lookahead(

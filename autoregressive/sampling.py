@@ -59,6 +59,9 @@ class Samplers:
             own = self._own(given, prompt)
             if own is not None:
                 return own(self._network, self._model.distribution, *given)
+            machine = self._machine(temperature, prompt, noise.shape[0], noise.shape[1])
+            if method == "cached" and machine is not None:
+                return machine(*given)
         if method == "cached":
             return self._cached(*given, prompt, shared)
         return self._whole(method, isinstance(temperature, Choice))(*given, prompt)
@@ -72,6 +75,20 @@ class Samplers:
             model = self._model
             self._functions["own"] = specialised(model.network, model.distribution)
         return self._functions["own"]
+
+    def _machine(
+        self, temperature: tf.Tensor | Choice, prompt: Prompt | None, batch: int, length: int
+    ) -> Any:
+        """Return the sampler on the step machine, if it is faster and knows what is asked for."""
+        plain = prompt is None and tf.is_tensor(temperature) and not temperature.shape.rank
+        if not plain or self._model.order != "time" or not self._network.has_step:
+            return None
+        if "native" not in self._functions:
+            from autoregressive.samplers.native import native  # which imports a compiler
+
+            self._functions["native"] = native(self._network, self._model.distribution)
+        found = self._functions["native"]
+        return found if found is not None and found.pays(batch, length) else None
 
     def _distribution(self, is_truncated: bool) -> Any:
         distribution: Distribution = self._model.distribution
@@ -175,7 +192,11 @@ class Samplers:
           shared: as for `draw`.
         """
         distribution = self._model.distribution
-        state = self._network.initial_state(num, length)
+        machine = self._machine(temperature, prompt, num, length)
+        if machine is None:
+            state = self._network.initial_state(num, length)
+        else:
+            state = machine.begin(num, length)
         first, state = self._filled(prompt, shared, condition, state)
         begun = np.zeros([num, 0]) if prompt is None else prompt.symbols[:, :first].numpy()
         for start in range(0, first, chunk):
@@ -186,7 +207,10 @@ class Samplers:
             noise = distribution.noise(seed, tf.range(num), start, count)
             part = None if condition is None else condition[:, start : start + count]
             given = None if prompt is None else _after(prompt, start, count)
-            symbols, state = function(noise, part, temperature, state, given)
+            if machine is None:
+                symbols, state = function(noise, part, temperature, state, given)
+            else:
+                symbols, state = machine.advance(noise, part, temperature, state)
             yield symbols.numpy()
 
     def _chunk(self, is_truncated: bool) -> Any:

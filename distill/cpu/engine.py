@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from autoregressive.machine.kernels import LANES, aligned
 from distill.cpu import noise, recursion
 from distill.cpu.kernels import ROWS
 from distill.cpu.tiles import Chunk, Scratch, TileSchedule, new_progress, run_tiles
@@ -17,7 +18,6 @@ from distill.flows import Flow
 from distill.residual import Prediction
 from likelihoods.affine import FlowOutput
 from wavenet.samplers.numba import as_compiled, check_shape, cores
-from wavenet.samplers.numba.kernels import LANES, aligned
 
 
 @dataclasses.dataclass

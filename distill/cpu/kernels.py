@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 from numba.core import cgutils
 
-from wavenet.samplers.numba.kernels import (
+from autoregressive.machine.kernels import (
     FLOAT,
     FLOAT_BYTES,
     HAS_32_REGISTERS,

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from autoregressive.machine.kernels import compiled, entry
 from likelihoods.noise import FOLD_LANE, KEY_PARITY
-from wavenet.samplers.numba.kernels import compiled, entry
 
 _LANE, _PARITY = np.uint32(FOLD_LANE), np.uint32(KEY_PARITY)
 

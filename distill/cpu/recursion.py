@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from autoregressive.machine.kernels import compiled, entry
 from distill.residual import Prediction
 from wavenet.samplers.numba import as_compiled
-from wavenet.samplers.numba.kernels import compiled, entry
 
 
 def wave(

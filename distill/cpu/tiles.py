@@ -13,9 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distill.config import RECENT
-from distill.cpu.kernels import ROWS, gate_rows, product_rows
-from wavenet.samplers.numba.kernels import (
+from autoregressive.machine.kernels import (
     FLOAT_BYTES,
     LANES,
     VECTOR_BYTES,
@@ -23,9 +21,10 @@ from wavenet.samplers.numba.kernels import (
     copy,
     entry,
     exponential,
-    publish,
-    wait_for,
 )
+from autoregressive.machine.waiting import publish, wait_for
+from distill.config import RECENT
+from distill.cpu.kernels import ROWS, gate_rows, product_rows
 
 _FLOOR = -np.inf  # under a product that is not rectified
 OFFSET_BYTES = 8

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoregressive.machine import kernels
+from autoregressive.machine.kernels import LANES, aligned, padded
 from distill.cpu import kernels as flow_kernels
 from distill.cpu.kernels import ROWS, pack_gates, pack_outputs
 from distill.flows import Flow, FlowLayer
-from wavenet.samplers.numba import kernels
-from wavenet.samplers.numba.kernels import LANES, aligned, padded
 from wavenet.samplers.numba.weights import wide
 
 TILE_ROWS = 80 * ROWS

@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 from vocoders import KINDS, SOME_SLOW, frames_of, levels_of, vocoder_of
 
+from autoregressive.machine.kernels import entry
 from likelihoods import LogisticMixture
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers import NumbaSampler, NumbaVocoderSampler, Request, generation
 from wavenet.samplers.numba.bunches import ROOM
-from wavenet.samplers.numba.kernels import entry
 from wavenet.samplers.numba.sampler import sampler_for
 from wavenet.samplers.numba.state import Pace
 

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wavenet.samplers.numba.draw import draw, value_of
-from wavenet.samplers.numba.kernels import (
+from autoregressive.machine.kernels import (
     aligned,
     clear,
     compiled,
@@ -19,6 +18,7 @@ from wavenet.samplers.numba.kernels import (
     multiply,
     rectify,
 )
+from wavenet.samplers.numba.draw import draw, value_of
 from wavenet.samplers.numba.layers import begin, input_slot, run_layers
 from wavenet.samplers.numba.state import Buffers, Program
 from wavenet.samplers.numba.weights import PackedWeights, pack_vocoder

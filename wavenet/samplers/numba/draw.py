@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from wavenet.samplers.numba.kernels import LANES, compiled, exponential
+from autoregressive.machine.kernels import LANES, compiled, exponential
 from wavenet.samplers.numba.weights import CATEGORICAL, GAUSSIAN, MIXTURE
 
 

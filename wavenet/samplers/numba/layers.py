@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wavenet.samplers.numba.kernels import (
+from autoregressive.machine.kernels import (
     add_halved_power,
     clear,
     compiled,
@@ -25,9 +25,8 @@ from wavenet.samplers.numba.kernels import (
     entry,
     gate,
     multiply,
-    publish,
-    wait_for,
 )
+from autoregressive.machine.waiting import publish, wait_for
 
 BLOCK = 8  # most steps whose past is added at once
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoregressive.machine.kernels import add, aligned, compiled, copy, entry, multiply, rectify
 from wavenet.samplers.numba.draw import add_prediction, draw, remember
-from wavenet.samplers.numba.kernels import add, aligned, compiled, copy, entry, multiply, rectify
 from wavenet.samplers.numba.layers import begin, input_slot, run_layers
 from wavenet.samplers.numba.state import Buffers, Program
 from wavenet.samplers.numba.weights import CATEGORICAL, PackedWeights, pack

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wavenet.samplers.numba.kernels import aligned
+from autoregressive.machine.kernels import aligned
 from wavenet.samplers.numba.layers import BLOCK, Chunk, run_aside
 from wavenet.samplers.numba.weights import PackedWeights
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from autoregressive.machine import kernels
+from autoregressive.machine.kernels import LANES, aligned, pack_matrix, padded
 from likelihoods import Categorical, Gaussian, LogisticMixture
 from likelihoods.capabilities import with_scales
-from wavenet.samplers.numba import kernels
-from wavenet.samplers.numba.kernels import LANES, aligned, pack_matrix, padded
 
 MIXTURE, GAUSSIAN, CATEGORICAL = range(3)
 LOOPS: dict[type, int] = {

@@ -11,8 +11,9 @@ A matrix [inputs, outputs] is stored as panels of 4, 2 or 1 vectors of outputs, 
 
 import contextlib
 import functools
-import os
+import inspect
 import platform
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding
@@ -45,15 +46,6 @@ VECTOR = ir.VectorType(FLOAT, LANES)
 WORDS = ir.VectorType(ir.IntType(32), LANES)
 FLOAT_BYTES, VECTOR_BYTES = 4, 4 * LANES
 
-# Looks at a counter, about half a microsecond in all, before the core is offered to others: with
-# more patience, threads that share a core wait for each other to be interrupted.
-_PATIENCE = 2000
-_let_others_run = (
-    types.ExternalFunction("sched_yield", types.int32())
-    if os.name == "posix"
-    else numba.njit(lambda: 0)
-)
-
 _OPTIONS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
 compiled = numba.njit(**_OPTIONS)
 
@@ -64,9 +56,18 @@ def entry(function):
         made: Any = numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:
         return compiled(function)
+    # Numba looks only at the file of `function`, and would run old code of what it calls.
+    made._cache._cache_file._source_stamp = _stamp(function)
     for name in ("load_overload", "save_overload"):  # on a full disk, or in a sandbox
         setattr(made._cache, name, functools.partial(_unless_refused, getattr(made._cache, name)))
     return made
+
+
+def _stamp(function) -> tuple:
+    """Return the times and sizes of all files that compiled code may come from."""
+    folders = {Path(__file__).parent, Path(inspect.getfile(function)).parent}
+    files = sorted(file for folder in folders for file in folder.glob("*.py"))
+    return tuple((str(file), file.stat().st_mtime, file.stat().st_size) for file in files)
 
 
 def _unless_refused(function, *arguments):
@@ -160,7 +161,7 @@ def clip(builder, x, limit):
     return builder.select(builder.fcmp_unordered(">", x, low), x, low)
 
 
-def _power_and_rest(builder, x):
+def power_and_rest(builder, x):
     """2^n and exp(r) - 1 of x = n log 2 + r, |r| <= log(2) / 2, to about an ulp; |x| < 87."""
     to_whole = number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
     n = multiply_add(builder, x, number(1 / np.log(2)), to_whole)
@@ -176,8 +177,9 @@ def _power_and_rest(builder, x):
     return power, builder.fmul(series, r)
 
 
-def _expm1(builder, x):
-    power, rest = _power_and_rest(builder, x)
+def expm1(builder, x):
+    """exp(x) - 1, to about an ulp; |x| < 87."""
+    power, rest = power_and_rest(builder, x)
     return multiply_add(builder, power, rest, builder.fsub(power, number(1.0)))
 
 
@@ -295,8 +297,8 @@ def _gated(builder, load):
     """tanh(a) sigmoid(b) = e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1."""
     a = builder.fadd(load(0), load(2))
     b = builder.fadd(load(1), load(3))
-    e = _expm1(builder, clip(builder, builder.fadd(a, a), 20.0))  # tanh(10) rounds to 1
-    f = _expm1(builder, clip(builder, builder.fneg(b), 60.0))
+    e = expm1(builder, clip(builder, builder.fadd(a, a), 20.0))  # tanh(10) rounds to 1
+    f = expm1(builder, clip(builder, builder.fneg(b), 60.0))
     two = number(2.0)
     return builder.fdiv(e, builder.fmul(builder.fadd(e, two), builder.fadd(f, two)))
 
@@ -308,7 +310,7 @@ def _rectified(builder, load):
 
 
 def _exponential(builder, load):
-    power, rest = _power_and_rest(builder, clip(builder, load(0), 87.0))
+    power, rest = power_and_rest(builder, clip(builder, load(0), 87.0))
     return multiply_add(builder, power, rest, power)
 
 
@@ -364,36 +366,3 @@ def add(y, x, vectors):
 def add_halved_power(y, x, b, vectors):
     """Set y = x sqrt(1/2) + b."""
     _half_power_kernel(y, x, b, 0, 0, vectors)
-
-
-# --- two threads -----------------------------------------------------------------------------
-
-
-@intrinsic
-def publish(typing_context, counter, value):
-    """Set the int64 at `counter`; a reader of the value also sees all earlier writes."""
-
-    def emit(context, builder, signature, arguments):
-        pointer = pointer_at(builder, arguments[0], _INT)
-        builder.store_atomic(arguments[1], pointer, "release", 8)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), emit
-
-
-@intrinsic
-def _observe(typing_context, counter):
-    def emit(context, builder, signature, arguments):
-        return builder.load_atomic(pointer_at(builder, arguments[0], _INT), "acquire", 8)
-
-    return types.int64(types.int64), emit
-
-
-@compiled
-def wait_for(counter, value):
-    """Wait until the int64 at `counter` is at least `value`."""
-    tries = 0
-    while _observe(counter) < value:
-        tries += 1
-        if tries > _PATIENCE:
-            _let_others_run()

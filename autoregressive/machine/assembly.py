@@ -1,0 +1,312 @@
+"""Instructions, their order and their places in memory."""
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from autoregressive.machine.kernels import LANES, aligned, pack_matrix
+from autoregressive.machine.values import Buffer, Constant, Value, is_wide
+
+WIDTH = 21  # integers of an instruction
+OPERANDS = 7  # of these, after the operation: one that is written, then those that are read
+
+
+class Op(enum.IntEnum):
+    """Operations of the machine; `execute.py` says what each does with its numbers."""
+
+    PRODUCT = 0
+    MAP = 1
+    MAP_DOUBLES = 2
+    TO_DOUBLES = 3
+    TO_FLOATS = 4
+    COPY = 5
+    GATHER = 6
+    READ = 7
+    WRITE = 8
+    ROWS = 9
+    REDUCE = 10
+    ARGMAX = 11
+    CUMULATE = 12
+    SOFTMAX = 13
+    DOT = 14
+    INPUT = 15
+    OUTPUT = 16
+    PAST = 17
+
+
+@dataclasses.dataclass
+class Place:
+    """A number in a buffer.
+
+    Attributes:
+      buffer: of the workspace, or of constants.
+      start: in numbers.
+    """
+
+    buffer: Buffer
+    start: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Equal for equal places."""
+        return self.buffer.number, self.start
+
+
+@dataclasses.dataclass
+class Instruction:
+    """An operation with its operands.
+
+    Attributes:
+      op: what it does.
+      out: where its result begins; None: none.
+      reads: where its arguments begin.
+      numbers: sizes, strides and the like.
+      stays: it may not be dropped.
+      limited: which of its numbers counts rows up to the present position only; None: none.
+      partly: buffers of which it then reads only those rows.
+    """
+
+    op: Op
+    out: Place | None
+    reads: list[Place]
+    numbers: tuple[int, ...] = ()
+    stays: bool = False
+    limited: int | None = None
+    partly: tuple[Buffer, ...] = ()
+
+    @property
+    def key(self) -> tuple:
+        """Equal for instructions with the same result."""
+        return self.op, tuple(place.key for place in self.reads), self.numbers
+
+    def buffers(self) -> Iterable[Buffer]:
+        """Return every buffer that it reads or writes."""
+        places = [*self.reads] + ([] if self.out is None else [self.out])
+        return (place.buffer for place in places)
+
+
+def place_of(value: Value) -> Place:
+    """Return where a value begins."""
+    return Place(value.buffer, value.start)
+
+
+class Assembly:
+    """Instructions in order, and the constants that they read."""
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self.constants: dict[Buffer, np.ndarray] = {}
+        self.matrices: dict[Buffer, np.ndarray] = {}  # as they were before they were packed
+        self._equal: dict[tuple, Value] = {}
+        self._stored: dict[tuple, Buffer] = {}
+
+    def add(
+        self,
+        op: Op,
+        out: Value | None,
+        reads: Sequence[Value],
+        numbers: Sequence[int] = (),
+        stays: bool = False,
+        fills: bool = False,
+        limited: int | None = None,
+    ) -> Value | None:
+        """Add an instruction and return its result, which is an earlier one's if they are equal.
+
+        Args:
+          op: what it does.
+          out: where its result goes.
+          reads: its arguments.
+          numbers: sizes, strides and the like.
+          stays: it may not be dropped.
+          fills: it writes a part of a value that others write too.
+          limited: see `Instruction`.
+        """
+        numbers = tuple(int(number) for number in numbers)
+        target = None if out is None else place_of(out)
+        made = Instruction(op, target, [place_of(value) for value in reads], numbers, stays)
+        if limited is not None:
+            made.limited = limited
+            made.partly = tuple(each.buffer for each in reads if each.filled is not None)
+        if not stays and not fills and out is not None:
+            key = (made.key, out.shape, out.strides, out.dtype)
+            if key in self._equal:
+                return self._equal[key]
+            self._equal[key] = out
+        self.instructions.append(made)
+        return out
+
+    def stored(self, array: np.ndarray, wide: bool) -> Buffer:
+        """Return the buffer of constant numbers; equal ones share it."""
+        array = np.ascontiguousarray(array, np.float64 if wide else np.float32).ravel()
+        key = (wide, array.size, array.tobytes() if array.size <= 4096 else id(array))
+        if key not in self._stored:
+            buffer = Buffer(array.size, wide, kept=True)
+            self._stored[key], self.constants[buffer] = buffer, array
+        return self._stored[key]
+
+    def packed_matrix(self, matrix: np.ndarray) -> Buffer:
+        """Return the buffer of a constant matrix [inputs, outputs], laid out for products."""
+        buffer = self.stored(pack_matrix(matrix), False)
+        self.matrices[buffer] = matrix
+        return buffer
+
+    def stored_indices(self, array: np.ndarray) -> Buffer:
+        """Return the buffer of constant 32-bit integers."""
+        return self.stored(np.ascontiguousarray(array, np.int32).ravel().view(np.float32), False)
+
+    def value_of(self, constant: Constant) -> Value:
+        """Return a constant as a value."""
+        array = constant.array
+        buffer = self.stored(array, is_wide(array.dtype))
+        strides = tuple(
+            int(np.prod(array.shape[axis + 1 :], dtype=int)) for axis in range(array.ndim)
+        )
+        return Value(buffer, 0, array.shape, strides, array.dtype)
+
+
+@dataclasses.dataclass
+class Program:
+    """What the machine runs.
+
+    Attributes:
+      rows: instructions, int32 [instructions, WIDTH].
+      constants: float32, from a cache line's start.
+      workspace: of one row, before the first step, float32.
+      offsets: of buffers in the workspace, in words.
+      position: word of the position in the workspace; -1: none.
+    """
+
+    rows: np.ndarray
+    constants: np.ndarray
+    workspace: np.ndarray
+    offsets: dict[Buffer, int]
+    position: int
+
+    def unlimited(self) -> None:
+        """Let all instructions treat all rows of the state, filled or not."""
+        self.rows[:, -1] = 0
+
+
+def assembled(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None) -> Program:
+    """Return the program: needless instructions dropped, every buffer in its place.
+
+    Args:
+      assembly: its instructions in order.
+      kept: buffers that have a place even if no instruction uses them.
+      counter: the one of these that is the position.
+    """
+    instructions = needed(assembly.instructions)
+    constants, fixed = _constants(assembly, instructions)
+    offsets, size = _placed(instructions, set(assembly.constants), kept)
+    rows = np.zeros([len(instructions), WIDTH], np.int32)
+    for row, each in zip(rows, instructions, strict=True):
+        places = [each.out, *each.reads]
+        row[0] = each.op
+        for index, place in enumerate(places):
+            row[1 + index] = 0 if place is None else _word(place, offsets, fixed)
+        row[1 + OPERANDS : 1 + OPERANDS + len(each.numbers)] = each.numbers
+        if each.limited is not None:
+            column = 1 + OPERANDS + each.limited
+            row[-2:] = row[column], column
+    _announce(rows)
+    position = -1 if counter is None else offsets[counter]
+    return Program(rows, constants, np.zeros(size, np.float32), offsets, position)
+
+
+def _announce(rows: np.ndarray) -> None:
+    """Tell every product where the weights of the next one are, so that it can ask for them."""
+    first = 1 + OPERANDS
+    products = rows[rows[:, 0] == Op.PRODUCT]
+    following = np.roll(products, -1, 0)
+    inputs, vectors = following[:, first], following[:, first + 1]
+    products[:, first + 5] = ~following[:, 3]
+    products[:, first + 6] = -(-vectors // 4)  # panels
+    products[:, first + 7] = inputs * 4 * LANES  # words of a panel of four vectors
+    rows[rows[:, 0] == Op.PRODUCT] = products
+
+
+def _word(place: Place, offsets: dict[Buffer, int], fixed: dict[Buffer, int]) -> int:
+    """Return a word of the workspace, or a word of the constants as a negative number."""
+    start = place.start * (2 if place.buffer.wide else 1)
+    if place.buffer in fixed:
+        return ~(fixed[place.buffer] + start)
+    return offsets[place.buffer] + start
+
+
+def needed(instructions: list[Instruction]) -> list[Instruction]:
+    """Return the instructions whose results are used."""
+    read: set[Buffer] = set()
+    found = []
+    for each in reversed(instructions):
+        if each.stays or (each.out is not None and each.out.buffer in read):
+            found.append(each)
+            read.update(place.buffer for place in each.reads)
+    return found[::-1]
+
+
+def _padded(words: int) -> int:
+    """Return words rounded up to whole vectors."""
+    return -(-words // LANES) * LANES
+
+
+def _constants(
+    assembly: Assembly, instructions: list[Instruction]
+) -> tuple[np.ndarray, dict[Buffer, int]]:
+    fixed, size = {}, 0
+    for each in instructions:  # in the order in which they are read
+        for buffer in each.buffers():
+            if buffer in assembly.constants and buffer not in fixed:
+                fixed[buffer] = size
+                size += _padded(buffer.words)
+    constants = aligned(size + LANES)
+    for buffer, at in fixed.items():
+        constants[at : at + buffer.words] = assembly.constants[buffer].view(np.float32)
+    return constants, fixed
+
+
+def _placed(
+    instructions: list[Instruction], constant: set[Buffer], kept: Sequence[Buffer]
+) -> tuple[dict[Buffer, int], int]:
+    """Return every buffer's first word, and the size; what is no longer read makes room."""
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for time, each in enumerate(instructions):
+        for buffer in each.buffers():
+            if buffer not in constant:
+                first.setdefault(buffer, time)
+                last[buffer] = time
+    offsets: dict[Buffer, int] = {}
+    size = 0
+    inner = [buffer for buffer in first if buffer.kept and buffer not in kept]
+    for buffer in [*kept, *inner]:
+        offsets[buffer], size = size, size + _padded(buffer.words)
+    free: list[tuple[int, int]] = []  # (start, size) of room
+    ends: list[tuple[int, Buffer]] = []
+    for buffer in sorted((b for b in first if not b.kept), key=lambda b: first[b]):
+        for ended, old in [pair for pair in ends if pair[0] < first[buffer]]:
+            ends.remove((ended, old))
+            free = _joined([*free, (offsets[old], _padded(old.words + LANES - 1))])
+        words = _padded(buffer.words + LANES - 1)  # the last row of several may reach beyond
+        fits = [room for room in free if room[1] >= words]
+        if fits:
+            room = min(fits, key=lambda each: each[1])
+            free.remove(room)
+            offsets[buffer] = room[0]
+            if room[1] > words:
+                free.append((room[0] + words, room[1] - words))
+        else:
+            offsets[buffer], size = size, size + words
+        ends.append((last[buffer], buffer))
+    return offsets, size + LANES
+
+
+def _joined(free: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for start, size in sorted(free):
+        if joined and sum(joined[-1]) == start:
+            joined[-1] = (joined[-1][0], joined[-1][1] + size)
+        else:
+            joined.append((start, size))
+    return joined

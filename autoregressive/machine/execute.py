@@ -1,0 +1,145 @@
+"""The machine: one compiled loop that knows operations, and no network.
+
+An instruction is a row of integers: the operation, the words where its result and its arguments
+begin (a negative number is a word of the constants), and its sizes. Every row of a batch has a
+workspace of its own, and runs an instruction after the same instruction of the row before it, so
+that a product reads its weights once for several rows. No sum depends on the other rows.
+"""
+
+import numpy as np
+
+from autoregressive.machine.assembly import Op
+from autoregressive.machine.kernels import compiled, entry
+from autoregressive.machine.memory import double_at, float_at, set_double, set_float
+from autoregressive.machine.operations import (
+    argmax,
+    ask,
+    copy_axes,
+    cumulate,
+    gather,
+    map_floats,
+    map_of_doubles,
+    past,
+    product,
+    products,
+    read,
+    read_rows,
+    reduce,
+    softmax,
+    to_doubles,
+    to_floats,
+    write,
+)
+
+_PRODUCT, _MAP, _MAP_DOUBLES, _TO_DOUBLES, _TO_FLOATS, _COPY = map(int, list(Op)[:6])
+_GATHER, _READ, _WRITE, _ROWS, _REDUCE, _ARGMAX = map(int, list(Op)[6:12])
+_CUMULATE, _SOFTMAX, _DOT, _INPUT, _OUTPUT, _PAST = map(int, list(Op)[12:])
+
+
+@compiled
+def _one(p, o, a, b, c):
+    """Run an instruction of one row."""
+    op = p[0]
+    if op == _READ:
+        read(p, o, a, b)
+    elif op == _WRITE:
+        write(p, o, a, b)
+    elif op == _COPY:
+        copy_axes(p, o, a)
+    elif op == _MAP_DOUBLES:
+        map_of_doubles(p, o, a, b, c)
+    elif op == _TO_DOUBLES:
+        to_doubles(p, o, a)
+    elif op == _TO_FLOATS:
+        to_floats(p, o, a)
+    elif op == _GATHER:
+        gather(p, o, a, b)
+    elif op == _ROWS:
+        read_rows(p, o, a, b)
+    elif op == _REDUCE:
+        reduce(p, o, a)
+    elif op == _ARGMAX:
+        argmax(p, o, a)
+    elif op == _CUMULATE:
+        cumulate(p, o, a)
+    elif op == _SOFTMAX:
+        softmax(p, o, a)
+    elif op == _DOT:
+        products(p, o, a, b)
+
+
+@compiled
+def _exchange(p, o, a, given, drawn, row, time):
+    """Take a row's arguments of one time, or give its results."""
+    if p[0] == _INPUT:
+        for i in range(p[10]):
+            value = given[row, time, p[9] + i]
+            if p[8]:
+                set_double(o + 8 * i, value)
+            else:
+                set_float(o + 4 * i, np.float32(value))
+        return
+    for i in range(p[10]):
+        value = double_at(a + 8 * i) if p[8] else np.float64(float_at(a + 4 * i))
+        drawn[row, time, p[9] + i] = value
+
+
+@compiled
+def _place(word, constants, workspace):
+    return constants + 4 * ~np.int64(word) if word < 0 else workspace + 4 * np.int64(word)
+
+
+@entry
+def run(program, position, constants, workspaces, given, drawn, first, rows):
+    """Run all times of some rows.
+
+    Args:
+      program: int32 [instructions, WIDTH]; its limited numbers are changed.
+      position: word of the position in the workspace; negative: there is none.
+      constants: float32, contiguous.
+      workspaces: float32 [all rows, words], contiguous; holds the states before and after.
+      given: float64 [all rows, times, channels], the arguments of every time.
+      drawn: float64 [all rows, times, channels], is filled.
+      first: row.
+      rows: how many.
+    """
+    step = np.int64(workspaces.strides[0])
+    base = np.int64(workspaces.ctypes.data) + first * step
+    fixed = np.int64(constants.ctypes.data)
+    filled = np.int64(0)
+    for time in range(given.shape[1]):
+        if position >= 0:
+            filled = np.int64(0)
+            for row in range(rows):
+                now = np.int64(double_at(base + row * step + 4 * position))
+                filled = max(filled, now + 1)
+        for index in range(program.shape[0]):
+            p = program[index]
+            if p[20]:
+                p[p[20]] = min(np.int64(p[19]), filled)
+            o = _place(p[1], fixed, base)
+            a, b = _place(p[2], fixed, base), _place(p[3], fixed, base)
+            c = _place(p[4], fixed, base)
+            a_step = step if p[2] >= 0 else np.int64(0)
+            if p[0] == _PRODUCT:
+                ask(p, fixed)
+                product(p, o, a, b, c, step, a_step, rows)
+                continue
+            b_step = step if p[3] >= 0 else np.int64(0)
+            c_step = step if p[4] >= 0 else np.int64(0)
+            if p[0] == _MAP:
+                map_floats(p, o, a, b, c, step, a_step, b_step, c_step, rows)
+                continue
+            if p[0] == _PAST:
+                at, sums, end = base + 4 * p[5], base + 4 * p[6], base + 4 * p[7]
+                for _ in range(rows):
+                    past(p, o, a, b, c, at, sums, end)
+                    o, a, c = o + step, a + step, c + c_step
+                    at, sums, end = at + step, sums + step, end + step
+                continue
+            for row in range(rows):
+                if p[0] >= _INPUT:  # or _OUTPUT
+                    _exchange(p, o, a, given, drawn, first + row, time)
+                else:
+                    _one(p, o, a, b, c)
+                o, a, b, c = o + step, a + a_step, b + b_step, c + c_step

@@ -1,0 +1,274 @@
+"""`StepMachine`: one step of a network, traced, lowered, and run for all times."""
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.machine import (  # noqa: F401  (their rules are registered)
+    rules_numbers,
+    rules_places,
+    rules_products,
+    rules_reductions,
+    rules_shapes,
+)
+from autoregressive.machine.assembly import OPERANDS, Op, Program, assembled
+from autoregressive.machine.execute import run
+from autoregressive.machine.kernels import LANES
+from autoregressive.machine.lowering import Lowering, Resource
+from autoregressive.machine.settling import settle
+from autoregressive.machine.values import KNOWN, Constant, Unlowerable, contiguous, is_wide
+
+_WORTH_A_THREAD = 100_000  # instructions; a thread starts in less than a tenth of their time
+_TRIED = 4  # steps by which limits are tried
+Step = Callable[..., tuple[list[tf.Tensor], list[tf.Tensor]]]
+
+
+class StepMachine:
+    """A step of one row, as a program of the machine; any number of rows run it.
+
+    Args:
+      step: from the arguments of one time, the settings and the states to the results and the new
+        states.
+      arguments: specs of what every time has of its own, such as noise.
+      settings: specs of what is the same at all times of a call, such as a temperature.
+      state: the states before the first step, of one row; those of all rows are equal.
+
+    Raises:
+      Unlowerable: an operation that the machine does not know.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        arguments: Sequence[tf.TensorSpec],
+        settings: Sequence[tf.TensorSpec],
+        state: Sequence[tf.Tensor],
+    ):
+        self.arguments, self.settings = list(arguments), list(settings)
+        specs = [*arguments, *settings, *(tf.TensorSpec(x.shape, x.dtype) for x in state)]
+        for spec in specs:
+            if np.dtype(spec.dtype.as_numpy_dtype) not in KNOWN:
+                raise Unlowerable(f"numbers of type {spec.dtype.name}", "Placeholder")
+        self.traced = tf.function(
+            lambda *given: _flat(step, given), autograph=False
+        ).get_concrete_function(*specs)
+        self._specs, self._num_states = specs, len(state)
+        self.program = self._lowered()
+        if not self._limits_change_nothing(state):
+            self.program.unlimited()
+
+    def _lowered(self) -> Program:
+        """Return the program with the present weights."""
+        lowering, graph = Lowering(), self.traced.graph
+        known: dict[str, Any] = {}
+        column, kept = 0, []
+        for i, (spec, tensor) in enumerate(zip(self._specs, graph.inputs, strict=False)):
+            is_argument = i < len(self.arguments)
+            value = contiguous(spec.shape, spec.dtype.as_numpy_dtype, kept=not is_argument)
+            if is_argument:
+                numbers = [value.wide, column, value.size]
+                lowering.assembly.add(Op.INPUT, value, [], numbers, fills=True)
+                column += value.size
+            else:
+                kept.append(value)
+                if i >= len(self._specs) - self._num_states and value.wide and value.size == 1:
+                    lowering.candidates.add(value.buffer)
+            known[tensor.name] = value
+        for outer, inner in graph.captures:
+            is_resource = inner.dtype == tf.resource
+            known[inner.name] = Resource(outer) if is_resource else Constant(np.asarray(outer))
+        made = lowering.graph(graph, graph.outputs, known)
+        self._kept = kept
+        states = kept[len(self.settings) :]
+        count = len(made) - len(states)
+        self.results = [(each.shape, each.dtype) for each in made[:count]]
+        settle(lowering, list(zip(states, made[count:], strict=True)), made[:count])
+        self._read = lowering.read
+        return assembled(lowering.assembly, [value.buffer for value in kept], lowering.counter)
+
+    def _limits_change_nothing(self, state: Sequence[tf.Tensor]) -> bool:
+        """Return whether the rows after the present position do not matter, by a few steps."""
+        if not self.program.rows[:, -1].any():
+            return True
+        generator, found = np.random.default_rng(0), []
+        arguments = [
+            generator.integers(0, 2, [1, _TRIED, *spec.shape])
+            if spec.dtype.is_integer
+            else generator.normal(size=[1, _TRIED, *spec.shape])
+            for spec in self.arguments
+        ]
+        settings = [np.ones(spec.shape) for spec in self.settings]
+        limited = self.program
+        for program in (limited, dataclasses.replace(limited, rows=limited.rows.copy())):
+            if program is not limited:
+                program.unlimited()
+            self.program = program
+            workspaces = self.begin(1, settings, state)
+            made = self.run(workspaces, *arguments)
+            found.append([*made, *self.contents(workspaces)])
+        self.program = limited
+        return all(
+            np.allclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
+            for a, b in zip(*found, strict=True)
+        )
+
+    @property
+    def multiplications(self) -> float:
+        """Mean number of multiplications of an instruction, for one row."""
+        rows, first = self.program.rows, 1 + OPERANDS
+        numbers = rows[:, first : first + 4].astype(np.int64)
+        products = numbers[:, 0] * numbers[:, 1] * LANES * (rows[:, 0] != Op.DOT)
+        each = np.where(rows[:, 0] == Op.PRODUCT, products * numbers[:, 2], products)
+        each = np.where(rows[:, 0] == Op.DOT, numbers.prod(1), each)
+        counted = np.isin(rows[:, 0], (Op.PRODUCT, Op.PAST, Op.DOT))
+        return float(each[counted].sum()) / len(rows)
+
+    def refresh(self) -> bool:
+        """Read the weights again; return whether they have changed, and the program with them."""
+        with tf.init_scope():
+            for handle, dtype, before in self._read:
+                now = np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
+                if _address(now) != _address(before) and not np.array_equal(now, before):
+                    limited = self.program.rows[:, -1].any()
+                    self.program = self._lowered()
+                    if not limited:
+                        self.program.unlimited()
+                    return True
+        return False
+
+    def begin(self, batch: int, settings: Sequence[Any], state: Sequence[Any]) -> np.ndarray:
+        """Return the workspaces of `batch` rows, float32 [batch, words].
+
+        Args:
+          batch: number of rows.
+          settings: for all rows, or with a first axis for each of them.
+          state: of one row.
+        """
+        workspaces = np.tile(self.program.workspace, [batch, 1])
+        self.put(workspaces, [*settings, *state])
+        return workspaces
+
+    def put(self, workspaces: np.ndarray, given: Sequence[Any]) -> None:
+        """Set the settings and, if there are more arrays, the states of all rows.
+
+        Args:
+          workspaces: of all rows.
+          given: for all rows, or with a first axis for each of them.
+        """
+        for value, each in zip(self._kept, given, strict=False):
+            at = self.program.offsets[value.buffer]
+            kind = np.float64 if is_wide(value.dtype) else np.float32
+            flat = np.ascontiguousarray(np.asarray(each).reshape([-1, value.size]), kind)
+            workspaces[:, at : at + value.buffer.words] = flat.view(np.float32)
+
+    def contents(self, workspaces: np.ndarray) -> list[np.ndarray]:
+        """Return the settings and states of all rows, [rows, ...] each."""
+        found = []
+        for value in self._kept:
+            at = self.program.offsets[value.buffer]
+            part = np.ascontiguousarray(workspaces[:, at : at + value.buffer.words])
+            kind = np.float64 if is_wide(value.dtype) else np.float32
+            shape = [len(workspaces), *value.shape]
+            found.append(part.view(kind).reshape(shape).astype(value.dtype))
+        return found
+
+    def run(self, workspaces: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
+        """Return the results of all times, [rows, times, ...] each; the workspaces advance.
+
+        Args:
+          workspaces: of `begin`, or of an earlier `run`.
+          *arguments: [rows, times, ...] each.
+        """
+        rows, times = len(workspaces), arguments[0].shape[1]
+        flat = [np.asarray(each, np.float64).reshape([rows, times, -1]) for each in arguments]
+        given = np.concatenate(flat, -1)
+        sizes = [int(np.prod(shape, dtype=int)) for shape, _ in self.results]
+        drawn = np.zeros([rows, times, sum(sizes)])
+        program = self.program
+        rest = (program.constants, workspaces, given, drawn)
+
+        def some(group: tuple[int, int]) -> None:
+            run(program.rows.copy(), program.position, *rest, *group)
+
+        groups = _groups(rows, times * len(program.rows))
+        if len(groups) == 1:
+            some(groups[0])
+        else:
+            with ThreadPoolExecutor(len(groups)) as pool:
+                list(pool.map(some, groups))
+        parts = np.split(drawn, np.cumsum(sizes)[:-1], -1)
+        return [
+            part.reshape([rows, times, *shape]).astype(dtype)
+            for part, (shape, dtype) in zip(parts, self.results, strict=True)
+        ]
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _groups(rows: int, instructions: int) -> list[tuple[int, int]]:
+    """Return first row and number of rows for each thread; rows never wait for each other.
+
+    Args:
+      rows: of the batch.
+      instructions: that every row runs.
+    """
+    threads = min(rows, cores()) if rows * instructions >= _WORTH_A_THREAD else 1
+    bounds = [rows * index // threads for index in range(threads + 1)]
+    return [(start, stop - start) for start, stop in itertools.pairwise(bounds)]
+
+
+def cores() -> int:
+    """Return the processor cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _flat(step: Step, given: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    results, states = step(*given)
+    return [*results, *states]
+
+
+def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepMachine, list]:
+    """Return the machine of a network's step, whose result is the parameters, and its first state.
+
+    Args:
+      stepped: has `initial_state` and `step`.
+      specs: of its inputs and, if it has one, of its condition, [None, None, ...].
+
+    Raises:
+      Unlowerable: an operation that the machine does not know.
+    """
+    first = stepped.initial_state(1)
+    flat = tf.nest.flatten(first)
+
+    def step(*given):
+        inputs, *condition = given[: len(specs)]
+        packed = tf.nest.pack_sequence_as(first, list(given[len(specs) :]))
+        parameters, after = stepped.step(inputs, packed, *condition)
+        return [parameters], tf.nest.flatten(after)
+
+    sized = [tf.TensorSpec([1, 1, *spec.shape[2:]], spec.dtype) for spec in specs]
+    return StepMachine(step, sized, [], flat), flat
+
+
+def unknown_operation(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:
+    """Return the operation of a step that the machine does not know, "" if it knows all.
+
+    Args:
+      stepped: as for `machine_of_step`.
+      specs: as for `machine_of_step`.
+    """
+    try:
+        machine_of_step(stepped, specs)
+    except Unlowerable as error:
+        return str(error.args[0])
+    return ""

@@ -1,0 +1,357 @@
+"""The operations of the machine, each for one row of a batch except products.
+
+`p` is an instruction: the operation, the words of its operands, and from `p[8]` on its numbers.
+Operands are addresses. Sizes and strides are in numbers, of four or of eight bytes.
+"""
+
+import numpy as np
+
+from autoregressive.machine.doubles import function_of
+from autoregressive.machine.formulas import CODES, VECTORISED, map_vectors
+from autoregressive.machine.kernels import LANES, add, clear, compiled, copy, multiply
+from autoregressive.machine.memory import (
+    add_scaled,
+    dot,
+    dots,
+    double_at,
+    float_at,
+    max_of,
+    prefetch,
+    set_double,
+    set_float,
+    sum_of,
+    word_at,
+)
+
+_SUM, _MEAN, _LARGEST, _LEAST, _PRODUCT_OF = range(5)  # functions of REDUCE
+_SUBTRACT, _TIMES, _EXP = (CODES[name] for name in ("Sub", "Mul", "Exp"))
+
+
+@compiled
+def _mapped(code, o, a, b, c, a_step, b_step, c_step, vectors):
+    """Run a function of vectors; as a function of its own, it is compiled once."""
+    map_vectors(code, o, a, b, c, a_step, b_step, c_step, vectors)
+
+
+@compiled
+def product(p, o, a, w, bias, o_step, a_step, rows):
+    """Set rows at o to rows at a times a packed matrix, plus a bias, or add to those at o."""
+    inputs, vectors, each, a_pitch, o_pitch = p[8], p[9], p[10], p[11], p[12]
+    if o != bias:
+        for row in range(rows):
+            for i in range(each):
+                copy(o + row * o_step + i * o_pitch * 4, bias, vectors)
+    if each == 1:
+        multiply(o, o_step, w, a, a_step, rows, inputs, vectors)
+        return
+    for row in range(rows):
+        y, x = o + row * o_step, a + row * a_step
+        multiply(y, o_pitch * 4, w, x, a_pitch * 4, each, inputs, vectors)
+
+
+@compiled
+def ask(p, fixed):
+    """Ask for the first lines of what the next product reads."""
+    for panel in range(p[14]):
+        at = fixed + 4 * (p[13] + panel * p[15])
+        for line in range(16):
+            prefetch(at + 64 * line)
+
+
+@compiled
+def past(p, o, ring, w, bias, at, sums, end):
+    """Set or add the product of the row `lag` times ago, made for `block` times at once.
+
+    The rows that a ring keeps are known before they are read, so that one pass over the weights
+    serves several times. `end` is the first time that has not been made.
+    """
+    inputs, vectors, block, size, lag = p[8], p[9], np.int64(p[10]), np.int64(p[11]), p[12]
+    now, made = np.int64(double_at(at)), np.int64(double_at(end))
+    pitch = np.int64(vectors * 4 * LANES)
+    if not made - block <= now < made:
+        made = now + block
+        set_double(end, np.float64(made))
+        first = (now - lag) % size
+        before = min(block, size - first)  # rows before the end of the ring
+        adds = bias == o
+        for i in range(block):
+            if adds:
+                clear(sums + i * pitch, vectors)
+            else:
+                copy(sums + i * pitch, bias, vectors)
+        multiply(sums, pitch, w, ring + first * inputs * 4, inputs * 4, before, inputs, vectors)
+        if before < block:
+            rest = block - before
+            multiply(sums + before * pitch, pitch, w, ring, inputs * 4, rest, inputs, vectors)
+    row = sums + (now - made + block) * pitch
+    if bias == o:
+        add(o, row, vectors)
+    else:
+        copy(o, row, vectors)
+
+
+@compiled
+def _map_slowly(p, o, a, b, c):
+    for i in range(p[9]):
+        for j in range(p[10]):
+            made = function_of(
+                p[8],
+                np.float64(float_at(a + 4 * (i * p[12] + j * p[15]))),
+                np.float64(float_at(b + 4 * (i * p[13] + j * p[16]))),
+                np.float64(float_at(c + 4 * (i * p[14] + j * p[17]))),
+            )
+            set_float(o + 4 * (i * p[11] + j), np.float32(made))
+
+
+@compiled
+def map_floats(p, o, a, b, c, o_step, a_step, b_step, c_step, rows):
+    """Set floats to a function of up to three others, along two axes, for all rows."""
+    code, vectors = np.int64(p[8]), np.int64((p[10] + LANES - 1) // LANES)
+    full = np.int64(4 * LANES)
+    for _ in range(rows):
+        if code >= VECTORISED:
+            _map_slowly(p, o, a, b, c)
+        else:
+            for i in range(p[9]):
+                map_vectors(
+                    code, o + 4 * i * p[11], a + 4 * i * p[12], b + 4 * i * p[13],
+                    c + 4 * i * p[14], p[15] * full, p[16] * full, p[17] * full, vectors,
+                )  # fmt: skip
+        o, a, b, c = o + o_step, a + a_step, b + b_step, c + c_step
+
+
+@compiled
+def map_of_doubles(p, o, a, b, c):
+    """Set doubles to a function of up to three others, along two axes."""
+    for i in range(p[9]):
+        for j in range(p[10]):
+            made = function_of(
+                p[8],
+                double_at(a + 8 * (i * p[12] + j * p[15])),
+                double_at(b + 8 * (i * p[13] + j * p[16])),
+                double_at(c + 8 * (i * p[14] + j * p[17])),
+            )
+            set_double(o + 8 * (i * p[11] + j), made)
+
+
+@compiled
+def to_doubles(p, o, a):
+    """Set doubles to floats, perhaps without their fractions."""
+    for i in range(p[8]):
+        for j in range(p[9]):
+            value = np.float64(float_at(a + 4 * (i * p[10] + j * p[11])))
+            set_double(o + 8 * (i * p[9] + j), np.trunc(value) if p[12] else value)
+
+
+@compiled
+def to_floats(p, o, a):
+    """Set floats to doubles, or to whether they are not zero."""
+    for i in range(p[8]):
+        for j in range(p[9]):
+            value = double_at(a + 8 * (i * p[10] + j * p[11]))
+            if p[12]:  # to a truth value
+                value = 1.0 if value != 0.0 else 0.0
+            set_float(o + 4 * (i * p[9] + j), np.float32(value))
+
+
+@compiled
+def _move(o, o_step, a, a_step, count, words):
+    """Copy `count` numbers; steps are in numbers."""
+    if o_step == 1 and a_step == 1:
+        o_step, a_step, count = np.int64(1), np.int64(1), count * words
+        whole = count // LANES
+        copy(o, a, whole)
+        for i in range(whole * LANES, count):
+            set_float(o + 4 * i, float_at(a + 4 * i))
+        return
+    for i in range(count):
+        for word in range(words):
+            at = 4 * word
+            value = float_at(a + 4 * words * i * a_step + at)
+            set_float(o + 4 * words * i * o_step + at, value)
+
+
+@compiled
+def copy_axes(p, o, a):
+    """Copy numbers along three axes."""
+    words = np.int64(p[8])
+    for i in range(p[9]):
+        for j in range(p[10]):
+            y = o + 4 * words * (i * p[12] + j * p[13])
+            x = a + 4 * words * (i * p[15] + j * p[16])
+            _move(y, np.int64(p[14]), x, np.int64(p[17]), np.int64(p[11]), words)
+
+
+@compiled
+def gather(p, o, a, table):
+    """Copy the numbers at the places of a table."""
+    words = p[8]
+    for i in range(p[9]):
+        source = a + 4 * words * word_at(table + 4 * i)
+        for word in range(words):
+            set_float(o + 4 * (i * words + word), float_at(source + 4 * word))
+
+
+@compiled
+def _slot(p, at):
+    """Return the row that a number in the workspace means: plus, modulo and at most given ones."""
+    slot = np.int64(double_at(at)) + p[13]
+    if p[14] > 0:
+        slot = slot % p[14]
+    return max(np.int64(0), min(slot, np.int64(p[15])))
+
+
+@compiled
+def read(p, o, a, at):
+    """Copy the rows of an axis from a place on that changes from step to step."""
+    words, one = np.int64(p[8]), np.int64(1)
+    source = a + 4 * words * p[12] * _slot(p, at)
+    for i in range(p[9]):
+        target = o + 4 * words * i * p[10]
+        _move(target, one, source + 4 * words * i * p[11], one, np.int64(p[10]), words)
+
+
+@compiled
+def write(p, o, a, at):
+    """Write rows of an axis from a place on that changes from step to step."""
+    words, one = np.int64(p[8]), np.int64(1)
+    target = o + 4 * words * p[12] * _slot(p, at)
+    for i in range(p[9]):
+        source = a + 4 * words * i * p[10]
+        _move(target + 4 * words * i * p[11], one, source, one, np.int64(p[10]), words)
+
+
+@compiled
+def read_rows(p, o, a, at):
+    """Copy the rows at several places."""
+    words, count, one = np.int64(p[8]), np.int64(p[10]), np.int64(1)
+    for i in range(p[9]):
+        row = np.int64(double_at(at + 8 * i * p[11]))
+        row = max(np.int64(0), min(row, np.int64(p[13])))
+        _move(o + 4 * words * i * count, one, a + 4 * words * row * p[12], one, count, words)
+
+
+@compiled
+def _joined(code, total, value):
+    if code <= _MEAN:
+        return total + value
+    if code == _LARGEST:
+        return value if not value <= total else total
+    if code == _LEAST:
+        return value if not value >= total else total
+    return total * value
+
+
+@compiled
+def _reduced(code, a, step, count):
+    """Return a reduction of floats."""
+    if step == 1 and code <= _MEAN:
+        return sum_of(a, count)
+    if step == 1 and code == _LARGEST:
+        return max_of(a, count)
+    total = float_at(a)
+    for i in range(1, count):
+        total = _joined(code, total, float_at(a + 4 * i * step))
+    return total
+
+
+@compiled
+def reduce(p, o, a):
+    """Set numbers to sums, means, extremes or products along an axis."""
+    code, outer, count, inner = p[8], p[10], np.int64(p[11]), p[12]
+    for i in range(outer):
+        for j in range(inner):
+            place = i * p[13] + j * p[15]
+            if p[9]:
+                total = double_at(a + 8 * place)
+                for n in range(1, count):
+                    total = _joined(code, total, double_at(a + 8 * (place + n * p[14])))
+                total = total / count if code == _MEAN else total
+                set_double(o + 8 * (i * inner + j), total)
+            else:
+                made = _reduced(code, a + 4 * place, np.int64(p[14]), count)
+                made = made / np.float32(count) if code == _MEAN else made
+                set_float(o + 4 * (i * inner + j), made)
+
+
+@compiled
+def argmax(p, o, a):
+    """Set doubles to the places of the largest or least numbers of rows."""
+    for i in range(p[9]):
+        best, at = -np.inf, 0
+        for j in range(p[10]):
+            place = i * p[11] + j * p[12]
+            value = double_at(a + 8 * place) if p[8] else np.float64(float_at(a + 4 * place))
+            value = -value if p[13] else value
+            if value > best:
+                best, at = value, j
+        set_double(o + 8 * i, np.float64(at))
+
+
+@compiled
+def cumulate(p, o, a):
+    """Running sums, products or maxima along the last axis, perhaps backwards or without itself."""
+    code, count, excluded, backward = p[13], p[10], p[14], p[15]
+    for i in range(p[9]):
+        total = 1.0 if code == _PRODUCT_OF else 0.0
+        total32 = np.float32(total)
+        for n in range(count):
+            j = count - 1 - n if backward else n
+            source, target = i * p[11] + j * p[12], i * count + j
+            if p[8]:
+                value = double_at(a + 8 * source)
+                before = total
+                total = value if n == 0 else _joined(code, total, value)
+                set_double(o + 8 * target, before if excluded else total)
+            else:
+                value32 = float_at(a + 4 * source)
+                before32 = total32
+                total32 = value32 if n == 0 else _joined(code, total32, value32)
+                set_float(o + 4 * target, before32 if excluded else total32)
+
+
+@compiled
+def softmax(p, o, a):
+    """Set rows to their softmax; after every row there is room for one number."""
+    full, zero = np.int64(4 * LANES), np.int64(0)
+    for i in range(p[8]):
+        x, y, count = a + 4 * i * p[10], o + 4 * i * p[11], np.int64(p[9])
+        vectors = (count + LANES - 1) // LANES
+        largest = y + full * vectors  # one number after the row
+        set_float(largest, max_of(x, count))
+        _mapped(np.int64(_SUBTRACT), y, x, largest, y, full, zero, full, vectors)
+        _mapped(np.int64(_EXP), y, y, y, y, full, full, full, vectors)
+        set_float(largest, np.float32(1.0) / sum_of(y, count))
+        _mapped(np.int64(_TIMES), y, y, largest, y, full, zero, full, vectors)
+
+
+@compiled
+def products(p, o, a, b):
+    """Set [groups, rows, columns] to the products of two values that both change."""
+    groups, rows, inner, columns = p[8], p[9], np.int64(p[10]), np.int64(p[11])
+    for g in range(groups):
+        for m in range(rows):
+            x = a + 4 * (g * p[12] + m * p[13])
+            y = o + 4 * ((g * rows + m) * p[18])
+            w = b + 4 * g * p[15]
+            if p[16] == 1 and p[14] == 1:  # rows of b are contiguous along the sum
+                if inner % LANES == 0:
+                    dots(y, x, w, np.int64(4 * p[17]), inner // LANES, columns)
+                    continue
+                for n in range(columns):
+                    set_float(y + 4 * n, dot(x, w + 4 * n * p[17], inner))
+                continue
+            if p[17] == 1:
+                vectors = (columns + LANES - 1) // LANES
+                for n in range(vectors * LANES):
+                    set_float(y + 4 * n, np.float32(0.0))
+                for k in range(inner):
+                    scale = float_at(x + 4 * k * p[14])
+                    add_scaled(y, scale, w + 4 * k * p[16], np.int64(vectors))
+                continue
+            for n in range(columns):
+                total = np.float32(0.0)
+                for k in range(inner):
+                    value = float_at(w + 4 * (k * p[16] + n * p[17]))
+                    total += float_at(x + 4 * k * p[14]) * value
+                set_float(y + 4 * n, total)

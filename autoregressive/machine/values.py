@@ -1,0 +1,226 @@
+"""Values of a step while it is lowered: constants, and views of buffers in the workspace."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+_NUMBERS = itertools.count()
+FLOATS = (np.dtype(np.float32), np.dtype(bool))  # stored in one word each; others are doubles
+KNOWN = tuple(
+    np.dtype(name)
+    for name in ("float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16")
+)
+
+
+class Unlowerable(Exception):  # noqa: N818  (it is no fault of the network)
+    """An operation that the machine does not know; the message names it and its layer."""
+
+
+class Buffer:
+    """Room for numbers of one type in the workspace of a row.
+
+    Args:
+      size: numbers.
+      wide: they are doubles, two words each.
+      kept: the buffer outlives a step.
+    """
+
+    def __init__(self, size: int, wide: bool, kept: bool = False):
+        self.size, self.wide, self.kept = size, wide, kept
+        self.number = next(_NUMBERS)
+
+    @property
+    def words(self) -> int:
+        """Words of four bytes."""
+        return self.size * (2 if self.wide else 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """A view of a buffer.
+
+    Attributes:
+      buffer: that holds it.
+      start: of its first number, in numbers.
+      shape: sizes of its axes.
+      strides: from one entry to the next along every axis, in numbers.
+      dtype: of TensorFlow's tensor.
+      filled: axis of which only the first rows, up to the present position, matter; or None.
+    """
+
+    buffer: Buffer
+    start: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype
+    filled: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
+    @property
+    def wide(self) -> bool:
+        """True if the entries are doubles."""
+        return self.buffer.wide
+
+    @property
+    def contiguous(self) -> bool:
+        """True if the entries follow each other in order."""
+        return axes_of(self.shape, self.strides) in ([], [(self.size, 1)])
+
+
+class Constant:
+    """A value that is known before the first step.
+
+    Args:
+      array: the value, in the dtype of TensorFlow's tensor.
+    """
+
+    def __init__(self, array: Any):
+        self.array = np.asarray(array)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of its axes."""
+        return self.array.shape
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return self.array.size
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of its entries."""
+        return self.array.dtype
+
+
+Any_Value = Value | Constant
+
+
+def is_wide(dtype: np.dtype) -> bool:
+    """Return whether numbers of a dtype are stored as doubles."""
+    return dtype not in FLOATS
+
+
+def contiguous(
+    shape: Sequence[int], dtype: Any, kept: bool = False, pitch: int | None = None
+) -> Value:
+    """Return a new value in a buffer of its own.
+
+    Args:
+      shape: of the value.
+      dtype: of its entries.
+      kept: see `Buffer`.
+      pitch: numbers from one row of the last axis to the next; by default that axis' size.
+    """
+    shape = tuple(int(size) for size in shape)
+    inner = shape[-1] if shape else 1
+    pitch = inner if pitch is None else pitch
+    strides, step = [1], pitch
+    for size in reversed(shape[1:-1] if len(shape) > 1 else ()):
+        strides.append(step)
+        step *= size
+    if len(shape) > 1:
+        strides.append(step)
+        step *= shape[0]
+    buffer = Buffer(max(step, pitch), is_wide(np.dtype(dtype)), kept)
+    return Value(buffer, 0, shape, tuple(reversed(strides)) if shape else (), np.dtype(dtype))
+
+
+def axes_of(
+    shape: Sequence[int], *strides: Sequence[int], apart: int | None = None
+) -> list[tuple[int, ...]]:
+    """Return the axes, (size, stride of each operand), with neighbours merged where they can be.
+
+    Args:
+      shape: sizes of the axes.
+      *strides: of every operand.
+      apart: an axis that is not merged with others.
+    """
+    merged: list[tuple[int, ...]] = []
+    before = None  # the axis that was added last
+    for axis, (size, *steps) in enumerate(zip(shape, *strides, strict=True)):
+        if size == 1 and axis != apart:
+            continue
+        follows = merged and all(
+            outer == inner * size for outer, inner in zip(merged[-1][1:], steps, strict=True)
+        )
+        if follows and (apart is None or apart not in (axis, before)):
+            merged[-1] = (merged[-1][0] * size, *steps)
+        else:
+            merged.append((size, *steps))
+        before = axis
+    return merged
+
+
+def broadcast(value: Value, shape: Sequence[int]) -> Value:
+    """Return the view of a value that NumPy's rules of broadcasting give."""
+    missing = len(shape) - len(value.shape)
+    strides = [0] * missing + [
+        0 if size == 1 and want != 1 else stride
+        for size, want, stride in zip(value.shape, shape[missing:], value.strides, strict=True)
+    ]
+    filled = None if value.filled is None else value.filled + missing
+    if filled is not None and strides[filled] == 0:
+        filled = None
+    return dataclasses.replace(value, shape=tuple(shape), strides=tuple(strides), filled=filled)
+
+
+def indices(value: Value) -> np.ndarray:
+    """Return the place of every entry in its buffer, as a view of a range."""
+    base = np.arange(max(value.buffer.size, 1))
+    return np.lib.stride_tricks.as_strided(
+        base[value.start :], value.shape, [8 * stride for stride in value.strides], writeable=False
+    )
+
+
+def rearranged(value: Value, function: Callable[[np.ndarray], np.ndarray]) -> Value | np.ndarray:
+    """Return the view that a function of arrays gives, or the places of its entries if it is none.
+
+    Args:
+      value: the argument.
+      function: of NumPy, that only chooses and orders entries.
+    """
+    places = indices(value)
+    made = np.asarray(function(places))
+    if made.size == 0:
+        raise Unlowerable("a tensor without entries")
+    first = int(made.flat[0])
+    if np.may_share_memory(made, places):
+        steps: tuple[int, ...] | None = tuple(stride // 8 for stride in made.strides)
+    else:
+        steps = _regular(made)
+    if steps is None:
+        return made
+    filled = _filled_axis(value, made.shape, steps)
+    return Value(value.buffer, first, made.shape, steps, value.dtype, filled)
+
+
+def _filled_axis(value: Value, shape: Sequence[int], steps: Sequence[int]) -> int | None:
+    """Return the axis of another view that is a value's filled axis."""
+    if value.filled is None:
+        return None
+    wanted = value.shape[value.filled], value.strides[value.filled]
+    found = [axis for axis, pair in enumerate(zip(shape, steps, strict=True)) if pair == wanted]
+    return found[0] if len(found) == 1 else None
+
+
+def _regular(places: np.ndarray) -> tuple[int, ...] | None:
+    """Return the strides of places that are evenly spaced along every axis, or None."""
+    steps = []
+    for axis, size in enumerate(places.shape):
+        if size == 1:
+            steps.append(0)
+            continue
+        gaps = np.diff(places, axis=axis)
+        if (gaps != gaps.flat[0]).any():
+            return None
+        steps.append(int(gaps.flat[0]))
+    return tuple(steps)
