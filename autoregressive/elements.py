@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from likelihoods.codec import Codec, Integers, Linear, Reals
-from likelihoods.distribution import Distribution
+from likelihoods.codec import Codec
 
 
 def check_parts(network: Any, distribution: Any) -> None:
@@ -126,10 +125,3 @@ def check_finite(array: np.ndarray, name: str) -> None:
 
 def _first(mask: np.ndarray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(np.argmax(mask), mask.shape))
-
-
-def default_codec(distribution: Distribution, order: str) -> Codec:
-    """Return the codec of a model for which none is given; see `Autoregressive`."""
-    if distribution.levels is None:
-        return Reals()
-    return (Linear if order == "time" else Integers)(distribution.levels)

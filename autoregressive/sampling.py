@@ -80,7 +80,8 @@ class Samplers:
         self, temperature: tf.Tensor | Choice, prompt: Prompt | None, batch: int, length: int
     ) -> Any:
         """Return the sampler on the step machine, if it is faster and knows what is asked for."""
-        plain = prompt is None and tf.is_tensor(temperature) and not temperature.shape.rank
+        plain = not isinstance(temperature, Choice) and not temperature.shape.rank
+        plain &= prompt is None
         if not plain or self._model.order != "time" or not self._network.has_step:
             return None
         if "native" not in self._functions:
@@ -201,13 +202,13 @@ class Samplers:
         begun = np.zeros([num, 0]) if prompt is None else prompt.symbols[:, :first].numpy()
         for start in range(0, first, chunk):
             yield begun[:, start : start + chunk]
-        function = self._chunk(isinstance(temperature, Choice))
+        function = self._chunk(isinstance(temperature, Choice)) if machine is None else None
         for start in range(first, length, chunk):
             count = min(chunk, length - start)
             noise = distribution.noise(seed, tf.range(num), start, count)
             part = None if condition is None else condition[:, start : start + count]
             given = None if prompt is None else _after(prompt, start, count)
-            if machine is None:
+            if function is not None:
                 symbols, state = function(noise, part, temperature, state, given)
             else:
                 symbols, state = machine.advance(noise, part, temperature, state)

@@ -184,5 +184,5 @@ def test_a_network_that_training_made_look_ahead_is_refused_after_it():
     network = Opened()
     model = Autoregressive(network, Gaussian(None))
     network.gate.assign(1.0)
-    with pytest.raises(NotCausalError, match="input t [+] 1"):
+    with pytest.raises(NotCausalError, match=r"input t [+] 1"):
         fit(model, np.zeros([4, 8], np.float32), steps=1, log=lambda *_: None)

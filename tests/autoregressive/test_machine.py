@@ -114,7 +114,7 @@ def new_model(name):
 @functools.cache
 def native_of(model):
     found = native(model.symbol_network, model.distribution)
-    assert found.fault == ""
+    assert found.fault(10) == ""
     return found
 
 
@@ -133,7 +133,7 @@ def test_chunks_are_the_whole_to_the_last_bit():
     model = model_of("real")
     noise, sampler = model._noise(5, 2, 0, (41,)), native_of(model)
     whole = sampler(noise, None, 1.0)
-    state, parts = sampler.begin(2), []
+    state, parts = sampler.begin(2, 20), []
     for start, stop in ((0, 1), (1, 20), (20, 41)):
         part, state = sampler.advance(noise[:, start:stop], None, 1.0, state)
         parts.append(part)
@@ -154,7 +154,7 @@ def test_new_weights_are_read_by_the_next_call_and_the_next_chunk():
     model = new_model("real")
     sampler, noise = native_of(model), model._noise(5, 1, 0, (20,))
     before = sampler(noise, None, 1.0)
-    _, state = sampler.advance(noise[:, :10], None, 1.0, sampler.begin(1))
+    _, state = sampler.advance(noise[:, :10], None, 1.0, sampler.begin(1, 20))
     for variable in model.network.variables:
         variable.assign(variable * 0.5)
     after, _ = sampler.advance(noise[:, 10:], None, 1.0, state)
@@ -176,7 +176,7 @@ def test_nothing_is_compiled_for_a_second_network():
 
 def test_the_machine_is_what_auto_takes_and_xla_compiles_nothing(monkeypatch):
     model = new_model("mixture")
-    monkeypatch.setattr(model, "_chunk", None)  # would be compiled by XLA
+    monkeypatch.setattr(model._samplers, "_chunk", None)  # would be compiled by XLA
     drawn = model.sample(num=2, length=30, seed=4)
     streamed = np.concatenate(list(model.stream(30, 4, num=2, chunk=7)), 1)
     np.testing.assert_array_equal(streamed, drawn)
@@ -196,7 +196,7 @@ def unknown():
 def test_what_the_machine_does_not_know_is_named_and_left_to_xla():
     model = onepass.Autoregressive(unknown(), DISTRIBUTIONS["gaussian"])
     found = native(model.symbol_network, model.distribution)
-    assert "Digamma" in found.fault
+    assert "Digamma" in found.fault(10)
     assert "Digamma" in check_causal(model.network).left_to_xla
     assert check_causal(model_of("gaussian").network).left_to_xla == ""
     with pytest.raises(UnsupportedNetworkError, match="Digamma"):
