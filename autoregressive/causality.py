@@ -86,8 +86,8 @@ def check_causal(
     try:
         output_shape(call, specs, axes=1)
     except ValueError as error:
-        told = f"{message}; {error}" if message and is_causal else message
-        return Causality(False, False, told or str(error))
+        both = f"{message}; {error}" if message and is_causal else message
+        return Causality(False, False, both or str(error))
     seen = observed_fault(
         call, specs, specs, seed, tables.longest(*LENGTHS), longest_probe(call, tables, specs)
     )

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.choices import choice_of
 from autoregressive.drafts import stepped_draft
 from autoregressive.elements import as_array, as_condition, check_elements, check_parts
 from autoregressive.networks import condition_spec, image_spec, input_spec
@@ -15,16 +16,12 @@ from autoregressive.samplers import SAMPLERS, Draft
 from autoregressive.sampling import Samplers
 from autoregressive.symbols import RasterOrder, TimeOrder
 from autoregressive.trainable import Weights, weights_read
-from likelihoods.capabilities import pixel_channels, tempers
+from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec, default_codec
 from likelihoods.distribution import Distribution
-from likelihoods.truncated import Choice, Truncated
 from replicator.runs.arguments import (
     checked_length,
     checked_seed,
-    checked_temperatures,
-    checked_top_k,
-    checked_top_p,
     whole_number,
 )
 
@@ -287,7 +284,7 @@ class Autoregressive:
         if method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
         num, shape = whole_number(num, "num"), checked_length(length, self.order)
-        heat = self._heat(temperature, top_k, top_p, num)
+        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self._noise_axes)
         self.check_length(shape)
         if (method == "speculative") != (draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
@@ -343,7 +340,7 @@ class Autoregressive:
             raise ValueError("`stream` needs a model in time order, got raster.")
         (length,), num = checked_length(length, self.order), whole_number(num, "num")
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
-        heat = self._heat(temperature, top_k, top_p, num)
+        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self._noise_axes)
         given = self._condition(condition, num, length)
         self.check_length((length,))
         prompt, shared = self._prompt(prefix, stop, num, (length,))
@@ -360,20 +357,6 @@ class Autoregressive:
             yield self.codec.decode(tf.constant(kept)).numpy()
             if following.all_ended:
                 return
-
-    def _heat(self, temperature: Any, top_k: Any, top_p: Any, num: int) -> tf.Tensor | Choice:
-        """Return the temperature, or how tokens are chosen where that is not all."""
-        is_truncated = top_k != 0 or top_p != 1.0
-        if is_truncated:
-            Truncated(self.distribution)  # raises for another distribution
-        rows = checked_temperatures(temperature, num, tempers(self.distribution))
-        heat = tf.constant(rows, tf.float32)
-        if heat.shape.rank:  # against the axes of elements
-            axes = 1 if self.order == "time" else 2 if self._whole_pixels else 3
-            heat = tf.reshape(heat, [num, *[1] * axes])
-        if not is_truncated:
-            return heat
-        return Choice(heat, tf.constant(checked_top_k(top_k)), tf.constant(checked_top_p(top_p)))
 
     def _prompt(
         self, prefix: Any, stop: Any, num: int, shape: tuple[int, ...]
@@ -396,6 +379,11 @@ class Autoregressive:
     def _condition(self, given: Any, *sizes: Any) -> Any:
         """Return a condition of these sizes, [batch, time], where they are given."""
         return as_condition(given, self.symbol_network.condition, self.order, sizes)
+
+    @property
+    def _noise_axes(self) -> int:
+        """Axes of the positions that have noise of their own."""
+        return 1 if self.order == "time" else 2 if self._whole_pixels else 3
 
     def _noise(self, seed: int, num: int, start: int, shape: tuple[int, ...]) -> tf.Tensor:
         """Return the noise of `num` rows, [num, *positions, noise channels]."""

