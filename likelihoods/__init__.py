@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from likelihoods.logistic import LogisticMixture as LogisticMixture
     from likelihoods.pixels import PixelMixture as PixelMixture
     from likelihoods.tfp import FromTFP as FromTFP
-    from likelihoods.truncated import Truncated as Truncated
 
 _EXPORTS = {
     "Bernoulli": "bernoulli",
@@ -41,7 +40,6 @@ _EXPORTS = {
     "PixelMixture": "pixels",
     "Reals": "codec",
     "Tabulated": "distribution",
-    "Truncated": "truncated",
     "bits_per_sample": "distribution",
 }
 __all__ = list(_EXPORTS)
