@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from compression import forms
-from compression.odds import LARGEST_LOG_ODDS, REACH, ROUNDING
+from compression.odds import FLOOR, LARGEST_LOG_ODDS, REACH, ROUNDING
 from compression.splits import Categorical, Split
 from likelihoods.capabilities import cumulative_of
 from replicator.runs.errors import UserError
@@ -19,6 +19,8 @@ MOST_TABLE = 1 << 20  # log-probabilities per element
 LEAST_LOG_PROB = -700.0
 SHARE = 1e-5  # added to the masses of both halves, so that each has a code
 MASS_ERROR = 3e-7  # of a cumulative mass in float32
+# Of the mass between two levels, whose log-probabilities may be of differences of such masses.
+TABLE_ERROR = 1.5e-7
 FARTHER = 10.0  # factor on differences, at which their effects exceed rounding
 Values = Callable[[np.ndarray], np.ndarray]
 
@@ -80,7 +82,7 @@ class ArrayOdds:
 
     def table(
         self, rows: np.ndarray, off: np.ndarray | None, tolerance: float, first: np.ndarray
-    ) -> Categorical:
+    ) -> "_Table":
         """Return the distributions over `table_levels` levels from `first` [elements] on."""
         levels = first[:, None] + np.arange(self.table_levels)
         last = self._distribution.levels - 1
@@ -91,9 +93,10 @@ class ArrayOdds:
 
         table = values(rows)
         if off is None:
-            return Categorical(table, np.zeros_like(table))
+            return _Table(Categorical(table, np.zeros_like(table)), is_bounded=False)
         margin = tolerance * (forms.LEAST_SHARE + np.abs(table))
-        return Categorical(table, margin + _effect(values, table, rows, off))
+        margin += _effect(values, table, rows, off)
+        return _Table(Categorical(table, margin), is_bounded=True)
 
     def masses(self, rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
         """Return the masses between neighbouring edges, float64 [elements, edges - 1]."""
@@ -103,12 +106,47 @@ class ArrayOdds:
         return np.maximum(np.diff(below, axis=1), 0.0)
 
 
+class _Table:
+    """Log-probabilities of levels in float32, which need not sum to one.
+
+    Args:
+      softmax: of them.
+      is_bounded: whether margins are needed.
+    """
+
+    def __init__(self, softmax: Categorical, is_bounded: bool):
+        self._softmax = softmax
+        self._below: np.ndarray | None = None
+        if is_bounded:
+            below = np.cumsum(np.exp(softmax.logits), 1)
+            self._below = np.pad(below, [[0, 0], [1, 0]])
+
+    def split(self, low: np.ndarray, half: int, whole: int) -> Split:
+        """Return the odds of the bits that split [low, low + 2 half); see `Mixture.split`."""
+        found = self._softmax.split(low, half, whole)
+        if self._below is None:
+            return found
+        edges = np.minimum(low[:, None] + half * np.arange(3), self._softmax.levels)
+        masses = np.diff(np.take_along_axis(self._below, edges, 1), axis=1)
+        spread = FLOOR * half / whole * self._below[:, -1:]
+        fewest, most = np.maximum(masses - TABLE_ERROR, 0.0), masses + TABLE_ERROR
+        t, least, largest = (
+            _warped(upper, lower, spread[:, 0])
+            for upper, lower in (
+                masses.T[::-1],
+                (fewest[:, 1], most[:, 0]),
+                (most[:, 1], fewest[:, 0]),
+            )
+        )
+        return Split(found.t, found.margin + np.maximum(largest - t, t - least))
+
+
 class _Cumulative:
     """Distributions whose upper bits are coded by cumulative masses, the last 8 by a table."""
 
     def __init__(self, odds: ArrayOdds, rows: np.ndarray, off: np.ndarray | None, tolerance: float):
         self._odds, self._rows, self._off, self._tolerance = odds, rows, off, tolerance
-        self._table: tuple[np.ndarray, Categorical] | None = None
+        self._table: tuple[np.ndarray, _Table] | None = None
 
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
         """Return the odds of the bits that split [low, low + 2 half), the highest bits first."""
@@ -134,9 +172,9 @@ class _Cumulative:
         return Split(t, np.maximum(largest - t, t - least) + ROUNDING)
 
 
-def _warped(upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
-    """Return t of the masses of both halves [elements]; see `compression.odds`."""
-    u = np.clip(np.log((upper + SHARE) / (lower + SHARE)), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
+def _warped(upper: np.ndarray, lower: np.ndarray, spread: np.ndarray | float = SHARE) -> np.ndarray:
+    """Return t of the masses of both halves [elements], each with a spread; see `odds`."""
+    u = np.clip(np.log((upper + spread) / (lower + spread)), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
     return np.copysign(REACH * (1.0 - np.exp(-np.abs(u) / REACH)), u)
 
 

@@ -20,6 +20,25 @@ pytest.importorskip("constriction")
 LEVELS = 65536
 
 
+class Steps:
+    """A logistic in steps of one, in float32."""
+
+    def __init__(self, parameters):
+        self.mean = 32768.0 * (1.0 + parameters[..., 0])
+        self.scale = 32768.0 * tf.exp(parameters[..., 1])
+
+    def cdf(self, value):
+        whole = tf.sigmoid((value + 0.5 - self.mean) / self.scale)
+        return tf.where(value >= LEVELS - 1, tf.ones_like(whole), whole)
+
+    def log_prob(self, value):
+        below = tf.where(value <= 0, 0.0, self.cdf(value - 1.0))
+        return tf.math.log(tf.maximum(self.cdf(value) - below, 1e-12))
+
+    def quantile(self, uniform):
+        return tf.math.ceil(self.mean + self.scale * tf.math.log(uniform / (1 - uniform)) - 0.5)
+
+
 def outputs(x):
     """A causal network of a mean near the element before, and a log-scale."""
     return tf.concat([0.6 * x, 0.2 * x - 3.5], -1)
@@ -127,6 +146,26 @@ def test_verified_files_are_returned_at_every_tolerance(tolerance):
     elements = made.sample(num=2, length=50, seed=1)
     data = onepass.compress(made, elements, tolerance=tolerance, verify=True)
     np.testing.assert_array_equal(onepass.decompress(made, data), elements)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tolerance", [0.0, 1e-5, 1e-3])
+def test_masses_in_float32_do_not_move_odds_beyond_their_margins(tolerance):
+    made = onepass.Autoregressive(outputs, likelihoods.FromTFP(Steps, 2, LEVELS))
+    elements, codec = made.sample(num=2, length=500, seed=1), ArrayCodec(made)
+    symbols = made.symbols(elements).numpy()
+    stream = codec.encode(symbols, made.conditionals(elements).numpy(), tolerance)
+    draws = np.random.default_rng(0)
+    for share in (0.5, 0.95):
+        # Without a tolerance, what float32 rounds.
+        by = max(share * tolerance, 2e-8)
+        found = codec.decode(
+            stream,
+            symbols.shape,
+            None,
+            lambda rows, by=by: rows * (1.0 + by * draws.choice([-1.0, 1.0], rows.shape)),
+        )
+        np.testing.assert_array_equal(found, symbols)
 
 
 def normalised():
