@@ -189,7 +189,11 @@ def observed_fault(
     fault = _fault(call, first, other, len(causal), [length // 2])
     if not fault and longest > length:
         random = with_random_weights(call, seed, *first)
-        fault = _fault(random, draw(longest), draw(longest), len(causal), [length, longest // 2])
+        many, others = draw(longest), draw(longest)
+        try:
+            fault = _fault(random, many, others, len(causal), [length, longest // 2])
+        except (ValueError, TypeError, tf.errors.OpError):  # it takes no sequence of that length
+            fault = _fault(random, first, other, len(causal), [length // 2])
     return fault
 
 

@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 # Objects of these packages are not looked into: no layer of a user is kept there.
-_LIBRARIES = {"builtins", "collections", "functools", "keras", "numpy", "tensorflow", "typing"}
+_LIBRARIES = {
+    *("builtins", "collections", "functools", "keras", "llvmlite", "numba", "numpy", "tensorflow"),
+    "typing",
+}
 
 
 _OF_LAYERS = ("trainable", "trainable_variables", "variables", "build")
@@ -136,7 +139,9 @@ def _parts(part: Any) -> Iterable[Any]:
         for method in vars(kind).values()
         if isinstance(method, types.FunctionType)
     ]
-    return [*getattr(part, "__dict__", {}).values(), *methods]
+    attributes = getattr(part, "__dict__", {})
+    # An object that makes up attributes as they are asked for has no such dict.
+    return [*(attributes.values() if isinstance(attributes, dict) else ()), *methods]
 
 
 def _referred(function: types.FunctionType) -> list[Any]:

@@ -17,7 +17,7 @@ from serving.errors import ServingError
 
 BAD_NUMBERS = (0, -1, 1.5, 2.0, math.nan, None, "x", True, [2])
 WRONG = {
-    "temperature": (math.nan, math.inf, -math.inf, -1, -1e-9, None, "x", "1", [1.0, 2.0]),
+    "temperature": (math.nan, math.inf, -math.inf, -1, -1e-9, None, "x", "1"),
     "num": BAD_NUMBERS,
     "length": (0, -1, 2.5, 4.0, math.nan, None, "x", True, (4, 4), [], [[4]], np.array([4.5])),
     "seed": (-1, 2**64, 1.5, None, "x", math.nan, [1, 2]),

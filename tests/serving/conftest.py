@@ -18,7 +18,7 @@ class Without:
         floor = name.split(".")[0]
         if floor in ("wavenet", "pixelcnn", "distill", "likelihoods"):
             raise ImportError(name, name=floor)
-        runs = ("errors", "lazy_exports", "tensorflow_paths")
+        runs = ("arguments", "errors", "lazy_exports", "tensorflow_paths")
         allowed = tuple(f"replicator.runs.{each}" for each in runs)
         if floor == "replicator" and not any(m.startswith(name) for m in allowed):
             raise ImportError(name, name=floor)
