@@ -162,6 +162,8 @@ class StepMachine:
           given: for all rows, or with a first axis for each of them.
         """
         for value, each in zip(self._kept, given, strict=False):
+            if not value.size:  # of which only the shape counts
+                continue
             at = self.program.offsets[value.buffer]
             kind = np.float64 if is_wide(value.dtype) else np.float32
             flat = np.ascontiguousarray(np.asarray(each).reshape([-1, value.size]), kind)
