@@ -243,18 +243,31 @@ def observed_unmasked(
       seed: of the random images.
       symbols: as for `observed_fault`.
     """
-    for sides in (SIDES, LARGE_SIDES):
-        height, width = (a or b for a, b in zip(inputs.shape[1:3], sides, strict=True))
-        spec = tf.TensorSpec([None, height, width, inputs.shape[-1]], inputs.dtype)
-        draw = _Draw(call, [spec], seed, symbols)
-        first, other = (draw.images(height, width) for _ in range(2))
-        if sides == SIDES and _differs(call(first), call(first)):
-            return "two calls on the same input differ: the network draws random numbers of its own"
-        used = call if sides == SIDES else with_random_weights(call, seed, first)
-        fault = _unmasked(used, first, other)
-        if fault:
-            return fault
-    return ""
+    small, other = (_images(call, inputs, SIDES, seed + i, symbols) for i in range(2))
+    if _differs(call(small), call(small)):
+        return "two calls on the same input differ: the network draws random numbers of its own"
+    fault = _unmasked(call, small, other)
+    if fault:
+        return fault
+    random = with_random_weights(call, seed, small)
+    many, others = (_images(call, inputs, LARGE_SIDES, seed + i, symbols) for i in range(2))
+    try:
+        return _unmasked(random, many, others)
+    except (ValueError, TypeError, tf.errors.OpError):  # it takes no image of that size
+        return _unmasked(random, small, other)
+
+
+def _images(
+    call: Callable[..., tf.Tensor],
+    inputs: tf.TensorSpec,
+    sides: tuple[int, int],
+    seed: int,
+    symbols: int | None,
+) -> tf.Tensor:
+    """Return two random images."""
+    height, width = (a or b for a, b in zip(inputs.shape[1:3], sides, strict=True))
+    spec = tf.TensorSpec([None, height, width, inputs.shape[-1]], inputs.dtype)
+    return _Draw(call, [spec], seed, symbols).images(height, width)
 
 
 def _unmasked(call: Callable[..., tf.Tensor], first: tf.Tensor, other: tf.Tensor) -> str:

@@ -482,8 +482,10 @@ class MaskedImage(tf.Module):
     def __init__(self, channels, num_parameters):
         super().__init__()
         kernel = np.random.default_rng(0).normal(size=[3, 3, channels, num_parameters])
-        kernel[1, 1:], kernel[2] = 0.0, 0.0
+        self.mask = np.ones([3, 3, 1, 1])
+        self.mask[1, 1:], self.mask[2] = 0.0, 0.0
         self.kernel = tf.Variable(kernel, dtype=tf.float64)
 
     def __call__(self, images):
-        return tf.nn.conv2d(tf.cast(images, tf.float64), self.kernel, 1, "SAME")
+        kernel = self.kernel * self.mask
+        return tf.nn.conv2d(tf.cast(images, tf.float64), kernel, 1, "SAME")

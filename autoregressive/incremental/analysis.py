@@ -148,7 +148,8 @@ class Analysis:
         if "Random" in op.type or op.type == "Multinomial":
             raise node.refused("draws random numbers of its own; call it without dropout or noise")
         grows = any(node.moving(i) for i in range(node.num_outputs))
-        if op not in self._dynamic and op.type not in loops.LOOPS:
+        is_list = op.type.startswith("TensorList") and bool(node.streams())
+        if op not in self._dynamic and op.type not in loops.LOOPS and not is_list:
             return self._static(node) if grows else self._constant(node)
         if op.type == "BatchToSpaceND" and any(node.kinds):
             short, long = (convolution.Dilated.ending_at(x) for x in (op, node.longer))

@@ -249,7 +249,8 @@ def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepM
     Raises:
       Unlowerable: an operation that the machine does not know.
     """
-    first = stepped.initial_state(1)
+    has_horizon = getattr(stepped, "has_horizon", False)
+    first = stepped.initial_state(1, 1) if has_horizon else stepped.initial_state(1)
     flat = tf.nest.flatten(first)
 
     def step(*given):

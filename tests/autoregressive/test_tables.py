@@ -102,7 +102,7 @@ def test_a_stored_model_and_an_exported_one_know_their_tables(tmp_path):
             onepass.export(model, tmp_path / "models" / "1", length=length)
     bundle = onepass.load(onepass.export(model, tmp_path / "models" / "1", length=30))
     np.testing.assert_array_equal(bundle.sample(2, 30, 0), model.sample(2, 30, 0))
-    with pytest.raises(ServingError, match="`length` must be 30, as exported"):
+    with pytest.raises(ServingError, match="`num_samples` must be between 1 and 30"):
         bundle.sample(2, 31, 0)
 
 
