@@ -285,7 +285,7 @@ def test_after_an_error_no_pause_is_left_behind(visit, running, voice):
 def test_recordings_and_texts_are_sent(visit, running, monkeypatch):
     words = []
 
-    def frames_of(bundle, text):
+    def frames_of(bundle, text, **_):
         words.append(text)
         return np.zeros([800, 3], np.float32)
 
