@@ -33,6 +33,15 @@ def cumulative_of(distribution: Distribution) -> Callable[..., Any] | None:
     return cumulative
 
 
+def table_of(distribution: Distribution) -> Callable[..., Any] | None:
+    """Return the function from parameters to the log-probability of every level, else None.
+
+    `Categorical` and every `Tabulated` distribution have it.
+    """
+    table: Callable[..., Any] | None = getattr(distribution, "table", None)
+    return table
+
+
 def tempers(distribution: Distribution) -> bool:
     """Return whether the distribution can be sampled at another temperature than 1."""
     return bool(getattr(distribution, "tempers", True))

@@ -70,9 +70,13 @@ class Categorical:
         """Return uniforms float32 [rows, length, 1]; arguments as for `noise.bits`."""
         return counter_noise.uniform(seed, rows, start, length)[..., :1]
 
+    def table(self, parameters: tf.Tensor) -> tf.Tensor:
+        """Return the log-probability of every level, float32 or float64 [..., levels], nats."""
+        return tf.nn.log_softmax(level_grid.real(parameters))
+
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return the entropy float32 [...], nats."""
-        table = tf.nn.log_softmax(level_grid.real(parameters))
+        table = self.table(parameters)
         return -tf.reduce_sum(tf.exp(table) * table, axis=-1)
 
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from likelihoods import levels as level_grid
-from likelihoods.categorical import COLDEST, Categorical, sample_categorical
-from likelihoods.distribution import Distribution, Tabulated
+from likelihoods.capabilities import table_of
+from likelihoods.categorical import COLDEST, sample_categorical
+from likelihoods.distribution import Distribution
 
 # Numbers [0, 1] as integers of the same order: the bits of a float32 below the sign.
 BITS = 31
@@ -47,7 +47,7 @@ class Truncated:
     distribution: Distribution
 
     def __post_init__(self) -> None:
-        if not isinstance(self.distribution, Categorical | Tabulated):
+        if table_of(self.distribution) is None:
             raise ValueError(
                 "`top_k` and `top_p` need a distribution over tokens, Categorical or a Tabulated"
                 f" one, got {type(self.distribution).__name__}."
@@ -82,14 +82,10 @@ class Truncated:
           noise: [..., 1], uniform in (0, 1).
           temperature: how symbols are drawn.
         """
-        logits = self._logits(parameters)
-        kept = truncated(logits, temperature)
+        table = table_of(self.distribution)
+        assert table is not None
+        kept = truncated(table(parameters), temperature)
         return sample_categorical(kept, noise[..., 0], temperature.temperature)
-
-    def _logits(self, parameters: tf.Tensor) -> tf.Tensor:
-        if isinstance(self.distribution, Tabulated):
-            return self.distribution.table(parameters)
-        return level_grid.real(parameters)
 
 
 def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
