@@ -12,7 +12,7 @@ from pathlib import Path
 
 from replicator.runs.errors import UserError
 
-BENCHMARKS = ("audio", "students", "images", "training", "lossless")
+BENCHMARKS = ("audio", "students", "images", "training", "lossless", "tokens")
 PLOTS = (".png", ".pdf", ".svg")
 
 

@@ -18,7 +18,7 @@ from replicator.runs.errors import UserError
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["audoi"], "NAME must be one of audio, students, images, training, lossless, got audoi."),
+        (["audoi"], "NAME must be one of audio, students, images, training, lossless, tokens, got audoi."),
         (["audio", "--rounds", "0"], "`--rounds` must be at least 1, got 0."),
         (["--plot", "curve.gif"], r"`--plot` must end in .png, .pdf, .svg, got curve.gif."),
         (["--json", "nowhere/rows.json"], "there is no folder nowhere to write rows.json to."),
@@ -51,7 +51,7 @@ def test_every_benchmark_has_a_module():
 
 def test_onepass_bench_runs_the_benchmarks_of_the_checkout(mistake):
     assert mistake("bench", "audoi") == (
-        "NAME must be one of audio, students, images, training, lossless, got audoi."
+        "NAME must be one of audio, students, images, training, lossless, tokens, got audoi."
     )
 
 
