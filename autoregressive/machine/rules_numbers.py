@@ -20,7 +20,26 @@ _SAME = (
 )  # fmt: skip
 
 
-@rule(*(name for name in FUNCTIONS if name not in _COMPOSED), *_OTHER_NAMES)
+@rule("Pow")
+def _power(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
+    base, exponent = inputs
+    if isinstance(exponent, Constant) and exponent.size == 1:
+        made = _known_power(lowering, base, float(exponent.array.reshape([])))
+        # An exponent with more axes than its base would add them.
+        if made is not None and len(exponent.shape) <= len(base.shape):
+            return [made]
+    return [lowering.map("Pow", base, exponent)]
+
+
+def _known_power(lowering: Lowering, base: Any_Value, exponent: float) -> Any_Value | None:
+    """Return a power made of functions of vectors (GELU by tanh has a cube), or None."""
+    by_name = {1.0: "Copy", 2.0: "Square", 0.5: "Sqrt", -0.5: "Rsqrt", -1.0: "Reciprocal"}
+    if exponent == 3.0:
+        return lowering.map("Mul", lowering.map("Square", base), base)
+    return lowering.map(by_name[exponent], base) if exponent in by_name else None
+
+
+@rule(*(name for name in FUNCTIONS if name not in (*_COMPOSED, "Pow")), *_OTHER_NAMES)
 def _function(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
     name = _OTHER_NAMES.get(op.type, op.type)
     if op.type == "BiasAdd" and op.get_attr("data_format") != b"NHWC":

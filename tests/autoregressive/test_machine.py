@@ -14,7 +14,7 @@ import onepass
 from autoregressive.causality import check_causal
 from autoregressive.incremental import UnsupportedNetworkError, incremental
 from autoregressive.machine import execute, formulas
-from autoregressive.machine.assembly import assembled
+from autoregressive.machine.assembly import Op, assembled
 from autoregressive.machine.lowering import Lowering
 from autoregressive.machine.machine import StepMachine, machine_of_step
 from autoregressive.machine.settling import settle
@@ -256,6 +256,22 @@ def test_attention_reads_only_the_rows_that_are_filled(kind):
             (expected,), now = step(tf.constant(inputs[row, time], tf.float32), *now)
             made = np.concatenate(parts, 1)[row, time]
             np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("exponent", [-1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 2.5])
+def test_a_power_known_in_advance_needs_no_function_of_single_numbers(exponent):
+    def step(x):
+        return [tf.pow(x, exponent) + tf.cast(tf.pow(tf.cast(x, tf.int32), 3), tf.float32)], []
+
+    machine = StepMachine(step, [tf.TensorSpec([1, 1, 40])], [], [])
+    codes = machine.program.rows[:, 8][machine.program.rows[:, 0] == int(Op.MAP)]
+    assert (formulas.CODES["Pow"] in codes) == (exponent == 2.5)
+    given = np.random.default_rng(0).uniform(0.0, 9.0, [2, 3, 1, 1, 40]).astype(np.float32)
+    given[0, 0, ..., :2] = 0.0, 1e-12
+    (made,) = machine.run(machine.begin(2, [], []), given)
+    with np.errstate(divide="ignore"):
+        expected = np.power(given, exponent) + given.astype(np.int32) ** 3
+    np.testing.assert_allclose(made, expected.reshape(made.shape), rtol=2e-6)
 
 
 FUNCTIONS = [name for name, function in formulas.FUNCTIONS.items() if function.vector]

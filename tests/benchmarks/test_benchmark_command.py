@@ -18,7 +18,10 @@ from replicator.runs.errors import UserError
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["audoi"], "NAME must be one of audio, students, images, training, lossless, tokens, got audoi."),
+        (
+            ["audoi"],
+            "NAME must be one of audio, students, images, training, lossless, tokens, got audoi.",
+        ),
         (["audio", "--rounds", "0"], "`--rounds` must be at least 1, got 0."),
         (["--plot", "curve.gif"], r"`--plot` must end in .png, .pdf, .svg, got curve.gif."),
         (["--json", "nowhere/rows.json"], "there is no folder nowhere to write rows.json to."),
