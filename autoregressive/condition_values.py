@@ -15,13 +15,30 @@ from autoregressive.condition_specs import (
     is_at_rate,
     only_rate,
 )
-from autoregressive.elements import as_array
+from autoregressive.elements import as_array, as_condition
 from autoregressive.given import Given
 from autoregressive.incremental.lookups import entries
-from autoregressive.incremental.replay import needed
+from autoregressive.incremental.replay import CALLS, inlined, needed
 
 # Operations whose output has the numbers of their first input, or of one of two in `SelectV2`.
 _SAME = ("Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient")
+
+
+def given_to(network: Any, given: Any, order: str, shape: Sequence[int | None]) -> Any:
+    """Return the conditions of elements of a shape as samplers hold them, after a check.
+
+    Args:
+      network: any `SymbolNetwork`.
+      given: as for `condition_of`, or what a network without `conditions` reads.
+      order: "time" or "raster".
+      shape: of the elements.
+
+    Raises:
+      ValueError: as for `condition_of`.
+    """
+    if hasattr(network, "conditions"):
+        return condition_of(network, given, shape[: 2 if order == "time" else 3])
+    return as_condition(given, network.condition, order, shape[:2])
 
 
 def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
@@ -166,7 +183,10 @@ def class_counts(call: Any, specs: Specs, example: Sequence[tf.Tensor]) -> dict[
     if not any(spec.dtype.is_integer for spec in specs.values()):
         return {}
     with tf.init_scope():
-        graph = tf.function(call, autograph=False).get_concrete_function(*example).graph
+        traced = tf.function(call, autograph=False).get_concrete_function(*example)
+        if any(op.type in CALLS for op in needed(traced.graph.outputs)):
+            traced = inlined(traced, [tf.TensorSpec(x.shape, x.dtype) for x in example])
+    graph = traced.graph
     names = {tensor.op: name for name, tensor in zip(specs, graph.inputs[1:], strict=False)}
     found: dict[str, int] = {}
     for op in needed(graph.outputs):

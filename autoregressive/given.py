@@ -42,7 +42,7 @@ def between(condition: Any, start: Any, stop: Any = None) -> Any:
 
 def rows(condition: Any, which: slice) -> Any:
     """Return some rows of a condition."""
-    return tf.nest.map_structure(lambda x: x[which], condition)
+    return tf.nest.map_structure(lambda x: None if x is None else x[which], condition)
 
 
 def fixed_of(condition: Any) -> dict[str, tf.Tensor]:

@@ -9,8 +9,8 @@ import tensorflow as tf
 from autoregressive.choices import choice_of
 from autoregressive.drafts import stepped_draft
 from autoregressive.condition_specs import Specs, as_specs, conditions_of, only_rate, zeros_for
-from autoregressive.condition_values import condition_of
-from autoregressive.elements import as_array, as_condition, check_elements, check_parts
+from autoregressive.condition_values import given_to
+from autoregressive.elements import as_array, check_elements, check_parts
 from autoregressive.given import first_state, rows
 from autoregressive.networks import condition_specs, image_spec, input_spec
 from autoregressive.outputs import check_parameters
@@ -202,7 +202,7 @@ class Autoregressive:
           distribution is of single channels.
         """
         symbols = self.symbols(elements)
-        given = self._condition(condition, *symbols.shape)
+        given = self._given(condition, symbols.shape)
         if not tf.executing_eagerly():
             return self.symbol_network.parameters(symbols, given)
         return self._function("conditionals", self.symbol_network.parameters)(symbols, given)
@@ -220,7 +220,7 @@ class Autoregressive:
           is the row's log-probability.
         """
         symbols = self.symbols(elements)
-        given = self._condition(condition, *symbols.shape)
+        given = self._given(condition, symbols.shape)
         if not tf.executing_eagerly():
             return self._log_prob(symbols, given)
         return self._function("log_prob", self._log_prob)(symbols, given)
@@ -285,7 +285,7 @@ class Autoregressive:
         if (method == "speculative") != (draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
         noise = self._noise(checked_seed(seed), num, 0, shape)
-        given = self._condition(condition, num, *shape)
+        given = self._given(condition, (num, *shape))
         prompt, shared = self._prompt(prefix, stop, num, shape)
         symbols = self._samplers.draw(method, noise, given, heat, prompt, shared, draft)
         if prompt is not None:
@@ -337,7 +337,7 @@ class Autoregressive:
         (length,), num = checked_length(length, self.order), whole_number(num, "num")
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
         heat = choice_of(self.distribution, temperature, top_k, top_p, num, self._noise_axes)
-        given = self._condition(condition, num, length)
+        given = self._given(condition, (num, length))
         self.check_length((length,))
         prompt, shared = self._prompt(prefix, stop, num, (length,))
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
@@ -373,11 +373,8 @@ class Autoregressive:
         """
         return stepped_draft(self, model)
 
-    def _condition(self, given: Any, *sizes: Any) -> Any:
-        """Return the conditions of elements [batch, ...] of these sizes, as samplers hold them."""
-        if not hasattr(self.symbol_network, "conditions"):
-            return as_condition(given, self.symbol_network.condition, self.order, sizes[:2])
-        return condition_of(self.symbol_network, given, sizes[: 2 if self.order == "time" else 3])
+    def _given(self, condition: Any, shape: Sequence[int | None]) -> Any:
+        return given_to(self.symbol_network, condition, self.order, shape)
 
     @property
     def _noise_axes(self) -> int:
