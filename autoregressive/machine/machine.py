@@ -265,8 +265,8 @@ def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepM
         parameters, after = stepped.step(inputs, packed, *condition)
         return [parameters], tf.nest.flatten(after)
 
-    sized = [tf.TensorSpec([1, 1, *spec.shape[2:]], spec.dtype) for spec in specs]
-    return StepMachine(step, sized, [], flat), flat
+    of_one = [tf.TensorSpec([1, 1, *spec.shape[2:]], spec.dtype) for spec in specs]
+    return StepMachine(step, of_one, [], flat), flat
 
 
 def unknown_operation(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:
