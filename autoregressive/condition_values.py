@@ -7,7 +7,6 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.condition_specs import (
-
     Memory,
     Specs,
     conditions_of,
@@ -190,7 +189,8 @@ def class_counts(call: Any, specs: Specs, example: Sequence[tf.Tensor]) -> dict[
     names = {tensor.op: name for name, tensor in zip(specs, graph.inputs[1:], strict=False)}
     found: dict[str, int] = {}
     for op in needed(graph.outputs):
-        count = op.outputs[0].shape[-1] if op.type == "OneHot" else entries(op)
+        known = op.outputs[0].shape[-1] if op.type == "OneHot" else entries(op)
+        count = int(known or 0)
         place = 0 if op.type == "OneHot" else 1
         for source in _sources(op.inputs[place].op) if count else ():
             if source in names:
@@ -210,5 +210,3 @@ def _sources(op: tf.Operation) -> list[tf.Operation]:
         else:
             found.append(op)
     return found
-
-

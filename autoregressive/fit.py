@@ -77,7 +77,8 @@ def fit(
         Variables that are not `trainable`, for TensorFlow or for the Keras layer that holds them,
         are left as they are; the log says how many are.
       batches: elements [num, time] or [num, height, width, channels], a pair of elements and
-        condition, or a dict of conditions by name, an iterable of these, `tf.data` or a function of the step, see `Batches`.
+        condition (or conditions by name), an iterable of these, `tf.data` or a function of the
+        step, see `Batches`.
       steps: total number of updates, including those of a run that is resumed.
       loss: from the model and a batch to a scalar, or that and a dict of metrics. If replicas or
         microbatches share a batch, it must be a mean over rows, or have

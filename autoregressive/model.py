@@ -7,9 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.choices import choice_of
-from autoregressive.drafts import stepped_draft
 from autoregressive.condition_specs import Specs, as_specs, conditions_of, only_rate, zeros_for
 from autoregressive.condition_values import given_to
+from autoregressive.drafts import stepped_draft
 from autoregressive.elements import as_array, check_elements, check_parts
 from autoregressive.given import first_state, rows
 from autoregressive.networks import condition_specs, image_spec, input_spec

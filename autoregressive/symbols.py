@@ -241,9 +241,7 @@ class TimeOrder:
 
         return step
 
-    def chunk(
-        self, inputs: tf.Tensor, state: Any, condition: Any
-    ) -> tuple[tf.Tensor, Any]:
+    def chunk(self, inputs: tf.Tensor, state: Any, condition: Any) -> tuple[tf.Tensor, Any]:
         """Return the parameters of n symbols from one pass, and the network's state after them.
 
         Args:

@@ -65,7 +65,8 @@ def evaluate(
             name: x[len(nats) : len(nats) + len(rows)] if np.ndim(x) else x
             for name, x in given.items()
         }
-        found = np.asarray(model.log_prob(rows, part if is_named else part.get("condition")), np.float64)
+        found = model.log_prob(rows, part if is_named else part.get("condition"))
+        found = np.asarray(found, np.float64)
         nats += [-float(row.sum()) / rows[0].size for row in found]
         elements += rows.size
     if not nats:

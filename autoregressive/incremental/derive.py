@@ -190,7 +190,7 @@ def incremental(
       inputs: spec of the first argument, [None, None, channels]; by default that of a Keras model,
         or float32 [None, None, 1].
       condition: spec of the second argument, or specs by name of the further ones, as `conditions`
-        of `Autoregressive`, if there are any and `network` is not a Keras model with several inputs.
+        of `Autoregressive`; not needed for a Keras model with several inputs.
 
     Returns:
       An object with `initial_state(batch)` and `step(inputs, state, *conditions)`. `step` takes n

@@ -72,9 +72,7 @@ class Native:
         self._firsts: dict[int, Any] = {}
         self._faults: dict[Any, str] = {}
 
-    def __call__(
-        self, noise: tf.Tensor, condition: Any, temperature: Any
-    ) -> tf.Tensor:
+    def __call__(self, noise: tf.Tensor, condition: Any, temperature: Any) -> tf.Tensor:
         """Return symbols [batch, time]; arguments as for `cached`."""
         return self.advance(
             noise, condition, temperature, self.begin(noise.shape[0], noise.shape[1], condition)

@@ -113,12 +113,13 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
     network, distribution = model.symbol_network, model.distribution
     condition = only_rate(model.conditions) if model.order == "time" else None
     named = {} if condition is not None and ONLY in model.conditions else model.conditions
+    described = {name: _described(each) for name, each in named.items()}
     return {
         "kind": model.kind,
         "order": model.order,
         "inputs": _described(network.inputs),
         "condition": None if condition is None else _described(condition),
-        **({"conditions": {name: _described(each) for name, each in named.items()}} if named else {}),
+        **({"conditions": described} if described else {}),
         "distribution": {
             "name": type(distribution).__name__,
             "levels": distribution.levels,

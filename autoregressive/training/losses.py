@@ -20,7 +20,8 @@ def checked(loss: Loss, model: Any) -> LossFn:
     `GlobalBatchLoss` if the loss has `global_inputs(model, batch, replicator)`.
 
     Args:
-      loss: from the model and a batch, nested as it was given, to a scalar, or to that and a dict of scalars.
+      loss: from the model and a batch, as it was given, to a scalar, or to that and a dict of
+        scalars.
       model: its first argument.
     """
 
