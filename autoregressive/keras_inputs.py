@@ -99,8 +99,8 @@ def _elements_first(specs: Sequence[tf.TensorSpec], names: Sequence[str], named:
     if len(alike) > 1 and named:
         which = " or ".join(names[n] for n in alike)
         raise ValueError(
-            f"`network` must tell which input is the elements, {which} may be; make the model with a"
-            " list of inputs, the elements first."
+            f"`network` must tell which input is the elements, {which} may be; make the model with"
+            " a list of inputs, the elements first."
         )
     first = (alike or grows or places)[0]
     return [first, *(place for place in places if place != first)]

@@ -58,6 +58,8 @@ def evaluate(
         check()
     is_named = isinstance(condition, dict)
     given = condition if is_named else {} if condition is None else {"condition": condition}
+    if hasattr(data, "__len__"):
+        _check_rows(given, len(data))
     nats: list[float] = []
     elements = 0
     for rows in _batches(data, batch_size):
@@ -71,11 +73,16 @@ def evaluate(
         elements += rows.size
     if not nats:
         raise UserError("`data` must contain an example.")
-    for name, each in given.items():
-        if np.ndim(each) and len(each) != len(nats):
-            raise UserError(f"`{name}` must have {len(nats)} rows, got {len(each)}.")
+    _check_rows(given, len(nats))
     each = np.array(nats)
     return Evaluation(weighted_mean(each), weighted_mean(each / math.log(2.0)), elements)
+
+
+def _check_rows(given: dict[str, Any], count: int) -> None:
+    """Raise UserError unless every condition has so many rows, or is a number for all of them."""
+    for name, each in given.items():
+        if np.ndim(each) and len(each) != count:
+            raise UserError(f"`{name}` must have {count} rows, got {len(each)}.")
 
 
 def _batches(rows: Iterable, size: int) -> Iterator[np.ndarray]:
