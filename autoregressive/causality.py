@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.condition_specs import is_at_rate, sized
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
-from autoregressive.networks import as_function, condition_spec, input_spec
+from autoregressive.networks import as_function, condition_specs, input_spec
 from autoregressive.outputs import one_line, output_shape
 from autoregressive.random_weights import parameter_count, symbol_count, with_random_weights
 from autoregressive.tables import Tables, derived
@@ -55,7 +56,7 @@ def check_causal(
     network: Any,
     *,
     inputs: tf.TensorSpec | None = None,
-    condition: tf.TensorSpec | None = None,
+    condition: Any = None,
     seed: int = 0,
 ) -> Causality:
     """Check that a network is causal, and name the layer that looks ahead if it is not.
@@ -74,8 +75,7 @@ def check_causal(
       A `Causality` with `is_causal`, `has_step` and `message`; it is true if the network is causal.
     """
     try:
-        specs = [input_spec(network, inputs), condition_spec(network, condition)]
-        specs = [spec for spec in specs if spec is not None]
+        specs = _specs(network, inputs, condition)
         call = as_function(network, specs)
     except UserError:
         raise
@@ -88,8 +88,9 @@ def check_causal(
     except ValueError as error:
         both = f"{message}; {error}" if message and is_causal else message
         return Causality(False, False, both or str(error))
+    causal = [spec for spec in specs if is_at_rate(spec)]
     seen = observed_fault(
-        call, specs, specs, seed, tables.longest(*LENGTHS), longest_probe(call, tables, specs)
+        call, specs, causal, seed, tables.longest(*LENGTHS), longest_probe(call, tables, specs)
     )
     if seen and is_causal:
         message = f"{message}; {seen}" if message else seen
@@ -101,8 +102,12 @@ def _unknown(stepped: Any, network: Any, inputs: Any, condition: Any) -> str:
     """Return the operation of a step that the machine does not know, or ""."""
     from autoregressive.machine.machine import unknown_operation  # which imports a compiler
 
-    specs = [input_spec(network, inputs), condition_spec(network, condition)]
-    return unknown_operation(stepped, [spec for spec in specs if spec is not None])
+    return unknown_operation(stepped, _specs(network, inputs, condition))
+
+
+def _specs(network: Any, inputs: Any, condition: Any) -> list[tf.TensorSpec]:
+    """Return the specs of a network's arguments."""
+    return [input_spec(network, inputs), *condition_specs(network, condition).values()]
 
 
 def longest_probe(
@@ -115,7 +120,7 @@ def longest_probe(
       tables: its tables of positions.
       specs: of its arguments.
     """
-    sizes = [[1, *(size or LENGTHS[-1] for size in spec.shape[1:])] for spec in specs]
+    sizes = [sized(spec, 1, [LENGTHS[-1]]) for spec in specs]
     example = [tf.zeros(size, spec.dtype) for size, spec in zip(sizes, specs, strict=True)]
     is_large = parameter_count(weights_read(call, *example).trained) > MANY_WEIGHTS
     return tables.longest(*((LESS_LONG,) if is_large else (LONG, LESS_LONG)), *LENGTHS)
@@ -143,7 +148,7 @@ def observed_lookahead(
     network: Any,
     *,
     inputs: tf.TensorSpec | None = None,
-    condition: tf.TensorSpec | None = None,
+    condition: Any = None,
     seed: int = 0,
     length: int = LENGTHS[0],
 ) -> str:
@@ -156,9 +161,9 @@ def observed_lookahead(
       seed: of the random inputs.
       length: of the sequences, in steps.
     """
-    specs = [input_spec(network, inputs), condition_spec(network, condition)]
-    specs = [spec for spec in specs if spec is not None]
-    return observed_fault(as_function(network, specs), specs, specs, seed, length)
+    specs = _specs(network, inputs, condition)
+    causal = [spec for spec in specs if is_at_rate(spec)]
+    return observed_fault(as_function(network, specs), specs, causal, seed, length)
 
 
 def observed_fault(
@@ -175,7 +180,7 @@ def observed_fault(
     Args:
       call: the network.
       specs: of its arguments, [batch, time, ...].
-      causal: those of the first arguments that the outputs must not look ahead in.
+      causal: those that the outputs must not look ahead in.
       seed: of the random arguments.
       length: of the sequences, in steps.
       longest: of the sequences on which the network is called with random weights in place of its
@@ -184,24 +189,32 @@ def observed_fault(
     """
     draw = _Draw(call, specs, seed, symbols)
     first, other = draw(length), draw(length)
+    kinds = [_Argument(is_at_rate(spec), any(spec is each for each in causal)) for spec in specs]
     if _differs(call(*first), call(*first)):
         return "two calls on the same input differ: the network draws random numbers of its own"
-    fault = _fault(call, first, other, len(causal), [length // 2])
+    fault = _fault(call, first, other, kinds, [length // 2])
     if not fault and longest > length:
         random = with_random_weights(call, seed, *first)
         many, others = draw(longest), draw(longest)
         try:
-            fault = _fault(random, many, others, len(causal), [length, longest // 2])
+            fault = _fault(random, many, others, kinds, [length, longest // 2])
         except (ValueError, TypeError, tf.errors.OpError):  # it takes no sequence of that length
-            fault = _fault(random, first, other, len(causal), [length // 2])
+            fault = _fault(random, first, other, kinds, [length // 2])
     return fault
+
+
+class _Argument(NamedTuple):
+    """Whether an argument has a time axis, and may not be looked ahead in."""
+
+    is_timed: bool
+    is_causal: bool
 
 
 def _fault(
     call: Callable[..., tf.Tensor],
     first: list[tf.Tensor],
     other: list[tf.Tensor],
-    num_causal: int,
+    kinds: Sequence[_Argument],
     shorter: Sequence[int],
 ) -> str:
     """Return how outputs for some arguments break the law; "" if they seem to keep it."""
@@ -209,19 +222,21 @@ def _fault(
     mixed = [tf.concat([x[:1], y[1:]], 0) for x, y in zip(first, other, strict=True)]
     if _differs(whole[:1], call(*mixed)[:1]):
         return "the outputs of a row depend on the other rows of the batch"
-    other = other[:num_causal] + first[num_causal:]
+    timed = [kind.is_timed for kind in kinds]
+    other = [y if kind.is_causal else x for x, y, kind in zip(first, other, kinds, strict=True)]
     ahead = 0
     for time in (1, length // 3, length // 2, length - 1):
         changed = [
-            tf.concat([x[:, :time], y[:, time:]], 1) for x, y in zip(first, other, strict=True)
+            tf.concat([x[:, :time], y[:, time:]], 1) if has_time else x
+            for x, y, has_time in zip(first, other, timed, strict=True)
         ]
         ahead = max(ahead, _rows_changed(whole, call(*changed), time))
     if ahead:
         return f"output t depends on input t + {ahead}"
-    if num_causal < len(first):  # the others may decide with their length
+    if any(kind.is_timed and not kind.is_causal for kind in kinds):  # their length may decide
         return ""
     for count in shorter:
-        outputs = call(*(x[:, :count] for x in first))
+        outputs = call(*(x[:, :count] if t else x for x, t in zip(first, timed, strict=True)))
         if outputs.shape[1] != count or _differs(whole[:, :count], outputs):
             return "the first outputs change with the length of the input"
     return ""
@@ -232,6 +247,7 @@ def observed_unmasked(
     inputs: tf.TensorSpec,
     seed: int = 0,
     symbols: int | None = None,
+    conditions: Sequence[tf.TensorSpec] = (),
 ) -> str:
     """Return how outputs of a masked network depend on later pixels; "" if they seem not to.
 
@@ -242,7 +258,9 @@ def observed_unmasked(
       inputs: of the network, [batch, height, width, channels].
       seed: of the random images.
       symbols: as for `observed_fault`.
+      conditions: specs of its further arguments.
     """
+    call = _conditioned(call, conditions, seed)
     small, other = (_images(call, inputs, SIDES, seed + i, symbols) for i in range(2))
     if _differs(call(small), call(small)):
         return "two calls on the same input differ: the network draws random numbers of its own"
@@ -268,6 +286,21 @@ def _images(
     height, width = (a or b for a, b in zip(inputs.shape[1:3], sides, strict=True))
     spec = tf.TensorSpec([None, height, width, inputs.shape[-1]], inputs.dtype)
     return _Draw(call, [spec], seed, symbols).images(height, width)
+
+
+def _conditioned(
+    call: Callable[..., tf.Tensor], conditions: Sequence[tf.TensorSpec], seed: int
+) -> Callable[..., tf.Tensor]:
+    """Return a network as a function of two images, with random conditions."""
+    if not conditions:
+        return call
+
+    def run(images: tf.Tensor) -> tf.Tensor:
+        generator = np.random.default_rng(seed)
+        given = [_numbers(generator, x, sized(x, 2, images.shape[1:3]), 2) for x in conditions]
+        return call(images, *given)
+
+    return run
 
 
 def _unmasked(call: Callable[..., tf.Tensor], first: tf.Tensor, other: tf.Tensor) -> str:
@@ -306,16 +339,18 @@ class _Draw:
         symbols: int | None,
     ):
         self._specs, self._generator = list(specs), np.random.default_rng(seed)
+        axes = specs[0].shape.rank - 1 if specs[0].shape.rank == 4 else 2
         self._symbols = 2  # which every network of symbols takes
         if specs[0].dtype.is_integer:
-            sizes = [[2, *(size or SIDES[0] for size in spec.shape[1:])] for spec in specs]
+            sizes = [[2, *(size or SIDES[0] for size in specs[0].shape[1:])]]
+            sizes += [sized(spec, 2, sizes[0][1:axes]) for spec in specs[1:]]
             example = [tf.zeros(size, spec.dtype) for size, spec in zip(sizes, specs, strict=True)]
             self._symbols = min(symbols or 1 << 20, symbol_count(call, *example))
 
     def __call__(self, length: int) -> list[tf.Tensor]:
         """Return arguments of so many steps."""
         return [
-            self._numbers(spec, [2, length, *spec.shape[2:]], 2 if index else self._symbols)
+            self._numbers(spec, sized(spec, 2, [length]), 2 if index else self._symbols)
             for index, spec in enumerate(self._specs)
         ]
 
@@ -325,9 +360,15 @@ class _Draw:
         return self._numbers(spec, [2, height, width, spec.shape[-1]], self._symbols)
 
     def _numbers(self, spec: tf.TensorSpec, shape: Sequence[int], symbols: int) -> tf.Tensor:
-        if spec.dtype.is_integer:
-            return tf.constant(self._generator.integers(0, symbols, shape), spec.dtype)
-        return tf.constant(self._generator.normal(size=shape), spec.dtype)
+        return _numbers(self._generator, spec, shape, symbols)
+
+
+def _numbers(
+    generator: np.random.Generator, spec: tf.TensorSpec, shape: Sequence[int], symbols: int
+) -> tf.Tensor:
+    if spec.dtype.is_integer:
+        return tf.constant(generator.integers(0, symbols, shape), spec.dtype)
+    return tf.constant(generator.normal(size=shape), spec.dtype)
 
 
 def _differs(first: tf.Tensor, second: tf.Tensor) -> bool:

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import tensorflow as tf
+
+from autoregressive.condition_specs import described, is_at_rate
 from autoregressive.samplers import Draft, SteppedDraft
 
 
@@ -21,15 +24,29 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
             f"`draft` must have {other.levels} levels and {other.noise_channels} noise "
             f"channels, got {own.levels} and {own.noise_channels}."
         )
-    if draft.condition_channels not in (0, model.condition_channels):
+    channels = draft.condition_channels, model.condition_channels
+    if all(channels) and channels[0] != channels[1]:
         raise ValueError(
             f"`draft` must read no condition or one of {model.condition_channels} channels, "
             f"got {draft.condition_channels}."
         )
+    for name, spec in draft.conditions.items():
+        if not _is_like(spec, model.conditions.get(name)):
+            raise ValueError(
+                f"`draft` must read conditions of the model, which has no {name},"
+                f" {described(spec)}."
+            )
     network = draft.symbol_network
     if not network.has_step or network.block != 1:
         raise ValueError("`draft` must have steps of one symbol.")
     return SteppedDraft(network, own)
+
+
+def _is_like(spec: tf.TensorSpec, other: tf.TensorSpec | None) -> bool:
+    """Return whether a condition of a draft can be that of a model."""
+    if other is None or is_at_rate(spec) != is_at_rate(other):
+        return False
+    return spec.shape.is_compatible_with(other.shape)
 
 
 def check_speculative(model: Any) -> None:

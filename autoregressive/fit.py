@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from autoregressive.trainable import Weights
-from autoregressive.training.batches import Batches, BatchSource
+from autoregressive.training.batches import Batches, BatchSource, nested
 from autoregressive.training.losses import Loss, MeanLoss, Score, check_mean_over_rows, checked
 from autoregressive.training.state import KerasState, WeightsModule
 from likelihoods.codec import Codec
@@ -77,7 +77,8 @@ def fit(
         Variables that are not `trainable`, for TensorFlow or for the Keras layer that holds them,
         are left as they are; the log says how many are.
       batches: elements [num, time] or [num, height, width, channels], a pair of elements and
-        condition, an iterable of these, `tf.data` or a function of the step, see `Batches`.
+        condition (or conditions by name), an iterable of these, `tf.data` or a function of the
+        step, see `Batches`.
       steps: total number of updates, including those of a run that is resumed.
       loss: from the model and a batch to a scalar, or that and a dict of metrics. If replicas or
         microbatches share a batch, it must be a mean over rows, or have
@@ -163,7 +164,7 @@ def _score(evaluate: Any, model: Trainable, loss_fn: LossFn, read: Callable[...,
 def _weights(model: Trainable, example: dict[str, tf.Tensor]) -> Weights:
     """Return the weights that the model reads; raise ValueError if there are none."""
     symbols = [model.codec.encode(example["elements"])]
-    symbols += [example["condition"]] if "condition" in example else []
+    symbols += [nested(example)["condition"]] if "condition" in nested(example) else []
     weights = model.weights_read(*symbols)
     if not any(weights):
         raise ValueError("`model` must have trainable variables.")

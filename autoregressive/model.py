@@ -7,10 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.choices import choice_of
+from autoregressive.condition_specs import Specs, as_specs, conditions_of, only_rate, zeros_for
+from autoregressive.condition_values import given_to
 from autoregressive.drafts import stepped_draft
-from autoregressive.elements import as_array, as_condition, check_elements, check_parts
-from autoregressive.networks import condition_spec, image_spec, input_spec
-from autoregressive.outputs import output_shape
+from autoregressive.elements import as_array, check_elements, check_parts
+from autoregressive.given import first_state, rows
+from autoregressive.networks import condition_specs, image_spec, input_spec
+from autoregressive.outputs import check_parameters
 from autoregressive.prompts import Following, Prompt, ended, prompt_of, stopped
 from autoregressive.samplers import SAMPLERS, Draft
 from autoregressive.sampling import Samplers
@@ -38,8 +41,11 @@ class Autoregressive:
       distribution: of every element, see `likelihoods.distribution`.
       codec: from elements to the distribution's symbols. By default `Linear` for sequences of
         levels, `Integers` for images and `Reals` for real symbols.
-      condition_channels: of the network's second argument, float32 [batch, time, channels], or
-        its spec; 0: it has none. Not needed for a Keras model with two inputs.
+      conditions: what the network reads besides: the spec of its second argument, or specs by name
+        in the order of its further arguments. [None, None, channels] is at the rate of the
+        elements, [None] or [None, channels] the same at every time, and `Memory([None, None,
+        channels])` has an axis of its own. Not needed for a Keras model with several inputs.
+      condition_channels: short for conditions=tf.TensorSpec([None, None, channels]); 0: none.
       order: "time": elements [batch, time]; "raster": images [batch, height, width, channels].
       inputs: shape and dtype of the network's input, [None, None, 1] or [None, None, None,
         channels]. Not needed for a Keras model, or for float32 [batch, time, 1] and grey images.
@@ -63,6 +69,7 @@ class Autoregressive:
         distribution: Distribution,
         *,
         codec: Codec | None = None,
+        conditions: tf.TensorSpec | Specs | None = None,
         condition_channels: int | tf.TensorSpec = 0,
         order: Literal["time", "raster"] = "time",
         inputs: tf.TensorSpec | None = None,
@@ -76,18 +83,17 @@ class Autoregressive:
                 f"`codec` must have the levels of the distribution, {distribution.levels}, got"
                 f" {codec.levels}."
             )
+        if condition_channels and conditions is not None:
+            raise ValueError("`condition_channels` must not be given next to `conditions`.")
+        specs = condition_specs(network, as_specs(conditions or condition_channels))
         symbols: Any
         if order == "raster":
             spec = image_spec(network, pixel_channels(distribution), inputs)
-            symbols = RasterOrder(network, distribution, codec, spec)
+            symbols = RasterOrder(network, distribution, codec, spec, specs)
         else:
-            given = condition_channels or None
-            if given is not None and not isinstance(given, tf.TensorSpec):
-                given = tf.TensorSpec([None, None, given])
-            specs = input_spec(network, inputs), condition_spec(network, given)
-            symbols = TimeOrder(network, distribution, codec, *specs)
+            symbols = TimeOrder(network, distribution, codec, input_spec(network, inputs), specs)
         self._begin(symbols, distribution, codec, order)
-        self._check_parameters()
+        check_parameters(symbols, distribution, order, self._whole_pixels)
         symbols.check()
 
     def _begin(self, symbols: Any, distribution: Distribution, codec: Codec, order: str) -> None:
@@ -124,24 +130,15 @@ class Autoregressive:
         return self.symbol_network.network
 
     @property
-    def condition_channels(self) -> int:
-        """Channels of the condition, 0 if there is none, 1 of [batch, time]."""
-        spec = self.symbol_network.condition
-        return 0 if spec is None else (*spec.shape, 1)[2]
+    def conditions(self) -> Specs:
+        """Specs of the conditions by name; the name of an only one is "condition"."""
+        return conditions_of(self.symbol_network)
 
-    def _check_parameters(self) -> None:
-        """Raise ValueError unless the output has the shape that the distribution needs."""
-        network = self.symbol_network
-        specs = [spec for spec in (network.inputs, network.condition) if spec is not None]
-        shape = output_shape(network.call, specs, 1 if self.order == "time" else 2)
-        expected, each = self.distribution.num_parameters, ""
-        if self.order == "raster" and not self._whole_pixels:
-            expected, each = expected * specs[0].shape[-1], f" and {specs[0].shape[-1]} channels"
-        if shape[-1] != expected:
-            raise ValueError(
-                f"`network` must have {expected} output channels for"
-                f" {type(self.distribution).__name__}{each}, got {shape[-1]}."
-            )
+    @property
+    def condition_channels(self) -> int:
+        """Channels of the only condition, if it is at the rate of a sequence; else 0."""
+        spec = only_rate(self.conditions)
+        return 0 if spec is None else (*spec.shape, 1)[2]
 
     def check_causal(self) -> None:
         """Raise NotCausalError if outputs look ahead with the weights as they are."""
@@ -161,13 +158,11 @@ class Autoregressive:
         """Return the variables that the network's output depends on, trained and frozen.
 
         Args:
-          *example: symbols, and a condition if there is one; by default four zeros in time order.
+          *example: symbols, and conditions if there are any; by default four zeros in time order.
         """
         if not example:
             zeros = tf.zeros([1, 4], tf.float32 if self.distribution.levels is None else tf.int32)
-            spec = self.symbol_network.condition
-            rest = [] if spec is None else [tf.zeros([1, 4, *spec.shape[2:]], spec.dtype)]
-            example = (zeros, *rest)
+            example = (zeros, *zeros_for(self.symbol_network, 1, [4]))
         return weights_read(self.symbol_network.parameters, *example)
 
     def check_length(self, sizes: Sequence[int]) -> None:
@@ -199,14 +194,15 @@ class Autoregressive:
 
         Args:
           elements: [batch, time] or [batch, height, width, channels].
-          condition: float32 [batch, time, channels], if the network has one.
+          condition: what the network reads besides: an array if that is one, or a dict of arrays by
+            name. Where it is the same at every time, one row may be given for all.
 
         Returns:
           [..., num_parameters]; for images [batch, height, width, channels, num_parameters] if the
           distribution is of single channels.
         """
         symbols = self.symbols(elements)
-        given = self._condition(condition, *symbols.shape[:2])
+        given = self._given(condition, symbols.shape)
         if not tf.executing_eagerly():
             return self.symbol_network.parameters(symbols, given)
         return self._function("conditionals", self.symbol_network.parameters)(symbols, given)
@@ -224,12 +220,12 @@ class Autoregressive:
           is the row's log-probability.
         """
         symbols = self.symbols(elements)
-        given = self._condition(condition, *symbols.shape[:2])
+        given = self._given(condition, symbols.shape)
         if not tf.executing_eagerly():
             return self._log_prob(symbols, given)
         return self._function("log_prob", self._log_prob)(symbols, given)
 
-    def _log_prob(self, symbols: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
+    def _log_prob(self, symbols: tf.Tensor, condition: Any) -> tf.Tensor:
         parameters = self.symbol_network.parameters(symbols, condition)
         return self.distribution.log_prob(parameters, symbols) - self.codec.log_unit
 
@@ -258,7 +254,7 @@ class Autoregressive:
           num: rows.
           length: elements of each row, those of the prefix included, or (height, width, channels).
           seed: integer in [0, 2^64).
-          condition: [num, length, channels], if the network has one.
+          condition: as for `conditionals`, of `num` rows.
           method: "cached", one step per element; "fixed-point", passes until nothing changes;
             "naive", one pass per element; "auto", the sampler registered for the network and the
             distribution, or else "cached", or "fixed-point" if the network has no step;
@@ -289,7 +285,7 @@ class Autoregressive:
         if (method == "speculative") != (draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
         noise = self._noise(checked_seed(seed), num, 0, shape)
-        given = self._condition(condition, num, shape[0])
+        given = self._given(condition, (num, *shape))
         prompt, shared = self._prompt(prefix, stop, num, shape)
         symbols = self._samplers.draw(method, noise, given, heat, prompt, shared, draft)
         if prompt is not None:
@@ -341,11 +337,12 @@ class Autoregressive:
         (length,), num = checked_length(length, self.order), whole_number(num, "num")
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
         heat = choice_of(self.distribution, temperature, top_k, top_p, num, self._noise_axes)
-        given = self._condition(condition, num, length)
+        given = self._given(condition, (num, length))
         self.check_length((length,))
         prompt, shared = self._prompt(prefix, stop, num, (length,))
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
-        self.symbol_network.initial_state(1, length)  # raises for a network without steps
+        # raises for a network without steps
+        first_state(self.symbol_network, 1, length, rows(given, slice(1)))
         parts = self._samplers.stream(seed, num, length, chunk, given, heat, prompt, shared)
         return self._parts(parts, prompt)
 
@@ -376,9 +373,8 @@ class Autoregressive:
         """
         return stepped_draft(self, model)
 
-    def _condition(self, given: Any, *sizes: Any) -> Any:
-        """Return a condition of these sizes, [batch, time], where they are given."""
-        return as_condition(given, self.symbol_network.condition, self.order, sizes)
+    def _given(self, condition: Any, shape: Sequence[int | None]) -> Any:
+        return given_to(self.symbol_network, condition, self.order, shape)
 
     @property
     def _noise_axes(self) -> int:

@@ -7,6 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
 
+from autoregressive.condition_specs import Specs, as_specs
+from autoregressive.keras_inputs import KerasInputs
 from autoregressive.outputs import check_stateless, one_line_errors
 from autoregressive.trainable import layers_within
 from replicator.runs.errors import UserError
@@ -46,11 +48,8 @@ def brings_step(network: Any) -> bool:
 
 
 def keras_inputs(network: Any) -> list[tf.TensorSpec]:
-    """Return the inputs of a functional or built sequential Keras model, [None, ...] each."""
-    try:
-        return [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in network.inputs or ()]
-    except (AttributeError, ValueError):  # not a Keras model, or not built yet
-        return []
+    """Return the inputs of a functional or built sequential Keras model, the elements first."""
+    return KerasInputs(network).specs
 
 
 def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec:
@@ -87,12 +86,22 @@ def image_spec(
     return tf.TensorSpec([None, None, None, channels or 1], tf.float32)
 
 
-def condition_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec | None:
-    """Return the second argument of a network, or None if it has one argument."""
-    own = keras_inputs(network)
-    if given is not None:
-        return given
-    return own[1] if len(own) > 1 else None
+def condition_specs(network: Any, given: Any = None) -> Specs:
+    """Return the further arguments of a network by name, in their order.
+
+    Args:
+      network: any network.
+      given: as for `as_specs`; otherwise those of a Keras model are found by their shapes.
+
+    Raises:
+      ValueError: `given` is no spec.
+    """
+    inputs, specs = KerasInputs(network), as_specs(given)
+    if specs and specs.keys() == set(inputs.names):
+        return {name: specs[name] for name in inputs.names}
+    if specs or not inputs.names:
+        return specs
+    return inputs.conditions(as_function(network, inputs.specs))
 
 
 def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[..., tf.Tensor]:
@@ -108,11 +117,13 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
     """
     _check_backend(network)
     check_stateless(network)
-    listed = len(keras_inputs(network)) > 1
+    inputs = KerasInputs(network)
     options = {"training": False} if _takes_training(network) else {}
 
     def call(*arguments: tf.Tensor) -> tf.Tensor:
-        return network(list(arguments), **options) if listed else network(*arguments, **options)
+        if len(inputs.specs) > 1:
+            return network(inputs.packed(arguments), **options)
+        return network(*arguments, **options)
 
     if specs and getattr(network, "built", True) is False:
         with one_line_errors(specs):

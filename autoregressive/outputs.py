@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.condition_specs import sized
 from autoregressive.trainable import layers_within
 from replicator.runs.errors import UserError
 
@@ -26,7 +27,8 @@ def output_shape(call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes:
     """
     sizes = [1, *(size or SMALL for size in specs[0].shape[1 : 1 + axes])]
     with one_line_errors(specs):
-        outputs = call(*(tf.zeros([*sizes, *x.shape[len(sizes) :]], x.dtype) for x in specs))
+        rest = [tf.zeros(sized(x, 1, sizes[1:]), x.dtype) for x in specs[1:]]
+        outputs = call(tf.zeros([*sizes, *specs[0].shape[len(sizes) :]], specs[0].dtype), *rest)
     names = "batch, time" if axes == 1 else "batch, height, width"
     shape = outputs.shape.as_list() if tf.is_tensor(outputs) else None
     if shape is None or shape[:-1] != sizes:
@@ -36,6 +38,27 @@ def output_shape(call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes:
             f" returns {returned}."
         )
     return shape
+
+
+def check_parameters(network: Any, distribution: Any, order: str, whole_pixels: bool) -> None:
+    """Raise ValueError unless the output has the shape that the distribution needs.
+
+    Args:
+      network: a `SymbolNetwork` with `call`, `inputs` and `conditions`.
+      distribution: distribution of the symbols.
+      order: "time" or "raster".
+      whole_pixels: whether it is a distribution of all channels of a pixel.
+    """
+    specs = [network.inputs, *network.conditions.values()]
+    shape = output_shape(network.call, specs, 1 if order == "time" else 2)
+    expected, each = distribution.num_parameters, ""
+    if order == "raster" and not whole_pixels:
+        expected, each = expected * specs[0].shape[-1], f" and {specs[0].shape[-1]} channels"
+    if shape[-1] != expected:
+        raise ValueError(
+            f"`network` must have {expected} output channels for"
+            f" {type(distribution).__name__}{each}, got {shape[-1]}."
+        )
 
 
 def check_stateless(network: Any) -> None:

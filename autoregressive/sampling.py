@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.drafts import check_speculative
+from autoregressive.given import between, first_state, rows
 from autoregressive.prompts import Prompt
 from autoregressive.samplers import SAMPLERS, cached_chunk, specialised, speculative
 from likelihoods.distribution import Distribution
@@ -59,7 +60,7 @@ class Samplers:
             own = self._own(given, prompt)
             if own is not None:
                 return own(self._network, self._model.distribution, *given)
-            machine = self._machine(temperature, prompt, noise.shape[0], noise.shape[1])
+            machine = self._machine(temperature, prompt, condition, noise.shape[0], noise.shape[1])
             if method == "cached" and machine is not None:
                 return machine(*given)
         if method == "cached":
@@ -77,7 +78,12 @@ class Samplers:
         return self._functions["own"]
 
     def _machine(
-        self, temperature: tf.Tensor | Choice, prompt: Prompt | None, batch: int, length: int
+        self,
+        temperature: tf.Tensor | Choice,
+        prompt: Prompt | None,
+        condition: Any,
+        batch: int,
+        length: int,
     ) -> Any:
         """Return the sampler on the step machine, if it is faster and knows what is asked for."""
         plain = not isinstance(temperature, Choice) and not temperature.shape.rank
@@ -89,7 +95,7 @@ class Samplers:
 
             self._functions["native"] = native(self._network, self._model.distribution)
         found = self._functions["native"]
-        return found if found is not None and found.pays(batch, length) else None
+        return found if found is not None and found.pays(batch, length, condition) else None
 
     def _distribution(self, is_truncated: bool) -> Any:
         distribution: Distribution = self._model.distribution
@@ -115,14 +121,20 @@ class Samplers:
         name = ("speculative", draft, is_truncated)
         if name not in self._functions:
             proposing = draft.as_draft(self._model)
-            network.initial_state(1)  # raises for a network without steps
 
             def run(noise, condition, temperature, prompt):
                 given = noise, condition, temperature, proposing
                 return speculative(network, distribution, *given, prompt=prompt)[0]
 
             self._function(name, run, jit_compile=True)
-        return self._functions[name]
+        program = self._functions[name]
+
+        def checked(noise, condition, temperature, prompt):
+            # raises for a network without steps
+            first_state(network, 1, 0, rows(condition, slice(1)))
+            return program(noise, condition, temperature, prompt)
+
+        return checked
 
     def _cached(
         self,
@@ -134,13 +146,13 @@ class Samplers:
     ) -> tf.Tensor:
         if self._model.order != "time":
             raise ValueError('`method` must not be "cached" for a model in raster order.')
-        state = self._network.initial_state(noise.shape[0], noise.shape[1])
+        state = first_state(self._network, noise.shape[0], noise.shape[1], condition)
         first, state = self._filled(prompt, shared, condition, state)
         begun = [] if prompt is None or not first else [prompt.symbols[:, :first]]
         if first == noise.shape[1]:
             return begun[0]
-        rest = None if condition is None else condition[:, first:]
         chunk = self._chunk(isinstance(temperature, Choice))
+        rest = between(condition, first)
         drawn, _ = chunk(noise[:, first:], rest, temperature, state, _after(prompt, first))
         return tf.concat([*begun, drawn], 1)
 
@@ -157,7 +169,7 @@ class Samplers:
             if start + size > shared:
                 size //= 2
                 continue
-            part = None if condition is None else condition[:, start : start + size]
+            part = between(condition, start, start + size)
             state = read(prompt.symbols[:, start : start + size], part, state)
             start += size
         return start, state
@@ -193,11 +205,11 @@ class Samplers:
           shared: as for `draw`.
         """
         distribution = self._model.distribution
-        machine = self._machine(temperature, prompt, num, length)
+        machine = self._machine(temperature, prompt, condition, num, length)
         if machine is None:
-            state = self._network.initial_state(num, length)
+            state = first_state(self._network, num, length, condition)
         else:
-            state = machine.begin(num, length)
+            state = machine.begin(num, length, condition)
         first, state = self._filled(prompt, shared, condition, state)
         begun = np.zeros([num, 0]) if prompt is None else prompt.symbols[:, :first].numpy()
         for start in range(0, first, chunk):
@@ -206,7 +218,7 @@ class Samplers:
         for start in range(first, length, chunk):
             count = min(chunk, length - start)
             noise = distribution.noise(seed, tf.range(num), start, count)
-            part = None if condition is None else condition[:, start : start + count]
+            part = between(condition, start, start + count)
             given = None if prompt is None else _after(prompt, start, count)
             if function is not None:
                 symbols, state = function(noise, part, temperature, state, given)

@@ -1,13 +1,24 @@
 """Networks that read the symbols of a codec, in time or raster order."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import tensorflow as tf
 
 from autoregressive.causality import LENGTHS, longest_probe, observed_fault, observed_unmasked
+from autoregressive.condition_specs import (
+    Specs,
+    as_specs,
+    is_at_rate,
+    only_rate,
+    sized,
+)
+from autoregressive.condition_values import class_counts
+from autoregressive.given import OwnStep, in_order
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
-from autoregressive.networks import as_function
+from autoregressive.networks import as_function, brings_step
+from autoregressive.outputs import SMALL
 from autoregressive.tables import Tables, derived
 from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec
@@ -22,7 +33,7 @@ class SymbolNetwork(Protocol):
     Law: the parameters at a position depend only on the symbols at earlier positions.
     """
 
-    def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
+    def parameters(self, symbols: tf.Tensor, condition: Any) -> tf.Tensor:
         """Return the parameters at all positions, [batch, ..., num_parameters]."""
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
@@ -43,19 +54,20 @@ class SteppedSymbols(SymbolNetwork, Protocol):
     def block(self) -> int:
         """Number of steps in a cycle: a network may compute several symbols together."""
 
-    def initial_state(self, batch: int, length: int = 0) -> State:
+    def initial_state(self, batch: int, length: int = 0, fixed: Any = None) -> State:
         """Return {"input": the input before the first symbol, "network": the network's state}.
 
         Args:
           batch: number of rows.
           length: number of symbols that will be drawn; 0: unknown.
+          fixed: conditions that are the same at every time, by name; only given if there are any.
         """
 
-    def stepper(self, condition: tf.Tensor | None) -> Step:
+    def stepper(self, condition: Any) -> Step:
         """Return the steps of a chunk that begins with a block.
 
         Args:
-          condition: [batch, time, channels] of the chunk, or None.
+          condition: of the chunk: [batch, time, channels], a `Given` or None.
 
         Returns:
           A function of the time in the chunk, the remainder of the time by `block` as a Python
@@ -76,7 +88,7 @@ class TimeOrder:
       codec: of the symbols.
       inputs: of the network: [None, None] or [None, None, 1]. An integer dtype means the symbols
         themselves, a float dtype the codec's scaled values.
-      condition: of its second argument, if it has one.
+      condition: of its second argument, if it has one, or specs by name of its further arguments.
     """
 
     block = 1
@@ -87,14 +99,17 @@ class TimeOrder:
         distribution: Distribution,
         codec: Codec,
         inputs: tf.TensorSpec,
-        condition: tf.TensorSpec | None,
+        condition: tf.TensorSpec | Specs | None,
     ):
-        self.network, self._codec, self.inputs, self.condition = network, codec, inputs, condition
+        self.network, self._codec, self.inputs = network, codec, inputs
+        self.conditions = as_specs(condition)
+        self.condition = only_rate(self.conditions)
         if inputs.shape.rank not in (2, 3) or inputs.shape[2:] not in ([], [1]):
             raise ValueError(
                 f"`inputs` must be [batch, time] or [batch, time, 1], got {inputs.shape}."
             )
-        specs = [inputs] if condition is None else [inputs, condition]
+        self._specs = specs = [inputs, *self.conditions.values()]
+        self._timed = {name: x for name, x in self.conditions.items() if is_at_rate(x)}
         self._start = (distribution.levels or 0) // 2 if inputs.dtype.is_integer else 0
         self.call: Callable[..., tf.Tensor] = as_function(network, specs)
         self.tables = Tables(network, self.call, specs, axes=1)
@@ -112,8 +127,11 @@ class TimeOrder:
         if self._stepped is None:
             with tf.init_scope():
                 self._stepped = derived(
-                    self.network, self.tables, inputs=self.inputs, condition=self.condition
+                    self.network, self.tables, inputs=self.inputs, condition=self.conditions
                 )
+            if self._fixed and brings_step(self.network):
+                is_fixed = [not is_at_rate(spec) for spec in self._specs[1:]]
+                self._stepped = OwnStep(self._stepped, is_fixed)
         return self._stepped
 
     @property
@@ -129,7 +147,7 @@ class TimeOrder:
             except UnsupportedNetworkError:
                 self._has_step = False
             except NotCausalError:  # a condition may be looked ahead in
-                if self.condition is None:
+                if not self._timed:
                     raise
                 self._has_step = False
         return self._has_step
@@ -140,7 +158,7 @@ class TimeOrder:
         Args:
           with_random_weights: also look at the network with random weights, on longer sequences.
         """
-        specs = [self.inputs] + ([] if self.condition is None else [self.condition])
+        specs = self._specs
         length, longest = self.tables.longest(*LENGTHS), 0
         if with_random_weights:
             longest = longest_probe(self.call, self.tables, specs)
@@ -152,11 +170,11 @@ class TimeOrder:
                 f"`network` must be causal: {fault} (`check_causal` names the layer)."
             )
 
-    def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
+    def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
         """Return [batch, time, num_parameters]; those of position t from the symbols before t."""
         return self.parameters_after(self.read(symbols), condition)
 
-    def parameters_after(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
+    def parameters_after(self, inputs: tf.Tensor, condition: Any = None) -> tf.Tensor:
         """Return the parameters from the network's inputs at all positions, see `read`.
 
         Float inputs need not be those of symbols: gradients flow through them.
@@ -167,7 +185,7 @@ class TimeOrder:
         self.tables.check(inputs.shape[1])
         shifted = tf.concat([self.start(tf.shape(inputs)[0]), inputs[:, :-1]], 1)
         shifted.set_shape(inputs.shape)
-        return self.call(shifted, *self._conditions(condition))
+        return self.call(shifted, *in_order(condition, self.conditions))
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return int32 [1, time]."""
@@ -189,46 +207,49 @@ class TimeOrder:
         fed = _fed(self._codec, self.inputs.dtype)
         return f"The network reads {fed}, shifted by one; before the first it reads {self._start}"
 
-    def initial_state(self, batch: int, length: int = 0) -> State:
+    def initial_state(self, batch: int, length: int = 0, fixed: Any = None) -> State:
         """Return the state before the first of `length` symbols of `batch` rows."""
         has_horizon = getattr(self.stepped, "has_horizon", False)
-        given = (batch, length) if has_horizon and length else (batch,)
-        return {"input": self.start(batch), "network": self.stepped.initial_state(*given)}
+        given: dict[str, Any] = {"length": length} if has_horizon and length else {}
+        if self._fixed:
+            given["fixed"] = in_order(fixed or {}, self._fixed)
+        return {"input": self.start(batch), "network": self.stepped.initial_state(batch, **given)}
+
+    @property
+    def _fixed(self) -> Specs:
+        """The conditions that are the same at every time."""
+        return {name: x for name, x in self.conditions.items() if name not in self._timed}
+
+    @functools.cached_property
+    def class_counts(self) -> dict[str, int]:
+        """How many numbers a condition of integers may be, by name, where it is known."""
+        example = [tf.zeros(sized(x, 1, [SMALL]), x.dtype) for x in self._specs]
+        return class_counts(self.call, self.conditions, example)
 
     @property
     def has_horizon(self) -> bool:
         """True if a state is made for a number of symbols: the network has keys or positions."""
         return self.has_step and getattr(self.stepped, "has_horizon", False)
 
-    def stepper(self, condition: tf.Tensor | None) -> Step:
+    def stepper(self, condition: Any) -> Step:
         """Return the steps of a chunk, see `SteppedSymbols`."""
+        timed = in_order(condition, self._timed)
 
         def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
-            now = None if condition is None else condition[:, time][:, tf.newaxis]
-            return self.stepped.step(state["input"], state["network"], *self._conditions(now))
+            now = [x[:, time][:, tf.newaxis] for x in timed]
+            return self.stepped.step(state["input"], state["network"], *now)
 
         return step
 
-    def chunk(
-        self, inputs: tf.Tensor, state: Any, condition: tf.Tensor | None
-    ) -> tuple[tf.Tensor, Any]:
+    def chunk(self, inputs: tf.Tensor, state: Any, condition: Any) -> tuple[tf.Tensor, Any]:
         """Return the parameters of n symbols from one pass, and the network's state after them.
 
         Args:
           inputs: of the network, one before each symbol, [batch, n, ...].
           state: of the network alone.
-          condition: [batch, n, channels], or None.
+          condition: [batch, n, channels], a `Given` or None.
         """
-        return self.stepped.step(inputs, state, *self._conditions(condition))
-
-    def _conditions(self, condition: tf.Tensor | None) -> list[tf.Tensor]:
-        if self.condition is None:
-            return []
-        if condition is None:
-            raise ValueError(f"`condition` must be given, {self.condition.shape}, got None.")
-        if condition.shape.rank == self.condition.shape.rank + 1:  # one channel, as bundles have it
-            condition = condition[..., 0]
-        return [tf.cast(condition, self.condition.dtype)]
+        return self.stepped.step(inputs, state, *in_order(condition, self._timed))
 
 
 class RasterOrder:
@@ -242,31 +263,49 @@ class RasterOrder:
         has parameters for each channel.
       codec: of the symbols.
       inputs: of the network, [None, None, None, channels].
+      conditions: specs by name of its further arguments.
     """
 
     condition = None
     has_step = False
 
     def __init__(
-        self, network: Any, distribution: Distribution, codec: Codec, inputs: tf.TensorSpec
+        self,
+        network: Any,
+        distribution: Distribution,
+        codec: Codec,
+        inputs: tf.TensorSpec,
+        conditions: Specs | None = None,
     ):
         self.network, self._codec, self.inputs = network, codec, inputs
+        self.conditions: Specs = conditions or {}
         self._whole_pixels = pixel_channels(distribution) is not None
         self._num_parameters = distribution.num_parameters
-        self.call = as_function(network, [inputs])
-        self.tables = Tables(network, self.call, [inputs], axes=2)
+        self._specs = [inputs, *self.conditions.values()]
+        self.call = as_function(network, self._specs)
+        self.tables = Tables(network, self.call, self._specs, axes=2)
+
+    @functools.cached_property
+    def class_counts(self) -> dict[str, int]:
+        """How many numbers a condition of integers may be, by name, where it is known."""
+        sides = [size or SMALL for size in self.inputs.shape[1:3]]
+        example = [tf.zeros([1, *sides, self.inputs.shape[-1]], self.inputs.dtype)]
+        example += [tf.zeros(sized(x, 1, sides), x.dtype) for x in self.conditions.values()]
+        return class_counts(self.call, self.conditions, example)
 
     def check(self, with_random_weights: bool = True) -> None:
         """Raise NotCausalError if outputs depend on their own pixel or on later ones."""
         del with_random_weights  # which take no longer here
-        fault = observed_unmasked(self.call, self.inputs, symbols=self._codec.levels)
+        fault = observed_unmasked(
+            self.call, self.inputs, symbols=self._codec.levels, conditions=self._specs[1:]
+        )
         if fault:
             raise NotCausalError(f"`network` must be masked: {fault}.")
 
-    def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
+    def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
         """Return [batch, height, width, p], or [batch, height, width, channels, p]."""
         self.tables.check(*symbols.shape[1:3])
-        outputs = self.call(self.read(symbols), *([] if condition is None else [condition]))
+        outputs = self.call(self.read(symbols), *in_order(condition, self.conditions))
         if self._whole_pixels:
             return outputs
         shape = tf.concat([tf.shape(symbols), [self._num_parameters]], 0)

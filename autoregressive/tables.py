@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.condition_specs import sized
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
 from autoregressive.incremental.layer_names import layer_names, layer_of
 from autoregressive.incremental.replay import CALLS, captured, inlined, needed, run_graph
@@ -106,10 +107,9 @@ class Tables:
 
     def _traced(self, sizes: Sequence[int]) -> tf.Graph | str:
         """Return the network's graph for an input of these sizes, or why there is none."""
-        specs = [
-            tf.TensorSpec([1, *sizes, *spec.shape[1 + self._axes :]], spec.dtype)
-            for spec in self._specs
-        ]
+        first, *others = self._specs
+        specs = [tf.TensorSpec([1, *sizes, *first.shape[1 + self._axes :]], first.dtype)]
+        specs += [tf.TensorSpec(sized(spec, 1, sizes), spec.dtype) for spec in others]
         try:
             traced = tf.function(self._call, autograph=False).get_concrete_function(*specs)
             if any(op.type in CALLS for op in needed(traced.graph.outputs)):

@@ -211,6 +211,11 @@ def _name(term: Term) -> str:
 def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) -> FlowStudent:
     """Return an untrained student for a model: its codec, its condition, the noise of its kind."""
     condition_channels = model.condition_channels
+    if model.conditions and not condition_channels:
+        raise ValueError(
+            "`student` must be given: one is made for a model of no condition or of one at the rate"
+            f" of the elements, this one reads {', '.join(model.conditions)}."
+        )
     return FlowStudent(
         [_network(condition_channels, channels) for _ in range(num_flows)],
         model.codec,

@@ -23,6 +23,7 @@ from replicator.runs.errors import UserError
 if TYPE_CHECKING:
     import likelihoods as likelihoods
     from autoregressive.causality import check_causal as check_causal
+    from autoregressive.condition_specs import Memory as Memory
     from autoregressive.fit import fit as fit
     from autoregressive.incremental import NotCausalError as NotCausalError
     from autoregressive.incremental import UnsupportedNetworkError as UnsupportedNetworkError
@@ -51,6 +52,7 @@ _EXPORTS = {
     "Compared": "distill.any_teacher",
     "FlowStudent": "distill.flow_student",
     "KL": "distill.any_teacher",
+    "Memory": "autoregressive.condition_specs",
     "NotCausalError": "autoregressive.incremental",
     "OptimizerConfig": "replicator",
     "UnsupportedNetworkError": "autoregressive.incremental",
@@ -72,6 +74,7 @@ __all__ = [
     "Client",
     "Compared",
     "FlowStudent",
+    "Memory",
     "NotCausalError",
     "OptimizerConfig",
     "UnsupportedNetworkError",

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.condition_values import given_to
+from autoregressive.given import between, first_state
 from autoregressive.model import Autoregressive
 from compression import fields, verification
 from compression.container import VERSION, Container, check_decoded, checksum_of, read_for
@@ -116,7 +118,7 @@ def _decoded(model: Autoregressive, data: bytes, condition: Any, moved: Moved | 
     if found.version > 1:
         narrowest = fields.share("narrowest", found.description.get("narrowest"))
     codec = ArrayCodec(model, found.description.get("odds", "table"), narrowest)
-    given = None if condition is None else tf.convert_to_tensor(condition)
+    given = given_to(model.symbol_network, condition, model.order, shape)
     symbols = codec.decode(found.streams[0], shape, given, moved)
     check_decoded(symbols.astype("<u2"), found)
     return symbols
@@ -255,9 +257,9 @@ class ArrayCodec:
             return network.stepper(now)(0, 0, state)
 
         step = tf.function(one, autograph=False, jit_compile=True)
-        state = network.initial_state(shape[0], shape[1])
+        state = first_state(network, shape[0], shape[1], condition)
         for time in range(shape[1]):
-            now = None if condition is None else condition[:, time : time + 1]
+            now = between(condition, time, time + 1)
             parameters, after = step(state, now)
             symbols[:, time] = read(parameters)
             inputs = network.read(tf.constant(symbols[:, time : time + 1]))

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.condition_specs import zeros_for
 from autoregressive.model import Autoregressive
 
 _NUMBERED = re.compile(r"(.*?)(?:_([0-9]{1,18}))?")
@@ -68,7 +69,6 @@ def _traced(model: Autoregressive) -> Any:
     """Return the concrete function from a few symbols to their parameters."""
     network = model.symbol_network
     shape = [1, 4] if model.order == "time" else [1, 3, 3, network.inputs.shape[-1]]
-    example = [tf.zeros(shape, tf.int32)]
-    if network.condition is not None:
-        example.append(tf.zeros([1, 4, *network.condition.shape[2:]], network.condition.dtype))
+    example: list[Any] = [tf.zeros(shape, tf.int32)]
+    example += zeros_for(network, 1, [4] if model.order == "time" else [3, 3])
     return tf.function(network.parameters, autograph=False).get_concrete_function(*example)

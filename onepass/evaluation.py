@@ -28,7 +28,7 @@ class Evaluation:
 
 
 def evaluate(
-    model: Any, data: Iterable, condition: np.ndarray | None = None, *, batch_size: int = 16
+    model: Any, data: Iterable, condition: Any = None, *, batch_size: int = 16
 ) -> Evaluation:
     """Measure the log-likelihood of data under a model.
 
@@ -36,7 +36,8 @@ def evaluate(
       model: with `log_prob`: an `Autoregressive`, a bundle or a served model.
       data: [num, time] or [num, height, width, channels]; or an iterable of examples without the
         first axis, also of different lengths, each of which counts the same.
-      condition: [num, time, channels], for a model with a condition.
+      condition: [num, ...], for a model with a condition, or a dict of them by name; a number is
+        that of all rows.
       batch_size: examples computed together.
 
     Returns:
@@ -55,19 +56,33 @@ def evaluate(
     check = getattr(model, "check_causal", None)
     if check is not None:  # the figures of a network that looks ahead would be no code lengths
         check()
+    is_named = isinstance(condition, dict)
+    given = condition if is_named else {} if condition is None else {"condition": condition}
+    if hasattr(data, "__len__"):
+        _check_rows(given, len(data))
     nats: list[float] = []
     elements = 0
     for rows in _batches(data, batch_size):
-        part = None if condition is None else condition[len(nats) : len(nats) + len(rows)]
-        found = np.asarray(model.log_prob(rows, part), np.float64)
+        part = {
+            name: x[len(nats) : len(nats) + len(rows)] if np.ndim(x) else x
+            for name, x in given.items()
+        }
+        found = model.log_prob(rows, part if is_named else part.get("condition"))
+        found = np.asarray(found, np.float64)
         nats += [-float(row.sum()) / rows[0].size for row in found]
         elements += rows.size
     if not nats:
         raise UserError("`data` must contain an example.")
-    if condition is not None and len(condition) != len(nats):
-        raise UserError(f"`condition` must have {len(nats)} rows, got {len(condition)}.")
+    _check_rows(given, len(nats))
     each = np.array(nats)
     return Evaluation(weighted_mean(each), weighted_mean(each / math.log(2.0)), elements)
+
+
+def _check_rows(given: dict[str, Any], count: int) -> None:
+    """Raise UserError unless every condition has so many rows, or is a number for all of them."""
+    for name, each in given.items():
+        if np.ndim(each) and len(each) != count:
+            raise UserError(f"`{name}` must have {count} rows, got {len(each)}.")
 
 
 def _batches(rows: Iterable, size: int) -> Iterator[np.ndarray]:

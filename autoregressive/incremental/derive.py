@@ -5,12 +5,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.condition_specs import FIXED_ENTRIES
 from autoregressive.incremental.horizon import State
 from autoregressive.incremental.layer_names import layer_names
 from autoregressive.incremental.plan import POSITION, Plan, batch_of, horizon_of
-from autoregressive.incremental.tracing import FIXED_ENTRIES, is_temporal
+from autoregressive.incremental.tracing import is_temporal
 from autoregressive.incremental.verification import verify
-from autoregressive.networks import as_function, brings_step, condition_spec, input_spec
+from autoregressive.networks import as_function, brings_step, condition_specs, input_spec
 
 LENGTH = 1024  # of a state without a given length
 
@@ -175,7 +176,7 @@ def incremental(
     network: Any,
     *,
     inputs: tf.TensorSpec | None = None,
-    condition: tf.TensorSpec | None = None,
+    condition: Any = None,
 ) -> Any:
     """Derive the cached step of a causal network from its graph.
 
@@ -184,16 +185,17 @@ def incremental(
     `SteppedNetwork` is returned unchanged.
 
     Args:
-      network: a `tf.Module`, a Keras model or a function of [batch, time, channels] and, as an
-        optional second argument, of a condition [batch, time, channels].
+      network: a `tf.Module`, a Keras model or a function of [batch, time, channels] and, as further
+        arguments, of conditions.
       inputs: spec of the first argument, [None, None, channels]; by default that of a Keras model,
         or float32 [None, None, 1].
-      condition: spec of the second argument, if there is one and `network` is not a Keras model
-        with two inputs.
+      condition: spec of the second argument, or specs by name of the further ones, as `conditions`
+        of `Autoregressive`; not needed for a Keras model with several inputs.
 
     Returns:
-      An object with `initial_state(batch)` and `step(inputs, state, condition)`. `step` takes n
+      An object with `initial_state(batch)` and `step(inputs, state, *conditions)`. `step` takes n
       rows [batch, n, channels] and returns parameters [batch, n, parameters] and the next state.
+      Conditions without a time axis are given to `initial_state(batch, length, fixed)` instead.
 
     Raises:
       NotCausalError: the network looks ahead, depends on the length or has its own randomness;
@@ -202,7 +204,5 @@ def incremental(
     """
     if brings_step(network):
         return network
-    specs = [input_spec(network, inputs)]
-    second = condition_spec(network, condition)
-    specs += [] if second is None else [second]
+    specs = [input_spec(network, inputs), *condition_specs(network, condition).values()]
     return Incremental(as_function(network, specs), specs, layer_names(network))

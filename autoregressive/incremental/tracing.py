@@ -4,18 +4,16 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from autoregressive.condition_specs import is_at_rate
 from autoregressive.incremental.replay import CALLS, inlined, needed
 
 # Operations whose values depend only on the shapes of their inputs.
 SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
 
-# Entries of an axis of any size of an argument without a time axis, when a network is analysed.
-FIXED_ENTRIES = 7
-
 
 def is_temporal(spec: tf.TensorSpec) -> bool:
     """Return whether an argument has a time axis, [batch, None, ...]."""
-    return spec.shape.rank > 1 and spec.shape[1] is None
+    return is_at_rate(spec)
 
 
 def sized(spec: tf.TensorSpec, length: int) -> tf.TensorSpec:

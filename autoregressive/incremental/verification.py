@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.condition_specs import FIXED_ENTRIES
 from autoregressive.incremental.plan import Plan
 from autoregressive.incremental.streams import NotCausalError, UnsupportedNetworkError
-from autoregressive.incremental.tracing import FIXED_ENTRIES, is_temporal, sized
+from autoregressive.incremental.tracing import is_temporal, sized
 
 LONG = 1031  # a length beyond those that a step is derived from
 

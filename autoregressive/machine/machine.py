@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.condition_specs import is_at_rate, sized
 from autoregressive.machine import (  # noqa: F401  (their rules are registered)
     rules_numbers,
     rules_places,
@@ -244,13 +245,18 @@ def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepM
 
     Args:
       stepped: has `initial_state` and `step`.
-      specs: of its inputs and, if it has one, of its condition, [None, None, ...].
+      specs: of its inputs and conditions, [None, ...].
 
     Raises:
       Unlowerable: an operation that the machine does not know.
     """
     has_horizon = getattr(stepped, "has_horizon", False)
-    first = stepped.initial_state(1, 1) if has_horizon else stepped.initial_state(1)
+    given: dict[str, Any] = {"length": 1} if has_horizon else {}
+    fixed = [spec for spec in specs if not is_at_rate(spec)]
+    if fixed:
+        given["fixed"] = [tf.zeros(sized(spec, 1, [1]), spec.dtype) for spec in fixed]
+    specs = [spec for spec in specs if is_at_rate(spec)]
+    first = stepped.initial_state(1, **given)
     flat = tf.nest.flatten(first)
 
     def step(*given):
@@ -259,8 +265,8 @@ def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepM
         parameters, after = stepped.step(inputs, packed, *condition)
         return [parameters], tf.nest.flatten(after)
 
-    sized = [tf.TensorSpec([1, 1, *spec.shape[2:]], spec.dtype) for spec in specs]
-    return StepMachine(step, sized, [], flat), flat
+    of_one = [tf.TensorSpec([1, 1, *spec.shape[2:]], spec.dtype) for spec in specs]
+    return StepMachine(step, of_one, [], flat), flat
 
 
 def unknown_operation(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:

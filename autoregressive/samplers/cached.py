@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.given import first_state, over_time
 from autoregressive.prompts import Prompt
 from autoregressive.symbols import SteppedSymbols
 from likelihoods.distribution import Distribution
@@ -13,12 +14,12 @@ def cached(
     network: SteppedSymbols,
     distribution: Distribution,
     noise: tf.Tensor,
-    condition: tf.Tensor | None = None,
+    condition: Any = None,
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> tf.Tensor:
     """Return symbols [batch, time]; arguments as for `naive`."""
-    state = network.initial_state(noise.shape[0], noise.shape[1])
+    state = first_state(network, noise.shape[0], noise.shape[1], condition)
     return cached_chunk(network, distribution, noise, condition, temperature, state, prompt)[0]
 
 
@@ -26,7 +27,7 @@ def cached_chunk(
     network: SteppedSymbols,
     distribution: Distribution,
     noise: tf.Tensor,
-    condition: tf.Tensor | None,
+    condition: Any,
     temperature: float | tf.Tensor,
     state: Any,
     prompt: Prompt | None = None,
@@ -46,7 +47,8 @@ def cached_chunk(
       prompt: of this chunk, as for `naive`.
     """
     batch, length, block = noise.shape[0], tf.shape(noise)[1], network.block
-    noise, condition = (x if x is None else _in_blocks(x, block) for x in (noise, condition))
+    noise = _in_blocks(noise, block)
+    condition = over_time(lambda x: _in_blocks(x, block), condition)
     blocks = tf.shape(noise)[1] // block
     dtype = tf.float32 if distribution.levels is None else tf.int32
     symbols = tf.TensorArray(dtype, tf.shape(noise)[1], element_shape=[batch])

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.condition_specs import zeros_for
+from autoregressive.condition_values import condition_of
+from autoregressive.given import between, first_state, fixed_of, of_time, rows, timed_of
 from autoregressive.incremental import UnsupportedNetworkError
 from autoregressive.incremental.derive import Incremental, bucket
 from autoregressive.machine.machine import StepMachine
@@ -34,6 +37,20 @@ def native(network: SteppedSymbols, distribution: Distribution) -> "Native | Non
     return Native(network, distribution)
 
 
+class First(NamedTuple):
+    """The state before the first symbol.
+
+    Attributes:
+      batch: number of rows.
+      of_one: of one row, tensors by name.
+      of_rows: its tensors in their order: the same for all rows, or [batch, ...] each.
+    """
+
+    batch: int
+    of_one: Any
+    of_rows: list
+
+
 class NativeState(NamedTuple):
     """Where a chunk ended: the machine, and the workspace of every row."""
 
@@ -53,34 +70,38 @@ class Native:
         self._network, self._distribution = network, distribution
         self._machines: dict[Any, StepMachine] = {}
         self._firsts: dict[int, Any] = {}
-        self._faults: dict[int, str] = {}
+        self._faults: dict[Any, str] = {}
 
-    def __call__(
-        self, noise: tf.Tensor, condition: tf.Tensor | None, temperature: Any
-    ) -> tf.Tensor:
+    def __call__(self, noise: tf.Tensor, condition: Any, temperature: Any) -> tf.Tensor:
         """Return symbols [batch, time]; arguments as for `cached`."""
         return self.advance(
-            noise, condition, temperature, self.begin(noise.shape[0], noise.shape[1])
+            noise, condition, temperature, self.begin(noise.shape[0], noise.shape[1], condition)
         )[0]
 
     def _horizon(self, length: int) -> int:
         """Return the horizon of a state for `length` symbols; 0: of any number."""
         return bucket(length) if getattr(self._network, "has_horizon", False) else 0
 
-    def begin(self, batch: int, length: int) -> tuple[int, Any]:
+    def begin(self, batch: int, length: int, condition: Any = None) -> "First":
         """Return the state before the first of `length` symbols of `batch` rows."""
         changed = [machine.refresh() for machine in self._machines.values()]
         # A derived step reads the same weights as its first state, which is a pass of the network.
         is_derived = isinstance(getattr(self._network, "stepped", None), Incremental)
         if any(changed) or not is_derived:
             self._firsts = {}
+        if fixed_of(condition):
+            given = (rows(condition, slice(row, row + 1)) for row in range(batch))
+            states = [first_state(self._network, 1, length, each) for each in given]
+            together = zip(*map(tf.nest.flatten, states), strict=True)
+            return First(batch, states[0], [np.stack([np.asarray(x) for x in y]) for y in together])
         horizon = self._horizon(length)
         if horizon not in self._firsts:
             self._firsts[horizon] = self._network.initial_state(1, length)
-        return batch, self._firsts[horizon]
+        first = self._firsts[horizon]
+        return First(batch, first, tf.nest.flatten(first))
 
     def advance(
-        self, noise: tf.Tensor, condition: tf.Tensor | None, temperature: Any, state: Any
+        self, noise: tf.Tensor, condition: Any, temperature: Any, state: Any
     ) -> tuple[tf.Tensor, NativeState]:
         """Return the next symbols [batch, time] and the new state.
 
@@ -93,77 +114,83 @@ class Native:
         Raises:
           UnsupportedNetworkError: the machine does not know an operation.
         """
-        given = [np.asarray(noise)] + ([] if condition is None else [np.asarray(condition)])
+        given = [np.asarray(noise), *map(np.asarray, timed_of(condition))]
         settings = [np.asarray(temperature)]
         if isinstance(state, NativeState):
             state = _with_present_weights(state)
             state.machine.put(state.workspaces, settings)
         else:
-            batch, first = state
-            machine = self.machine(noise, condition, first)
-            workspaces = machine.begin(batch, settings, tf.nest.flatten(first))
+            machine = self.machine(noise, condition, state.of_one)
+            workspaces = machine.begin(state.batch, settings, state.of_rows)
             state = NativeState(machine, workspaces)
         (symbols,) = state.machine.run(state.workspaces, *given)
         return tf.constant(symbols.reshape(symbols.shape[:2])), state
 
-    def machine(self, noise: tf.Tensor, condition: tf.Tensor | None, state: Any) -> StepMachine:
+    def machine(self, noise: tf.Tensor, condition: Any, state: Any) -> StepMachine:
         """Return the machine for arguments of these shapes, lowered once.
 
         Raises:
           UnsupportedNetworkError: the machine does not know an operation.
         """
         flat = tf.nest.flatten(state)
-        given = [noise] + ([] if condition is None else [condition])
+        given = [noise, *timed_of(condition)]
         specs = [tf.TensorSpec([1, 1, *x.shape[2:]], x.dtype) for x in given]
         key = tuple((tuple(x.shape), x.dtype) for x in [*specs, *flat])
         if key not in self._machines:
-            step = self._step(state, condition is not None)
+            step = self._step(state, condition)
             try:
                 self._machines[key] = StepMachine(step, specs, [tf.TensorSpec([])], flat)
             except Unlowerable as error:
                 raise UnsupportedNetworkError(str(error)) from None
         return self._machines[key]
 
-    def pays(self, batch: int, length: int) -> bool:
+    def pays(self, batch: int, length: int, condition: Any = None) -> bool:
         """Return whether the machine is faster than what XLA compiles, by what was measured.
 
         Args:
           batch: number of rows.
           length: number of symbols of each.
+          condition: of the rows.
         """
-        if self.fault(length):
+        if self.fault(length, condition):
             return False
         machine = next(iter(self._machines.values()))
         return batch <= MOST_ROWS or machine.multiplications >= LARGE_INSTRUCTION
 
-    def fault(self, length: int) -> str:
+    def fault(self, length: int, condition: Any = None) -> str:
         """Return the operation that the machine does not know, "" if it knows all.
 
         Args:
           length: number of symbols of a row.
+          condition: of the rows.
         """
-        horizon = self._horizon(length)
-        if horizon not in self._faults:
-            self._faults[horizon] = self._unknown(length)
-        return self._faults[horizon]
+        shapes = [(name, tuple(x.shape[1:])) for name, x in sorted(fixed_of(condition).items())]
+        key = self._horizon(length), *shapes
+        if key not in self._faults:
+            self._faults[key] = self._unknown(length, condition)
+        return self._faults[key]
 
-    def _unknown(self, length: int) -> str:
+    def _unknown(self, length: int, condition: Any) -> str:
         noise = self._distribution.noise(0, tf.range(1), 0, 1)
-        spec = getattr(self._network, "condition", None)
-        condition = None if spec is None else tf.zeros([1, 1, *spec.shape[2:]], spec.dtype)
+        if fixed_of(condition):
+            condition = rows(between(condition, 0, 1), slice(1))
+        else:
+            zeros = zeros_for(self._network, 1, [1])
+            condition = condition_of(self._network, zeros[0], (1, 1)) if zeros else None
         try:
-            self.machine(noise, condition, self.begin(1, length)[1])
+            self.machine(noise, condition, self.begin(1, length, condition).of_one)
         except UnsupportedNetworkError as error:
             return str(error)
         return ""
 
-    def _step(self, first: Any, has_condition: bool) -> Callable:
+    def _step(self, first: Any, like: Any) -> Callable:
+        count = len(timed_of(like))
         network, distribution = self._network, self._distribution
         dtype = tf.float32 if distribution.levels is None else tf.int32
 
         def step(noise, *given):
-            condition = given[0] if has_condition else None
-            temperature, *flat = given[1:] if has_condition else given
+            condition = of_time(like, list(given[:count]))
+            temperature, *flat = given[count:]
             state = tf.nest.pack_sequence_as(first, flat)
             parameters, after = network.stepper(condition)(0, 0, state)
             drawn = distribution.sample(parameters, noise, temperature)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
+from autoregressive.given import first_state, over_time
 from autoregressive.prompts import Prompt
 from autoregressive.symbols import State, TimeOrder
 from likelihoods.distribution import Distribution
@@ -27,12 +28,12 @@ class Block(NamedTuple):
 
     Attributes:
       noise: [batch, n, noise channels], of the model's distribution.
-      condition: [batch, n, channels], or None.
+      condition: of the block: [batch, n, channels], a `Given` or None.
       temperature: see `Distribution.sample`.
     """
 
     noise: tf.Tensor
-    condition: tf.Tensor | None
+    condition: Any
     temperature: tf.Tensor
 
 
@@ -73,7 +74,7 @@ def speculative(
     network: TimeOrder,
     distribution: Distribution,
     noise: tf.Tensor,
-    condition: tf.Tensor | None,
+    condition: Any,
     temperature: tf.Tensor,
     draft: Draft,
     block: int = BLOCK,
@@ -95,25 +96,24 @@ def speculative(
     short = [[0, 0], [0, -wanted % block], [0, 0]]
     length = wanted - wanted % -block
     noise = tf.pad(noise, short)
-    condition = None if condition is None else tf.pad(condition, short)
+    condition = over_time(
+        lambda x: tf.pad(x, [*short[:2], *[[0, 0]] * (x.shape.rank - 2)]), condition
+    )
     if prompt is not None:
         prompt = prompt._replace(symbols=tf.pad(prompt.symbols, short[:2]))
     drawn = tf.TensorArray(tf.int32, noise.shape[1] // block, element_shape=[batch, block])
 
     def body(number, states, drawn, passes):
         rows = tf.range(block) + number * block
-        now = Block(
-            tf.gather(noise, rows, axis=1),
-            None if condition is None else tf.gather(condition, rows, axis=1),
-            temperature,
-        )
+        part = over_time(lambda x: tf.gather(x, rows, axis=1), condition)
+        now = Block(tf.gather(noise, rows, axis=1), part, temperature)
         given = _given(prompt, batch, number * block, block)
         symbols, states, more = _settled(network, distribution, draft, now, states, given)
         return number + 1, states, drawn.write(number, symbols), passes + more
 
     if isinstance(draft, SteppedDraft):
-        draft = draft.of_length(length)
-    states = network.initial_state(batch, length), draft.initial_state(batch)
+        draft = draft.of_length(length, condition)
+    states = first_state(network, batch, length, condition), draft.initial_state(batch)
     first = (0, states, drawn, 0)
     count = noise.shape[1] // block
     _, _, drawn, passes = tf.while_loop(
@@ -189,18 +189,22 @@ class SteppedDraft:
       network: of the smaller model.
       distribution: of the smaller model; it uses the same noise.
       length: number of symbols that it will propose; 0: unknown.
+      condition: of the sequences that it will propose.
     """
 
-    def __init__(self, network: Any, distribution: Distribution, length: int = 0):
-        self._network, self._distribution, self._length = network, distribution, length
+    def __init__(
+        self, network: Any, distribution: Distribution, length: int = 0, condition: Any = None
+    ):
+        self._network, self._distribution = network, distribution
+        self._length, self._condition = length, condition
 
     def initial_state(self, batch: int) -> State:
         """Return the state before the first symbol."""
-        return self._network.initial_state(batch, self._length)
+        return first_state(self._network, batch, self._length, self._condition)
 
-    def of_length(self, length: int) -> "SteppedDraft":
-        """Return the draft of sequences of `length` symbols."""
-        return SteppedDraft(self._network, self._distribution, length)
+    def of_length(self, length: int, condition: Any = None) -> "SteppedDraft":
+        """Return the draft of sequences of `length` symbols, of conditions as they are given."""
+        return SteppedDraft(self._network, self._distribution, length, condition)
 
     def memory(self, block: Block) -> tuple[()]:
         """Return nothing: proposals share no state."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.condition_specs import ONLY, Memory
 from autoregressive.model import Autoregressive
 from autoregressive.storage.program import DENSITY_AXES
 from autoregressive.storage.save import PROGRAM_FOLDER, SPEC_FILE
@@ -26,9 +27,9 @@ class StoredNetwork:
     def __init__(self, program: Any, listed: Listed):
         self._program, self._listed = program, listed
 
-    def __call__(self, inputs: tf.Tensor, *condition: tf.Tensor) -> tf.Tensor:
+    def __call__(self, inputs: tf.Tensor, *conditions: tf.Tensor) -> tf.Tensor:
         """Return [batch, time, parameters]."""
-        return self._program.call(inputs, *condition)
+        return self._program.call(inputs, *conditions)
 
 
 class SteppedStoredNetwork(StoredNetwork):
@@ -54,13 +55,11 @@ class SteppedStoredNetwork(StoredNetwork):
             return self._stored[batch][0]()
         return [self._stored[self._most][0]() for _ in range(-(-batch // self._most))]
 
-    def step(
-        self, inputs: tf.Tensor, state: Any, condition: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, Any]:
+    def step(self, inputs: tf.Tensor, state: Any, *conditions: tf.Tensor) -> tuple[tf.Tensor, Any]:
         """Return the parameters of the next times, and the new state."""
         outputs = []
         for time in range(inputs.shape[1]):
-            now = [x[:, time : time + 1] for x in (inputs, condition) if x is not None]
+            now = [x[:, time : time + 1] for x in (inputs, *conditions)]
             output, state = self._one(now, state)
             outputs.append(output)
         return tf.concat(outputs, 1), state
@@ -187,7 +186,7 @@ def load(folder: str | Path) -> Autoregressive:
       UserError: the model does not exist or cannot be read.
     """
     program, spec = read(Path(folder))
-    specs = [_spec(part) for part in (spec["inputs"], spec["condition"]) if part]
+    named = spec.get("conditions") or ({ONLY: spec["condition"]} if spec["condition"] else {})
     rows, listed = spec["step_rows"], listed_weights(program, spec)
     network = (
         SteppedStoredNetwork(program, listed, rows) if rows else StoredNetwork(program, listed)
@@ -200,8 +199,8 @@ def load(folder: str | Path) -> Autoregressive:
         distribution,
         codec=codec,
         order=spec["order"],
-        inputs=specs[0],
-        condition_channels=specs[1] if len(specs) > 1 else 0,
+        inputs=_spec(spec["inputs"]),
+        conditions={name: _spec(each) for name, each in named.items()},
     )
     model.sample_rate_hz = spec.get("sample_rate_hz")
     return model
@@ -228,4 +227,5 @@ def read(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def _spec(described: dict[str, Any]) -> tf.TensorSpec:
-    return tf.TensorSpec(described["shape"], tf.as_dtype(described["dtype"]))
+    kind = Memory if described.get("kind") == "memory" else tf.TensorSpec
+    return kind(described["shape"], tf.as_dtype(described["dtype"]))

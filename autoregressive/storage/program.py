@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.condition_specs import plain
 from autoregressive.model import Autoregressive
 from likelihoods.capabilities import (
     cumulative_of,
@@ -115,8 +116,7 @@ def variables_of(functions: Iterable[Any]) -> list[tf.Variable]:
 
 def network_specs(model: Autoregressive) -> list[tf.TensorSpec]:
     """Return the network's arguments, for any batch and length."""
-    network = model.symbol_network
-    return [network.inputs] if network.condition is None else [network.inputs, network.condition]
+    return [model.symbol_network.inputs, *map(plain, model.conditions.values())]
 
 
 def stored_step(stepped: Any, specs: Sequence[tf.TensorSpec], rows: int):

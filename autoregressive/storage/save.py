@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.condition_specs import ONLY, Memory, is_at_rate, only_rate
 from autoregressive.model import Autoregressive
 from autoregressive.storage.program import STEP_ROWS, Program
 from autoregressive.trainable import frozen_among
@@ -48,8 +49,9 @@ def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | Non
       ValueError: the sample rate is below 1, or the model generates images.
     """
     network = model.symbol_network
-    # A state for a number of symbols is derived when the stored network is sampled.
-    with_step = network.has_step and not getattr(network, "has_horizon", False)
+    # A state for a number of symbols, or of conditions, is derived when the network is sampled.
+    fixed = [each for each in model.conditions.values() if not is_at_rate(each)]
+    with_step = network.has_step and not getattr(network, "has_horizon", False) and not fixed
     spec = _spec(model, with_step) | {"sample_rate_hz": rate_of(model, sample_rate_hz)}
     return write(lambda: Program(model, with_step), model, spec, Path(folder))
 
@@ -109,12 +111,15 @@ def named_reasons(verb: str) -> Iterator[None]:
 
 def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
     network, distribution = model.symbol_network, model.distribution
-    condition = network.condition
+    condition = only_rate(model.conditions) if model.order == "time" else None
+    named = {} if condition is not None and ONLY in model.conditions else model.conditions
+    described = {name: _described(each) for name, each in named.items()}
     return {
         "kind": model.kind,
         "order": model.order,
         "inputs": _described(network.inputs),
         "condition": None if condition is None else _described(condition),
+        **({"conditions": described} if described else {}),
         "distribution": {
             "name": type(distribution).__name__,
             "levels": distribution.levels,
@@ -139,7 +144,8 @@ def _density(distribution: Distribution) -> str:
 
 
 def _described(spec: tf.TensorSpec) -> dict[str, Any]:
-    return {"shape": spec.shape.as_list(), "dtype": spec.dtype.name}
+    kind = {"kind": "memory"} if isinstance(spec, Memory) else {}
+    return {"shape": spec.shape.as_list(), "dtype": spec.dtype.name, **kind}
 
 
 def _check_python(program: tf.Module) -> None:

@@ -16,6 +16,25 @@ from replicator.training.accumulation import Batch
 from replicator.training.batches import as_dataset
 
 KEYS = ("elements", "condition")
+NAMED = "condition/"  # before the names of conditions, in the flat batches that are drawn
+
+
+def nested(batch: Batch) -> dict[str, Any]:
+    """Return a flat batch as it was given, with conditions by name as a dict in `condition`."""
+    named = {key.removeprefix(NAMED): x for key, x in batch.items() if key.startswith(NAMED)}
+    if not named:
+        return dict(batch)
+    others = {key: x for key, x in batch.items() if not key.startswith(NAMED)}
+    return {**others, "condition": named}
+
+
+def _flat(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch whose dict of conditions is spread over the keys of the batch."""
+    named = batch.get("condition")
+    if not isinstance(named, dict):
+        return batch
+    others = {key: x for key, x in batch.items() if key != "condition"}
+    return others | {f"{NAMED}{name}": x for name, x in named.items()}
 
 
 class Batches:
@@ -25,7 +44,8 @@ class Batches:
 
     Args:
       source: an array of elements [num, ...], from which every batch draws random rows; a
-        pair of elements and condition, or a dict of arrays with the key `elements`; an iterable
+        pair of elements and condition, or a dict of arrays with the key `elements`, in both of
+        which several conditions are a dict of arrays by name; an iterable
         of batches of any of these kinds, which is restarted when it ends; a `tf.data.Dataset` of
         them; or a function from the step to a batch.
       codec: of the elements, which are checked.
@@ -160,7 +180,7 @@ class Batches:
             batch = dict(zip(KEYS, batch, strict=False))
         if not isinstance(batch, dict):
             batch = {"elements": batch}
-        arrays = {name: as_array(array, name) for name, array in batch.items()}
+        arrays = {name: as_array(array, name) for name, array in _flat(batch).items()}
         if "elements" not in arrays:
             raise ValueError(f"a batch must have the key `elements`, got {sorted(arrays)}.")
         elements = arrays["elements"]
@@ -173,8 +193,9 @@ class Batches:
                     f"`{name}` must have {len(elements)} rows, as `elements`, got shape"
                     f" {list(array.shape)}."
                 )
-        if "condition" in arrays and arrays["condition"].dtype.kind in "fOSU":
-            check_finite(arrays["condition"], "condition")
+        for name, array in arrays.items():
+            if (name == "condition" or name.startswith(NAMED)) and array.dtype.kind in "fOSU":
+                check_finite(array, name)
         return arrays
 
 

@@ -1,12 +1,12 @@
 """A caller's loss, checked when it is traced, and the score of an evaluation."""
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.training.batches import nested
 from replicator.training.accumulation import Batch, GlobalBatchLoss
 from replicator.training.state import LossFn, TrainState
 
@@ -20,12 +20,13 @@ def checked(loss: Loss, model: Any) -> LossFn:
     `GlobalBatchLoss` if the loss has `global_inputs(model, batch, replicator)`.
 
     Args:
-      loss: from the model and a batch to a scalar, or to that and a dict of scalars.
+      loss: from the model and a batch, as it was given, to a scalar, or to that and a dict of
+        scalars.
       model: its first argument.
     """
 
     def loss_fn(batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        result = loss(model, batch)
+        result = loss(model, nested(batch))
         value, metrics = result if isinstance(result, tuple) else (result, {})
         scalars = {
             name: _scalar(tf.cast(metric, tf.float32), f"metric `{name}`")
@@ -34,7 +35,11 @@ def checked(loss: Loss, model: Any) -> LossFn:
         return _scalar(value, "`loss`"), scalars
 
     inputs = getattr(loss, "global_inputs", None)
-    return loss_fn if inputs is None else _OfGlobalBatch(loss_fn, functools.partial(inputs, model))
+    if inputs is None:
+        return loss_fn
+    return _OfGlobalBatch(
+        loss_fn, lambda batch, replicator: inputs(model, nested(batch), replicator)
+    )
 
 
 class _OfGlobalBatch:

@@ -1,0 +1,123 @@
+"""What a network reads besides the elements: at their rate, once for a row, or as a memory."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+# Entries of an axis of any size of an argument without a time axis, when a network is analysed.
+FIXED_ENTRIES = 7
+# The name of a condition that has none of its own.
+ONLY = "condition"
+
+
+class Memory(tf.TensorSpec):
+    """The spec of a condition with an axis of its own, such as an encoder's outputs.
+
+    Args:
+      shape: [None, entries, ...]; None: any number of entries, the same for all rows of a call.
+      dtype: its type.
+    """
+
+    __slots__ = ()
+
+
+Specs = dict[str, tf.TensorSpec]
+
+
+def is_at_rate(spec: tf.TensorSpec, axes: int = 1) -> bool:
+    """Return whether an argument has the axes of the elements, [batch, None, ...].
+
+    Args:
+      spec: of the argument.
+      axes: number of axes of the elements after the batch, 1 for time and 2 for images.
+    """
+    if isinstance(spec, Memory) or spec.shape.rank <= axes:
+        return False
+    return all(size is None for size in spec.shape[1 : 1 + axes])
+
+
+def plain(spec: tf.TensorSpec) -> tf.TensorSpec:
+    """Return a spec as TensorFlow's own, for signatures of functions."""
+    return tf.TensorSpec(spec.shape, spec.dtype)
+
+
+def sized(spec: tf.TensorSpec, batch: int, sizes: Sequence[int]) -> list[int]:
+    """Return the shape of an argument in a call on elements [batch, *sizes].
+
+    Args:
+      spec: of the argument.
+      batch: number of rows.
+      sizes: of the elements, [time] or [height, width].
+    """
+    axes = len(sizes)
+    if is_at_rate(spec, axes):
+        return [batch, *sizes, *(size or FIXED_ENTRIES for size in spec.shape[1 + axes :])]
+    return [batch, *(size or FIXED_ENTRIES for size in spec.shape[1:])]
+
+
+def as_specs(given: Any) -> Specs:
+    """Return specs of conditions by name.
+
+    Args:
+      given: None or 0; the channels of a condition [batch, time, channels]; a spec; specs by name;
+        or a list of specs.
+
+    Raises:
+      ValueError: it is none of these.
+    """
+    if given is None or (isinstance(given, int) and given == 0):
+        return {}
+    if isinstance(given, int):
+        given = tf.TensorSpec([None, None, given])
+    if isinstance(given, tf.TensorSpec):
+        given = {ONLY: given}
+    if not isinstance(given, Mapping):
+        count = len(given) if isinstance(given, list | tuple) else 0
+        given = dict(zip(default_names(count), given, strict=True)) if count else {"": given}
+    for name, spec in given.items():
+        is_spec = isinstance(spec, tf.TensorSpec) and spec.shape.rank
+        if not is_spec or not isinstance(name, str) or not name or spec.shape[0] is not None:
+            raise ValueError(
+                "`conditions` must be a tf.TensorSpec or onepass.Memory [None, ...], or a dict of"
+                f" them by name, got {spec!r}."
+            )
+    return dict(given)
+
+
+def default_names(count: int) -> list[str]:
+    """Return names of conditions that have none of their own."""
+    return [ONLY] if count == 1 else [f"{ONLY}_{place}" for place in range(1, count + 1)]
+
+
+def conditions_of(network: Any) -> Specs:
+    """Return the specs of the conditions that a `SymbolNetwork` reads, by name."""
+    found = getattr(network, "conditions", None)
+    return as_specs(network.condition) if found is None else found
+
+
+def only_rate(specs: Specs) -> tf.TensorSpec | None:
+    """Return the spec of a condition at the rate of a sequence, if it is the only one."""
+    found = list(specs.values())
+    return found[0] if len(found) == 1 and is_at_rate(found[0]) else None
+
+
+def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> list[dict[str, tf.Tensor]]:
+    """Return conditions of zeros, as the only entry of a list that is empty if there are none.
+
+    Args:
+      network: a `SymbolNetwork`.
+      batch: number of rows.
+      sizes: of the elements, [time] or [height, width].
+    """
+    specs = conditions_of(network)
+    made = {name: tf.zeros(sized(x, batch, sizes), x.dtype) for name, x in specs.items()}
+    return [made] if made else []
+
+
+def described(spec: tf.TensorSpec, axes: int = 1) -> str:
+    """Return a spec as people write it, such as "int32 [num]"."""
+    names = ["time"] if axes == 1 else ["height", "width"]
+    places = dict(enumerate(names, 1)) if is_at_rate(spec, axes) else {}
+    sizes = [str(places.get(n, size or "any")) for n, size in enumerate(spec.shape) if n]
+    return f"{spec.dtype.name} [{', '.join(['num', *sizes])}]"

@@ -1,0 +1,212 @@
+"""Checks of the conditions of a call, and what they are to a network."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.condition_specs import (
+    Memory,
+    Specs,
+    conditions_of,
+    described,
+    is_at_rate,
+    only_rate,
+)
+from autoregressive.elements import as_array, as_condition
+from autoregressive.given import Given
+from autoregressive.incremental.lookups import entries
+from autoregressive.incremental.replay import CALLS, inlined, needed
+
+# Operations whose output has the numbers of their first input, or of one of two in `SelectV2`.
+_SAME = ("Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient")
+
+
+def given_to(network: Any, given: Any, order: str, shape: Sequence[int | None]) -> Any:
+    """Return the conditions of elements of a shape as samplers hold them, after a check.
+
+    Args:
+      network: any `SymbolNetwork`.
+      given: as for `condition_of`, or what a network without `conditions` reads.
+      order: "time" or "raster".
+      shape: of the elements.
+
+    Raises:
+      ValueError: as for `condition_of`.
+    """
+    if hasattr(network, "conditions"):
+        return condition_of(network, given, shape[: 2 if order == "time" else 3])
+    return as_condition(given, network.condition, order, shape[:2])
+
+
+def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
+    """Return the conditions of a call as a sampler holds them, after a check.
+
+    Args:
+      network: a `SymbolNetwork` with `conditions`.
+      given: None; an array for the only condition; or arrays by name. A condition that is not at
+        the rate of the elements may have one row for all.
+      sizes: of the elements, [num, time] or [num, height, width], as far as they are known.
+
+    Returns:
+      None; the tensor of the only condition, if that has a time axis; otherwise a `Given`.
+
+    Raises:
+      ValueError: a condition is missing, is not read, or has another shape or other values.
+    """
+    specs, axes = conditions_of(network), len(sizes) - 1
+    values = _by_name(given, specs, axes)
+    found = {}
+    for name, spec in specs.items():
+        label = "condition" if len(specs) == 1 else f'condition["{name}"]'
+        tensor = _tensor(values.get(name), spec, label)
+        tensor = _shaped(tensor, spec, sizes, label)
+        found[name] = _as_type(tensor, spec, label, network, name)
+    if not found:
+        return None
+    if axes == 1 and only_rate(specs) is not None:
+        return next(iter(found.values()))
+    timed = {n for n, spec in specs.items() if axes == 1 and is_at_rate(spec)}
+    return Given(
+        {name: x for name, x in found.items() if name in timed},
+        {name: x for name, x in found.items() if name not in timed},
+    )
+
+
+def _by_name(given: Any, specs: Specs, axes: int) -> Mapping[str, Any]:
+    """Return what is given by name; raise ValueError unless it has the names of the specs."""
+    if isinstance(given, Given):
+        given = {**given.timed, **given.fixed}
+    if not specs:
+        if given is not None and not (isinstance(given, Mapping) and not given):
+            raise ValueError("`condition` must be None: the network reads none.")
+        return {}
+    if not isinstance(given, Mapping):
+        if len(specs) > 1:
+            raise ValueError(f"`condition` must be a dict with {_listed(specs, axes)}.")
+        return {next(iter(specs)): given}
+    others = [name for name in given if name not in specs]
+    if others or len(given) < len(specs):
+        raise ValueError(
+            f"`condition` must be a dict with {_listed(specs, axes)}, got"
+            f" {', '.join(map(str, given)) or 'none'}."
+        )
+    return given
+
+
+def _listed(specs: Specs, axes: int) -> str:
+    return ", ".join(f"{name}: {described(spec, axes)}" for name, spec in specs.items())
+
+
+def _tensor(given: Any, spec: tf.TensorSpec, label: str) -> tf.Tensor | None:
+    if given is None or tf.is_tensor(given):
+        return given
+    array = as_array(given, label)
+    if array.dtype.kind not in "biuf" and not _is_small_float(array.dtype):
+        raise ValueError(f"`{label}` must be {spec.dtype.name}, got {array.dtype}.")
+    return tf.constant(array)
+
+
+def _is_small_float(dtype: np.dtype) -> bool:
+    return dtype.name in ("bfloat16", "float16")
+
+
+def _shaped(
+    tensor: tf.Tensor | None, spec: tf.TensorSpec, sizes: Sequence[int | None], label: str
+) -> tf.Tensor:
+    """Return a condition with one row for each of the elements.
+
+    Raises:
+      ValueError: it is missing or has another shape.
+    """
+    timed = is_at_rate(spec, len(sizes) - 1)
+    known = list(sizes if timed else sizes[:1])
+    wanted = tf.TensorShape([*known, *spec.shape[len(known) :]]).merge_with(spec.shape)
+    if tensor is not None and timed and tensor.shape.rank == wanted.rank + 1:
+        tensor = tensor[..., 0] if tensor.shape[-1] == 1 else tensor
+    if tensor is not None and not timed:
+        tensor = _for_all_rows(tensor, wanted)
+    if tensor is None or not wanted.is_compatible_with(tensor.shape):
+        given = None if tensor is None else tensor.shape
+        raise ValueError(f"`{label}` must be given, {wanted}, got {given}.")
+    if isinstance(spec, Memory) and 0 in tensor.shape.as_list()[1:]:
+        raise ValueError(f"`{label}` must have an entry, got shape {tensor.shape}.")
+    return tensor
+
+
+def _for_all_rows(tensor: tf.Tensor, wanted: tf.TensorShape) -> tf.Tensor:
+    """Return a condition whose only row is given once, for all rows."""
+    if tensor.shape.rank == wanted.rank - 1 and wanted[1:].is_compatible_with(tensor.shape):
+        tensor = tensor[tf.newaxis]
+    rows = wanted[0]
+    if rows is None or tensor.shape.rank != wanted.rank or tensor.shape[0] != 1:
+        return tensor
+    return tf.repeat(tensor, rows, axis=0)
+
+
+def _as_type(
+    tensor: tf.Tensor, spec: tf.TensorSpec, label: str, network: Any, name: str
+) -> tf.Tensor:
+    """Return a condition in the type that the network reads.
+
+    Raises:
+      ValueError: it must be whole numbers, or has numbers that the network does not know.
+    """
+    if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
+        raise ValueError(f"`{label}` must be {spec.dtype.name}, got {tensor.dtype.name}.")
+    if not spec.dtype.is_integer or not hasattr(tensor, "numpy"):
+        return tf.cast(tensor, spec.dtype)
+    values = tensor.numpy().astype(np.float64)
+    if not (values == np.round(values)).all():
+        raise ValueError(f"`{label}` must be whole numbers, {spec.dtype.name}.")
+    count = getattr(network, "class_counts", {}).get(name)
+    limits = (0, count - 1) if count else (spec.dtype.min, spec.dtype.max)
+    outside = (values < limits[0]) | (values > limits[1])
+    if outside.any():
+        raise ValueError(
+            f"`{label}` must be {limits[0]} to {limits[1]}, the numbers that the network has"
+            f" entries for, got {values[outside][0]:.0f}."
+        )
+    return tf.cast(tensor, spec.dtype)
+
+
+def class_counts(call: Any, specs: Specs, example: Sequence[tf.Tensor]) -> dict[str, int]:
+    """Return how many numbers each condition of integers may be, where an embedding says so.
+
+    Args:
+      call: the network as a function of its elements and conditions.
+      specs: of the conditions.
+      example: arguments of the network.
+    """
+    if not any(spec.dtype.is_integer for spec in specs.values()):
+        return {}
+    with tf.init_scope():
+        traced = tf.function(call, autograph=False).get_concrete_function(*example)
+        if any(op.type in CALLS for op in needed(traced.graph.outputs)):
+            traced = inlined(traced, [tf.TensorSpec(x.shape, x.dtype) for x in example])
+    graph = traced.graph
+    names = {tensor.op: name for name, tensor in zip(specs, graph.inputs[1:], strict=False)}
+    found: dict[str, int] = {}
+    for op in needed(graph.outputs):
+        known = op.outputs[0].shape[-1] if op.type == "OneHot" else entries(op)
+        count = int(known or 0)
+        place = 0 if op.type == "OneHot" else 1
+        for source in _sources(op.inputs[place].op) if count else ():
+            if source in names:
+                found[names[source]] = min(found.get(names[source], count), count)
+    return found
+
+
+def _sources(op: tf.Operation) -> list[tf.Operation]:
+    """Return the operations whose numbers an operation passes on."""
+    waiting, found = [op], []
+    while waiting:
+        op = waiting.pop()
+        if op.type in _SAME:
+            waiting.append(op.inputs[0].op)
+        elif op.type == "SelectV2":
+            waiting += [op.inputs[1].op, op.inputs[2].op]
+        else:
+            found.append(op)
+    return found

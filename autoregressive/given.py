@@ -1,0 +1,125 @@
+"""The conditions of a call as samplers hold them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from autoregressive.condition_specs import Specs
+
+
+class Given(NamedTuple):
+    """Conditions by name.
+
+    Attributes:
+      timed: at the rate of the elements, [batch, time, ...] each.
+      fixed: the same at every time, [batch, ...] each.
+    """
+
+    timed: dict[str, tf.Tensor]
+    fixed: dict[str, tf.Tensor]
+
+
+Condition = tf.Tensor | Given | None
+
+
+def over_time(function: Callable[[tf.Tensor], tf.Tensor], condition: Any) -> Any:
+    """Return a condition with its tensors that have a time axis changed.
+
+    Args:
+      function: of a tensor [batch, time, ...].
+      condition: a tensor with a time axis, a `Given` or None.
+    """
+    if isinstance(condition, Given):
+        return condition._replace(timed={n: function(x) for n, x in condition.timed.items()})
+    return None if condition is None else function(condition)
+
+
+def between(condition: Any, start: Any, stop: Any = None) -> Any:
+    """Return the part of a condition from a time on, up to another one."""
+    return over_time(lambda x: x[:, start:stop], condition)
+
+
+def rows(condition: Any, which: slice) -> Any:
+    """Return some rows of a condition."""
+    return tf.nest.map_structure(lambda x: None if x is None else x[which], condition)
+
+
+def fixed_of(condition: Any) -> dict[str, tf.Tensor]:
+    """Return the conditions of a call that are the same at every time."""
+    return condition.fixed if isinstance(condition, Given) else {}
+
+
+def timed_of(condition: Any) -> list[tf.Tensor]:
+    """Return the tensors of a condition that have a time axis."""
+    if condition is None:
+        return []
+    return tf.nest.flatten(condition.timed if isinstance(condition, Given) else condition)
+
+
+def of_time(condition: Any, tensors: list[tf.Tensor]) -> Any:
+    """Return a condition of a step, from what `timed_of` another one returned."""
+    if isinstance(condition, Given):
+        return Given(tf.nest.pack_sequence_as(condition.timed, tensors), {})
+    return tensors[0] if tensors else None
+
+
+def first_state(network: Any, batch: int, length: int, condition: Any) -> Any:
+    """Return the state before the first of `length` symbols, of conditions as they are given.
+
+    Args:
+      network: a `SteppedSymbols`.
+      batch: number of rows.
+      length: number of symbols; 0: unknown.
+      condition: of all rows.
+    """
+    fixed = fixed_of(condition)
+    return network.initial_state(batch, length, *([fixed] if fixed else []))
+
+
+def in_order(condition: Any, specs: Specs) -> list[tf.Tensor]:
+    """Return tensors of a condition as a network takes them.
+
+    Args:
+      condition: a tensor for a network of one condition, tensors by name, a `Given` or None.
+      specs: of the network's conditions, or of some of them.
+
+    Raises:
+      ValueError: one is missing.
+    """
+    if isinstance(condition, Given):
+        condition = {**condition.timed, **condition.fixed}
+    found = []
+    for name, spec in specs.items():
+        each = condition.get(name) if isinstance(condition, Mapping) else condition
+        if each is None:
+            raise ValueError(f"`condition` must be given, {spec.shape}, got None.")
+        if each.shape.rank == spec.shape.rank + 1:  # one channel, as bundles have it
+            each = each[..., 0]
+        found.append(tf.cast(each, spec.dtype))
+    return found
+
+
+class OwnStep:
+    """A network that brings its step, with conditions that are the same at every time.
+
+    They are kept in its state, and passed to every step.
+
+    Args:
+      network: a `SteppedNetwork`.
+      is_fixed: of each of its conditions.
+    """
+
+    def __init__(self, network: Any, is_fixed: list[bool]):
+        self._network, self._is_fixed = network, is_fixed
+
+    def initial_state(self, batch: int, fixed: list[tf.Tensor]) -> Any:
+        """Return the state before the first time."""
+        return {"own": self._network.initial_state(batch), "fixed": list(fixed)}
+
+    def step(self, inputs: tf.Tensor, state: Any, *timed: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """Return the parameters of the next times, and the state after them."""
+        fixed, others = iter(state["fixed"]), iter(timed)
+        conditions = [next(fixed if is_fixed else others) for is_fixed in self._is_fixed]
+        outputs, after = self._network.step(inputs, state["own"], *conditions)
+        return outputs, {"own": after, "fixed": state["fixed"]}
