@@ -61,6 +61,12 @@ def check_elements(elements: np.ndarray, codec: Codec, rank: int, name: str = "e
     if codec.levels is None:
         return
     lowest, highest = (np.asarray(codec.decode(np.int32(s))) for s in (0, codec.levels - 1))
+    if elements.dtype.kind == "f" and lowest.dtype.kind in "iu":
+        raise ValueError(
+            f"`{name}` must be integers in [{lowest}, {highest}], got {elements.dtype}; a model of"
+            f" numbers in [-1, 1] needs codec=onepass.likelihoods.Linear({codec.levels}), or"
+            f" MuLaw({codec.levels})."
+        )
     # Rounded elements may be slightly out of range.
     slack = 1e-6 * (highest - lowest) if elements.dtype.kind == "f" else 0
     outside = (elements < lowest - slack) | (elements > highest + slack)

@@ -9,14 +9,16 @@ import tensorflow as tf
 from autoregressive.choices import choice_of
 from autoregressive.drafts import stepped_draft
 from autoregressive.elements import as_array, as_condition, check_elements, check_parts
+from autoregressive.layout import layout_of
 from autoregressive.networks import condition_spec, image_spec, input_spec
 from autoregressive.outputs import output_shape
 from autoregressive.prompts import Following, Prompt, ended, prompt_of, stopped
+from autoregressive.reading import reading_of
 from autoregressive.samplers import SAMPLERS, Draft
 from autoregressive.sampling import Samplers
 from autoregressive.symbols import RasterOrder, TimeOrder
 from autoregressive.trainable import Weights, weights_read
-from likelihoods.capabilities import pixel_channels
+from likelihoods.capabilities import is_of_tokens, pixel_channels
 from likelihoods.codec import Codec, default_codec
 from likelihoods.distribution import Distribution
 from replicator.runs.arguments import (
@@ -36,17 +38,24 @@ class Autoregressive:
         input is the sequence shifted by one, so it need only be causal. In raster order it must be
         masked: its output at a pixel depends only on the pixels before it.
       distribution: of every element, see `likelihoods.distribution`.
-      codec: from elements to the distribution's symbols. By default `Linear` for sequences of
-        levels, `Integers` for images and `Reals` for real symbols.
+      codec: from elements to the distribution's symbols. By default `Integers` for tokens
+        (`Categorical`, `Bernoulli`) and for images, `Linear` for other sequences of levels and
+        `Reals` for real symbols.
       condition_channels: of the network's second argument, float32 [batch, time, channels], or
         its spec; 0: it has none. Not needed for a Keras model with two inputs.
       order: "time": elements [batch, time]; "raster": images [batch, height, width, channels].
       inputs: shape and dtype of the network's input, [None, None, 1] or [None, None, None,
         channels]. Not needed for a Keras model, or for float32 [batch, time, 1] and grey images.
+      start: what the network reads before the first element in time order. For a network that reads
+        integers a symbol, also one that is never drawn, by default levels // 2; for one that reads
+        floats a number on its own scale, by default the middle of `input_scale`.
+      input_scale: (low, high), the floats that the network reads for the least and the greatest
+        level, or for -1 and 1 of real symbols; by default (-1, 1).
 
     Raises:
       ValueError: the network has another number of output channels than the distribution has
-        parameters, or codec and distribution have different levels.
+        parameters, codec and distribution have different levels, or the network cannot read `start`
+        or `input_scale`.
       NotCausalError: its outputs look ahead, change with the length, or by chance.
 
     Attributes:
@@ -66,11 +75,14 @@ class Autoregressive:
         condition_channels: int | tf.TensorSpec = 0,
         order: Literal["time", "raster"] = "time",
         inputs: tf.TensorSpec | None = None,
+        start: float | None = None,
+        input_scale: Sequence[float] | None = None,
     ):
         if order not in ("time", "raster"):
             raise ValueError(f"`order` must be time or raster, got {order!r}.")
         check_parts(network, distribution)
-        codec = default_codec(distribution.levels, order) if codec is None else codec
+        if codec is None:
+            codec = default_codec(distribution.levels, order, is_of_tokens(distribution))
         if codec.levels != distribution.levels:
             raise ValueError(
                 f"`codec` must have the levels of the distribution, {distribution.levels}, got"
@@ -79,13 +91,15 @@ class Autoregressive:
         symbols: Any
         if order == "raster":
             spec = image_spec(network, pixel_channels(distribution), inputs)
-            symbols = RasterOrder(network, distribution, codec, spec)
+            reading = reading_of(codec, spec.dtype, order, start, input_scale)
+            symbols = RasterOrder(network, distribution, reading, spec)
         else:
             given = condition_channels or None
             if given is not None and not isinstance(given, tf.TensorSpec):
                 given = tf.TensorSpec([None, None, given])
             specs = input_spec(network, inputs), condition_spec(network, given)
-            symbols = TimeOrder(network, distribution, codec, *specs)
+            reading = reading_of(codec, specs[0].dtype, order, start, input_scale)
+            symbols = TimeOrder(network, distribution, reading, *specs)
         self._begin(symbols, distribution, codec, order)
         self._check_parameters()
         symbols.check()
@@ -93,7 +107,7 @@ class Autoregressive:
     def _begin(self, symbols: Any, distribution: Distribution, codec: Codec, order: str) -> None:
         self.symbol_network, self.distribution = symbols, distribution
         self.codec, self.order = codec, order
-        self._whole_pixels = order == "raster" and pixel_channels(distribution) is not None
+        self._layout = layout_of(distribution, order)
         self._functions: dict[Any, Any] = {}
         self._samplers = Samplers(self)
 
@@ -135,7 +149,7 @@ class Autoregressive:
         specs = [spec for spec in (network.inputs, network.condition) if spec is not None]
         shape = output_shape(network.call, specs, 1 if self.order == "time" else 2)
         expected, each = self.distribution.num_parameters, ""
-        if self.order == "raster" and not self._whole_pixels:
+        if self.order == "raster" and not self._layout.whole_pixels:
             expected, each = expected * specs[0].shape[-1], f" and {specs[0].shape[-1]} channels"
         if shape[-1] != expected:
             raise ValueError(
@@ -191,7 +205,7 @@ class Autoregressive:
         """
         if not tf.is_tensor(elements) or tf.executing_eagerly():
             elements = as_array(elements, "elements")
-            check_elements(elements, self.codec, 2 if self.order == "time" else 4)
+            check_elements(elements, self.codec, self._layout.rank)
         return self.codec.encode(tf.convert_to_tensor(elements))
 
     def conditionals(self, elements: Any, condition: Any = None) -> tf.Tensor:
@@ -284,11 +298,11 @@ class Autoregressive:
         if method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
         num, shape = whole_number(num, "num"), checked_length(length, self.order)
-        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self._noise_axes)
+        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self._layout.noise_axes)
         self.check_length(shape)
         if (method == "speculative") != (draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
-        noise = self._noise(checked_seed(seed), num, 0, shape)
+        noise = self._layout.noise(self.distribution, checked_seed(seed), num, shape)
         given = self._condition(condition, num, shape[0])
         prompt, shared = self._prompt(prefix, stop, num, shape)
         symbols = self._samplers.draw(method, noise, given, heat, prompt, shared, draft)
@@ -340,7 +354,7 @@ class Autoregressive:
             raise ValueError("`stream` needs a model in time order, got raster.")
         (length,), num = checked_length(length, self.order), whole_number(num, "num")
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
-        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self._noise_axes)
+        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self._layout.noise_axes)
         given = self._condition(condition, num, length)
         self.check_length((length,))
         prompt, shared = self._prompt(prefix, stop, num, (length,))
@@ -377,21 +391,8 @@ class Autoregressive:
         return stepped_draft(self, model)
 
     def _condition(self, given: Any, *sizes: Any) -> Any:
-        """Return a condition of these sizes, [batch, time], where they are given."""
+        """Return a condition of the sizes [batch, time], where they are given."""
         return as_condition(given, self.symbol_network.condition, self.order, sizes)
-
-    @property
-    def _noise_axes(self) -> int:
-        """Axes of the positions that have noise of their own."""
-        return 1 if self.order == "time" else 2 if self._whole_pixels else 3
-
-    def _noise(self, seed: int, num: int, start: int, shape: tuple[int, ...]) -> tf.Tensor:
-        """Return the noise of `num` rows, [num, *positions, noise channels]."""
-        if self._whole_pixels:
-            shape = shape[:2]
-        count = int(np.prod(shape))
-        noise = self.distribution.noise(seed, tf.range(num), start, count)
-        return tf.reshape(noise, [num, *shape, noise.shape[-1]])
 
     def _function(self, name: Any, function, jit_compile: bool = False):
         """Return the function compiled, once per name."""

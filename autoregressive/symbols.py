@@ -8,9 +8,11 @@ import tensorflow as tf
 from autoregressive.causality import LENGTHS, longest_probe, observed_fault, observed_unmasked
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.networks import as_function
+from autoregressive.outputs import SMALL
+from autoregressive.random_weights import symbol_count
+from autoregressive.reading import Reading, check_start
 from autoregressive.tables import Tables, derived
 from likelihoods.capabilities import pixel_channels
-from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
 
 State = dict[str, Any]
@@ -73,9 +75,8 @@ class TimeOrder:
     Args:
       network: causal; see `autoregressive.networks.CausalNetwork`.
       distribution: of the symbols.
-      codec: of the symbols.
-      inputs: of the network: [None, None] or [None, None, 1]. An integer dtype means the symbols
-        themselves, a float dtype the codec's scaled values.
+      reading: how the network reads symbols, and what before the first.
+      inputs: of the network: [None, None] or [None, None, 1].
       condition: of its second argument, if it has one.
     """
 
@@ -85,18 +86,21 @@ class TimeOrder:
         self,
         network: Any,
         distribution: Distribution,
-        codec: Codec,
+        reading: Reading,
         inputs: tf.TensorSpec,
         condition: tf.TensorSpec | None,
     ):
-        self.network, self._codec, self.inputs, self.condition = network, codec, inputs, condition
+        self.network, self.inputs, self.condition = network, inputs, condition
+        self.reading = reading
         if inputs.shape.rank not in (2, 3) or inputs.shape[2:] not in ([], [1]):
             raise ValueError(
                 f"`inputs` must be [batch, time] or [batch, time, 1], got {inputs.shape}."
             )
         specs = [inputs] if condition is None else [inputs, condition]
-        self._start = (distribution.levels or 0) // 2 if inputs.dtype.is_integer else 0
         self.call: Callable[..., tf.Tensor] = as_function(network, specs)
+        if inputs.dtype.is_integer and reading.start >= (distribution.levels or 0):
+            small = [tf.zeros([size or SMALL for size in x.shape], x.dtype) for x in specs]
+            check_start(reading, symbol_count(self.call, *small))
         self.tables = Tables(network, self.call, specs, axes=1)
         self._stepped: Any = None
         self._has_step: bool | None = None
@@ -145,7 +149,12 @@ class TimeOrder:
         if with_random_weights:
             longest = longest_probe(self.call, self.tables, specs)
         fault = observed_fault(
-            self.call, specs, specs[:1], length=length, longest=longest, symbols=self._codec.levels
+            self.call,
+            specs,
+            specs[:1],
+            length=length,
+            longest=longest,
+            symbols=self.reading.codec.levels,
         )
         if fault:
             raise NotCausalError(
@@ -175,19 +184,18 @@ class TimeOrder:
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return symbols [batch, time] as the network's inputs."""
-        inputs = read_symbols(symbols, self._codec, self.inputs.dtype)
+        inputs = self.reading(symbols)
         return inputs if self.inputs.shape.rank == 2 else inputs[..., tf.newaxis]
 
     def start(self, batch: int | tf.Tensor) -> tf.Tensor:
-        """Return the network's input before the first symbol, one step of the middle value."""
-        value = tf.constant(self._start, self.inputs.dtype)
+        """Return the network's input before the first symbol, one step."""
+        value = tf.constant(self.reading.start, self.inputs.dtype)
         return tf.fill([batch, 1, *self.inputs.shape[2:]], value)
 
     @property
     def feeds(self) -> str:
         """What the network is fed, in a sentence."""
-        fed = _fed(self._codec, self.inputs.dtype)
-        return f"The network reads {fed}, shifted by one; before the first it reads {self._start}"
+        return self.reading.feeds
 
     def initial_state(self, batch: int, length: int = 0) -> State:
         """Return the state before the first of `length` symbols of `batch` rows."""
@@ -240,7 +248,7 @@ class RasterOrder:
       network: from images, and perhaps a condition, to [batch, height, width, parameters].
       distribution: of one pixel, if it has `channels`; otherwise of one channel, and the network
         has parameters for each channel.
-      codec: of the symbols.
+      reading: how the network reads symbols.
       inputs: of the network, [None, None, None, channels].
     """
 
@@ -248,9 +256,9 @@ class RasterOrder:
     has_step = False
 
     def __init__(
-        self, network: Any, distribution: Distribution, codec: Codec, inputs: tf.TensorSpec
+        self, network: Any, distribution: Distribution, reading: Reading, inputs: tf.TensorSpec
     ):
-        self.network, self._codec, self.inputs = network, codec, inputs
+        self.network, self.reading, self.inputs = network, reading, inputs
         self._whole_pixels = pixel_channels(distribution) is not None
         self._num_parameters = distribution.num_parameters
         self.call = as_function(network, [inputs])
@@ -259,7 +267,7 @@ class RasterOrder:
     def check(self, with_random_weights: bool = True) -> None:
         """Raise NotCausalError if outputs depend on their own pixel or on later ones."""
         del with_random_weights  # which take no longer here
-        fault = observed_unmasked(self.call, self.inputs, symbols=self._codec.levels)
+        fault = observed_unmasked(self.call, self.inputs, symbols=self.reading.codec.levels)
         if fault:
             raise NotCausalError(f"`network` must be masked: {fault}.")
 
@@ -274,29 +282,16 @@ class RasterOrder:
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return symbols [batch, height, width, channels] as the network's inputs."""
-        return read_symbols(symbols, self._codec, self.inputs.dtype)
+        return self.reading(symbols)
 
     @property
     def feeds(self) -> str:
         """What the network is fed, in a sentence."""
-        return f"The network reads {_fed(self._codec, self.inputs.dtype)}, unshifted"
+        return self.reading.feeds
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return int32 [1, height, width, 1]: all channels of a pixel have one position."""
         return raster_positions(symbols)
-
-
-def read_symbols(symbols: tf.Tensor, codec: Codec, dtype: tf.DType) -> tf.Tensor:
-    """Return symbols as a network reads them: as they are if as integers, else scaled."""
-    return tf.cast(symbols if dtype.is_integer else codec.scale(symbols), dtype)
-
-
-def _fed(codec: Codec, dtype: tf.DType) -> str:
-    """Return what symbols are as a network reads them."""
-    if codec.levels is None:
-        return f"real elements as {type(codec).__name__} scales them"
-    ends = read_symbols(tf.constant([0, codec.levels - 1]), codec, dtype).numpy()
-    return f"{'symbols' if dtype.is_integer else 'elements as numbers'} {ends[0]:g} to {ends[1]:g}"
 
 
 def raster_positions(symbols: tf.Tensor) -> tf.Tensor:

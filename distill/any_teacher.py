@@ -58,9 +58,11 @@ class ModelTeacher:
         self.model, self._distribution = model, distribution
 
     def conditionals(self, values: tf.Tensor, condition: tf.Tensor | None) -> TeacherConditionals:
-        """Return the conditionals of values as the network reads them, float32 [batch, time]."""
+        """Return the conditionals of values as the codec scales them, float32 [batch, time]."""
         network = self.model.symbol_network
-        inputs = tf.cast(values, network.inputs.dtype)
+        reading = getattr(network, "reading", None)  # a WaveNet of the library reads in its own way
+        read = tf.cast(values, network.inputs.dtype)
+        inputs = read if reading is None else reading.of_scaled(values)
         if network.inputs.shape.rank == 3:
             inputs = inputs[..., tf.newaxis]
         return TeacherConditionals(self._distribution, network.parameters_after(inputs, condition))
@@ -72,7 +74,7 @@ class Draw:
 
     Attributes:
       output: of the student, float32 [batch, time]. teacher: its conditionals given the output.
-      recorded: the data as networks read it, float32 [batch, time]. noise_kind: of the student.
+      recorded: the data as its codec scales it, float32 [batch, time]. noise_kind: of the student.
       seed: uint32 [2] of this step. rows: int32 [batch], which address noise under it.
     """
 

@@ -202,6 +202,8 @@ def load(folder: str | Path) -> Autoregressive:
         order=spec["order"],
         inputs=specs[0],
         condition_channels=specs[1] if len(specs) > 1 else 0,
+        start=spec.get("start"),  # neither was stored before version 0.3: the defaults
+        input_scale=spec.get("input_scale"),
     )
     model.sample_rate_hz = spec.get("sample_rate_hz")
     return model

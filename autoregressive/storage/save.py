@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from autoregressive.model import Autoregressive
+from autoregressive.reading import settings_of
 from autoregressive.storage.program import STEP_ROWS, Program
 from autoregressive.trainable import frozen_among
 from likelihoods.capabilities import (
@@ -115,6 +116,7 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
         "order": model.order,
         "inputs": _described(network.inputs),
         "condition": None if condition is None else _described(condition),
+        **settings_of(network),
         "distribution": {
             "name": type(distribution).__name__,
             "levels": distribution.levels,
