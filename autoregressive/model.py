@@ -11,8 +11,9 @@ from autoregressive.drafts import stepped_draft
 from autoregressive.elements import as_array, as_condition, check_elements, check_parts
 from autoregressive.layout import layout_of
 from autoregressive.networks import condition_spec, image_spec, input_spec
-from autoregressive.outputs import output_shape
+from autoregressive.outputs import check_parameters
 from autoregressive.prompts import Following, Prompt, ended, prompt_of, stopped
+from autoregressive.ragged import with_lengths, zero_after_end
 from autoregressive.reading import reading_of
 from autoregressive.samplers import SAMPLERS, Draft
 from autoregressive.sampling import Samplers
@@ -101,7 +102,7 @@ class Autoregressive:
             reading = reading_of(codec, specs[0].dtype, order, start, input_scale)
             symbols = TimeOrder(network, distribution, reading, *specs)
         self._begin(symbols, distribution, codec, order)
-        self._check_parameters()
+        check_parameters(symbols, distribution, self._layout)
         symbols.check()
 
     def _begin(self, symbols: Any, distribution: Distribution, codec: Codec, order: str) -> None:
@@ -142,20 +143,6 @@ class Autoregressive:
         """Channels of the condition, 0 if there is none, 1 of [batch, time]."""
         spec = self.symbol_network.condition
         return 0 if spec is None else (*spec.shape, 1)[2]
-
-    def _check_parameters(self) -> None:
-        """Raise ValueError unless the output has the shape that the distribution needs."""
-        network = self.symbol_network
-        specs = [spec for spec in (network.inputs, network.condition) if spec is not None]
-        shape = output_shape(network.call, specs, 1 if self.order == "time" else 2)
-        expected, each = self.distribution.num_parameters, ""
-        if self.order == "raster" and not self._layout.whole_pixels:
-            expected, each = expected * specs[0].shape[-1], f" and {specs[0].shape[-1]} channels"
-        if shape[-1] != expected:
-            raise ValueError(
-                f"`network` must have {expected} output channels for"
-                f" {type(self.distribution).__name__}{each}, got {shape[-1]}."
-            )
 
     def check_causal(self) -> None:
         """Raise NotCausalError if outputs look ahead with the weights as they are."""
@@ -225,27 +212,35 @@ class Autoregressive:
             return self.symbol_network.parameters(symbols, given)
         return self._function("conditionals", self.symbol_network.parameters)(symbols, given)
 
-    def log_prob(self, elements: Any, condition: Any = None) -> tf.Tensor:
+    def log_prob(self, elements: Any, condition: Any = None, *, lengths: Any = None) -> tf.Tensor:
         """Return the log-probability of every element, or log-density of real ones, in nats.
 
         Args:
-          elements: as for `conditionals`.
+          elements: as for `conditionals`; or a list of rows of different lengths.
           condition: as for `conditionals`.
+          lengths: integers [batch], the number of elements of each row in time order; those after
+            may be anything. None: all, or as long as the rows of a list are.
 
         Returns:
-          float32 [batch, time]; for images [batch, height, width] if the distribution is of whole
-          pixels, [batch, height, width, channels] if it is of single channels. The sum over a row
-          is the row's log-probability.
+          float32 [batch, time], 0 after a row's end; for images [batch, height, width] if the
+          distribution is of whole pixels, [batch, height, width, channels] if it is of single
+          channels. The sum over a row is the row's log-probability.
+
+        Raises:
+          ValueError: bad elements, or lengths that are no integers from 0 to time.
         """
+        elements, lengths = with_lengths(elements, lengths, self.codec, self._layout.rank)
         symbols = self.symbols(elements)
         given = self._condition(condition, *symbols.shape[:2])
         if not tf.executing_eagerly():
-            return self._log_prob(symbols, given)
-        return self._function("log_prob", self._log_prob)(symbols, given)
+            return self._log_prob(symbols, given, lengths)
+        lengths = None if lengths is None else tf.constant(lengths)
+        return self._function("log_prob", self._log_prob)(symbols, given, lengths)
 
-    def _log_prob(self, symbols: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
+    def _log_prob(self, symbols: tf.Tensor, condition: Any, lengths: Any = None) -> tf.Tensor:
         parameters = self.symbol_network.parameters(symbols, condition)
-        return self.distribution.log_prob(parameters, symbols) - self.codec.log_unit
+        nats = self.distribution.log_prob(parameters, symbols) - self.codec.log_unit
+        return nats if lengths is None else zero_after_end(lengths, nats)
 
     def sample(
         self,

@@ -6,7 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.layout import Layout
 from autoregressive.trainable import layers_within
+from likelihoods.distribution import Distribution
 from replicator.runs.errors import UserError
 
 SMALL = 4  # times, or pixels a side, that every network takes
@@ -36,6 +38,26 @@ def output_shape(call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes:
             f" returns {returned}."
         )
     return shape
+
+
+def check_parameters(network: Any, distribution: Distribution, layout: Layout) -> None:
+    """Raise ValueError unless a network's output has the shape that the distribution needs.
+
+    Args:
+      network: a `SymbolNetwork` of this library, with `call`, `inputs` and `condition`.
+      distribution: whose parameters it computes.
+      layout: of the elements.
+    """
+    specs = [spec for spec in (network.inputs, network.condition) if spec is not None]
+    shape = output_shape(network.call, specs, 1 if layout.order == "time" else 2)
+    expected, each = distribution.num_parameters, ""
+    if layout.order == "raster" and not layout.whole_pixels:
+        expected, each = expected * specs[0].shape[-1], f" and {specs[0].shape[-1]} channels"
+    if shape[-1] != expected:
+        raise ValueError(
+            f"`network` must have {expected} output channels for"
+            f" {type(distribution).__name__}{each}, got {shape[-1]}."
+        )
 
 
 def check_stateless(network: Any) -> None:

@@ -192,6 +192,8 @@ def _(teacher: Autoregressive, student: FlowStudent | None) -> tuple[Teacher, Fl
 
 def _objective(teacher: Teacher, terms: list[Term], seed: int):
     def objective(student: FlowStudent, batch: dict[str, tf.Tensor]):
+        if "lengths" in batch:
+            raise ValueError("`data` must have rows of one length to be distilled, got `lengths`.")
         recorded = student.codec.scale(student.codec.encode(batch["elements"]))
         condition, rows = batch.get("condition"), batch["row"]
         key = counter_noise.fold_in(seed, batch["step"][0])

@@ -96,7 +96,7 @@ class Integers:
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return int32 [...], the symbols themselves."""
-        return symbols
+        return tf.cast(symbols, tf.int32)
 
     def scale(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return float32 [...] in [-1, 1], `2 l / (levels - 1) - 1`."""

@@ -264,7 +264,10 @@ def test_a_teacher_of_another_scale_is_distilled_alike():
     from distill.any_teacher import ModelTeacher
 
     network = of_numbers()
-    halved = lambda x: network(2.0 * x - 1.0)  # reads [0, 1]
+
+    def halved(x):  # reads [0, 1]
+        return network(2.0 * x - 1.0)
+
     values = tf.constant(np.random.default_rng(0).uniform(-1, 1, [2, 8]), tf.float32)
     expected, found = (
         ModelTeacher(Autoregressive(net, Gaussian(256), input_scale=scale)).conditionals(
