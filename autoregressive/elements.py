@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.layout import Layout
 from likelihoods.codec import Codec
 
 
@@ -43,17 +44,20 @@ def as_array(values: Any, name: str) -> np.ndarray:
     return array
 
 
-def check_elements(elements: np.ndarray, codec: Codec, rank: int, name: str = "elements") -> None:
+def check_elements(
+    elements: np.ndarray, codec: Codec, layout: Layout, name: str = "elements"
+) -> None:
     """Raise ValueError for data that the codec would silently change.
 
     Args:
       elements: integers or floats.
       codec: that will encode them.
-      rank: 2 for [batch, time], 4 for [batch, height, width, channels].
+      layout: their axes.
       name: for the message.
     """
-    axes = "[batch, time]" if rank == 2 else "[batch, height, width, channels]"
-    if elements.ndim != rank:
+    axes = {2: "[batch, time]", 3: f"[batch, time, {layout.channels}]"}.get(layout.rank)
+    axes = axes or "[batch, height, width, channels]"
+    if elements.ndim != layout.rank or (layout.event and elements.shape[2:] != layout.event):
         raise ValueError(f"`{name}` must be {axes}, got shape {list(elements.shape)}.")
     if not all(elements.shape[1:]):
         raise ValueError(f"`{name}` must not be empty, got shape {list(elements.shape)}.")

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.layout import Layout
 from autoregressive.model import Autoregressive
 from autoregressive.trainable import Weights
 from autoregressive.training.batches import Batches, BatchSource
@@ -93,10 +94,10 @@ def fit(
       model: an `Autoregressive` or a student. Its network is called as in use, without dropout.
         Variables that are not `trainable`, for TensorFlow or for the Keras layer that holds them,
         are left as they are; the log says how many are.
-      batches: elements [num, time] or [num, height, width, channels], a list of rows of different
-        lengths, a pair of elements and condition, a dict of arrays (`elements`, `condition`,
-        `lengths` of padded rows), an iterable of these, `tf.data` or a function of the step, see
-        `Batches`.
+      batches: elements [num, time], [num, time, channels] or [num, height, width, channels], a
+        list of rows of different lengths, a pair of elements and condition, a dict of arrays
+        (`elements`, `condition`, `lengths` of padded rows), an iterable of these, `tf.data` or a
+        function of the step, see `Batches`.
       steps: total number of updates, including those of a run that is resumed.
       loss: from the model and a batch to a scalar, or that and a dict of metrics. If replicas or
         microbatches share a batch, it must be a mean over rows, or have
@@ -124,9 +125,9 @@ def fit(
     _check_counts(steps=steps, evaluate_every=evaluate_every, batch_size=batch_size)
     steps, evaluate_every, batch_size = int(steps), int(evaluate_every), int(batch_size)
     seed = whole_number(seed, "seed", least=0)
-    rank = 2 if model.order == "time" else 4
+    layout = getattr(model, "layout", Layout(model.order))  # a student has one channel
     read = functools.partial(
-        Batches, codec=model.codec, rank=rank, rows=batch_size, seed=seed, takes=_takes(model)
+        Batches, codec=model.codec, layout=layout, rows=batch_size, seed=seed, takes=_takes(model)
     )
     source, loss_fn = read(batches), checked(loss, model)
     example = source.example()

@@ -44,9 +44,12 @@ class Autoregressive:
         `Reals` for real symbols.
       condition_channels: of the network's second argument, float32 [batch, time, channels], or
         its spec; 0: it has none. Not needed for a Keras model with two inputs.
-      order: "time": elements [batch, time]; "raster": images [batch, height, width, channels].
-      inputs: shape and dtype of the network's input, [None, None, 1] or [None, None, None,
+      order: "time": elements [batch, time] or [batch, time, channels]; "raster": images [batch,
+        height, width, channels].
+      inputs: shape and dtype of the network's input, [None, None, channels] or [None, None, None,
         channels]. Not needed for a Keras model, or for float32 [batch, time, 1] and grey images.
+        With several channels per time the network gives the parameters of one after the other,
+        and they are independent of each other, given the times before.
       start: what the network reads before the first element in time order. For a network that reads
         integers a symbol, also one that is never drawn, by default levels // 2; for one that reads
         floats a number on its own scale, by default the middle of `input_scale`.
@@ -60,6 +63,7 @@ class Autoregressive:
       NotCausalError: its outputs look ahead, change with the length, or by chance.
 
     Attributes:
+      layout: the axes of its elements.
       sample_rate_hz: of a model of sound that was stored with one; else None.
     """
 
@@ -102,13 +106,13 @@ class Autoregressive:
             reading = reading_of(codec, specs[0].dtype, order, start, input_scale)
             symbols = TimeOrder(network, distribution, reading, *specs)
         self._begin(symbols, distribution, codec, order)
-        check_parameters(symbols, distribution, self._layout)
+        check_parameters(symbols, distribution, self.layout)
         symbols.check()
 
     def _begin(self, symbols: Any, distribution: Distribution, codec: Codec, order: str) -> None:
         self.symbol_network, self.distribution = symbols, distribution
         self.codec, self.order = codec, order
-        self._layout = layout_of(distribution, order)
+        self.layout = getattr(symbols, "layout", None) or layout_of(distribution, order)
         self._functions: dict[Any, Any] = {}
         self._samplers = Samplers(self)
 
@@ -165,7 +169,10 @@ class Autoregressive:
           *example: symbols, and a condition if there is one; by default four zeros in time order.
         """
         if not example:
-            zeros = tf.zeros([1, 4], tf.float32 if self.distribution.levels is None else tf.int32)
+            zeros = tf.zeros(
+                [1, *self.layout.shape([4])],
+                tf.float32 if self.distribution.levels is None else tf.int32,
+            )
             spec = self.symbol_network.condition
             rest = [] if spec is None else [tf.zeros([1, 4, *spec.shape[2:]], spec.dtype)]
             example = (zeros, *rest)
@@ -185,21 +192,21 @@ class Autoregressive:
         """Return the symbols of elements, after a check.
 
         Args:
-          elements: [batch, time] or [batch, height, width, channels].
+          elements: [batch, time], [batch, time, channels] or [batch, height, width, channels].
 
         Raises:
           ValueError: elements of a wrong rank, with NaN, or that are no level of the codec.
         """
         if not tf.is_tensor(elements) or tf.executing_eagerly():
             elements = as_array(elements, "elements")
-            check_elements(elements, self.codec, self._layout.rank)
+            check_elements(elements, self.codec, self.layout)
         return self.codec.encode(tf.convert_to_tensor(elements))
 
     def conditionals(self, elements: Any, condition: Any = None) -> tf.Tensor:
         """Return the parameters of every element's distribution, given the elements before it.
 
         Args:
-          elements: [batch, time] or [batch, height, width, channels].
+          elements: as for `symbols`.
           condition: float32 [batch, time, channels], if the network has one.
 
         Returns:
@@ -222,14 +229,14 @@ class Autoregressive:
             may be anything. None: all, or as long as the rows of a list are.
 
         Returns:
-          float32 [batch, time], 0 after a row's end; for images [batch, height, width] if the
+          float32 [batch, time, ...], 0 after a row's end; for images [batch, height, width] if the
           distribution is of whole pixels, [batch, height, width, channels] if it is of single
           channels. The sum over a row is the row's log-probability.
 
         Raises:
           ValueError: bad elements, or lengths that are no integers from 0 to time.
         """
-        elements, lengths = with_lengths(elements, lengths, self.codec, self._layout.rank)
+        elements, lengths = with_lengths(elements, lengths, self.codec, self.layout.rank)
         symbols = self.symbols(elements)
         given = self._condition(condition, *symbols.shape[:2])
         if not tf.executing_eagerly():
@@ -258,7 +265,7 @@ class Autoregressive:
         return_log_prob: bool = False,
         draft: Any = None,
     ) -> Any:
-        """Return `num` sequences [num, length] or images [num, height, width, channels].
+        """Return `num` sequences [num, length, ...] or images [num, height, width, channels].
 
         A row depends only on the seed, its index, its condition and its prefix: not on the method
         or on `num`, except for the network's rounding.
@@ -276,8 +283,8 @@ class Autoregressive:
           top_k: draw only from so many of the most probable tokens; 0: from all.
           top_p: draw only from the most probable tokens that together have this probability, in
             (0, 1]; after `temperature` and `top_k`.
-          prefix: elements that the rows begin with, [num, n], [n] for all rows, or a list of rows
-            of different lengths.
+          prefix: elements that the rows begin with, [num, n, ...], [n, ...] for all rows, or a list
+            of rows of different lengths.
           stop: the element that ends a row; those after it are equal to it.
           return_log_prob: return the log-probability of every element, too.
           draft: for "speculative": a smaller model with the same symbols and noise, a student of
@@ -292,14 +299,15 @@ class Autoregressive:
         """
         if method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
-        num, shape = whole_number(num, "num"), checked_length(length, self.order)
-        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self._layout.noise_axes)
-        self.check_length(shape)
+        num, sizes = whole_number(num, "num"), checked_length(length, self.order)
+        shape = self.layout.shape(sizes)
+        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self.layout.noise_axes)
+        self.check_length(sizes)
         if (method == "speculative") != (draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
-        noise = self._layout.noise(self.distribution, checked_seed(seed), num, shape)
+        noise = self.layout.noise(self.distribution, checked_seed(seed), num, shape)
         given = self._condition(condition, num, shape[0])
-        prompt, shared = self._prompt(prefix, stop, num, shape)
+        prompt, shared = prompt_of(prefix, stop, self.codec, num, sizes[0], self.layout)
         symbols = self._samplers.draw(method, noise, given, heat, prompt, shared, draft)
         if prompt is not None:
             symbols = tf.constant(stopped(symbols.numpy(), prompt))
@@ -349,10 +357,10 @@ class Autoregressive:
             raise ValueError("`stream` needs a model in time order, got raster.")
         (length,), num = checked_length(length, self.order), whole_number(num, "num")
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
-        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self._layout.noise_axes)
+        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self.layout.noise_axes)
         given = self._condition(condition, num, length)
         self.check_length((length,))
-        prompt, shared = self._prompt(prefix, stop, num, (length,))
+        prompt, shared = prompt_of(prefix, stop, self.codec, num, length, self.layout)
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
         self.symbol_network.initial_state(1, length)  # raises for a network without steps
         parts = self._samplers.stream(seed, num, length, chunk, given, heat, prompt, shared)
@@ -366,13 +374,6 @@ class Autoregressive:
             yield self.codec.decode(tf.constant(kept)).numpy()
             if following.all_ended:
                 return
-
-    def _prompt(
-        self, prefix: Any, stop: Any, num: int, shape: tuple[int, ...]
-    ) -> tuple[Prompt | None, int]:
-        if self.order != "time" and (prefix is not None or stop is not None):
-            raise ValueError("`prefix` and `stop` need a model in time order, got raster.")
-        return prompt_of(prefix, stop, self.codec, num, shape[0])
 
     def as_draft(self, model: "Autoregressive") -> Draft:
         """Return this model as a draft of another one.

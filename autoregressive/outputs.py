@@ -51,7 +51,7 @@ def check_parameters(network: Any, distribution: Distribution, layout: Layout) -
     specs = [spec for spec in (network.inputs, network.condition) if spec is not None]
     shape = output_shape(network.call, specs, 1 if layout.order == "time" else 2)
     expected, each = distribution.num_parameters, ""
-    if layout.order == "raster" and not layout.whole_pixels:
+    if layout.channels or (layout.order == "raster" and not layout.whole_pixels):
         expected, each = expected * specs[0].shape[-1], f" and {specs[0].shape[-1]} channels"
     if shape[-1] != expected:
         raise ValueError(

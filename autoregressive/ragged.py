@@ -24,11 +24,13 @@ def listed(values: Any, axes: int) -> list[np.ndarray] | None:
       values: a list or tuple of arrays, or a `tf.RaggedTensor`.
       axes: number of axes of a row.
     """
-    if not isinstance(values, list | tuple | tf.RaggedTensor) or not len(values):
+    if not isinstance(values, list | tuple | tf.RaggedTensor):
         return None
     try:
         rows = [np.asarray(row) for row in values]
     except ValueError:
+        return None
+    if not rows:
         return None
     is_row = all(row.ndim == axes and row.dtype != object for row in rows)
     return rows if is_row and len({row.shape[1:] for row in rows}) == 1 else None

@@ -192,7 +192,7 @@ class Samplers:
           prompt: as for `draw`.
           shared: as for `draw`.
         """
-        distribution = self._model.distribution
+        distribution, layout = self._model.distribution, self._model.layout
         machine = self._machine(temperature, prompt, num, length)
         if machine is None:
             state = self._network.initial_state(num, length)
@@ -205,7 +205,7 @@ class Samplers:
         function = self._chunk(isinstance(temperature, Choice)) if machine is None else None
         for start in range(first, length, chunk):
             count = min(chunk, length - start)
-            noise = distribution.noise(seed, tf.range(num), start, count)
+            noise = layout.noise(distribution, seed, num, layout.shape([count]), start)
             part = None if condition is None else condition[:, start : start + count]
             given = None if prompt is None else _after(prompt, start, count)
             if function is not None:

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from autoregressive.causality import LENGTHS, longest_probe, observed_fault, observed_unmasked
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
+from autoregressive.layout import layout_of
 from autoregressive.networks import as_function
 from autoregressive.outputs import SMALL
 from autoregressive.random_weights import symbol_count
@@ -70,13 +71,13 @@ class SteppedSymbols(SymbolNetwork, Protocol):
 
 
 class TimeOrder:
-    """A causal network over symbols [batch, time], its input shifted by one.
+    """A causal network over symbols [batch, time] or [batch, time, channels], shifted by one time.
 
     Args:
       network: causal; see `autoregressive.networks.CausalNetwork`.
       distribution: of the symbols.
       reading: how the network reads symbols, and what before the first.
-      inputs: of the network: [None, None] or [None, None, 1].
+      inputs: of the network: [None, None], [None, None, 1] or [None, None, channels].
       condition: of its second argument, if it has one.
     """
 
@@ -92,10 +93,11 @@ class TimeOrder:
     ):
         self.network, self.inputs, self.condition = network, inputs, condition
         self.reading = reading
-        if inputs.shape.rank not in (2, 3) or inputs.shape[2:] not in ([], [1]):
+        if inputs.shape.rank not in (2, 3) or None in inputs.shape[2:]:
             raise ValueError(
-                f"`inputs` must be [batch, time] or [batch, time, 1], got {inputs.shape}."
+                f"`inputs` must be [batch, time] or [batch, time, channels], got {inputs.shape}."
             )
+        self.layout = layout_of(distribution, "time", inputs)
         specs = [inputs] if condition is None else [inputs, condition]
         self.call: Callable[..., tf.Tensor] = as_function(network, specs)
         if inputs.dtype.is_integer and reading.start >= (distribution.levels or 0):
@@ -176,16 +178,17 @@ class TimeOrder:
         self.tables.check(inputs.shape[1])
         shifted = tf.concat([self.start(tf.shape(inputs)[0]), inputs[:, :-1]], 1)
         shifted.set_shape(inputs.shape)
-        return self.call(shifted, *self._conditions(condition))
+        return self.layout.parted(self.call(shifted, *self._conditions(condition)))
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return int32 [1, time]."""
-        return tf.range(tf.shape(symbols)[1])[tf.newaxis]
+        """Return int32 [1, time], or [1, time, 1]: all channels of a time have one position."""
+        times = tf.range(tf.shape(symbols)[1])[tf.newaxis]
+        return times if symbols.shape.rank == 2 else times[..., tf.newaxis]
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return symbols [batch, time] as the network's inputs."""
+        """Return symbols [batch, time, ...] as the network's inputs."""
         inputs = self.reading(symbols)
-        return inputs if self.inputs.shape.rank == 2 else inputs[..., tf.newaxis]
+        return inputs if symbols.shape.rank == self.inputs.shape.rank else inputs[..., tf.newaxis]
 
     def start(self, batch: int | tf.Tensor) -> tf.Tensor:
         """Return the network's input before the first symbol, one step."""
@@ -213,7 +216,9 @@ class TimeOrder:
 
         def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
             now = None if condition is None else condition[:, time][:, tf.newaxis]
-            return self.stepped.step(state["input"], state["network"], *self._conditions(now))
+            given = state["input"], state["network"], *self._conditions(now)
+            parameters, after = self.stepped.step(*given)
+            return self.layout.parted(parameters), after
 
         return step
 
@@ -227,7 +232,8 @@ class TimeOrder:
           state: of the network alone.
           condition: [batch, n, channels], or None.
         """
-        return self.stepped.step(inputs, state, *self._conditions(condition))
+        parameters, after = self.stepped.step(inputs, state, *self._conditions(condition))
+        return self.layout.parted(parameters), after
 
     def _conditions(self, condition: tf.Tensor | None) -> list[tf.Tensor]:
         if self.condition is None:

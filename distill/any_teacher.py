@@ -53,6 +53,10 @@ class ModelTeacher:
             )
         if model.order != "time":
             raise ValueError("`teacher` must be a model in time order, not of images.")
+        if model.layout.channels is not None:
+            raise ValueError(
+                f"`teacher` must have one channel per time, got {model.layout.channels}."
+            )
         if model.symbol_network.inputs.dtype.is_integer:
             raise ValueError(f"`teacher` must read numbers, not levels; {OF_TOKENS}")
         self.model, self._distribution = model, distribution

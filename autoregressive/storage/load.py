@@ -154,9 +154,7 @@ class StoredCodec:
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
         """Return the symbols of elements."""
-        function = self._program.encode
-        dtype = function.concrete_functions[0].inputs[0].dtype
-        return function(tf.cast(elements, dtype))
+        return self._ranked(self._program.encode, elements)
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return the elements that symbols stand for."""
@@ -166,13 +164,13 @@ class StoredCodec:
         """Return symbols as a network's input."""
         return self._ranked(self._program.scale, symbols)
 
-    def _ranked(self, function: Any, symbols: Any) -> tf.Tensor:
+    def _ranked(self, function: Any, values: Any) -> tf.Tensor:
         """Call a function of tensors of one rank on a tensor of lower rank."""
         spec = function.concrete_functions[0].inputs[0]
-        symbols = tf.cast(symbols, spec.dtype)
-        ones = [1] * (spec.shape.rank - symbols.shape.rank)
-        result = function(tf.reshape(symbols, [*ones, *symbols.shape]) if ones else symbols)
-        return tf.reshape(result, symbols.shape) if ones else result
+        values = tf.cast(values, spec.dtype)
+        ones = [1] * (spec.shape.rank - values.shape.rank)
+        result = function(tf.reshape(values, [*ones, *values.shape]) if ones else values)
+        return tf.reshape(result, values.shape) if ones else result
 
 
 def load(folder: str | Path) -> Autoregressive:

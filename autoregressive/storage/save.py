@@ -123,7 +123,7 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
             "num_parameters": distribution.num_parameters,
             "noise_channels": distribution.noise_channels,
             "channels": pixel_channels(distribution),
-            "density": _density(distribution),
+            "density": _density(distribution) if model.layout.rank != 3 else "none",
             "tempers": tempers(distribution),
             "has_cumulative": cumulative_of(distribution) is not None,
             **closed_form(distribution),

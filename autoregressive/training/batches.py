@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.elements import check_elements, check_finite
+from autoregressive.layout import Layout
 from autoregressive.ragged import listed
 from autoregressive.training.rows import Padded, in_bucket, mean_length, padded_arrays
 from likelihoods.codec import Codec
@@ -33,7 +34,7 @@ class Batches:
         of any of these kinds, which is restarted when it ends; a `tf.data.Dataset` of them; or a
         function from the step to a batch.
       codec: of the elements, which are checked.
-      rank: of the elements.
+      layout: the axes of the elements.
       rows: drawn from arrays for a batch.
       seed: of the draw.
       name: of the argument, for messages.
@@ -48,18 +49,18 @@ class Batches:
         self,
         source: Any,
         codec: Codec,
-        rank: int,
+        layout: Layout,
         rows: int,
         seed: int,
         name: str = "batches",
         takes: Callable[[int], bool] = lambda length: True,
     ):
-        self._source, self._codec, self._rank = source, codec, rank
+        self._source, self._codec, self._layout = source, codec, layout
         self._rows, self._seed = rows, seed
         self._takes, self._one_length = takes, False
         self._arrays: Padded | None = None
         self._error: BaseException | None = None  # raised within tf.data, which changes its type
-        is_list = isinstance(source, list) and listed(source, rank - 1) is not None
+        is_list = isinstance(source, list) and listed(source, layout.rank - 1) is not None
         is_rows = is_list or isinstance(source, tf.RaggedTensor)
         if is_rows or isinstance(source, np.ndarray | tuple | dict) or tf.is_tensor(source):
             self._arrays = self._checked({"elements": source} if is_rows else source)
@@ -68,7 +69,7 @@ class Batches:
                 f"`{name}` must be arrays, an iterable, a tf.data.Dataset or a function of the"
                 f" step, got {type(source).__name__}."
             )
-        elif isinstance(source, list) and source and np.ndim(source[0]) == rank - 1:
+        elif isinstance(source, list) and source and np.ndim(source[0]) == layout.rank - 1:
             raise ValueError(
                 f"`{name}` must be an array of {len(source)} images of one size, got a list of"
                 " images of different ones."
@@ -185,12 +186,12 @@ class Batches:
             batch = {"elements": batch}
         if "elements" not in batch:
             raise ValueError(f"a batch must have the key `elements`, got {sorted(batch)}.")
-        found = padded_arrays(batch, self._codec, self._rank)
+        found = padded_arrays(batch, self._codec, self._layout.rank)
         arrays = found.arrays
         elements = arrays["elements"]
         if not elements.size:
             raise ValueError(f"`elements` must not be empty, got shape {list(elements.shape)}.")
-        check_elements(elements, self._codec, self._rank)
+        check_elements(elements, self._codec, self._layout)
         for name, array in arrays.items():
             if array.shape[:1] != elements.shape[:1]:
                 raise ValueError(
