@@ -56,6 +56,13 @@ class Reading:
         return tf.cast(low + 0.5 * (high - low) * (values + 1.0), self.dtype)
 
     @property
+    def usual_start(self) -> float:
+        """What a network reads before the first symbol if nothing else is said."""
+        if self.dtype.is_integer:
+            return (self.codec.levels or 0) // 2
+        return 0.5 * (self.input_scale[0] + self.input_scale[1])
+
+    @property
     def feeds(self) -> str:
         """What the network is fed, in a sentence without its end."""
         low, high = self.input_scale
@@ -96,10 +103,7 @@ def reading_of(
             )
         return Reading(codec, dtype, scale)
     if start is None:
-        middle = 0.5 * (scale[0] + scale[1])
-        return Reading(
-            codec, dtype, scale, (codec.levels or 0) // 2 if dtype.is_integer else middle
-        )
+        return Reading(codec, dtype, scale, Reading(codec, dtype, scale).usual_start)
     is_number = isinstance(start, int | float | np.integer | np.floating)
     if not is_number or isinstance(start, bool) or not math.isfinite(start):
         raise ValueError(f"`start` must be a finite number, got {start!r}.")
@@ -123,6 +127,23 @@ def settings_of(network: Any) -> dict[str, Any]:
         return {}
     scale = None if reading.dtype.is_integer else list(reading.input_scale)
     return {"start": reading.start, "input_scale": scale}
+
+
+def unusual_settings(network: Any) -> dict[str, Any]:
+    """Return those settings of a network, as `settings_of`, that change what it computes.
+
+    Args:
+      network: a `SymbolNetwork`.
+    """
+    reading: Reading | None = getattr(network, "reading", None)
+    if reading is None:
+        return {}
+    found: dict[str, Any] = {}
+    if reading.start not in (None, reading.usual_start):
+        found["start"] = float(reading.start)
+    if reading.input_scale != SCALE:
+        found["input_scale"] = list(reading.input_scale)
+    return found
 
 
 def check_start(reading: Reading, entries: int) -> None:

@@ -110,7 +110,14 @@ class StoredDistribution:
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
         """Return symbols [...], a function of the parameters and the noise."""
-        return self._program.draw(parameters, noise, tf.cast(temperature, tf.float32))
+        heat = tf.cast(temperature, tf.float32)
+        if not heat.shape.rank:
+            return self._program.draw(parameters, noise, heat)
+        each = tf.reshape(heat, [-1])  # one for each row, of which the program knows one
+        rows = [slice(row, row + 1) for row in range(heat.shape[0])]
+        return tf.concat(
+            [self._program.draw(parameters[n], noise[n], each[n.start]) for n in rows], 0
+        )
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return the most probable symbol [...]; NotImplementedError if it was not stored."""
