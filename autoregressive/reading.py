@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.trainable import layers_within
 from likelihoods import levels as level_grid
 from likelihoods.codec import Codec
 
@@ -54,6 +55,12 @@ class Reading:
             return tf.cast(values, self.dtype)
         low, high = self.input_scale
         return tf.cast(low + 0.5 * (high - low) * (values + 1.0), self.dtype)
+
+    @property
+    def starts_outside(self) -> bool:
+        """True if the symbol before the first is none of the codec's."""
+        is_symbol = self.dtype.is_integer and self.start is not None
+        return is_symbol and (self.start or 0) >= (self.codec.levels or 0)
 
     @property
     def usual_start(self) -> float:
@@ -144,6 +151,27 @@ def unusual_settings(network: Any) -> dict[str, Any]:
     if reading.input_scale != SCALE:
         found["input_scale"] = list(reading.input_scale)
     return found
+
+
+def rescaled(network: Any, reading: Reading) -> str:
+    """Return what a Keras layer `Rescaling` makes of the numbers that a network reads; "" without.
+
+    Whoever trained it on numbers of another range sees so that it has not got them here.
+
+    Args:
+      network: any network.
+      reading: how it reads symbols.
+    """
+    if reading.dtype.is_integer:
+        return ""
+    for root in layers_within(network):
+        flatten = getattr(root, "_flatten_layers", None)
+        for layer in flatten() if flatten else [root]:
+            scale, offset = getattr(layer, "scale", None), getattr(layer, "offset", None)
+            if isinstance(scale, int | float) and isinstance(offset, int | float):
+                low, high = sorted(scale * end + offset for end in reading.input_scale)
+                return f"; its layer `{layer.name}` rescales elements to {low:.4g} to {high:.4g}"
+    return ""
 
 
 def check_start(reading: Reading, entries: int) -> None:

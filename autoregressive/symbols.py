@@ -11,7 +11,7 @@ from autoregressive.layout import layout_of
 from autoregressive.networks import as_function
 from autoregressive.outputs import SMALL
 from autoregressive.random_weights import symbol_count
-from autoregressive.reading import Reading, check_start
+from autoregressive.reading import Reading, check_start, rescaled
 from autoregressive.tables import Tables, derived
 from likelihoods.capabilities import pixel_channels
 from likelihoods.distribution import Distribution
@@ -100,7 +100,7 @@ class TimeOrder:
         self.layout = layout_of(distribution, "time", inputs)
         specs = [inputs] if condition is None else [inputs, condition]
         self.call: Callable[..., tf.Tensor] = as_function(network, specs)
-        if inputs.dtype.is_integer and reading.start >= (distribution.levels or 0):
+        if reading.starts_outside:
             small = [tf.zeros([size or SMALL for size in x.shape], x.dtype) for x in specs]
             check_start(reading, symbol_count(self.call, *small))
         self.tables = Tables(network, self.call, specs, axes=1)
@@ -198,7 +198,7 @@ class TimeOrder:
     @property
     def feeds(self) -> str:
         """What the network is fed, in a sentence."""
-        return self.reading.feeds
+        return self.reading.feeds + rescaled(self.network, self.reading)
 
     def initial_state(self, batch: int, length: int = 0) -> State:
         """Return the state before the first of `length` symbols of `batch` rows."""
@@ -293,7 +293,7 @@ class RasterOrder:
     @property
     def feeds(self) -> str:
         """What the network is fed, in a sentence."""
-        return self.reading.feeds
+        return self.reading.feeds + rescaled(self.network, self.reading)
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return int32 [1, height, width, 1]: all channels of a pixel have one position."""

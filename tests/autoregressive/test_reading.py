@@ -216,6 +216,19 @@ def test_an_image_network_reads_its_scale(tmp_path):
     assert model.symbol_network.feeds == loaded.symbol_network.feeds == fed
 
 
+def test_a_layer_that_rescales_is_said():
+    pixels = keras.Input([None, 1])
+    h = layers.Rescaling(1 / 255, name="bytes")(pixels)
+    network = keras.Model(pixels, layers.Dense(2)(h))
+    feeds = [
+        Autoregressive(network, Gaussian(256), input_scale=scale).symbol_network.feeds
+        for scale in (None, (0, 255))
+    ]
+    line = "; its layer `bytes` rescales elements to "
+    assert feeds[0].endswith(f"reads 0{line}-0.003922 to 0.003922")
+    assert feeds[1].endswith(f"reads 127.5{line}0 to 1")
+
+
 class Cubes:
     """Levels that a network reads at distances that differ."""
 
@@ -293,3 +306,10 @@ def test_a_model_that_was_stored_without_start_and_scale_keeps_its_meaning(tmp_p
     assert loaded.symbol_network.reading.start == TOKENS // 2
     np.testing.assert_array_equal(loaded.sample(2, 9, seed=1), drawn)  # floats: the stored codec
     assert drawn.dtype == np.float32
+
+
+def test_a_sample_rate_is_not_stored_with_integers(tmp_path):
+    model = Autoregressive(of_tokens(), Categorical(TOKENS))
+    for write in (save, onepass.export):
+        with pytest.raises(ValueError, match="`sample_rate_hz` must be None for a model of integ"):
+            write(model, tmp_path / "mine" / "1", sample_rate_hz=8000)
