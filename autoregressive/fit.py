@@ -139,7 +139,7 @@ def fit(
             if not weights.trained:
                 run.log(f"{_counted(weights)}: nothing to train.")
                 return Outcome(0, NOTHING_TO_TRAIN, 0.0, None)
-            feeds = getattr(getattr(model, "symbol_network", None), "feeds", "")
+            feeds = getattr(model, "feeds", "")
             run.log(*([f"{feeds}."] if feeds else []))
             state = _state(weights, optimizer, schedule, steps, run.replicator)
         with run.replicator.gathered_variables():

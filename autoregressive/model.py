@@ -22,11 +22,7 @@ from autoregressive.trainable import Weights, weights_read
 from likelihoods.capabilities import is_of_tokens, pixel_channels
 from likelihoods.codec import Codec, default_codec
 from likelihoods.distribution import Distribution
-from replicator.runs.arguments import (
-    checked_length,
-    checked_seed,
-    whole_number,
-)
+from replicator.runs.arguments import checked_length, checked_seed, whole_number
 
 METHODS = ("auto", *SAMPLERS, "speculative")
 
@@ -48,8 +44,8 @@ class Autoregressive:
         height, width, channels].
       inputs: shape and dtype of the network's input, [None, None, channels] or [None, None, None,
         channels]. Not needed for a Keras model, or for float32 [batch, time, 1] and grey images.
-        With several channels per time the network gives the parameters of one after the other,
-        and they are independent of each other, given the times before.
+        Channels of one time are independent of each other, given the times before; the network
+        gives the parameters of one after the other.
       start: what the network reads before the first element in time order. For a network that reads
         integers a symbol, also one that is never drawn, by default levels // 2; for one that reads
         floats a number on its own scale, by default the middle of `input_scale`.
@@ -143,6 +139,11 @@ class Autoregressive:
         return self.symbol_network.network
 
     @property
+    def feeds(self) -> str:
+        """What the network is fed, in a sentence, or "" where it reads symbols itself."""
+        return getattr(self.symbol_network, "feeds", "")
+
+    @property
     def condition_channels(self) -> int:
         """Channels of the condition, 0 if there is none, 1 of [batch, time]."""
         spec = self.symbol_network.condition
@@ -225,8 +226,8 @@ class Autoregressive:
         Args:
           elements: as for `conditionals`; or a list of rows of different lengths.
           condition: as for `conditionals`.
-          lengths: integers [batch], the number of elements of each row in time order; those after
-            may be anything. None: all, or as long as the rows of a list are.
+          lengths: integers [batch], times of each row, after which elements may be anything; None:
+            all, or as many as the rows of a list have.
 
         Returns:
           float32 [batch, time, ...], 0 after a row's end; for images [batch, height, width] if the

@@ -1,6 +1,7 @@
 """How a network reads symbols: as integers, or as numbers on a scale; and what before the first."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -41,7 +42,7 @@ class Reading:
             return tf.cast(symbols, self.dtype)
         if self.input_scale == SCALE:
             return tf.cast(self.codec.scale(symbols), self.dtype)
-        if not _is_even(self.codec):
+        if not self._is_even:
             return self.of_scaled(self.codec.scale(symbols))
         low, high = self.input_scale
         # A product, as in `levels.value_of`; from 0 to levels - 1 it gives the levels exactly.
@@ -55,6 +56,17 @@ class Reading:
             return tf.cast(values, self.dtype)
         low, high = self.input_scale
         return tf.cast(low + 0.5 * (high - low) * (values + 1.0), self.dtype)
+
+    @functools.cached_property
+    def _is_even(self) -> bool:
+        """True if the levels of the codec are at equal distances on its scale, from -1 to 1."""
+        levels = self.codec.levels
+        if levels is None:
+            return False
+        with tf.init_scope():
+            some = tf.constant(np.linspace(0, levels - 1, MOST_COMPARED).round().astype(np.int32))
+            distance = tf.abs(self.codec.scale(some) - level_grid.value_of(some, levels))
+            return bool(tf.reduce_max(distance) < max(0.01 / levels, ROUNDING))
 
     @property
     def starts_outside(self) -> bool:
@@ -111,8 +123,7 @@ def reading_of(
         return Reading(codec, dtype, scale)
     if start is None:
         return Reading(codec, dtype, scale, Reading(codec, dtype, scale).usual_start)
-    is_number = isinstance(start, int | float | np.integer | np.floating)
-    if not is_number or isinstance(start, bool) or not math.isfinite(start):
+    if not _is_finite(start):
         raise ValueError(f"`start` must be a finite number, got {start!r}.")
     if not dtype.is_integer:
         return Reading(codec, dtype, scale, float(start))
@@ -197,20 +208,18 @@ def _checked_scale(given: Any, dtype: tf.DType) -> tuple[float, float]:
             f"`input_scale` must be None for a network that reads integers, got {given!r}."
         )
     is_pair = isinstance(given, Sequence | np.ndarray) and len(given) == 2
-    numbers = [x for x in given if isinstance(x, int | float | np.number)] if is_pair else []
-    if len(numbers) == 2 and all(map(math.isfinite, numbers)) and numbers[0] < numbers[1]:
-        return float(numbers[0]), float(numbers[1])
+    if is_pair and all(map(_is_finite, given)) and given[0] < given[1]:
+        return float(given[0]), float(given[1])
     raise ValueError(
         f"`input_scale` must be two finite numbers (low, high), low below high, got {given!r}."
     )
 
 
-def _is_even(codec: Codec) -> bool:
-    """Return whether the levels of a codec are read at equal distances from -1 to 1."""
-    levels = codec.levels
-    if levels is None:
+def _is_finite(value: Any) -> bool:
+    """Return whether a value is a number that float32 can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False
-    with tf.init_scope():
-        some = tf.constant(np.linspace(0, levels - 1, MOST_COMPARED).round().astype(np.int32))
-        distance = tf.abs(codec.scale(some) - level_grid.value_of(some, levels))
-        return bool(tf.reduce_max(distance) < max(0.01 / levels, ROUNDING))
+    try:
+        return math.isfinite(value) and abs(float(value)) < tf.float32.max
+    except OverflowError:
+        return False

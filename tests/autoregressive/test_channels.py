@@ -95,6 +95,18 @@ def test_samplers_agree(model):
     np.testing.assert_allclose(np.concatenate(chunks, 1), drawn, atol=2e-5)
 
 
+def test_tokens_of_channels_are_chosen_by_top_k_and_a_temperature_per_row():
+    model = MODELS["codes"]()
+    options = {"top_k": 2, "temperature": [1.0, 0.0]}
+    drawn = model.sample(2, 6, seed=1, method="naive", **options)
+    for method in METHODS:
+        found = model.sample(2, 6, seed=1, method=method, **options)
+        np.testing.assert_array_equal(found, drawn)
+    best = np.argsort(model.conditionals(drawn), -1)
+    assert (best[..., -2:] == drawn[..., None]).any(-1).all()
+    np.testing.assert_array_equal(best[1, ..., -1], drawn[1])
+
+
 def test_rows_continue_a_prefix(model):
     drawn = model.sample(2, 20, seed=1, method="naive")
     again = model.sample(2, 20, seed=1, prefix=drawn[:, :12])  # some of it in one pass

@@ -92,6 +92,19 @@ def test_numbers_for_a_model_of_tokens_are_refused_with_the_way_out():
         ).all()
 
 
+def test_a_large_vocabulary():
+    keras.utils.set_random_seed(0)
+    inputs, most = keras.Input([None], dtype="int32"), 70_000
+    network = keras.Model(inputs, layers.Dense(most)(layers.Embedding(most, 4)(inputs)))
+    model = Autoregressive(network, Categorical(most), start=most - 1)
+    tokens = np.array([[most - 1, 0, 65_536]])
+    nats = tf.nn.log_softmax(network(np.array([[most - 1, most - 1, 0]])))
+    expected = tf.gather(nats, tokens, batch_dims=2)
+    np.testing.assert_allclose(model.log_prob(tokens), expected, rtol=1e-5)
+    drawn = model.sample(1, 3, seed=1, prefix=tokens[:, :1], method="naive")
+    np.testing.assert_array_equal(model.sample(1, 3, seed=1, prefix=tokens[:, :1]), drawn)
+
+
 # --- the symbol before the first
 
 
@@ -102,7 +115,7 @@ def test_the_network_reads_the_start_before_the_first_symbol(start):
     drawn = np.random.default_rng(0).integers(0, TOKENS, [3, 9])
     shifted = np.concatenate([np.full([3, 1], start), drawn[:, :-1]], 1)
     np.testing.assert_allclose(model.conditionals(drawn), network(shifted), rtol=1e-5, atol=1e-5)
-    assert model.symbol_network.feeds.endswith(f"before the first it reads {start}")
+    assert model.feeds.endswith(f"before the first it reads {start}")
 
 
 def test_every_sampler_file_and_bundle_keeps_the_start(tmp_path):
@@ -143,6 +156,8 @@ BAD_STARTS = {
     "a fraction": (of_tokens, 1.5, "`start` must be an integer, 0 or more, .*, got 1.5"),
     "not a number": (of_numbers, np.nan, "`start` must be a finite number, got nan"),
     "a word": (of_numbers, "bos", "`start` must be a finite number, got 'bos'"),
+    "too large": (of_tokens, 2**31, "`start` must be an integer, 0 or more, .*, got 2147483648"),
+    "infinite": (of_numbers, 10**400, "`start` must be a finite number, got 1000"),
     "a flag": (of_tokens, True, "`start` must be a finite number, got True"),
 }
 
@@ -194,7 +209,7 @@ def test_the_scale_of_bytes_gives_the_levels_themselves():
     every = tf.range(256)[tf.newaxis]
     read = model.symbol_network.read(every)
     np.testing.assert_array_equal(read[0, :, 0], np.arange(256))
-    assert model.symbol_network.feeds == (
+    assert model.feeds == (
         "The network reads elements as numbers 0 to 255, shifted by one; before the first it reads"
         " 127.5"
     )
@@ -213,7 +228,7 @@ def test_an_image_network_reads_its_scale(tmp_path):
     loaded = load(save(model, tmp_path))
     np.testing.assert_array_equal(loaded.sample(2, (3, 4, 1), seed=1), drawn)
     fed = "The network reads elements as numbers 0 to 1, unshifted"
-    assert model.symbol_network.feeds == loaded.symbol_network.feeds == fed
+    assert model.feeds == loaded.feeds == fed
 
 
 def test_a_layer_that_rescales_is_said():
@@ -221,7 +236,7 @@ def test_a_layer_that_rescales_is_said():
     h = layers.Rescaling(1 / 255, name="bytes")(pixels)
     network = keras.Model(pixels, layers.Dense(2)(h))
     feeds = [
-        Autoregressive(network, Gaussian(256), input_scale=scale).symbol_network.feeds
+        Autoregressive(network, Gaussian(256), input_scale=scale).feeds
         for scale in (None, (0, 255))
     ]
     line = "; its layer `bytes` rescales elements to "
@@ -256,7 +271,7 @@ def test_real_symbols_are_scaled_too():
     x = np.array([[-2.0, 0.0, 2.0, 1.0]])
     shifted = np.array([[0.5, 0.0, 0.5, 1.0]])[..., None]
     np.testing.assert_allclose(model.conditionals(x), network(shifted), rtol=1e-5, atol=1e-5)
-    assert "-1 and 1 as 0 and 1" in model.symbol_network.feeds
+    assert "-1 and 1 as 0 and 1" in model.feeds
 
 
 @pytest.mark.parametrize(
