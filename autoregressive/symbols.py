@@ -102,7 +102,8 @@ class TimeOrder:
         self.call: Callable[..., tf.Tensor] = as_function(network, specs)
         if reading.starts_outside:
             small = [tf.zeros([size or SMALL for size in x.shape], x.dtype) for x in specs]
-            check_start(reading, symbol_count(self.call, *small))
+            most = int(reading.start or 0) + 1
+            check_start(reading, symbol_count(self.call, *small, unknown=most))
         self.tables = Tables(network, self.call, specs, axes=1)
         self._stepped: Any = None
         self._has_step: bool | None = None

@@ -92,17 +92,19 @@ def test_numbers_for_a_model_of_tokens_are_refused_with_the_way_out():
         ).all()
 
 
-def test_a_large_vocabulary():
+def test_a_large_vocabulary(tmp_path):
     keras.utils.set_random_seed(0)
     inputs, most = keras.Input([None], dtype="int32"), 70_000
-    network = keras.Model(inputs, layers.Dense(most)(layers.Embedding(most, 4)(inputs)))
-    model = Autoregressive(network, Categorical(most), start=most - 1)
+    network = keras.Model(inputs, layers.Dense(most)(layers.Embedding(most + 1, 4)(inputs)))
+    model = Autoregressive(network, Categorical(most), start=most)
     tokens = np.array([[most - 1, 0, 65_536]])
-    nats = tf.nn.log_softmax(network(np.array([[most - 1, most - 1, 0]])))
+    nats = tf.nn.log_softmax(network(np.array([[most, most - 1, 0]])))
     expected = tf.gather(nats, tokens, batch_dims=2)
     np.testing.assert_allclose(model.log_prob(tokens), expected, rtol=1e-5)
     drawn = model.sample(1, 3, seed=1, prefix=tokens[:, :1], method="naive")
     np.testing.assert_array_equal(model.sample(1, 3, seed=1, prefix=tokens[:, :1]), drawn)
+    loaded = load(save(model, tmp_path))
+    np.testing.assert_allclose(loaded.log_prob(tokens), expected, rtol=1e-5)
 
 
 # --- the symbol before the first
