@@ -36,6 +36,8 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
                 f"`draft` must read conditions of the model, which has no {name},"
                 f" {described(spec)}."
             )
+    if draft.layout != model.layout:
+        raise ValueError(f"`draft` must have elements {model.layout}, got {draft.layout}.")
     network = draft.symbol_network
     if not network.has_step or network.block != 1:
         raise ValueError("`draft` must have steps of one symbol.")
@@ -53,5 +55,9 @@ def check_speculative(model: Any) -> None:
     """Raise ValueError unless a model has levels in time order and steps of one symbol."""
     if model.order != "time" or model.distribution.levels is None:
         raise ValueError('`method="speculative"` needs levels in time order.')
+    if model.layout.event:
+        raise ValueError(
+            f'`method="speculative"` needs one channel per time, got {model.layout.channels}.'
+        )
     if model.symbol_network.block != 1:
         raise ValueError('`method="speculative"` needs a model with steps of one symbol.')

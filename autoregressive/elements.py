@@ -6,7 +6,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from likelihoods.codec import Codec
+from autoregressive.layout import Layout
+from likelihoods.capabilities import is_of_tokens
+from likelihoods.codec import Codec, default_codec
+from likelihoods.distribution import Distribution
 
 
 def check_parts(network: Any, distribution: Any) -> None:
@@ -18,6 +21,27 @@ def check_parts(network: Any, distribution: Any) -> None:
             f"`distribution` must be a likelihood, such as likelihoods.Gaussian(), got"
             f" {distribution!r}."
         )
+
+
+def codec_for(distribution: Distribution, codec: Codec | None, order: str) -> Codec:
+    """Return the codec of a model.
+
+    Args:
+      distribution: distribution of the symbols.
+      codec: as given; None: the default.
+      order: "time" or "raster".
+
+    Raises:
+      ValueError: codec and distribution have different levels.
+    """
+    if codec is None:
+        codec = default_codec(distribution.levels, order, is_of_tokens(distribution))
+    if codec.levels != distribution.levels:
+        raise ValueError(
+            f"`codec` must have the levels of the distribution, {distribution.levels}, got"
+            f" {codec.levels}."
+        )
+    return codec
 
 
 def as_array(values: Any, name: str) -> np.ndarray:
@@ -43,17 +67,20 @@ def as_array(values: Any, name: str) -> np.ndarray:
     return array
 
 
-def check_elements(elements: np.ndarray, codec: Codec, rank: int, name: str = "elements") -> None:
+def check_elements(
+    elements: np.ndarray, codec: Codec, layout: Layout, name: str = "elements"
+) -> None:
     """Raise ValueError for data that the codec would silently change.
 
     Args:
       elements: integers or floats.
       codec: that will encode them.
-      rank: 2 for [batch, time], 4 for [batch, height, width, channels].
+      layout: their axes.
       name: for the message.
     """
-    axes = "[batch, time]" if rank == 2 else "[batch, height, width, channels]"
-    if elements.ndim != rank:
+    axes = {2: "[batch, time]", 3: f"[batch, time, {layout.channels}]"}.get(layout.rank)
+    axes = axes or "[batch, height, width, channels]"
+    if elements.ndim != layout.rank or (layout.event and elements.shape[2:] != layout.event):
         raise ValueError(f"`{name}` must be {axes}, got shape {list(elements.shape)}.")
     if not all(elements.shape[1:]):
         raise ValueError(f"`{name}` must not be empty, got shape {list(elements.shape)}.")
@@ -61,6 +88,12 @@ def check_elements(elements: np.ndarray, codec: Codec, rank: int, name: str = "e
     if codec.levels is None:
         return
     lowest, highest = (np.asarray(codec.decode(np.int32(s))) for s in (0, codec.levels - 1))
+    if elements.dtype.kind == "f" and lowest.dtype.kind in "iu":
+        raise ValueError(
+            f"`{name}` must be integers in [{lowest}, {highest}], got {elements.dtype}; a model of"
+            f" numbers in [-1, 1] needs codec=onepass.likelihoods.Linear({codec.levels}), or"
+            f" MuLaw({codec.levels})."
+        )
     # Rounded elements may be slightly out of range.
     slack = 1e-6 * (highest - lowest) if elements.dtype.kind == "f" else 0
     outside = (elements < lowest - slack) | (elements > highest + slack)

@@ -10,10 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.layout import Layout
 from autoregressive.model import Autoregressive
 from autoregressive.trainable import Weights
 from autoregressive.training.batches import Batches, BatchSource, nested
 from autoregressive.training.losses import Loss, MeanLoss, Score, check_mean_over_rows, checked
+from autoregressive.training.rows import MEAN
 from autoregressive.training.state import KerasState, WeightsModule
 from likelihoods.codec import Codec
 from replicator.runs.arguments import whole_number
@@ -48,9 +50,25 @@ class Trainable(Protocol):
 
 
 def negative_log_likelihood(model: Autoregressive, batch: dict[str, tf.Tensor]):
-    """Return the mean negative log-likelihood of an element, nats, and the same in bits."""
-    loss = -tf.reduce_mean(model.log_prob(batch["elements"], batch.get("condition")))
+    """Return the mean negative log-likelihood of an element, nats, and the same in bits.
+
+    Args:
+      model: with `log_prob`.
+      batch: `elements`, and perhaps `condition`; `lengths` and `mean_length`, see `Batches`.
+    """
+    loss = -tf.reduce_mean(_of_real_elements(model, batch))
     return loss, {"bits": loss / math.log(2.0)}
+
+
+def _of_real_elements(model: Autoregressive, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Return log-probabilities whose mean over rows is the mean over the elements before ends."""
+    given = batch["elements"], batch.get("condition")
+    if "lengths" not in batch:
+        return model.log_prob(*given)
+    nats = model.log_prob(*given, lengths=batch["lengths"])
+    axes = list(range(2, nats.shape.rank))
+    rows = tf.reduce_sum(tf.reduce_mean(nats, axes) if axes else nats, 1)
+    return rows / tf.cast(batch[MEAN], rows.dtype)
 
 
 def fit(
@@ -76,9 +94,10 @@ def fit(
       model: an `Autoregressive` or a student. Its network is called as in use, without dropout.
         Variables that are not `trainable`, for TensorFlow or for the Keras layer that holds them,
         are left as they are; the log says how many are.
-      batches: elements [num, time] or [num, height, width, channels], a pair of elements and
-        condition (or conditions by name), an iterable of these, `tf.data` or a function of the
-        step, see `Batches`.
+      batches: elements [num, time], [num, time, channels] or [num, height, width, channels], a
+        list of rows of different lengths, a pair of elements and condition (or conditions by
+        name), a dict of arrays (`elements`, `condition`, `lengths` of padded rows), an iterable of
+        these, `tf.data` or a function of the step, see `Batches`.
       steps: total number of updates, including those of a run that is resumed.
       loss: from the model and a batch to a scalar, or that and a dict of metrics. If replicas or
         microbatches share a batch, it must be a mean over rows, or have
@@ -106,8 +125,10 @@ def fit(
     _check_counts(steps=steps, evaluate_every=evaluate_every, batch_size=batch_size)
     steps, evaluate_every, batch_size = int(steps), int(evaluate_every), int(batch_size)
     seed = whole_number(seed, "seed", least=0)
-    rank = 2 if model.order == "time" else 4
-    read = functools.partial(Batches, codec=model.codec, rank=rank, rows=batch_size, seed=seed)
+    layout = getattr(model, "layout", Layout(model.order))  # a student has one channel
+    read = functools.partial(
+        Batches, codec=model.codec, layout=layout, rows=batch_size, seed=seed, takes=_takes(model)
+    )
     source, loss_fn = read(batches), checked(loss, model)
     example = source.example()
     loop = LoopConfig(num_steps=steps, evaluate_every_steps=evaluate_every, jit_compile=jit_compile)
@@ -118,7 +139,7 @@ def fit(
             if not weights.trained:
                 run.log(f"{_counted(weights)}: nothing to train.")
                 return Outcome(0, NOTHING_TO_TRAIN, 0.0, None)
-            feeds = getattr(getattr(model, "symbol_network", None), "feeds", "")
+            feeds = getattr(model, "feeds", "")
             run.log(*([f"{feeds}."] if feeds else []))
             state = _state(weights, optimizer, schedule, steps, run.replicator)
         with run.replicator.gathered_variables():
@@ -144,6 +165,19 @@ def _check_counts(**counts: Any) -> None:
     for name, count in counts.items():
         is_count = isinstance(count, int | np.integer) and int(count) >= 1
         require(is_count, name, "an integer of at least 1", count)
+
+
+def _takes(model: Any) -> Callable[[int], bool]:
+    """Return a function that says whether a model's network takes sequences of a length."""
+
+    def takes(length: int) -> bool:
+        try:
+            getattr(model, "check_length", lambda sizes: None)((length,))
+        except ValueError:
+            return False
+        return True
+
+    return takes
 
 
 def _shares(replicator: Replicator, optimizer: OptimizerConfig | None) -> int:

@@ -10,23 +10,22 @@ from autoregressive.choices import choice_of
 from autoregressive.condition_specs import Specs, as_specs, conditions_of, only_rate, zeros_for
 from autoregressive.condition_values import given_to
 from autoregressive.drafts import stepped_draft
-from autoregressive.elements import as_array, check_elements, check_parts
+from autoregressive.elements import as_array, check_elements, check_parts, codec_for
 from autoregressive.given import first_state, rows
+from autoregressive.layout import layout_of
 from autoregressive.networks import condition_specs, image_spec, input_spec
 from autoregressive.outputs import check_parameters
-from autoregressive.prompts import Following, Prompt, ended, prompt_of, stopped
+from autoregressive.prompts import decoded, ended, prompt_of, stopped
+from autoregressive.ragged import with_lengths, zero_after_end
+from autoregressive.reading import reading_of
 from autoregressive.samplers import SAMPLERS, Draft
 from autoregressive.sampling import Samplers
 from autoregressive.symbols import RasterOrder, TimeOrder
 from autoregressive.trainable import Weights, weights_read
 from likelihoods.capabilities import pixel_channels
-from likelihoods.codec import Codec, default_codec
+from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
-from replicator.runs.arguments import (
-    checked_length,
-    checked_seed,
-    whole_number,
-)
+from replicator.runs.arguments import checked_length, checked_seed, whole_number
 
 METHODS = ("auto", *SAMPLERS, "speculative")
 
@@ -39,23 +38,34 @@ class Autoregressive:
         input is the sequence shifted by one, so it need only be causal. In raster order it must be
         masked: its output at a pixel depends only on the pixels before it.
       distribution: of every element, see `likelihoods.distribution`.
-      codec: from elements to the distribution's symbols. By default `Linear` for sequences of
-        levels, `Integers` for images and `Reals` for real symbols.
+      codec: from elements to the distribution's symbols. By default `Integers` for tokens
+        (`Categorical`, `Bernoulli`) and for images, `Linear` for other sequences of levels and
+        `Reals` for real symbols.
       conditions: what the network reads besides: the spec of its second argument, or specs by name
         in the order of its further arguments. [None, None, channels] is at the rate of the
         elements, [None] or [None, channels] the same at every time, and `Memory([None, None,
         channels])` has an axis of its own. Not needed for a Keras model with several inputs.
       condition_channels: short for conditions=tf.TensorSpec([None, None, channels]); 0: none.
-      order: "time": elements [batch, time]; "raster": images [batch, height, width, channels].
-      inputs: shape and dtype of the network's input, [None, None, 1] or [None, None, None,
+      order: "time": elements [batch, time] or [batch, time, channels]; "raster": images [batch,
+        height, width, channels].
+      inputs: shape and dtype of the network's input, [None, None, channels] or [None, None, None,
         channels]. Not needed for a Keras model, or for float32 [batch, time, 1] and grey images.
+        Channels of one time are independent of each other, given the times before; the network
+        gives the parameters of one after the other.
+      start: what the network reads before the first element in time order. For a network that reads
+        integers a symbol, also one that is never drawn, by default levels // 2; for one that reads
+        floats a number on its own scale, by default the middle of `input_scale`.
+      input_scale: (low, high), the floats that the network reads for the least and the greatest
+        level, or for -1 and 1 of real symbols; by default (-1, 1).
 
     Raises:
       ValueError: the network has another number of output channels than the distribution has
-        parameters, or codec and distribution have different levels.
+        parameters, codec and distribution have different levels, or the network cannot read `start`
+        or `input_scale`.
       NotCausalError: its outputs look ahead, change with the length, or by chance.
 
     Attributes:
+      layout: the axes of its elements.
       sample_rate_hz: of a model of sound that was stored with one; else None.
     """
 
@@ -73,33 +83,33 @@ class Autoregressive:
         condition_channels: int | tf.TensorSpec = 0,
         order: Literal["time", "raster"] = "time",
         inputs: tf.TensorSpec | None = None,
+        start: float | None = None,
+        input_scale: Sequence[float] | None = None,
     ):
         if order not in ("time", "raster"):
             raise ValueError(f"`order` must be time or raster, got {order!r}.")
         check_parts(network, distribution)
-        codec = default_codec(distribution.levels, order) if codec is None else codec
-        if codec.levels != distribution.levels:
-            raise ValueError(
-                f"`codec` must have the levels of the distribution, {distribution.levels}, got"
-                f" {codec.levels}."
-            )
+        codec = codec_for(distribution, codec, order)
         if condition_channels and conditions is not None:
             raise ValueError("`condition_channels` must not be given next to `conditions`.")
         specs = condition_specs(network, as_specs(conditions or condition_channels))
         symbols: Any
         if order == "raster":
             spec = image_spec(network, pixel_channels(distribution), inputs)
-            symbols = RasterOrder(network, distribution, codec, spec, specs)
+            reading = reading_of(codec, spec.dtype, order, start, input_scale)
+            symbols = RasterOrder(network, distribution, reading, spec, specs)
         else:
-            symbols = TimeOrder(network, distribution, codec, input_spec(network, inputs), specs)
+            spec = input_spec(network, inputs)
+            reading = reading_of(codec, spec.dtype, order, start, input_scale)
+            symbols = TimeOrder(network, distribution, reading, spec, specs)
         self._begin(symbols, distribution, codec, order)
-        check_parameters(symbols, distribution, order, self._whole_pixels)
+        check_parameters(symbols, distribution, self.layout)
         symbols.check()
 
     def _begin(self, symbols: Any, distribution: Distribution, codec: Codec, order: str) -> None:
         self.symbol_network, self.distribution = symbols, distribution
         self.codec, self.order = codec, order
-        self._whole_pixels = order == "raster" and pixel_channels(distribution) is not None
+        self.layout = getattr(symbols, "layout", None) or layout_of(distribution, order)
         self._functions: dict[Any, Any] = {}
         self._samplers = Samplers(self)
 
@@ -128,6 +138,12 @@ class Autoregressive:
     def network(self) -> Any:
         """The network, as it was passed."""
         return self.symbol_network.network
+
+    @property
+    @property
+    def feeds(self) -> str:
+        """What the network is fed, in a sentence, or "" where it reads symbols itself."""
+        return getattr(self.symbol_network, "feeds", "")
 
     @property
     def conditions(self) -> Specs:
@@ -161,7 +177,8 @@ class Autoregressive:
           *example: symbols, and conditions if there are any; by default four zeros in time order.
         """
         if not example:
-            zeros = tf.zeros([1, 4], tf.float32 if self.distribution.levels is None else tf.int32)
+            dtype = tf.float32 if self.distribution.levels is None else tf.int32
+            zeros = tf.zeros([1, *self.layout.shape([4])], dtype)
             example = (zeros, *zeros_for(self.symbol_network, 1, [4]))
         return weights_read(self.symbol_network.parameters, *example)
 
@@ -179,21 +196,21 @@ class Autoregressive:
         """Return the symbols of elements, after a check.
 
         Args:
-          elements: [batch, time] or [batch, height, width, channels].
+          elements: [batch, time], [batch, time, channels] or [batch, height, width, channels].
 
         Raises:
           ValueError: elements of a wrong rank, with NaN, or that are no level of the codec.
         """
         if not tf.is_tensor(elements) or tf.executing_eagerly():
             elements = as_array(elements, "elements")
-            check_elements(elements, self.codec, 2 if self.order == "time" else 4)
+            check_elements(elements, self.codec, self.layout)
         return self.codec.encode(tf.convert_to_tensor(elements))
 
     def conditionals(self, elements: Any, condition: Any = None) -> tf.Tensor:
         """Return the parameters of every element's distribution, given the elements before it.
 
         Args:
-          elements: [batch, time] or [batch, height, width, channels].
+          elements: as for `symbols`.
           condition: what the network reads besides: an array if that is one, or a dict of arrays by
             name. Where it is the same at every time, one row may be given for all.
 
@@ -207,27 +224,35 @@ class Autoregressive:
             return self.symbol_network.parameters(symbols, given)
         return self._function("conditionals", self.symbol_network.parameters)(symbols, given)
 
-    def log_prob(self, elements: Any, condition: Any = None) -> tf.Tensor:
+    def log_prob(self, elements: Any, condition: Any = None, *, lengths: Any = None) -> tf.Tensor:
         """Return the log-probability of every element, or log-density of real ones, in nats.
 
         Args:
-          elements: as for `conditionals`.
+          elements: as for `conditionals`; or a list of rows of different lengths.
           condition: as for `conditionals`.
+          lengths: integers [batch], times of each row, after which elements may be anything; None:
+            all, or as many as the rows of a list have.
 
         Returns:
-          float32 [batch, time]; for images [batch, height, width] if the distribution is of whole
-          pixels, [batch, height, width, channels] if it is of single channels. The sum over a row
-          is the row's log-probability.
+          float32 [batch, time, ...], 0 after a row's end; for images [batch, height, width] if the
+          distribution is of whole pixels, [batch, height, width, channels] if it is of single
+          channels. The sum over a row is the row's log-probability.
+
+        Raises:
+          ValueError: bad elements, or lengths that are no integers from 0 to time.
         """
+        elements, lengths = with_lengths(elements, lengths, self.codec, self.layout.rank)
         symbols = self.symbols(elements)
         given = self._given(condition, symbols.shape)
         if not tf.executing_eagerly():
-            return self._log_prob(symbols, given)
-        return self._function("log_prob", self._log_prob)(symbols, given)
+            return self._log_prob(symbols, given, lengths)
+        lengths = None if lengths is None else tf.constant(lengths)
+        return self._function("log_prob", self._log_prob)(symbols, given, lengths)
 
-    def _log_prob(self, symbols: tf.Tensor, condition: Any) -> tf.Tensor:
+    def _log_prob(self, symbols: tf.Tensor, condition: Any, lengths: Any = None) -> tf.Tensor:
         parameters = self.symbol_network.parameters(symbols, condition)
-        return self.distribution.log_prob(parameters, symbols) - self.codec.log_unit
+        nats = self.distribution.log_prob(parameters, symbols) - self.codec.log_unit
+        return nats if lengths is None else zero_after_end(lengths, nats)
 
     def sample(
         self,
@@ -245,7 +270,7 @@ class Autoregressive:
         return_log_prob: bool = False,
         draft: Any = None,
     ) -> Any:
-        """Return `num` sequences [num, length] or images [num, height, width, channels].
+        """Return `num` sequences [num, length, ...] or images [num, height, width, channels].
 
         A row depends only on the seed, its index, its condition and its prefix: not on the method
         or on `num`, except for the network's rounding.
@@ -263,8 +288,8 @@ class Autoregressive:
           top_k: draw only from so many of the most probable tokens; 0: from all.
           top_p: draw only from the most probable tokens that together have this probability, in
             (0, 1]; after `temperature` and `top_k`.
-          prefix: elements that the rows begin with, [num, n], [n] for all rows, or a list of rows
-            of different lengths.
+          prefix: elements that the rows begin with, [num, n, ...], [n, ...] for all rows, or a list
+            of rows of different lengths.
           stop: the element that ends a row; those after it are equal to it.
           return_log_prob: return the log-probability of every element, too.
           draft: for "speculative": a smaller model with the same symbols and noise, a student of
@@ -279,14 +304,15 @@ class Autoregressive:
         """
         if method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
-        num, shape = whole_number(num, "num"), checked_length(length, self.order)
-        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self._noise_axes)
-        self.check_length(shape)
+        num, sizes = whole_number(num, "num"), checked_length(length, self.order)
+        shape = self.layout.shape(sizes)
+        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self.layout.noise_axes)
+        self.check_length(sizes)
         if (method == "speculative") != (draft is not None):
             raise ValueError('`draft` must be given for `method="speculative"`, and for no other.')
-        noise = self._noise(checked_seed(seed), num, 0, shape)
+        noise = self.layout.noise(self.distribution, checked_seed(seed), num, shape)
         given = self._given(condition, (num, *shape))
-        prompt, shared = self._prompt(prefix, stop, num, shape)
+        prompt, shared = prompt_of(prefix, stop, self.codec, num, sizes[0], self.layout)
         symbols = self._samplers.draw(method, noise, given, heat, prompt, shared, draft)
         if prompt is not None:
             symbols = tf.constant(stopped(symbols.numpy(), prompt))
@@ -336,31 +362,15 @@ class Autoregressive:
             raise ValueError("`stream` needs a model in time order, got raster.")
         (length,), num = checked_length(length, self.order), whole_number(num, "num")
         chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
-        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self._noise_axes)
+        heat = choice_of(self.distribution, temperature, top_k, top_p, num, self.layout.noise_axes)
         given = self._given(condition, (num, length))
         self.check_length((length,))
-        prompt, shared = self._prompt(prefix, stop, num, (length,))
+        prompt, shared = prompt_of(prefix, stop, self.codec, num, length, self.layout)
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
         # raises for a network without steps
         first_state(self.symbol_network, 1, length, rows(given, slice(1)))
         parts = self._samplers.stream(seed, num, length, chunk, given, heat, prompt, shared)
-        return self._parts(parts, prompt)
-
-    def _parts(self, parts: Iterator[np.ndarray], prompt: Prompt | None) -> Iterator[np.ndarray]:
-        """Yield symbols as elements, up to the end of all rows."""
-        following = Following(prompt)
-        for symbols in parts:
-            kept = following.kept(symbols)
-            yield self.codec.decode(tf.constant(kept)).numpy()
-            if following.all_ended:
-                return
-
-    def _prompt(
-        self, prefix: Any, stop: Any, num: int, shape: tuple[int, ...]
-    ) -> tuple[Prompt | None, int]:
-        if self.order != "time" and (prefix is not None or stop is not None):
-            raise ValueError("`prefix` and `stop` need a model in time order, got raster.")
-        return prompt_of(prefix, stop, self.codec, num, shape[0])
+        return decoded(parts, prompt, self.codec)
 
     def as_draft(self, model: "Autoregressive") -> Draft:
         """Return this model as a draft of another one.
@@ -375,19 +385,6 @@ class Autoregressive:
 
     def _given(self, condition: Any, shape: Sequence[int | None]) -> Any:
         return given_to(self.symbol_network, condition, self.order, shape)
-
-    @property
-    def _noise_axes(self) -> int:
-        """Axes of the positions that have noise of their own."""
-        return 1 if self.order == "time" else 2 if self._whole_pixels else 3
-
-    def _noise(self, seed: int, num: int, start: int, shape: tuple[int, ...]) -> tf.Tensor:
-        """Return the noise of `num` rows, [num, *positions, noise channels]."""
-        if self._whole_pixels:
-            shape = shape[:2]
-        count = int(np.prod(shape))
-        noise = self.distribution.noise(seed, tf.range(num), start, count)
-        return tf.reshape(noise, [num, *shape, noise.shape[-1]])
 
     def _function(self, name: Any, function, jit_compile: bool = False):
         """Return the function compiled, once per name."""

@@ -7,7 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from autoregressive.condition_specs import sized
+from autoregressive.layout import Layout
 from autoregressive.trainable import layers_within
+from likelihoods.distribution import Distribution
 from replicator.runs.errors import UserError
 
 SMALL = 4  # times, or pixels a side, that every network takes
@@ -40,19 +42,18 @@ def output_shape(call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes:
     return shape
 
 
-def check_parameters(network: Any, distribution: Any, order: str, whole_pixels: bool) -> None:
-    """Raise ValueError unless the output has the shape that the distribution needs.
+def check_parameters(network: Any, distribution: Distribution, layout: Layout) -> None:
+    """Raise ValueError unless a network's output has the shape that the distribution needs.
 
     Args:
-      network: a `SymbolNetwork` with `call`, `inputs` and `conditions`.
-      distribution: distribution of the symbols.
-      order: "time" or "raster".
-      whole_pixels: whether it is a distribution of all channels of a pixel.
+      network: a `SymbolNetwork` of this library, with `call`, `inputs` and `conditions`.
+      distribution: whose parameters it computes.
+      layout: of the elements.
     """
     specs = [network.inputs, *network.conditions.values()]
-    shape = output_shape(network.call, specs, 1 if order == "time" else 2)
+    shape = output_shape(network.call, specs, 1 if layout.order == "time" else 2)
     expected, each = distribution.num_parameters, ""
-    if order == "raster" and not whole_pixels:
+    if layout.channels or (layout.order == "raster" and not layout.whole_pixels):
         expected, each = expected * specs[0].shape[-1], f" and {specs[0].shape[-1]} channels"
     if shape[-1] != expected:
         raise ValueError(

@@ -1,12 +1,13 @@
 """Prompts: symbols that are given at the start of sequences, and the symbol that ends them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from autoregressive.elements import as_array, check_elements
+from autoregressive.layout import Layout
 from likelihoods.codec import Codec
 
 NEVER = -1
@@ -16,7 +17,7 @@ class Prompt(NamedTuple):
     """What is known of sequences before they are drawn.
 
     Attributes:
-      symbols: [batch, time], of which the first `known` of each row count.
+      symbols: [batch, time, ...], of which the first `known` of each row count.
       known: int32 [batch].
       stop: int32 [], the symbol after which a row need not be drawn; `NEVER`: there is none.
     """
@@ -29,23 +30,25 @@ class Prompt(NamedTuple):
         """Return drawn symbols, or the given ones where they are known.
 
         Args:
-          drawn: [batch, n].
+          drawn: [batch, n, ...].
           position: int32 scalar, of the first of them.
         """
         count = drawn.shape[1]
         positions = position + tf.range(count)
         given = tf.cast(tf.gather(self.symbols, positions, axis=1), drawn.dtype)
-        return tf.where(positions < self.known[:, tf.newaxis], given, drawn)
+        is_known = positions < self.known[:, tf.newaxis]
+        ones = [1] * (drawn.shape.rank - 2)
+        return tf.where(tf.reshape(is_known, [*is_known.shape, *ones]), given, drawn)
 
     def ends(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
         """Return whether rows end with the symbols [batch, 1] of a position, bool [batch]."""
-        if not drawn.dtype.is_integer:
+        if not drawn.dtype.is_integer or drawn.shape.rank > 2:  # which have no `stop`
             return tf.zeros([drawn.shape[0]], tf.bool)
         return (drawn[:, 0] == self.stop) & (position >= self.known)
 
 
 def prompt_of(
-    prefix: Any, stop: Any, codec: Codec, num: int, length: int
+    prefix: Any, stop: Any, codec: Codec, num: int, length: int, layout: Layout
 ) -> tuple[Prompt | None, int]:
     """Return the prompt of some sequences, and the symbols that all of them have.
 
@@ -56,61 +59,72 @@ def prompt_of(
       codec: of the elements.
       num: rows.
       length: elements of each row.
+      layout: axes of the elements.
 
     Returns:
       The prompt, None without prefix and stop, and the least number of known symbols.
 
     Raises:
-      ValueError: the prefix has another number of rows, is longer than `length` or has elements
-        that are none of the codec's, or there is no such element as `stop`.
+      ValueError: the model is of images, the prefix has another number of rows, is longer than
+        `length` or has elements that are none of the codec's, or there is no such element as
+        `stop`.
     """
     if prefix is None and stop is None:
         return None, 0
-    rows = [np.zeros(0)] * num if prefix is None else _rows(prefix, num, codec)
+    if layout.order != "time":
+        raise ValueError("`prefix` and `stop` need a model in time order, got raster.")
+    if stop is not None and layout.event:
+        raise ValueError(f"`stop` needs one channel per time, got {layout.channels}.")
+    rows = [np.zeros([0, *layout.event])] * num
+    rows = rows if prefix is None else _rows(prefix, num, codec, layout)
     known = np.array([len(row) for row in rows], np.int32)
     if known.max() > length:
         raise ValueError(
             f"`prefix` must be at most as long as `length`, {length}, which counts the whole, got"
             f" {known.max()}."
         )
-    symbols = np.zeros([num, length], np.int32 if codec.levels else np.float32)
+    symbols = np.zeros([num, *layout.shape([length])], np.int32 if codec.levels else np.float32)
     for symbol_row, row in zip(symbols, rows, strict=True):
         symbol_row[: len(row)] = row
-    end = NEVER if stop is None else _end(stop, codec)
+    end = NEVER if stop is None else _end(stop, codec, layout)
     prompt = Prompt(tf.constant(symbols), tf.constant(known), tf.constant(end, tf.int32))
     return prompt, int(known.min())
 
 
-def _rows(prefix: Any, num: int, codec: Codec) -> list[np.ndarray]:
+def _rows(prefix: Any, num: int, codec: Codec, layout: Layout) -> list[np.ndarray]:
     """Return the symbols of every row."""
-    is_list = isinstance(prefix, Sequence) and len(prefix) > 0 and np.ndim(prefix[0]) == 1
+    axes = layout.rank - 1
+    is_list = isinstance(prefix, Sequence) and len(prefix) > 0 and np.ndim(prefix[0]) == axes
     if is_list or isinstance(prefix, tf.RaggedTensor):
         given = [as_array(row, "prefix") for row in prefix]
     else:
         array = as_array(prefix, "prefix")
-        if array.ndim not in (1, 2):
-            raise ValueError(f"`prefix` must be [num, n] or [n], got {list(array.shape)}.")
-        given = [array] * num if array.ndim == 1 else list(array)
+        if array.ndim not in (axes, axes + 1):
+            more = "".join(f", {size}" for size in layout.event)
+            raise ValueError(
+                f"`prefix` must be [num, n{more}] or [n{more}], got {list(array.shape)}."
+            )
+        given = [array] * num if array.ndim == axes else list(array)
     if len(given) != num:
         raise ValueError(f"`prefix` must have {num} rows, one per sequence, got {len(given)}.")
-    return [_encoded(row, codec, "prefix") for row in given]
+    return [_encoded(row, codec, layout, "prefix") for row in given]
 
 
-def _encoded(row: np.ndarray, codec: Codec, name: str) -> np.ndarray:
+def _encoded(row: np.ndarray, codec: Codec, layout: Layout, name: str) -> np.ndarray:
     if not row.size:
-        return np.zeros([0], np.int32)
-    check_elements(row[np.newaxis], codec, 2, name)
+        return np.zeros([0, *layout.event], np.int32)
+    check_elements(row[np.newaxis], codec, layout, name)
     return codec.encode(tf.constant(row)).numpy()
 
 
-def _end(stop: Any, codec: Codec) -> int:
+def _end(stop: Any, codec: Codec, layout: Layout) -> int:
     """Return the symbol of the element that ends a sequence."""
     if codec.levels is None:
         raise ValueError("`stop` needs a model of integer symbols, got one of real numbers.")
     element = as_array(stop, "stop")
     if element.ndim:
         raise ValueError(f"`stop` must be one element, got shape {list(element.shape)}.")
-    return int(_encoded(element[np.newaxis], codec, "stop")[0])
+    return int(_encoded(element[np.newaxis], codec, layout, "stop")[0])
 
 
 def stopped(symbols: np.ndarray, prompt: Prompt) -> np.ndarray:
@@ -155,7 +169,7 @@ class Following:
         Args:
           symbols: as drawn.
         """
-        if self._prompt is None:
+        if self._prompt is None or int(self._prompt.stop) == NEVER:
             return symbols
         known = tf.maximum(self._prompt.known - self._position, 0)
         now = self._prompt._replace(known=known)
@@ -163,7 +177,18 @@ class Following:
         kept = np.where(after, np.int32(now.stop), symbols).astype(symbols.dtype)
         positions = np.arange(symbols.shape[1])
         is_end = (kept == np.int32(now.stop)) & (positions >= known.numpy()[:, np.newaxis])
-        if int(now.stop) != NEVER:
-            self._ended |= is_end.any(1)
+        self._ended |= is_end.any(1)
         self._position += symbols.shape[1]
         return kept
+
+
+def decoded(
+    parts: Iterator[np.ndarray], prompt: Prompt | None, codec: Codec
+) -> Iterator[np.ndarray]:
+    """Yield parts of symbols as elements, up to the end of all rows."""
+    following = Following(prompt)
+    for symbols in parts:
+        kept = following.kept(symbols)
+        yield codec.decode(tf.constant(kept)).numpy()
+        if following.all_ended:
+            return

@@ -64,12 +64,15 @@ def _values(generator: np.random.Generator, variable: tf.Variable) -> tf.Tensor:
     return made if constraint is None else tf.cast(constraint(made), variable.dtype)
 
 
-def symbol_count(call: Callable[..., tf.Tensor], *example: tf.Tensor) -> int:
+def symbol_count(
+    call: Callable[..., tf.Tensor], *example: tf.Tensor, unknown: int = DEFAULT_SYMBOLS
+) -> int:
     """Return how many integers a network can tell apart: the rows of its embedding.
 
     Args:
       call: the network.
       example: its arguments, the first of which are integers.
+      unknown: returned where no embedding is seen, as in a stored network.
     """
     graph = tf.function(call, autograph=False).get_concrete_function(*example).graph
     reads = {tensor.op for tensor in graph.inputs[:1]} | set(dependent(graph, [0]))
@@ -80,7 +83,7 @@ def symbol_count(call: Callable[..., tf.Tensor], *example: tf.Tensor) -> int:
         elif op.type == "OneHot" and op.inputs[0].op in reads:
             sizes.append(op.outputs[0].shape[-1])
     known = [size for size in sizes if size]
-    return min(known, default=DEFAULT_SYMBOLS)
+    return min(known, default=unknown)
 
 
 def parameter_count(variables: Sequence[tf.Variable]) -> int:

@@ -204,7 +204,7 @@ class Samplers:
           prompt: as for `draw`.
           shared: as for `draw`.
         """
-        distribution = self._model.distribution
+        distribution, layout = self._model.distribution, self._model.layout
         machine = self._machine(temperature, prompt, condition, num, length)
         if machine is None:
             state = first_state(self._network, num, length, condition)
@@ -217,7 +217,7 @@ class Samplers:
         function = self._chunk(isinstance(temperature, Choice)) if machine is None else None
         for start in range(first, length, chunk):
             count = min(chunk, length - start)
-            noise = distribution.noise(seed, tf.range(num), start, count)
+            noise = layout.noise(distribution, seed, num, layout.shape([count]), start)
             part = between(condition, start, start + count)
             given = None if prompt is None else _after(prompt, start, count)
             if function is not None:

@@ -17,11 +17,13 @@ from autoregressive.condition_specs import (
 from autoregressive.condition_values import class_counts
 from autoregressive.given import OwnStep, in_order
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
+from autoregressive.layout import layout_of
 from autoregressive.networks import as_function, brings_step
 from autoregressive.outputs import SMALL
+from autoregressive.random_weights import symbol_count
+from autoregressive.reading import Reading, check_start, rescaled
 from autoregressive.tables import Tables, derived
 from likelihoods.capabilities import pixel_channels
-from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
 
 State = dict[str, Any]
@@ -80,14 +82,13 @@ class SteppedSymbols(SymbolNetwork, Protocol):
 
 
 class TimeOrder:
-    """A causal network over symbols [batch, time], its input shifted by one.
+    """A causal network over symbols [batch, time] or [batch, time, channels], shifted by one time.
 
     Args:
       network: causal; see `autoregressive.networks.CausalNetwork`.
       distribution: of the symbols.
-      codec: of the symbols.
-      inputs: of the network: [None, None] or [None, None, 1]. An integer dtype means the symbols
-        themselves, a float dtype the codec's scaled values.
+      reading: how the network reads symbols, and what before the first.
+      inputs: of the network: [None, None], [None, None, 1] or [None, None, channels].
       condition: of its second argument, if it has one, or specs by name of its further arguments.
     """
 
@@ -97,21 +98,25 @@ class TimeOrder:
         self,
         network: Any,
         distribution: Distribution,
-        codec: Codec,
+        reading: Reading,
         inputs: tf.TensorSpec,
         condition: tf.TensorSpec | Specs | None,
     ):
-        self.network, self._codec, self.inputs = network, codec, inputs
+        self.network, self.inputs, self.reading = network, inputs, reading
         self.conditions = as_specs(condition)
         self.condition = only_rate(self.conditions)
-        if inputs.shape.rank not in (2, 3) or inputs.shape[2:] not in ([], [1]):
+        if inputs.shape.rank not in (2, 3) or None in inputs.shape[2:]:
             raise ValueError(
-                f"`inputs` must be [batch, time] or [batch, time, 1], got {inputs.shape}."
+                f"`inputs` must be [batch, time] or [batch, time, channels], got {inputs.shape}."
             )
+        self.layout = layout_of(distribution, "time", inputs)
         self._specs = specs = [inputs, *self.conditions.values()]
         self._timed = {name: x for name, x in self.conditions.items() if is_at_rate(x)}
-        self._start = (distribution.levels or 0) // 2 if inputs.dtype.is_integer else 0
         self.call: Callable[..., tf.Tensor] = as_function(network, specs)
+        if reading.starts_outside:
+            small = [tf.zeros([size or SMALL for size in x.shape], x.dtype) for x in specs]
+            most = int(reading.start or 0) + 1
+            check_start(reading, symbol_count(self.call, *small, unknown=most))
         self.tables = Tables(network, self.call, specs, axes=1)
         self._stepped: Any = None
         self._has_step: bool | None = None
@@ -163,7 +168,12 @@ class TimeOrder:
         if with_random_weights:
             longest = longest_probe(self.call, self.tables, specs)
         fault = observed_fault(
-            self.call, specs, specs[:1], length=length, longest=longest, symbols=self._codec.levels
+            self.call,
+            specs,
+            specs[:1],
+            length=length,
+            longest=longest,
+            symbols=self.reading.codec.levels,
         )
         if fault:
             raise NotCausalError(
@@ -185,27 +195,27 @@ class TimeOrder:
         self.tables.check(inputs.shape[1])
         shifted = tf.concat([self.start(tf.shape(inputs)[0]), inputs[:, :-1]], 1)
         shifted.set_shape(inputs.shape)
-        return self.call(shifted, *in_order(condition, self.conditions))
+        return self.layout.parted(self.call(shifted, *in_order(condition, self.conditions)))
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return int32 [1, time]."""
-        return tf.range(tf.shape(symbols)[1])[tf.newaxis]
+        """Return int32 [1, time], or [1, time, 1]: all channels of a time have one position."""
+        times = tf.range(tf.shape(symbols)[1])[tf.newaxis]
+        return times if symbols.shape.rank == 2 else times[..., tf.newaxis]
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return symbols [batch, time] as the network's inputs."""
-        inputs = read_symbols(symbols, self._codec, self.inputs.dtype)
-        return inputs if self.inputs.shape.rank == 2 else inputs[..., tf.newaxis]
+        """Return symbols [batch, time, ...] as the network's inputs."""
+        inputs = self.reading(symbols)
+        return inputs if symbols.shape.rank == self.inputs.shape.rank else inputs[..., tf.newaxis]
 
     def start(self, batch: int | tf.Tensor) -> tf.Tensor:
-        """Return the network's input before the first symbol, one step of the middle value."""
-        value = tf.constant(self._start, self.inputs.dtype)
+        """Return the network's input before the first symbol, one step."""
+        value = tf.constant(self.reading.start, self.inputs.dtype)
         return tf.fill([batch, 1, *self.inputs.shape[2:]], value)
 
     @property
     def feeds(self) -> str:
         """What the network is fed, in a sentence."""
-        fed = _fed(self._codec, self.inputs.dtype)
-        return f"The network reads {fed}, shifted by one; before the first it reads {self._start}"
+        return self.reading.feeds + rescaled(self.network, self.reading)
 
     def initial_state(self, batch: int, length: int = 0, fixed: Any = None) -> State:
         """Return the state before the first of `length` symbols of `batch` rows."""
@@ -237,7 +247,8 @@ class TimeOrder:
 
         def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
             now = [x[:, time][:, tf.newaxis] for x in timed]
-            return self.stepped.step(state["input"], state["network"], *now)
+            parameters, after = self.stepped.step(state["input"], state["network"], *now)
+            return self.layout.parted(parameters), after
 
         return step
 
@@ -249,7 +260,9 @@ class TimeOrder:
           state: of the network alone.
           condition: [batch, n, channels], a `Given` or None.
         """
-        return self.stepped.step(inputs, state, *in_order(condition, self._timed))
+        given = in_order(condition, self._timed)
+        parameters, after = self.stepped.step(inputs, state, *given)
+        return self.layout.parted(parameters), after
 
 
 class RasterOrder:
@@ -261,7 +274,7 @@ class RasterOrder:
       network: from images, and perhaps a condition, to [batch, height, width, parameters].
       distribution: of one pixel, if it has `channels`; otherwise of one channel, and the network
         has parameters for each channel.
-      codec: of the symbols.
+      reading: how the network reads symbols.
       inputs: of the network, [None, None, None, channels].
       conditions: specs by name of its further arguments.
     """
@@ -273,11 +286,11 @@ class RasterOrder:
         self,
         network: Any,
         distribution: Distribution,
-        codec: Codec,
+        reading: Reading,
         inputs: tf.TensorSpec,
         conditions: Specs | None = None,
     ):
-        self.network, self._codec, self.inputs = network, codec, inputs
+        self.network, self.reading, self.inputs = network, reading, inputs
         self.conditions: Specs = conditions or {}
         self._whole_pixels = pixel_channels(distribution) is not None
         self._num_parameters = distribution.num_parameters
@@ -297,7 +310,7 @@ class RasterOrder:
         """Raise NotCausalError if outputs depend on their own pixel or on later ones."""
         del with_random_weights  # which take no longer here
         fault = observed_unmasked(
-            self.call, self.inputs, symbols=self._codec.levels, conditions=self._specs[1:]
+            self.call, self.inputs, symbols=self.reading.codec.levels, conditions=self._specs[1:]
         )
         if fault:
             raise NotCausalError(f"`network` must be masked: {fault}.")
@@ -313,29 +326,16 @@ class RasterOrder:
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return symbols [batch, height, width, channels] as the network's inputs."""
-        return read_symbols(symbols, self._codec, self.inputs.dtype)
+        return self.reading(symbols)
 
     @property
     def feeds(self) -> str:
         """What the network is fed, in a sentence."""
-        return f"The network reads {_fed(self._codec, self.inputs.dtype)}, unshifted"
+        return self.reading.feeds + rescaled(self.network, self.reading)
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return int32 [1, height, width, 1]: all channels of a pixel have one position."""
         return raster_positions(symbols)
-
-
-def read_symbols(symbols: tf.Tensor, codec: Codec, dtype: tf.DType) -> tf.Tensor:
-    """Return symbols as a network reads them: as they are if as integers, else scaled."""
-    return tf.cast(symbols if dtype.is_integer else codec.scale(symbols), dtype)
-
-
-def _fed(codec: Codec, dtype: tf.DType) -> str:
-    """Return what symbols are as a network reads them."""
-    if codec.levels is None:
-        return f"real elements as {type(codec).__name__} scales them"
-    ends = read_symbols(tf.constant([0, codec.levels - 1]), codec, dtype).numpy()
-    return f"{'symbols' if dtype.is_integer else 'elements as numbers'} {ends[0]:g} to {ends[1]:g}"
 
 
 def raster_positions(symbols: tf.Tensor) -> tf.Tensor:

@@ -53,14 +53,20 @@ class ModelTeacher:
             )
         if model.order != "time":
             raise ValueError("`teacher` must be a model in time order, not of images.")
+        if model.layout.channels is not None:
+            raise ValueError(
+                f"`teacher` must have one channel per time, got {model.layout.channels}."
+            )
         if model.symbol_network.inputs.dtype.is_integer:
             raise ValueError(f"`teacher` must read numbers, not levels; {OF_TOKENS}")
         self.model, self._distribution = model, distribution
 
     def conditionals(self, values: tf.Tensor, condition: tf.Tensor | None) -> TeacherConditionals:
-        """Return the conditionals of values as the network reads them, float32 [batch, time]."""
+        """Return the conditionals of values as the codec scales them, float32 [batch, time]."""
         network = self.model.symbol_network
-        inputs = tf.cast(values, network.inputs.dtype)
+        reading = getattr(network, "reading", None)  # a WaveNet of the library reads in its own way
+        read = tf.cast(values, network.inputs.dtype)
+        inputs = read if reading is None else reading.of_scaled(values)
         if network.inputs.shape.rank == 3:
             inputs = inputs[..., tf.newaxis]
         return TeacherConditionals(self._distribution, network.parameters_after(inputs, condition))
@@ -72,7 +78,7 @@ class Draw:
 
     Attributes:
       output: of the student, float32 [batch, time]. teacher: its conditionals given the output.
-      recorded: the data as networks read it, float32 [batch, time]. noise_kind: of the student.
+      recorded: the data as its codec scales it, float32 [batch, time]. noise_kind: of the student.
       seed: uint32 [2] of this step. rows: int32 [batch], which address noise under it.
     """
 
@@ -190,6 +196,8 @@ def _(teacher: Autoregressive, student: FlowStudent | None) -> tuple[Teacher, Fl
 
 def _objective(teacher: Teacher, terms: list[Term], seed: int):
     def objective(student: FlowStudent, batch: dict[str, tf.Tensor]):
+        if "lengths" in batch:
+            raise ValueError("`data` must have rows of one length to be distilled, got `lengths`.")
         recorded = student.codec.scale(student.codec.encode(batch["elements"]))
         condition, rows = batch.get("condition"), batch["row"]
         key = counter_noise.fold_in(seed, batch["step"][0])

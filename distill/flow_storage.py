@@ -19,7 +19,7 @@ class FlowProgram(tf.Module):
         super().__init__(name="flow_student")
         self.calls = [function_of(call, student.specs) for call in student.calls]
         self.weights = variables_of(call.get_concrete_function() for call in self.calls)
-        add_codec(self, student.codec, student.order)
+        add_codec(self, student.codec, 2)
 
 
 def save(student: FlowStudent, folder: str | Path, *, sample_rate_hz: int | None = None) -> Path:

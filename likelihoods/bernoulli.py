@@ -15,6 +15,7 @@ class Bernoulli(Tabulated):
     """
 
     levels = 2
+    of_tokens = True
     num_parameters = 1
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:

@@ -42,6 +42,11 @@ def table_of(distribution: Distribution) -> Callable[..., Any] | None:
     return table
 
 
+def is_of_tokens(distribution: Distribution) -> bool:
+    """Return whether the symbols are tokens, whose numbers have no order or scale: integers."""
+    return bool(getattr(distribution, "of_tokens", False))
+
+
 def tempers(distribution: Distribution) -> bool:
     """Return whether the distribution can be sampled at another temperature than 1."""
     return bool(getattr(distribution, "tempers", True))

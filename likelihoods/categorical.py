@@ -23,6 +23,7 @@ class Categorical:
 
     levels: int = 256
     form = "softmax"  # of `compression.forms`
+    of_tokens = True
 
     def __post_init__(self) -> None:
         check_levels(self.levels, MAX_TOKENS)

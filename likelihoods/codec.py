@@ -71,7 +71,7 @@ class Linear:
 
 @dataclasses.dataclass(frozen=True)
 class Integers:
-    """Unsigned integers [0, levels), used as symbols directly: grey images of 8, 12 or 16 bits.
+    """Integers [0, levels), used as symbols directly: tokens, grey images of 8, 12 or 16 bits.
 
     Raises:
       ValueError: fewer than 2 levels or more than 2^22.
@@ -96,7 +96,7 @@ class Integers:
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return int32 [...], the symbols themselves."""
-        return symbols
+        return tf.cast(symbols, tf.int32)
 
     def scale(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return float32 [...] in [-1, 1], `2 l / (levels - 1) - 1`."""
@@ -173,13 +173,14 @@ class Reals:
         return tf.cast(symbols, tf.float32)
 
 
-def default_codec(levels: int | None, order: str) -> Codec:
+def default_codec(levels: int | None, order: str, of_tokens: bool = False) -> Codec:
     """Return the codec of a model that was given none.
 
     Args:
       levels: of its distribution; None: symbols are real numbers.
       order: "time", whose elements are in [-1, 1], or "raster", whose elements are the levels.
+      of_tokens: the levels have no order, see `capabilities.is_of_tokens`: elements are the levels.
     """
     if levels is None:
         return Reals()
-    return (Linear if order == "time" else Integers)(levels)
+    return Integers(levels) if of_tokens or order != "time" else Linear(levels)

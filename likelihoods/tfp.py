@@ -15,6 +15,7 @@ from likelihoods.limits import check_levels
 # Parameters for which probabilities are summed, the largest standard deviation of these, and how
 # far from 1 rounding may leave the sum of 65,536 differences of cumulative probabilities.
 PROBES, WIDEST, SLACK = 9, 4.0, 0.02
+TOKENS = ("Bernoulli", "Categorical")  # distributions of TensorFlow Probability over tokens
 SMALLEST = 2.0**-24  # of a uniform, which float32 can also keep below 1
 
 
@@ -57,6 +58,15 @@ class FromTFP:
     def cumulative(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None:
         """`Cumulative.cumulative` by the distribution's `cdf`; None without it or over reals."""
         return self._cumulative if self.levels and self._implements("cdf", 1.0) else None
+
+    @functools.cached_property
+    def of_tokens(self) -> bool:
+        """True if the integers are tokens without an order, as those of `tfd.Categorical`."""
+        if self.levels is None:
+            return False
+        with tf.init_scope():
+            made = self._made(tf.zeros([1, self.num_parameters]))
+        return type(made).__name__ in TOKENS
 
     @property
     def tempers(self) -> bool:

@@ -178,6 +178,10 @@ class ArrayCodec:
                 f"`model` must have 2 to {MOST_LEVELS} levels to compress, got"
                 f" {'real numbers' if levels is None else levels}."
             )
+        if model.layout.rank == 3:
+            raise UserError(
+                f"`model` must have one channel per time to compress, got {model.layout.channels}."
+            )
         if pixel_channels(model.distribution) is not None:
             raise UserError(
                 "`model` must have a distribution of single channels to compress, got one of whole"

@@ -1,6 +1,7 @@
 """The digest of a user's model, by which a compressed file of arrays names it."""
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from autoregressive.condition_specs import zeros_for
 from autoregressive.model import Autoregressive
+from autoregressive.reading import unusual_settings
 
 _NUMBERED = re.compile(r"(.*?)(?:_([0-9]{1,18}))?")
 
@@ -16,10 +18,11 @@ _NUMBERED = re.compile(r"(.*?)(?:_([0-9]{1,18}))?")
 def digest_of_model(model: Autoregressive) -> bytes:
     """Return the digest of all variables that a model's output depends on, 16 bytes.
 
-    It is over names, types, shapes and values, of frozen variables and statistics too. Storing and
-    loading do not change it, nor how many layers Keras had numbered before.
+    It is over names, types, shapes and values, of frozen variables and statistics too, and over
+    `start` and `input_scale` where they are not the usual ones. Storing and loading do not change
+    it, nor how many layers Keras had numbered before.
     """
-    return _digest(_traced(model))
+    return _digest(_traced(model), unusual_settings(model.symbol_network))
 
 
 def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
@@ -27,10 +30,11 @@ def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
     traced = _traced(model)
     weights = [variable.numpy() for variable in traced.trainable_variables]
     parts = sorted(f"{w.dtype} {w.shape}".encode() + w.tobytes() for w in weights)
-    return _digest(traced), hashlib.sha256(b"".join(parts)).digest()[:16]
+    whole = _digest(traced, unusual_settings(model.symbol_network))
+    return whole, hashlib.sha256(b"".join(parts)).digest()[:16]
 
 
-def _digest(traced: Any) -> bytes:
+def _digest(traced: Any, settings: dict[str, Any]) -> bytes:
     variables = list(traced.variables)
     names = ranked(variable.name for variable in variables)
     whole = hashlib.sha256()
@@ -40,6 +44,8 @@ def _digest(traced: Any) -> bytes:
         for variable in variables
     ):
         whole.update(part)
+    if settings:  # without them the digest is that of earlier versions
+        whole.update(json.dumps(settings, sort_keys=True).encode())
     return whole.digest()[:16]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from fit_models import ADAM, WAVES, Line, Squared, drawn, squared
 
-from autoregressive.fit import fit
+from autoregressive.fit import fit, negative_log_likelihood
 from autoregressive.model import Autoregressive
 from likelihoods import Gaussian
 from replicator import strategies
@@ -86,6 +86,18 @@ def check_global():
     options = {"optimizer": dataclasses.replace(ADAM, accumulate=2)}
     runs = [(SINGLE, {}), (LOCAL, {}), ("sharded:2x1", {}), (LOCAL, options)]
     return [trained(strategy, loss=Squared(), **more)[0] for strategy, more in runs]
+
+
+def check_ragged():
+    """Rows of different lengths: on one device, on two, sharded, and in microbatches."""
+    rows = [row[: 3 * number + 1] for number, row in enumerate(WAVES)]
+    lengths = [len(row) for row in rows]
+    padded = {"elements": WAVES, "lengths": lengths}
+    options = {"loss": negative_log_likelihood, "evaluate": rows, "evaluate_every": 2}
+    halves = {"optimizer": dataclasses.replace(ADAM, accumulate=2)}
+    runs = [(SINGLE, rows, {}), (LOCAL, rows, {}), (LOCAL, padded, {}), (LOCAL, rows, halves)]
+    runs.append(("sharded:2x1", rows, {}))
+    return [trained(strategy, given, **options, **more)[:2] for strategy, given, more in runs]
 
 
 def _raised(batches, **options):

@@ -18,7 +18,7 @@ def cached(
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> tf.Tensor:
-    """Return symbols [batch, time]; arguments as for `naive`."""
+    """Return symbols [batch, time, ...]; arguments as for `naive`."""
     state = first_state(network, noise.shape[0], noise.shape[1], condition)
     return cached_chunk(network, distribution, noise, condition, temperature, state, prompt)[0]
 
@@ -32,7 +32,7 @@ def cached_chunk(
     state: Any,
     prompt: Prompt | None = None,
 ) -> tuple[tf.Tensor, Any]:
-    """Return the next symbols [batch, time] and the new state.
+    """Return the next symbols [batch, time, ...] and the new state.
 
     It ends early, with symbols that mean nothing, where every row has ended.
 
@@ -51,7 +51,8 @@ def cached_chunk(
     condition = over_time(lambda x: _in_blocks(x, block), condition)
     blocks = tf.shape(noise)[1] // block
     dtype = tf.float32 if distribution.levels is None else tf.int32
-    symbols = tf.TensorArray(dtype, tf.shape(noise)[1], element_shape=[batch])
+    event = noise.shape[2:-1]  # axes of the symbols of one time
+    symbols = tf.TensorArray(dtype, tf.shape(noise)[1], element_shape=[batch, *event])
     step = network.stepper(condition)
 
     def body(number, state, symbols, ended):
@@ -59,7 +60,7 @@ def cached_chunk(
             time = number * block + remainder
             parameters, after = step(time, remainder, state)
             drawn = distribution.sample(parameters, noise[:, time][:, tf.newaxis], temperature)
-            drawn = tf.cast(tf.reshape(drawn, [batch, 1]), dtype)
+            drawn = tf.cast(tf.reshape(drawn, [batch, 1, *event]), dtype)
             if prompt is not None:
                 drawn = prompt.over(drawn, time)
                 ended |= prompt.ends(drawn, time)
@@ -72,7 +73,12 @@ def cached_chunk(
 
     first = (0, state, symbols, tf.zeros([batch], tf.bool))
     _, state, symbols, _ = tf.while_loop(goes_on, body, first)
-    return tf.transpose(symbols.stack())[:, :length], state
+    return _rows_first(symbols.stack())[:, :length], state
+
+
+def _rows_first(values: tf.Tensor) -> tf.Tensor:
+    """Return values [time, batch, ...] as [batch, time, ...]."""
+    return tf.transpose(values, [1, 0, *range(2, values.shape.rank)])
 
 
 def _in_blocks(values: tf.Tensor, block: int) -> tf.Tensor:

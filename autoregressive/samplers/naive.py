@@ -16,7 +16,7 @@ def naive(
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> tf.Tensor:
-    """Return symbols, int32 [batch, time] or [batch, height, width, channels].
+    """Return symbols, int32 [batch, time, ...] or [batch, height, width, channels].
 
     Args:
       network: of symbols.

@@ -15,6 +15,7 @@ from autoregressive.condition_values import condition_of
 from autoregressive.given import between, first_state, fixed_of, of_time, rows, timed_of
 from autoregressive.incremental import UnsupportedNetworkError
 from autoregressive.incremental.derive import Incremental, bucket
+from autoregressive.layout import layout_of
 from autoregressive.machine.machine import StepMachine
 from autoregressive.machine.values import Unlowerable
 from autoregressive.symbols import SteppedSymbols
@@ -124,7 +125,8 @@ class Native:
             workspaces = machine.begin(state.batch, settings, state.of_rows)
             state = NativeState(machine, workspaces)
         (symbols,) = state.machine.run(state.workspaces, *given)
-        return tf.constant(symbols.reshape(symbols.shape[:2])), state
+        event = symbols.shape[4:]  # after rows, times and the batch and time of a step
+        return tf.constant(symbols.reshape([*symbols.shape[:2], *event])), state
 
     def machine(self, noise: tf.Tensor, condition: Any, state: Any) -> StepMachine:
         """Return the machine for arguments of these shapes, lowered once.
@@ -171,7 +173,8 @@ class Native:
         return self._faults[key]
 
     def _unknown(self, length: int, condition: Any) -> str:
-        noise = self._distribution.noise(0, tf.range(1), 0, 1)
+        layout = getattr(self._network, "layout", None) or layout_of(self._distribution, "time")
+        noise = layout.noise(self._distribution, 0, 1, layout.shape([1]))
         if fixed_of(condition):
             condition = rows(between(condition, 0, 1), slice(1))
         else:
@@ -194,7 +197,7 @@ class Native:
             state = tf.nest.pack_sequence_as(first, flat)
             parameters, after = network.stepper(condition)(0, 0, state)
             drawn = distribution.sample(parameters, noise, temperature)
-            drawn = tf.cast(tf.reshape(drawn, [1, 1]), dtype)
+            drawn = tf.cast(tf.reshape(drawn, [1, 1, *noise.shape[2:-1]]), dtype)
             return [drawn], tf.nest.flatten({"input": network.read(drawn), "network": after})
 
         return step

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from autoregressive.condition_specs import plain
+from autoregressive.layout import Layout
 from autoregressive.model import Autoregressive
 from likelihoods.capabilities import (
     cumulative_of,
@@ -46,17 +47,17 @@ class Program(tf.Module):
                 self.steps.append(step)
                 traced += [state.get_concrete_function(), step.get_concrete_function()]
         dtype = traced[0].outputs[0].dtype
-        self._add_distribution(model.distribution, model.order, dtype)
-        if model.order == "time":
+        self._add_distribution(model.distribution, model.layout, dtype)
+        if model.layout.rank == 2:
             self._add_density(model.distribution, dtype)
-        add_codec(self, model.codec, model.order)
+        add_codec(self, model.codec, model.layout.rank)
         self.weights = variables_of(traced)
 
     def _add_distribution(
-        self, distribution: Distribution, order: str, parameters_dtype: tf.DType
+        self, distribution: Distribution, layout: Layout, parameters_dtype: tf.DType
     ) -> None:
         channels = pixel_channels(distribution)
-        axes = 2 if order == "time" else 3 if channels else 4
+        axes = layout.noise_axes + 1
         dtype = tf.float32 if distribution.levels is None else tf.int32
         parameters = tf.TensorSpec([None] * axes + [distribution.num_parameters], parameters_dtype)
         event = [channels] if channels else []
@@ -99,9 +100,9 @@ def _implemented(function: Any) -> Any:
     return function
 
 
-def add_codec(program: Any, codec: Codec, order: str) -> None:
-    """Add `encode`, `decode` and `scale` to a program."""
-    axes = [None] * (2 if order == "time" else 4)
+def add_codec(program: Any, codec: Codec, rank: int) -> None:
+    """Add `encode`, `decode` and `scale` to a program, for elements of so many axes."""
+    axes = [None] * rank
     symbols = tf.TensorSpec(axes, tf.float32 if codec.levels is None else tf.int32)
     elements = tf.TensorSpec(axes, tf.as_dtype(codec.decode(tf.zeros([], symbols.dtype)).dtype))
     program.encode = function_of(codec.encode, [elements])

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from autoregressive.condition_specs import ONLY, Memory, is_at_rate, only_rate
 from autoregressive.model import Autoregressive
+from autoregressive.ragged import filler
+from autoregressive.reading import settings_of
 from autoregressive.storage.program import STEP_ROWS, Program
 from autoregressive.trainable import frozen_among
 from likelihoods.capabilities import (
@@ -60,17 +62,22 @@ def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
     """Return the sample rate in Hz to store with a model, or None if it generates no sound.
 
     Args:
-      model: has `order` and `sample_rate_hz`.
+      model: has `order`, `codec` and `sample_rate_hz`.
       sample_rate_hz: overrides the model's.
 
     Raises:
-      ValueError: the rate is no integer of at least 1, or the model generates images.
+      ValueError: the rate is no integer of at least 1, or the model generates images or integers.
     """
     rate_hz = model.sample_rate_hz if sample_rate_hz is None else sample_rate_hz
     if rate_hz is not None and (rate_hz < 1 or int(rate_hz) != rate_hz):
         raise ValueError(f"`sample_rate_hz` must be an integer of at least 1, got {rate_hz}.")
     if rate_hz is not None and model.order != "time":
         raise ValueError(f"`sample_rate_hz` must be None for images, got {rate_hz}.")
+    if sample_rate_hz is not None and filler(model.codec).dtype.kind in "iu":
+        raise ValueError(
+            f"`sample_rate_hz` must be None for a model of integers, got {sample_rate_hz}; a model"
+            " of sound has codec=onepass.likelihoods.Linear or MuLaw."
+        )
     return None if rate_hz is None else int(rate_hz)
 
 
@@ -120,13 +127,14 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
         "inputs": _described(network.inputs),
         "condition": None if condition is None else _described(condition),
         **({"conditions": described} if described else {}),
+        **settings_of(network),
         "distribution": {
             "name": type(distribution).__name__,
             "levels": distribution.levels,
             "num_parameters": distribution.num_parameters,
             "noise_channels": distribution.noise_channels,
             "channels": pixel_channels(distribution),
-            "density": _density(distribution),
+            "density": _density(distribution) if model.layout.rank != 3 else "none",
             "tempers": tempers(distribution),
             "has_cumulative": cumulative_of(distribution) is not None,
             **closed_form(distribution),

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.elements import as_array, check_elements, check_finite
+from autoregressive.elements import check_elements, check_finite
+from autoregressive.layout import Layout
+from autoregressive.ragged import listed
+from autoregressive.training.rows import Padded, in_bucket, mean_length, padded_arrays
 from likelihoods.codec import Codec
 from replicator.runs.errors import UserError
 from replicator.training.accumulation import Batch
@@ -40,19 +43,22 @@ def _flat(batch: dict[str, Any]) -> dict[str, Any]:
 class Batches:
     """Batches from any step on, reproducible at every call.
 
-    Every batch has `step` and `row`, int32 [rows], which address noise for a loss that draws.
+    Every batch has `step` and `row`, int32 [rows], which address noise for a loss that draws. One
+    with `lengths` also has `mean_length`, see `rows.mean_length`.
 
     Args:
-      source: an array of elements [num, ...], from which every batch draws random rows; a
-        pair of elements and condition, or a dict of arrays with the key `elements`, in both of
-        which several conditions are a dict of arrays by name; an iterable
-        of batches of any of these kinds, which is restarted when it ends; a `tf.data.Dataset` of
-        them; or a function from the step to a batch.
+      source: an array of elements [num, ...], from which every batch draws random rows; a list of
+        rows of different lengths; a pair of elements and condition, or a dict of arrays with the
+        key `elements`, and `lengths` where rows end before the array does, in both of which several
+        conditions are a dict of arrays by name; an iterable of batches of any of these kinds,
+        which is restarted when it ends; a `tf.data.Dataset` of them; or a function from the step to
+        a batch.
       codec: of the elements, which are checked.
-      rank: of the elements.
+      layout: the axes of the elements.
       rows: drawn from arrays for a batch.
       seed: of the draw.
       name: of the argument, for messages.
+      takes: whether the network takes sequences of a length.
 
     Raises:
       ValueError: no data; elements or a condition with NaN; elements that are out of range or
@@ -60,23 +66,33 @@ class Batches:
     """
 
     def __init__(
-        self, source: Any, codec: Codec, rank: int, rows: int, seed: int, name: str = "batches"
+        self,
+        source: Any,
+        codec: Codec,
+        layout: Layout,
+        rows: int,
+        seed: int,
+        name: str = "batches",
+        takes: Callable[[int], bool] = lambda length: True,
     ):
-        self._source, self._codec, self._rank = source, codec, rank
+        self._source, self._codec, self._layout = source, codec, layout
         self._rows, self._seed = rows, seed
-        self._arrays: dict[str, np.ndarray] | None = None
+        self._takes, self._one_length = takes, False
+        self._arrays: Padded | None = None
         self._error: BaseException | None = None  # raised within tf.data, which changes its type
-        if isinstance(source, np.ndarray | tuple | dict) or tf.is_tensor(source):
-            self._arrays = self._checked(source)
+        is_list = isinstance(source, list) and listed(source, layout.rank - 1) is not None
+        is_rows = is_list or isinstance(source, tf.RaggedTensor)
+        if is_rows or isinstance(source, np.ndarray | tuple | dict) or tf.is_tensor(source):
+            self._arrays = self._checked({"elements": source} if is_rows else source)
         elif not callable(source) and not isinstance(source, Iterable):
             raise ValueError(
                 f"`{name}` must be arrays, an iterable, a tf.data.Dataset or a function of the"
                 f" step, got {type(source).__name__}."
             )
-        elif isinstance(source, list) and source and np.ndim(source[0]) == rank - 1:
+        elif isinstance(source, list) and source and np.ndim(source[0]) == layout.rank - 1:
             raise ValueError(
-                f"`{name}` must be an array of {len(source)} rows, not a list of them, whose"
-                f" entries are batches: numpy.stack({name}) joins rows of one length."
+                f"`{name}` must be an array of {len(source)} images of one size, got a list of"
+                " images of different ones."
             )
 
     def example(self) -> Batch:
@@ -90,7 +106,8 @@ class Batches:
     def starting_at(self, step: int) -> Iterable[Batch]:
         """Return the endless batches from a step on."""
         if self._arrays is not None:
-            return as_dataset(self._drawn, step, rows=self._rows)
+            free = () if self._one_length else self._arrays.ragged
+            return as_dataset(self._drawn, step, rows=self._rows, free=free)
         if callable(self._source) and not isinstance(self._source, tf.data.Dataset):
             return self._numbered(map(self._source, itertools.count(step)), step)
         return self._numbered(itertools.islice(_endless(self._source), step, None), step)
@@ -101,6 +118,7 @@ class Batches:
 
     def shard(self, step: int, index: int, count: int) -> tf.data.Dataset:
         """Return part `index` of `count` equal parts of the rows of the batches from a step on."""
+        self._one_length = True  # all devices have one shape
         example = self.example()  # first, because an iterator is another one afterwards
         batches = self.starting_at(step)
         if not isinstance(batches, tf.data.Dataset):
@@ -118,8 +136,8 @@ class Batches:
         if self._arrays is None:
             yield from self._numbered(self._source, 0)
             return
-        for start in range(0, len(self._arrays["elements"]), self._rows):
-            part = {name: x[start : start + self._rows] for name, x in self._arrays.items()}
+        for start in range(0, len(self._arrays.arrays["elements"]), self._rows):
+            part = self._sized(self._arrays.taken(slice(start, start + self._rows))).arrays
             numbers = {"row": np.arange(start, start + len(part["elements"]), dtype=np.int32)}
             yield {name: tf.constant(x) for name, x in _addressed(numbers | part, 0).items()}
 
@@ -155,17 +173,23 @@ class Batches:
 
     def _numbered(self, batches: Iterable, first: int) -> Iterator[Batch]:
         for step, batch in enumerate(batches, first):
-            arrays = _addressed(self._checked(batch), step)
+            arrays = _addressed(self._sized(self._checked(batch)).arrays, step)
             yield {name: tf.constant(array) for name, array in arrays.items()}
 
     def _drawn(self, step: int) -> dict[str, np.ndarray]:
-        arrays: dict[str, np.ndarray] = self._arrays or {}
-        count = len(arrays["elements"])
+        batch = self._arrays or self._checked({})
+        count = len(batch.arrays["elements"])
         generator = np.random.default_rng([self._seed, step])
         rows = generator.choice(count, self._rows, replace=count < self._rows)
-        return _addressed({name: array[rows] for name, array in arrays.items()}, step)
+        return _addressed(self._sized(batch.taken(rows)).arrays, step)
 
-    def _checked(self, batch: Any) -> dict[str, np.ndarray]:
+    def _sized(self, batch: Padded) -> Padded:
+        """Return a batch padded to one of few lengths, or to one where devices share it."""
+        if self._arrays is not None and self._one_length:
+            return batch
+        return in_bucket(batch, self._arrays and self._arrays.longest, self._takes)
+
+    def _checked(self, batch: Any) -> Padded:
         """Return the arrays of a batch.
 
         Raises:
@@ -180,13 +204,14 @@ class Batches:
             batch = dict(zip(KEYS, batch, strict=False))
         if not isinstance(batch, dict):
             batch = {"elements": batch}
-        arrays = {name: as_array(array, name) for name, array in _flat(batch).items()}
-        if "elements" not in arrays:
-            raise ValueError(f"a batch must have the key `elements`, got {sorted(arrays)}.")
+        if "elements" not in batch:
+            raise ValueError(f"a batch must have the key `elements`, got {sorted(batch)}.")
+        found = padded_arrays(_flat(batch), self._codec, self._layout.rank)
+        arrays = found.arrays
         elements = arrays["elements"]
         if not elements.size:
             raise ValueError(f"`elements` must not be empty, got shape {list(elements.shape)}.")
-        check_elements(elements, self._codec, self._rank)
+        check_elements(elements, self._codec, self._layout)
         for name, array in arrays.items():
             if array.shape[:1] != elements.shape[:1]:
                 raise ValueError(
@@ -196,13 +221,13 @@ class Batches:
         for name, array in arrays.items():
             if (name == "condition" or name.startswith(NAMED)) and array.dtype.kind in "fOSU":
                 check_finite(array, name)
-        return arrays
+        return found
 
 
 def _addressed(arrays: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
     rows = len(arrays["elements"])
     address = {"step": np.full(rows, step, np.int32), "row": np.arange(rows, dtype=np.int32)}
-    return address | arrays
+    return address | mean_length(arrays) | arrays
 
 
 def _check_alike(batch: Batch, spec: dict[str, tf.TensorSpec]) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.training.batches import nested
+from autoregressive.training.rows import MEAN
 from replicator.training.accumulation import Batch, GlobalBatchLoss
 from replicator.training.state import LossFn, TrainState
 
@@ -131,14 +132,14 @@ class MeanLoss:
         self._parts = parts
 
     def __call__(self) -> float:
-        """Return the mean, with each part weighted by its rows.
+        """Return the mean, with each part weighted by its rows, or by their lengths.
 
         Raises:
           ValueError: there is no part.
         """
-        total, rows = 0.0, 0
+        total, rows = 0.0, 0.0
         for part in self._parts():
-            count = len(part["elements"])
+            count = len(part["elements"]) * float(part.get(MEAN, [1.0])[0])
             total, rows = total + count * float(self._loss(part)), rows + count
         if not rows:
             raise ValueError(

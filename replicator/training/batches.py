@@ -1,6 +1,6 @@
 """Batches made by NumPy, one per step number, as a tf.data pipeline."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +18,7 @@ def as_dataset(
     stop: int = ENDLESS,
     rows: int | None = None,
     then: Callable[[Batch], Batch] | None = None,
+    free: Collection[str] = (),
 ) -> tf.data.Dataset:
     """Return make(first), ..., make(stop - 1) as a dataset of dicts of tensors.
 
@@ -28,10 +29,16 @@ def as_dataset(
       stop: end of the batch numbers.
       rows: of every batch, or None if they differ.
       then: a TensorFlow function of a batch; None: nothing.
+      free: keys of arrays whose second axis differs from batch to batch.
     """
     if first < 0:
         raise ValueError(f"`start_step` must be at least 0, got {first}.")
     example = make(first)
+
+    shapes = {
+        name: [rows, *([None] if name in free else x.shape[1:2]), *x.shape[2:]]
+        for name, x in example.items()
+    }
 
     def values(step: np.int64) -> list[np.ndarray]:
         arrays = make(int(step))
@@ -40,7 +47,7 @@ def as_dataset(
     def tensors(step: tf.Tensor) -> Batch:
         flat = tf.numpy_function(values, [step], [array.dtype for array in example.values()])
         batch = {
-            name: tf.ensure_shape(tensor, [rows, *example[name].shape[1:]])
+            name: tf.ensure_shape(tensor, shapes[name])
             for name, tensor in zip(example, flat, strict=True)
         }
         return batch if then is None else then(batch)

@@ -80,6 +80,12 @@ def export(
         raise ValueError(
             f"`model` must be an Autoregressive or a FlowStudent, got {type(model).__name__}."
         )
+    layout = getattr(model, "layout", None)
+    if layout is not None and layout.rank == 3:
+        raise UserError(
+            f"`model` must have one channel per time to be exported, got {layout.channels};"
+            " `onepass.save` stores it."
+        )
     out = Path(out).absolute()
     check_version(out, "out")
     check_new(out)

@@ -36,6 +36,12 @@ def test_a_loss_over_the_global_batch_gives_the_same_weights_on_any_number_of_de
     assert_close(others, [one] * len(others))
 
 
+def test_rows_of_different_lengths_give_the_same_weights_on_any_number_of_devices(checks):
+    one, *others = checks("ragged")
+    for other in others:
+        assert_close(other, one)
+
+
 @pytest.mark.parametrize(
     ("source", "kind", "line"),
     [

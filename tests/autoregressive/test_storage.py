@@ -66,6 +66,13 @@ def test_what_is_loaded_gives_the_same_numbers(stored):
             )
 
 
+def test_what_is_loaded_continues_prefixes_at_temperatures_of_the_rows(stored):
+    model, folder = stored
+    options = {"prefix": model.sample(2, 3, seed=4), "temperature": [0.5, 1.0]}
+    drawn = model.sample(2, 9, seed=5, **options)
+    np.testing.assert_array_equal(load(folder).sample(2, 9, seed=5, **options), drawn)
+
+
 def test_what_is_loaded_can_be_stored_again(stored, tmp_path):
     model, folder = stored
     again = load(save(load(folder), tmp_path / "again"))

@@ -180,6 +180,20 @@ def digest(network):
     return digest_of_model(onepass.Autoregressive(network, likelihoods.Categorical(16)))
 
 
+def test_the_digest_is_over_what_the_network_reads():
+    network = normalised()
+    usual, others = digest(network), [{"start": 0.5}, {"input_scale": (0, 1)}]
+    others.append({"input_scale": (0, 1), "start": 0.0})
+    found = [
+        digest_of_model(onepass.Autoregressive(network, likelihoods.Categorical(16), **options))
+        for options in others
+    ]
+    assert len({usual, *found}) == 4
+    spelt = {"start": 0.0, "input_scale": (-1.0, 1.0)}
+    again = onepass.Autoregressive(network, likelihoods.Categorical(16), **spelt)
+    assert digest_of_model(again) == usual
+
+
 def test_the_digest_is_over_every_variable_by_name(tmp_path):
     network = normalised()
     found, made = digest(network), onepass.Autoregressive(network, likelihoods.Categorical(16))

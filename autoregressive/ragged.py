@@ -1,0 +1,149 @@
+"""Rows of different lengths: padded to one array, with their lengths."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.elements import as_array
+from likelihoods.codec import Codec
+
+
+def filler(codec: Codec) -> np.ndarray:
+    """Return an element, [], that any codec can encode: what stands after the end of a row."""
+    symbol = 0.0 if codec.levels is None else codec.levels // 2
+    with tf.init_scope():
+        return np.asarray(codec.decode(tf.constant(symbol)))
+
+
+def listed(values: Any, axes: int) -> list[np.ndarray] | None:
+    """Return rows that were given one by one, or None for an array or something else.
+
+    Args:
+      values: a list or tuple of arrays, or a `tf.RaggedTensor`.
+      axes: number of axes of a row.
+    """
+    if not isinstance(values, list | tuple | tf.RaggedTensor):
+        return None
+    try:
+        rows = [np.asarray(row) for row in values]
+    except ValueError:
+        return None
+    if not rows:
+        return None
+    is_row = all(row.ndim == axes and row.dtype != object for row in rows)
+    return rows if is_row and len({row.shape[1:] for row in rows}) == 1 else None
+
+
+def padded(rows: Sequence[np.ndarray], length: int, fill: Any = 0) -> np.ndarray:
+    """Return rows as one array [rows, length, ...].
+
+    Args:
+      rows: arrays [n, ...], each at most as long as `length`.
+      length: of the result.
+      fill: what stands after the end of a row.
+    """
+    dtype = np.result_type(*rows)
+    array = np.full([len(rows), length, *rows[0].shape[1:]], np.asarray(fill).astype(dtype))
+    for into, row in zip(array, rows, strict=True):
+        into[: len(row)] = row
+    return array
+
+
+def checked_lengths(lengths: Any, rows: int, most: int) -> np.ndarray:
+    """Return lengths as int32 [rows].
+
+    Args:
+      lengths: integers.
+      rows: number of them.
+      most: the greatest.
+
+    Raises:
+      ValueError: they are no integers from 0 to `most`, one for each row.
+    """
+    array = np.asarray(lengths)
+    is_whole = array.dtype.kind in "iu" and array.shape == (rows,)
+    if not is_whole or (array < 0).any() or (array > most).any():
+        shown = f"{array.dtype} {list(array.shape)}" if not is_whole else array.tolist()[:8]
+        raise ValueError(
+            f"`lengths` must be {rows} integers from 0 to {most}, one per row, got {shown}."
+        )
+    return array.astype(np.int32)
+
+
+def before_end(lengths: tf.Tensor, elements: tf.Tensor) -> tf.Tensor:
+    """Return which elements are before the end of their row, bool [batch, time, 1, ...].
+
+    Args:
+      lengths: int32 [batch].
+      elements: [batch, time, ...].
+    """
+    is_real = tf.range(tf.shape(elements)[1]) < lengths[:, tf.newaxis]
+    ones = [1] * (elements.shape.rank - 2)
+    return tf.reshape(is_real, tf.concat([tf.shape(is_real), ones], 0)) if ones else is_real
+
+
+def zero_after_end(lengths: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Return values [batch, time, ...] with zeros after the end of every row.
+
+    Args:
+      lengths: int32 [batch].
+      values: floats.
+    """
+    return tf.where(before_end(lengths, values), values, tf.zeros_like(values))
+
+
+def with_lengths(
+    elements: Any, lengths: Any, codec: Codec, rank: int
+) -> tuple[Any, tf.Tensor | None]:
+    """Return elements [batch, time, ...] and their lengths, int32 [batch], or None: all are full.
+
+    What was after the end of a row is replaced, so that it may be anything, such as NaN.
+
+    Args:
+      elements: an array or tensor; or rows of different lengths, whose lengths they give.
+      lengths: integers [batch], or None.
+      codec: of the elements.
+      rank: number of axes of the elements.
+
+    Raises:
+      ValueError: the lengths are no integers from 0 to time, or are given for images.
+    """
+    if rank == 4:
+        if lengths is not None:
+            raise ValueError("`lengths` needs a model in time order, got raster.")
+        return elements, None
+    if tf.is_tensor(elements) and not tf.executing_eagerly():
+        if lengths is None:
+            return elements, None
+        known = tf.cast(lengths, tf.int32)
+        fill = tf.cast(filler(codec), elements.dtype)
+        return tf.where(before_end(known, elements), elements, fill), known
+    rows = listed(elements, rank - 1)
+    if lengths is None and (rows is None or len({len(row) for row in rows}) == 1):
+        return elements, None
+    if rows is not None and lengths is None:
+        lengths = [len(row) for row in rows]
+        elements = padded(rows, max(*lengths, 1), filler(codec))
+    array = as_array(elements, "elements")
+    if array.ndim != rank:  # which another check names
+        return elements, None
+    return ended(array, lengths, codec)
+
+
+def ended(array: np.ndarray, lengths: Any, codec: Codec) -> tuple[np.ndarray, np.ndarray]:
+    """Return elements [rows, time, ...] with a filler after every row's end, and int32 lengths.
+
+    Args:
+      array: of elements.
+      lengths: of the rows.
+      codec: of the elements.
+
+    Raises:
+      ValueError: as for `checked_lengths`.
+    """
+    known = checked_lengths(lengths, *array.shape[:2])
+    is_real = np.arange(array.shape[1]) < known[:, np.newaxis]
+    is_real = is_real.reshape([*is_real.shape, *[1] * (array.ndim - 2)])
+    return np.where(is_real, array, filler(codec).astype(array.dtype)), known

@@ -1,0 +1,108 @@
+"""Batches of rows of different lengths, padded to few lengths so that few steps are compiled."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autoregressive.elements import as_array
+from autoregressive.incremental.derive import bucket
+from autoregressive.ragged import ended, filler, listed, padded
+from likelihoods.codec import Codec
+
+ELEMENTS, LENGTHS, MEAN = "elements", "lengths", "mean_length"
+
+
+class Padded(NamedTuple):
+    """The arrays of a batch by name.
+
+    Attributes:
+      arrays: [rows, ...] each; `lengths`, int32 [rows], if rows may end before the array does.
+      ragged: names of the arrays that were given row by row, and may be padded to any length.
+      fill: element after the end of a row.
+    """
+
+    arrays: dict[str, np.ndarray]
+    ragged: frozenset[str]
+    fill: np.ndarray
+
+    @property
+    def longest(self) -> int:
+        """Number of elements of the longest row."""
+        return int(self.arrays[LENGTHS].max()) if LENGTHS in self.arrays else 0
+
+    def of_length(self, length: int) -> "Padded":
+        """Return the batch with its ragged arrays padded, or cut, to a length."""
+        arrays = dict(self.arrays)
+        for name in self.ragged:
+            array, fill = arrays[name], self.fill if name == ELEMENTS else 0
+            more = [(0, 0), (0, max(0, length - array.shape[1])), *[(0, 0)] * (array.ndim - 2)]
+            arrays[name] = np.pad(array[:, :length], more, constant_values=fill)
+        return self._replace(arrays=arrays)
+
+    def taken(self, rows: np.ndarray | slice) -> "Padded":
+        """Return some of the rows."""
+        return self._replace(arrays={name: array[rows] for name, array in self.arrays.items()})
+
+
+def padded_arrays(batch: dict[str, Any], codec: Codec, rank: int) -> Padded:
+    """Return the arrays of a batch, those of different lengths padded to the longest.
+
+    Args:
+      batch: arrays by name. `elements` may be rows of different lengths, as may others that have as
+        many entries for each row.
+      codec: of the elements.
+      rank: number of axes of the elements.
+
+    Raises:
+      ValueError: arrays with rows of different lengths that are not those of the elements; lengths
+        that are none.
+    """
+    fill = filler(codec)
+    rows = listed(batch.get(ELEMENTS), rank - 1) if rank != 4 else None
+    counts = [] if rows is None else [len(row) for row in rows]
+    if rows is None or len(set(counts)) == 1:
+        arrays = {name: as_array(value, name) for name, value in batch.items()}
+        if LENGTHS in arrays and ELEMENTS in arrays and rank != 4 and arrays[ELEMENTS].ndim == rank:
+            arrays[ELEMENTS], arrays[LENGTHS] = ended(arrays[ELEMENTS], arrays[LENGTHS], codec)
+        elif LENGTHS in arrays:
+            raise ValueError("`lengths` needs `elements` in time order.")
+        return Padded(arrays, frozenset(), fill)
+    if LENGTHS in batch:
+        raise ValueError("`lengths` must be left out where `elements` are rows of different ones.")
+    arrays, ragged, longest = {LENGTHS: np.asarray(counts, np.int32)}, {ELEMENTS}, max(counts)
+    arrays[ELEMENTS] = padded(rows, longest, fill)
+    for name, value in batch.items():
+        given = [np.asarray(row) for row in value] if isinstance(value, list | tuple) else []
+        if name != ELEMENTS and counts == [len(row) if row.ndim else -1 for row in given]:
+            arrays[name], ragged = padded(given, longest), ragged | {name}
+        elif name != ELEMENTS:
+            arrays[name] = as_array(value, name)
+    return Padded(arrays, frozenset(ragged), fill)
+
+
+def in_bucket(batch: Padded, most: int | None, takes: Callable[[int], bool]) -> Padded:
+    """Return a batch padded to one of few lengths.
+
+    Args:
+      batch: rows of different lengths; another is returned as it is.
+      most: the longest row of all batches; None: unknown.
+      takes: whether the network takes sequences of a length.
+    """
+    if not batch.ragged:
+        return batch
+    longest = max(batch.longest, 1)
+    length = bucket(longest) if most is None else min(bucket(longest), most)
+    return batch.of_length(length if takes(length) else longest)
+
+
+def mean_length(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the mean length of a batch's rows for every row, float32 [rows], if they have lengths.
+
+    The sum over a row divided by it has, as its mean over rows, the mean over real elements; so
+    replicas that have only some of the rows need not know the others.
+    """
+    if LENGTHS not in arrays:
+        return {}
+    mean = float(arrays[LENGTHS].mean()) or 1.0
+    return {MEAN: np.full(len(arrays[LENGTHS]), mean, np.float32)}
