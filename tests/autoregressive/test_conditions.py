@@ -337,3 +337,38 @@ def test_images_of_a_class(tmp_path):
         drawn_of([0, 3])
     with pytest.raises(onepass.NotCausalError, match="depends on that pixel"):
         Autoregressive(images(masked=False), Categorical(4), order="raster")
+
+
+def test_a_memory_and_its_mask_have_one_axis():
+    inputs = [
+        keras.Input([None], dtype="int32"),
+        keras.Input([None, 3], name="memory"),
+        keras.Input([None], dtype="bool", name="mask"),
+        keras.Input([None, 2], name="mel"),
+    ]
+    tokens, memory, mask, mel = inputs
+    h = layers.Embedding(LEVELS, 8)(tokens) + layers.Dense(8)(mel)
+    shown = layers.Reshape([1, -1])(mask)
+    h = h + layers.MultiHeadAttention(1, 4)(h, memory, attention_mask=shown)
+    model = Autoregressive(keras.Model(inputs, layers.Dense(LEVELS)(h)), Categorical(LEVELS))
+    kinds = {name: isinstance(spec, onepass.Memory) for name, spec in model.conditions.items()}
+    assert kinds == {"memory": True, "mask": True, "mel": False}
+    assert onepass.check_causal(model.network).left_to_xla == ""
+    mask = np.array([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1]], bool)
+    hidden = GIVEN["memory"] * np.where(mask, 1.0, 9.0)[..., np.newaxis]
+    given = {"memory": GIVEN["memory"], "mel": GIVEN["mel"], "mask": mask}
+    first, second = (drawn(model, given | {"memory": x}) for x in (GIVEN["memory"], hidden))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_maps_at_the_rate_of_pixels():
+    pixels, drawing = keras.Input([None, None, 1]), keras.Input([None, None, 2], name="drawing")
+    h = layers.ZeroPadding2D([[0, 0], [1, 0]])(pixels)[:, :, :-1] + layers.Dense(1)(drawing)
+    model = Autoregressive(
+        keras.Model([pixels, drawing], layers.Dense(4)(h)), Categorical(4), order="raster"
+    )
+    given = RANDOM.normal(size=[2, 5, 4, 2]).astype(np.float32)
+    x = np.zeros([2, 5, 4, 1], np.int32)
+    assert model.log_prob(x, given).shape == x.shape
+    with pytest.raises(ValueError, match=r"must be given, \(2, 5, 3, 2\), got \(2, 5, 4, 2\)"):
+        model.log_prob(x[:, :, 1:], given)
