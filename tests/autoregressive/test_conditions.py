@@ -301,6 +301,19 @@ def test_fit_reads_conditions_by_name(source):
     assert -np.mean(model.log_prob(tokens, condition)) < before
 
 
+def test_fit_refuses_conditions_that_do_not_fit():
+    model, tokens = model_of("speaker"), np.zeros([NUM, LENGTH], np.int32)
+    for condition, message in (
+        (None, r"`condition` must be given, \(3,\), got None"),
+        ([0, 1, 4], r"`condition` must be 0 to 3, .* got 4"),
+        ([[0], [1], [2]], r"`condition` must be given, \(3,\), got \(3, 1\)"),
+    ):
+        batch = {"elements": tokens}
+        batch |= {} if condition is None else {"condition": np.array(condition)}
+        with pytest.raises(ValueError, match=message):
+            onepass.fit(model, [batch], steps=1, log=lambda line: None)
+
+
 def test_a_network_that_looks_ahead_is_still_found():
     tokens = keras.Input([None], dtype="int32")
     speaker = keras.Input([], dtype="int32", name="speaker")
