@@ -366,8 +366,8 @@ class _Draw:
 def _numbers(
     generator: np.random.Generator, spec: tf.TensorSpec, shape: Sequence[int], symbols: int
 ) -> tf.Tensor:
-    if spec.dtype.is_integer:
-        return tf.constant(generator.integers(0, symbols, shape), spec.dtype)
+    if spec.dtype.is_integer or spec.dtype.is_bool:
+        return tf.cast(generator.integers(0, symbols, shape), spec.dtype)
     return tf.constant(generator.normal(size=shape), spec.dtype)
 
 

@@ -1,6 +1,7 @@
 """What a network reads besides the elements: at their rate, once for a row, or as a memory."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import tensorflow as tf
@@ -66,9 +67,9 @@ def as_specs(given: Any) -> Specs:
     Raises:
       ValueError: it is none of these.
     """
-    if given is None or (isinstance(given, int) and given == 0):
+    if given is None or (isinstance(given, Integral) and given == 0):
         return {}
-    if isinstance(given, int):
+    if isinstance(given, Integral):
         given = tf.TensorSpec([None, None, given])
     if isinstance(given, tf.TensorSpec):
         given = {ONLY: given}
@@ -102,8 +103,8 @@ def only_rate(specs: Specs) -> tf.TensorSpec | None:
     return found[0] if len(found) == 1 and is_at_rate(found[0]) else None
 
 
-def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> list[dict[str, tf.Tensor]]:
-    """Return conditions of zeros, as the only entry of a list that is empty if there are none.
+def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> list[Any]:
+    """Return conditions of zeros as a network takes them, in a list that is empty without any.
 
     Args:
       network: a `SymbolNetwork`.
@@ -112,6 +113,8 @@ def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> list[dict[str, 
     """
     specs = conditions_of(network)
     made = {name: tf.zeros(sized(x, batch, sizes), x.dtype) for name, x in specs.items()}
+    if only_rate(specs) is not None:
+        return list(made.values())
     return [made] if made else []
 
 

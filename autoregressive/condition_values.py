@@ -103,13 +103,9 @@ def _tensor(given: Any, spec: tf.TensorSpec, label: str) -> tf.Tensor | None:
     if given is None or tf.is_tensor(given):
         return given
     array = as_array(given, label)
-    if array.dtype.kind not in "biuf" and not _is_small_float(array.dtype):
+    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise ValueError(f"`{label}` must be {spec.dtype.name}, got {array.dtype}.")
     return tf.constant(array)
-
-
-def _is_small_float(dtype: np.dtype) -> bool:
-    return dtype.name in ("bfloat16", "float16")
 
 
 def _shaped(

@@ -30,7 +30,8 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
             f"`draft` must read no condition or one of {model.condition_channels} channels, "
             f"got {draft.condition_channels}."
         )
-    for name, spec in draft.conditions.items():
+    read = {} if all(channels) else draft.conditions  # the only one at the rate has any name
+    for name, spec in read.items():
         if not _is_like(spec, model.conditions.get(name)):
             raise ValueError(
                 f"`draft` must read conditions of the model, which has no {name},"

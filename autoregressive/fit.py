@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.condition_values import given_to
 from autoregressive.layout import Layout
 from autoregressive.model import Autoregressive
 from autoregressive.trainable import Weights
@@ -197,9 +198,11 @@ def _score(evaluate: Any, model: Trainable, loss_fn: LossFn, read: Callable[...,
 
 def _weights(model: Trainable, example: dict[str, tf.Tensor]) -> Weights:
     """Return the weights that the model reads; raise ValueError if there are none."""
-    symbols = [model.codec.encode(example["elements"])]
-    symbols += [nested(example)["condition"]] if "condition" in nested(example) else []
-    weights = model.weights_read(*symbols)
+    symbols, condition = model.codec.encode(example["elements"]), nested(example).get("condition")
+    network = getattr(model, "symbol_network", None)
+    if getattr(network, "conditions", None):
+        given_to(network, condition, model.order, example["elements"].shape)  # one clear error
+    weights = model.weights_read(symbols, *([] if condition is None else [condition]))
     if not any(weights):
         raise ValueError("`model` must have trainable variables.")
     halves = [variable.dtype.name for variable in weights.trained if variable.dtype.size < 4]

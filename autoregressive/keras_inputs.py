@@ -1,5 +1,6 @@
 """The inputs of a Keras model: which are the elements, and which are conditions of what kind."""
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -58,16 +59,23 @@ class KerasInputs:
         found: Specs = dict(zip(self.names, self.specs[1:], strict=True))
         if self.specs and self.specs[0].shape.rank == 4:
             return found
-        for place, (name, spec) in enumerate(found.items(), 1):
-            if is_at_rate(spec) and self._has_own_axis(call, place):
-                found[name] = Memory(spec.shape, spec.dtype)
+        timed = [place for place, spec in enumerate(self.specs) if place and is_at_rate(spec)]
+        memories: set[int] = set()
+        # A memory and its mask have one axis of their own.
+        for count in range(1, len(timed) + 1):
+            for group in itertools.combinations(timed, count):
+                if memories.isdisjoint(group) and self._have_own_axis(call, group):
+                    memories.update(group)
+        for place in memories:
+            spec = self.specs[place]
+            found[self.names[place - 1]] = Memory(spec.shape, spec.dtype)
         return found
 
-    def _has_own_axis(self, call: Callable[..., Any], place: int) -> bool:
-        """Return whether a condition may be shorter and longer than the elements."""
+    def _have_own_axis(self, call: Callable[..., Any], group: Sequence[int]) -> bool:
+        """Return whether conditions may be shorter and longer than the elements, together."""
         for times in (TIMES - 1, TIMES + 3):
             shapes = [
-                sized(spec, 1, [times if at == place else TIMES])
+                sized(spec, 1, [times if at in group else TIMES])
                 for at, spec in enumerate(self.specs)
             ]
             zeros = [tf.zeros(s, x.dtype) for s, x in zip(shapes, self.specs, strict=True)]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ def evaluate(
         check()
     is_named = isinstance(condition, dict)
     given = condition if is_named else {} if condition is None else {"condition": condition}
-    if hasattr(data, "__len__"):
+    if isinstance(data, Sized):
         _check_rows(given, len(data))
     nats: list[float] = []
     elements = 0

@@ -29,9 +29,9 @@ def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
     arguments, temporal = [], [is_temporal(spec) for spec in specs]
     for spec in specs:
         shape = [1, *(size or FIXED_ENTRIES for size in sized(spec, length).shape[1:])]
-        levels = spec.dtype.is_integer
+        levels = spec.dtype.is_integer or spec.dtype.is_bool
         drawn = generator.integers(0, 2, shape) if levels else generator.normal(size=shape)
-        arguments.append(tf.constant(drawn, spec.dtype))
+        arguments.append(tf.cast(drawn, spec.dtype))
     plan.check_operations(LONG)
     layer = plan.looks_ahead(*arguments)
     if layer:

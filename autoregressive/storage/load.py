@@ -55,11 +55,11 @@ class SteppedStoredNetwork(StoredNetwork):
             return self._stored[batch][0]()
         return [self._stored[self._most][0]() for _ in range(-(-batch // self._most))]
 
-    def step(self, inputs: tf.Tensor, state: Any, *conditions: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    def step(self, inputs: tf.Tensor, state: Any, *conditions: Any) -> tuple[tf.Tensor, Any]:
         """Return the parameters of the next times, and the new state."""
         outputs = []
         for time in range(inputs.shape[1]):
-            now = [x[:, time : time + 1] for x in (inputs, *conditions)]
+            now = [x[:, time : time + 1] for x in (inputs, *conditions) if x is not None]
             output, state = self._one(now, state)
             outputs.append(output)
         return tf.concat(outputs, 1), state

@@ -128,7 +128,18 @@ def _write_model(model: Autoregressive, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _check_conditions(model: Any) -> None:
+    """Raise UserError for conditions that a request of a bundle cannot have."""
+    others = getattr(model, "conditions", {})
+    if others and not model.condition_channels:
+        raise UserError(
+            "The model cannot be exported: a bundle takes one condition at the rate of a sequence,"
+            f" this model reads {', '.join(others)}; `onepass.save` stores it."
+        )
+
+
 def _exported(model: Any, shape: Any) -> tuple[dict[str, Any], Exported]:
+    _check_conditions(model)
     spec: dict[str, Any] = {
         "kind": model.kind,
         "makes": ARRAY if model.sample_rate_hz is None else SOUND,

@@ -136,12 +136,19 @@ def test_what_does_not_change_with_time_is_no_part_of_a_step():
         NUM, 0, {name: tf.constant(GIVEN[name]) for name in ("speaker", "vector", "memory")}
     )["network"]
     arguments = tf.zeros([NUM, 1], tf.int32), state, tf.constant(GIVEN["mel"][:, :1])
-    graph = tf.function(step.step, autograph=False).get_concrete_function(*arguments).graph
-    library = graph.as_graph_def().library.function
-    operations = [node.op for function in library for node in function.node_def]
-    assert operations.count("ResourceGather") == 1  # of the tokens
-    assert "Tanh" in operations
-    assert "Softplus" not in operations  # of the encoder
+    of_step = operations_of(step.step, *arguments)
+    whole = operations_of(model.symbol_network.parameters, tf.zeros([NUM, LENGTH], tf.int32), GIVEN)
+    assert "Softplus" in whole  # of the encoder
+    assert "Tanh" in of_step
+    assert "Softplus" not in of_step
+    assert of_step.count("GatherV2") < whole.count("GatherV2")  # of the speaker
+
+
+def operations_of(function, *arguments):
+    traced = tf.function(function, autograph=False).get_concrete_function(*arguments)
+    definition = traced.graph.as_graph_def()
+    nodes = [node for each in definition.library.function for node in each.node_def]
+    return [node.op for node in [*definition.node, *nodes]]
 
 
 WRONG = {
@@ -294,6 +301,19 @@ def test_fit_reads_conditions_by_name(source):
     assert -np.mean(model.log_prob(tokens, condition)) < before
 
 
+def test_fit_refuses_conditions_that_do_not_fit():
+    model, tokens = model_of("speaker"), np.zeros([NUM, LENGTH], np.int32)
+    for condition, message in (
+        (None, r"`condition` must be given, \(3,\), got None"),
+        ([0, 1, 4], r"`condition` must be 0 to 3, .* got 4"),
+        ([[0], [1], [2]], r"`condition` must be given, \(3,\), got \(3, 1\)"),
+    ):
+        batch = {"elements": tokens}
+        batch |= {} if condition is None else {"condition": np.array(condition)}
+        with pytest.raises(ValueError, match=message):
+            onepass.fit(model, [batch], steps=1, log=lambda line: None)
+
+
 def test_a_network_that_looks_ahead_is_still_found():
     tokens = keras.Input([None], dtype="int32")
     speaker = keras.Input([], dtype="int32", name="speaker")
@@ -330,3 +350,38 @@ def test_images_of_a_class(tmp_path):
         drawn_of([0, 3])
     with pytest.raises(onepass.NotCausalError, match="depends on that pixel"):
         Autoregressive(images(masked=False), Categorical(4), order="raster")
+
+
+def test_a_memory_and_its_mask_have_one_axis():
+    inputs = [
+        keras.Input([None], dtype="int32"),
+        keras.Input([None, 3], name="memory"),
+        keras.Input([None], dtype="bool", name="mask"),
+        keras.Input([None, 2], name="mel"),
+    ]
+    tokens, memory, mask, mel = inputs
+    h = layers.Embedding(LEVELS, 8)(tokens) + layers.Dense(8)(mel)
+    shown = layers.Reshape([1, -1])(mask)
+    h = h + layers.MultiHeadAttention(1, 4)(h, memory, attention_mask=shown)
+    model = Autoregressive(keras.Model(inputs, layers.Dense(LEVELS)(h)), Categorical(LEVELS))
+    kinds = {name: isinstance(spec, onepass.Memory) for name, spec in model.conditions.items()}
+    assert kinds == {"memory": True, "mask": True, "mel": False}
+    assert onepass.check_causal(model.network).left_to_xla == ""
+    mask = np.array([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1]], bool)
+    hidden = GIVEN["memory"] * np.where(mask, 1.0, 9.0)[..., np.newaxis]
+    given = {"memory": GIVEN["memory"], "mel": GIVEN["mel"], "mask": mask}
+    first, second = (drawn(model, given | {"memory": x}) for x in (GIVEN["memory"], hidden))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_maps_at_the_rate_of_pixels():
+    pixels, drawing = keras.Input([None, None, 1]), keras.Input([None, None, 2], name="drawing")
+    h = layers.ZeroPadding2D([[0, 0], [1, 0]])(pixels)[:, :, :-1] + layers.Dense(1)(drawing)
+    model = Autoregressive(
+        keras.Model([pixels, drawing], layers.Dense(4)(h)), Categorical(4), order="raster"
+    )
+    given = RANDOM.normal(size=[2, 5, 4, 2]).astype(np.float32)
+    x = np.zeros([2, 5, 4, 1], np.int32)
+    assert model.log_prob(x, given).shape == x.shape
+    with pytest.raises(ValueError, match=r"must be given, \(2, 5, 3, 2\), got \(2, 5, 4, 2\)"):
+        model.log_prob(x[:, :, 1:], given)
