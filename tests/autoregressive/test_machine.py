@@ -118,10 +118,14 @@ def native_of(model):
     return found
 
 
+def noise_of(model, seed, num, shape):
+    return model.layout.noise(model.distribution, seed, num, shape)
+
+
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_the_draw_is_that_of_the_distribution_at_the_temperature_of_every_row(name):
     model = model_of(name)
-    noise, temperatures = model._noise(5, 3, 0, (30,)), np.array([1.0, 0.5, 0.0], np.float32)
+    noise, temperatures = noise_of(model, 5, 3, (30,)), np.array([1.0, 0.5, 0.0], np.float32)
     drawn = native_of(model)(noise, None, temperatures)
     given = model.symbol_network, model.distribution, noise, None, temperatures[:, None]
     expected = SAMPLERS["cached"](*given)
@@ -131,7 +135,7 @@ def test_the_draw_is_that_of_the_distribution_at_the_temperature_of_every_row(na
 
 def test_chunks_are_the_whole_to_the_last_bit():
     model = model_of("real")
-    noise, sampler = model._noise(5, 2, 0, (41,)), native_of(model)
+    noise, sampler = noise_of(model, 5, 2, (41,)), native_of(model)
     whole = sampler(noise, None, 1.0)
     state, parts = sampler.begin(2, 20), []
     for start, stop in ((0, 1), (1, 20), (20, 41)):
@@ -144,15 +148,15 @@ def test_chunks_are_the_whole_to_the_last_bit():
 def test_a_row_is_the_same_in_any_batch_to_the_last_bit(name):
     model = model_of(name)
     sampler = native_of(model)
-    many = sampler(model._noise(5, 7, 0, (30,)), None, 1.0)
+    many = sampler(noise_of(model, 5, 7, (30,)), None, 1.0)
     for num in (1, 2, 5):
-        few = sampler(model._noise(5, num, 0, (30,)), None, 1.0)
+        few = sampler(noise_of(model, 5, num, (30,)), None, 1.0)
         np.testing.assert_array_equal(few, many[:num])
 
 
 def test_new_weights_are_read_by_the_next_call_and_the_next_chunk():
     model = new_model("real")
-    sampler, noise = native_of(model), model._noise(5, 1, 0, (20,))
+    sampler, noise = native_of(model), noise_of(model, 5, 1, (20,))
     before = sampler(noise, None, 1.0)
     _, state = sampler.advance(noise[:, :10], None, 1.0, sampler.begin(1, 20))
     for variable in model.network.variables:
@@ -165,11 +169,11 @@ def test_new_weights_are_read_by_the_next_call_and_the_next_chunk():
 
 def test_nothing_is_compiled_for_a_second_network():
     model = model_of("real")
-    native_of(model)(model._noise(5, 1, 0, (4,)), None, 1.0)
+    native_of(model)(noise_of(model, 5, 1, (4,)), None, 1.0)
     before = execute.run.stats.cache_misses, len(execute.run.signatures)
     for name, num, length in (("categorical", 1, 9), ("gaussian", 5, 31)):
         model = model_of(name)
-        native_of(model)(model._noise(2, num, 0, (length,)), None, 0.5)
+        native_of(model)(noise_of(model, 2, num, (length,)), None, 0.5)
     assert (execute.run.stats.cache_misses, len(execute.run.signatures)) == before
     assert len(execute.run.signatures) == 1
 
@@ -180,7 +184,7 @@ def test_the_machine_is_what_auto_takes_and_xla_compiles_nothing(monkeypatch):
     drawn = model.sample(num=2, length=30, seed=4)
     streamed = np.concatenate(list(model.stream(30, 4, num=2, chunk=7)), 1)
     np.testing.assert_array_equal(streamed, drawn)
-    noise = model._noise(4, 2, 0, (30,))
+    noise = noise_of(model, 4, 2, (30,))
     expected = SAMPLERS["cached"](model.symbol_network, model.distribution, noise)
     expected = model.codec.decode(expected)
     np.testing.assert_allclose(drawn, expected, atol=2e-4)
@@ -200,7 +204,7 @@ def test_what_the_machine_does_not_know_is_named_and_left_to_xla():
     assert "Digamma" in check_causal(model.network).left_to_xla
     assert check_causal(model_of("gaussian").network).left_to_xla == ""
     with pytest.raises(UnsupportedNetworkError, match="Digamma"):
-        found(model._noise(5, 1, 0, (4,)), None, 1.0)
+        found(noise_of(model, 5, 1, (4,)), None, 1.0)
     drawn = model.sample(num=1, length=12, seed=4)
     np.testing.assert_array_equal(drawn, model.sample(num=1, length=12, seed=4, method="cached"))
 
