@@ -140,7 +140,6 @@ class Autoregressive:
         return self.symbol_network.network
 
     @property
-    @property
     def feeds(self) -> str:
         """What the network is fed, in a sentence, or "" where it reads symbols itself."""
         return getattr(self.symbol_network, "feeds", "")
