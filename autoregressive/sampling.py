@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from autoregressive.drafts import check_speculative
 from autoregressive.prompts import Prompt
-from autoregressive.samplers import SAMPLERS, cached_chunk, specialised, speculative
+from autoregressive.samplers import SAMPLERS, cached_chunk, read_chunk, specialised, speculative
 from likelihoods.distribution import Distribution
 from likelihoods.truncated import Choice, Truncated
 
@@ -164,10 +164,7 @@ class Samplers:
 
     def _read(self, symbols: tf.Tensor, condition: Any, state: Any) -> Any:
         """Return the state after symbols [batch, n] that are known."""
-        inputs = self._network.read(symbols)
-        before = tf.concat([state["input"], inputs[:, :-1]], 1)
-        _, after = self._network.chunk(before, state["network"], condition)
-        return {"input": inputs[:, -1:], "network": after}
+        return read_chunk(self._network, symbols, condition, state)
 
     def stream(
         self,

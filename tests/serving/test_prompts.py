@@ -1,0 +1,202 @@
+"""A prompt gives the same elements by the live model, its bundle, HTTP, gRPC and the command."""
+
+import contextlib
+
+import attention_networks
+import grpc_running
+import http_running
+import numpy as np
+import own_models
+import pytest
+from attention_networks import SPEC, TOKENS
+from own_models import LONGEST, bundle, model
+
+import onepass
+from likelihoods import Categorical, Integers
+from onepass.remote_model import RemoteModel
+from replicator.runs.errors import UserError
+from serving.errors import InvalidInput
+
+LENGTH, SEED, NUM = 40, 5, 3
+
+
+def tokens(*shape, levels=TOKENS, seed=1):
+    return np.random.default_rng(seed).integers(0, levels, shape)
+
+
+def rows_of(*counts, levels=TOKENS):
+    return [tokens(count, levels=levels, seed=count) for count in counts]
+
+
+def as_sound(rows):
+    return [np.float32(5 * row / 63) * 2 - 1 for row in rows]  # which are levels of 64
+
+
+own_models.MAKERS |= {
+    "tokens": lambda: onepass.Autoregressive(
+        attention_networks.Rotary(), Categorical(TOKENS), codec=Integers(TOKENS), inputs=SPEC
+    ),
+    "tiles": lambda: onepass.Autoregressive(own_models.Masked(4), Categorical(4), order="raster"),
+}
+own_models.LENGTHS["tiles"] = own_models.SHAPE
+
+# By model: its length, and what is asked of it.
+ASKED = {
+    "tokens": (
+        LENGTH,
+        {
+            "one prefix": {"prefix": tokens(20)},
+            "lengths": {"prefix": rows_of(1, 39, 17)},
+            "whole and none": {"prefix": rows_of(40, 0, 40)},
+            "tokens": {"top_k": 3, "top_p": 0.8, "temperature": [0.5, 1.0, 1.5]},
+            "stop": {"stop": 4, "prefix": rows_of(2, 25, 9)},
+            "all": {"prefix": rows_of(3, 20, 33), "top_k": 5, "temperature": 1.3, "stop": 0},
+            "temperatures": {"temperature": [0.0, 0.7, 2.0]},
+        },
+    ),
+    "conditioned": (LONGEST, {"prefix": {"prefix": as_sound(rows_of(2, 60, 31))}}),
+    "real": (LONGEST, {"prefix": {"prefix": as_sound(rows_of(5, 0, 20)), "temperature": 0.5}}),
+    "attention": (
+        LONGEST,
+        {"all": {"prefix": [np.array([-1.0, 1.0]), np.ones(9), np.ones(0)], "stop": 1.0}},
+    ),
+    "tiles": (own_models.SHAPE, {"tokens": {"top_k": 2, "temperature": [0.5, 1.0, 3.0]}}),
+}
+CASES = [(name, case) for name, (_, cases) in ASKED.items() for case in cases]
+OF_ROWS = ("prefix", "temperature")
+
+
+def conditions(name, num=NUM):
+    if name != "conditioned":
+        return ()
+    return (np.random.default_rng(3).normal(size=[num, LONGEST, 2]).astype(np.float32),)
+
+
+def asked(name, case):
+    length, cases = ASKED[name]
+    return length, dict(cases[case])
+
+
+def same(found, expected, name):
+    assert found.dtype == expected.dtype and found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 if name == "real" else 1e-6)
+
+
+def row_of(options, row):
+    """The options of one row."""
+    return {
+        key: value[row : row + 1] if key in OF_ROWS and isinstance(value, list) else value
+        for key, value in options.items()
+    }
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_a_bundle_draws_what_the_model_draws(name, case):
+    length, options = asked(name, case)
+    live = model(name).sample(NUM, length, SEED, *conditions(name), return_log_prob=True, **options)
+    made = bundle(name)
+    found = made.sample(NUM, length, SEED, *conditions(name), return_log_prob=True, **options)
+    same(found[0], live[0], name)
+    np.testing.assert_allclose(found[1], live[1], rtol=1e-4, atol=1e-4)
+    # A row is the same in any batch.
+    first = [given[:1] for given in conditions(name)]
+    same(made.sample(1, length, SEED, *first, **row_of(options, 0)), live[0][:1], name)
+
+
+@pytest.mark.parametrize("case", ASKED["tokens"][1])
+def test_a_bundle_streams_what_it_draws_and_ends_early(case):
+    length, options = 130, asked("tokens", case)[1]
+    whole = model("tokens").sample(NUM, length, SEED, **options)
+    given = {"seed": SEED, "num": NUM, "num_samples": length, "chunk_samples": 1}
+    parts = list(bundle("tokens").stream(**given, **options))
+    found = np.concatenate(parts, 1)
+    np.testing.assert_array_equal(found, whole[:, : found.shape[1]])
+    assert found.shape[1] == length or "stop" in options
+
+
+@contextlib.contextmanager
+def served(protocol, *names):
+    """The models by name, asked over a protocol of a server in this process."""
+    store = own_models.Store(*names)
+    running = (http_running if protocol == "http" else grpc_running).Running(store)
+    with running as server:
+        url = server.url if protocol == "http" else f"grpc://{server.address}"
+        remotes = [RemoteModel(f"{url}/{name}") for name in names]
+        try:
+            yield remotes
+        finally:
+            for remote in remotes:
+                remote.close()
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_served_model_draws_and_streams_what_the_model_draws(protocol):
+    with served(protocol, *ASKED) as remotes:
+        for name, remote in zip(ASKED, remotes, strict=True):
+            for case in ASKED[name][1]:
+                length, options = asked(name, case)
+                given = (NUM, length, SEED, *conditions(name))
+                live = model(name).sample(*given, return_log_prob=True, **options)
+                found = remote.sample(*given, return_log_prob=True, **options)
+                same(found[0], live[0], name)
+                np.testing.assert_allclose(found[1], live[1], rtol=1e-4, atol=1e-4)
+        options = asked("tokens", "all")[1]
+        one = row_of(options, 0)
+        whole = model("tokens").sample(1, 200, SEED, **one)[0]
+        parts = np.concatenate(list(remotes[0].stream(seed=SEED, length=200, **one)))
+        np.testing.assert_array_equal(parts, whole[: len(parts)])
+        assert len(parts) < 200
+
+
+# What nobody may ask for, by what is said of it; `length` is that of ASKED.
+WRONG = {
+    "`prefix` must be at most as long as `length`, 40": {"prefix": tokens(NUM, LENGTH + 1)},
+    "`prefix` must be between 0 and 12, got 13": {"prefix": np.full([NUM, 2], TOKENS)},
+    "`prefix` must be between 0 and 12, got -1": {"prefix": np.full([NUM, 2], -1)},
+    "`prefix` must be int32, got float64": {"prefix": np.full([NUM, 2], 0.5)},
+    "`prefix` must be int32, got 0 to 4294967296": {"prefix": [[0, 2**32]] * NUM},
+    "`prefix` must have 3 rows, one per sequence, got 2": {"prefix": tokens(2, 4)},
+    r"`prefix` must be \[num, n\] or \[n\], got \[1, 2, 3\]": {"prefix": tokens(1, 2, 3)},
+    "`prefix` must be an array of numbers": {"prefix": [[[1], [1, 2]]]},
+    r"`top_p` must be a number in \(0, 1\], got 0": {"top_p": 0},
+    r"`top_p` must be a number in \(0, 1\], got nan": {"top_p": float("nan")},
+    r"`top_p` must be a number in \(0, 1\], got 1.01": {"top_p": 1.01},
+    "`top_k` must be an integer of at least 0, got -1": {"top_k": -1},
+    "`top_k` must be an integer of at least 0, got 1.5": {"top_k": 1.5},
+    "`temperature` must be a finite number, 0 or more, got nan": {"temperature": float("nan")},
+    "`temperature` must be a number or one for each of 3 rows": {"temperature": [1.0, 2.0]},
+    "`stop` must be between 0 and 12, got -1": {"stop": -1},
+    "`stop` must be one element": {"stop": [1, 2]},
+    "`stop` must be one element, a number, got 'x'": {"stop": "x"},
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_bundle_refuses_what_has_no_meaning_in_one_line(text):
+    for call in (bundle("tokens").sample, stream_of(bundle("tokens"))):
+        with pytest.raises(InvalidInput, match=text) as refused:
+            call(NUM, LENGTH, SEED, **WRONG[text])
+        assert "\n" not in str(refused.value)
+
+
+def stream_of(made):
+    def stream(num, length, seed, **options):
+        return list(made.stream(num=num, num_samples=length, seed=seed, **options))
+
+    return stream
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_served_model_refuses_what_has_no_meaning_in_one_line(protocol):
+    with served(protocol, "tokens") as (remote,):
+        for text, options in WRONG.items():
+            with pytest.raises(UserError, match=text) as refused:
+                remote.sample(NUM, LENGTH, SEED, **options)
+            assert "\n" not in str(refused.value)
+        for bad in ({"length": "x"}, {"length": 1.5}, {"chunk": 0}, {"top_k": -1}):
+            with pytest.raises(UserError, match=f"`{next(iter(bad))}` must be"):
+                remote.stream(**{"length": LENGTH, **bad})
+        with pytest.raises(UserError, match="`num` must be an integer"):
+            remote.sample(1.5, LENGTH, SEED, prefix=[1])
+        with pytest.raises(UserError, match="`length` must be a number of elements"):
+            remote.sample(1, "x", SEED, prefix=[1])
