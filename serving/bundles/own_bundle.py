@@ -110,14 +110,15 @@ class SequenceBundle(_OwnBundle, AudioBundle):
         """
         prompt = {"top_k": top_k, "top_p": top_p, "prefix": prefix, "stop": stop}
         is_plain = prefix is None and stop is None and top_k == 0 and top_p == 1.0
+        length = len(condition) if num_samples is None and condition is not None else num_samples
         if is_plain and np.ndim(temperature) == 0:
+            self._check_streamed(length or 0)
             given = {"seed": seed, "num": num, "num_samples": num_samples, **of_sound}
             given |= {"temperature": temperature, "chunk_samples": chunk_samples}
             return super().stream(condition, **given)
         if of_sound:
             raise InvalidInput(f"`{next(iter(of_sound))}` must not be given with a prompt.")
         rows = None if condition is None else np.repeat(np.asarray(condition)[None], num, 0)
-        length = len(condition) if num_samples is None and condition is not None else num_samples
         heat = 1.0 if temperature is None else temperature
         with self._own_errors():
             asked = (num, length, seed, rows)

@@ -129,8 +129,15 @@ class OwnSampling:
         signature = self._signature_for(request, CHUNK, PROMPTED_CHUNK)
         with self._own_errors():
             chunk = whole_number(chunk, "chunk")
+        self._check_streamed(request.shape[0])
         unit = int(self.spec["unit_samples"])
         return self._parts(request, signature, -(-chunk // unit) * unit)
+
+    def _check_streamed(self, length: int) -> None:
+        """Raise an error of this model's type if a sequence is longer than any was exported for."""
+        most = self.spec.get("max_length", length)
+        if length > most:
+            raise self.problem(f"`length` must be at most {most}, as exported, got {length}.")
 
     def _parts(self, request: OwnRequest, signature: str, chunk: int) -> Iterator[np.ndarray]:
         known, (length,) = self._inputs_of(signature), request.shape

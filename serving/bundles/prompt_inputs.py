@@ -39,10 +39,23 @@ def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], row
         raise InvalidInput(f"`{PREFIX}` must be given where `{NUM_PREFIX}` is not 0.")
 
 
-def check_prompt(arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise InvalidInput if a prefix is longer than what is given of it, or than its row."""
+def check_prompt(known: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise InvalidInput for a prefix longer than what is given of it, or than its row.
+
+    Also for a part of a row that ends after the longest row.
+
+    Args:
+      known: inputs of the signature.
+      arrays: all inputs of the request.
+    """
     if NUM_PREFIX not in arrays:
         return
+    for name in LENGTHS if "start" in arrays else ():
+        ends = arrays["start"].astype(np.int64) + arrays.get(name, 0)
+        if name in arrays and known[name].high is not None and ends.max() > known[name].high:
+            raise InvalidInput(
+                f"`start` + `{name}` must be at most {known[name].high:g}, got {ends.max()}."
+            )
     counts, width = arrays[NUM_PREFIX], arrays[PREFIX].shape[1]
     if counts.max() > width:
         raise InvalidInput(

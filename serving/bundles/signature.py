@@ -145,7 +145,7 @@ def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
         if name not in arrays:
             arrays[name] = _default(name, info, rows)
     _check_counts(arrays)
-    check_prompt(arrays)
+    check_prompt(signature.inputs, arrays)
     return {name: arrays[name] for name in signature.inputs}
 
 

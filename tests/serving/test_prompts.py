@@ -36,9 +36,10 @@ own_models.MAKERS |= {
     "tokens": lambda: onepass.Autoregressive(
         attention_networks.Rotary(), Categorical(TOKENS), codec=Integers(TOKENS), inputs=SPEC
     ),
+    "long": lambda: model("tokens"),
     "tiles": lambda: onepass.Autoregressive(own_models.Masked(4), Categorical(4), order="raster"),
 }
-own_models.LENGTHS["tiles"] = own_models.SHAPE
+own_models.LENGTHS |= {"tiles": own_models.SHAPE, "long": 600}
 
 # By model: its length, and what is asked of it.
 ASKED = {
@@ -103,15 +104,25 @@ def test_a_bundle_draws_what_the_model_draws(name, case):
     same(made.sample(1, length, SEED, *first, **row_of(options, 0)), live[0][:1], name)
 
 
-@pytest.mark.parametrize("case", ASKED["tokens"][1])
+STREAMED = {
+    "prefix over two parts": {"prefix": rows_of(300, 1, 256)},
+    "stop": {"stop": 4, "prefix": rows_of(2, 25, 270), "top_k": 5},
+    "temperatures": {"temperature": [0.0, 0.7, 2.0]},
+}
+
+
+@pytest.mark.parametrize("case", STREAMED)
 def test_a_bundle_streams_what_it_draws_and_ends_early(case):
-    length, options = 130, asked("tokens", case)[1]
-    whole = model("tokens").sample(NUM, length, SEED, **options)
-    given = {"seed": SEED, "num": NUM, "num_samples": length, "chunk_samples": 1}
-    parts = list(bundle("tokens").stream(**given, **options))
+    options, made = STREAMED[case], bundle("long")
+    whole = model("long").sample(NUM, 530, SEED, **options)
+    given = {"seed": SEED, "num": NUM, "num_samples": 530, "chunk_samples": 1}
+    parts = list(made.stream(**given, **options))
+    assert [part.shape[1] for part in parts] == ([256, 256, 18] if case != "stop" else [256, 256])
     found = np.concatenate(parts, 1)
     np.testing.assert_array_equal(found, whole[:, : found.shape[1]])
-    assert found.shape[1] == length or "stop" in options
+    alone = made.stream(**given | {"num": 1}, **row_of(options, 0))
+    first = np.concatenate(list(alone), 1)
+    np.testing.assert_array_equal(first[0], whole[0, : first.shape[1]])
 
 
 @contextlib.contextmanager
@@ -142,10 +153,9 @@ def test_a_served_model_draws_and_streams_what_the_model_draws(protocol):
                 np.testing.assert_allclose(found[1], live[1], rtol=1e-4, atol=1e-4)
         options = asked("tokens", "all")[1]
         one = row_of(options, 0)
-        whole = model("tokens").sample(1, 200, SEED, **one)[0]
-        parts = np.concatenate(list(remotes[0].stream(seed=SEED, length=200, **one)))
+        whole = model("tokens").sample(1, LONGEST, SEED, **one)[0]
+        parts = np.concatenate(list(remotes[0].stream(seed=SEED, length=LONGEST, **one)))
         np.testing.assert_array_equal(parts, whole[: len(parts)])
-        assert len(parts) < 200
 
 
 # What nobody may ask for, by what is said of it; `length` is that of ASKED.
@@ -173,15 +183,18 @@ WRONG = {
 
 @pytest.mark.parametrize("text", WRONG)
 def test_a_bundle_refuses_what_has_no_meaning_in_one_line(text):
-    for call in (bundle("tokens").sample, stream_of(bundle("tokens"))):
+    for call in (bundle("tokens").sample, stream_of(bundle("tokens"), WRONG[text])):
         with pytest.raises(InvalidInput, match=text) as refused:
             call(NUM, LENGTH, SEED, **WRONG[text])
         assert "\n" not in str(refused.value)
 
 
-def stream_of(made):
+def stream_of(made, with_options):
+    """The stream as `sample`, with a prompt: what `AudioBundle.stream` refuses it words itself."""
+    prompt = {} if "prefix" in with_options else {"prefix": [1]}
+
     def stream(num, length, seed, **options):
-        return list(made.stream(num=num, num_samples=length, seed=seed, **options))
+        return list(made.stream(num=num, num_samples=length, seed=seed, **prompt, **options))
 
     return stream
 
@@ -200,3 +213,15 @@ def test_a_served_model_refuses_what_has_no_meaning_in_one_line(protocol):
             remote.sample(1.5, LENGTH, SEED, prefix=[1])
         with pytest.raises(UserError, match="`length` must be a number of elements"):
             remote.sample(1, "x", SEED, prefix=[1])
+
+
+def test_nothing_is_streamed_beyond_what_was_exported():
+    made = bundle("tokens")
+    for options in ({}, {"prefix": [1]}, {"temperature": [1.0]}):
+        with pytest.raises(InvalidInput, match=f"`length` must be at most {LONGEST}, as exported"):
+            made.stream(num_samples=LONGEST + 1, seed=SEED, **options)
+    state = {n: i for n, i in made.signatures["prompted_chunk"].inputs.items() if "state_" in n}
+    given = {name: np.zeros([1, *info.shape[1:]], info.dtype) for name, info in state.items()}
+    given |= {"prefix": [[1]], "num_samples": [2], "start": [LONGEST - 1]}
+    with pytest.raises(InvalidInput, match=f"`start` . `num_samples` must be at most {LONGEST}"):
+        made.check("prompted_chunk", given)
