@@ -225,3 +225,59 @@ def test_nothing_is_streamed_beyond_what_was_exported():
     given |= {"prefix": [[1]], "num_samples": [2], "start": [LONGEST - 1]}
     with pytest.raises(InvalidInput, match=f"`start` . `num_samples` must be at most {LONGEST}"):
         made.check("prompted_chunk", given)
+
+
+def ran(*words):
+    return onepass.main([str(word) for word in words])
+
+
+def test_the_command_draws_what_the_model_draws_here_saved_and_served(tmp_path):
+    prefix = rows_of(3, 20, 33)
+    for number, row in enumerate(prefix):
+        np.save(tmp_path / f"{number}.npy", row)
+    options = {"prefix": prefix, "top_k": 5, "top_p": 0.9, "stop": 0}
+    options["temperature"] = [0.5, 1.0, 1.5]
+    live = model("tokens").sample(NUM, LENGTH, SEED, return_log_prob=True, **options)
+    words = ["--length", LENGTH, "--num", NUM, "--seed", SEED, "--top-k", 5, "--top-p", 0.9]
+    words += ["--stop", 0, "--log-prob", "--temperature", 0.5, 1.0, 1.5]
+    words += ["--prefix", *(tmp_path / f"{number}.npy" for number in range(NUM))]
+    onepass.save(model("tokens"), tmp_path / "saved")
+    with http_running.Running(own_models.Store("tokens")) as server:
+        places = [tmp_path / "saved", own_models.bundle_folder("tokens"), f"{server.url}/tokens"]
+        for number, place in enumerate(places):
+            out = tmp_path / f"out{number}"
+            assert ran("sample", place, "--out", out, *words) == 0
+            np.testing.assert_array_equal(np.load(out / f"sample_{SEED}.npy"), live[0])
+            nats = np.load(out / f"sample_{SEED}_log_prob.npy")
+            np.testing.assert_allclose(nats, live[1], rtol=1e-4, atol=1e-4)
+
+
+WORDS = {
+    "`prefix` must be at most as long as `length`, 2": ("--prefix", 1, 2, 3),
+    "`prefix` must be ": ("--prefix", 13),
+    "`prefix` must be [num, n] or [n]": ("--prefix", "cube.npy"),
+    "--prefix must be numbers or npy files, got x": ("--prefix", "x"),
+    "--prefix must be numbers, or npy files, not both": ("--prefix", 1, "cube.npy"),
+    "none.npy: no such file": ("--prefix", "none.npy"),
+    "`top_k` must be an integer of at least 0, got -1": ("--top-k", -1),
+    "`top_p` must be a number in (0, 1], got 0": ("--top-p", 0),
+    "`temperature` must be a finite number, 0 or more, got nan": ("--temperature", "nan"),
+    "`temperature` must be a number or one for each of 1 rows": ("--temperature", 1, 2),
+    "--stop must be numbers, got x": ("--stop", "x"),
+    "`stop` must be ": ("--stop", 13),
+    "--num must be a whole number, got 1.5": ("--num", 1.5),
+    "--length must be a whole number, got x": ("--length", "x"),
+}
+
+
+def test_the_command_refuses_what_has_no_meaning_with_status_2(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("cube.npy", np.zeros([1, 1, 1], np.int32))
+    onepass.save(model("tokens"), "saved")
+    with http_running.Running(own_models.Store("tokens")) as server:
+        for place in ("saved", own_models.bundle_folder("tokens"), f"{server.url}/tokens"):
+            for text, words in WORDS.items():
+                length = () if "--length" in words else ("--length", 2)
+                assert ran("sample", place, "--out", "out", *length, *words) == 2, (place, words)
+                said = capsys.readouterr().err
+                assert text in said and said.count("\n") == 1, (place, said)
