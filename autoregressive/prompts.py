@@ -1,13 +1,13 @@
 """Prompts: symbols that are given at the start of sequences, and the symbol that ends them."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.elements import check_elements
+from autoregressive.elements import as_array, check_elements
 from likelihoods.codec import Codec
-from replicator.runs.arguments import checked_prefix, checked_stop
 
 NEVER = -1
 
@@ -66,14 +66,34 @@ def prompt_of(
     """
     if prefix is None and stop is None:
         return None, 0
-    rows = [_encoded(row, codec, "prefix") for row in checked_prefix(prefix, num, length)]
+    rows = [np.zeros(0)] * num if prefix is None else _rows(prefix, num, codec)
     known = np.array([len(row) for row in rows], np.int32)
+    if known.max() > length:
+        raise ValueError(
+            f"`prefix` must be at most as long as `length`, {length}, which counts the whole, got"
+            f" {known.max()}."
+        )
     symbols = np.zeros([num, length], np.int32 if codec.levels else np.float32)
     for symbol_row, row in zip(symbols, rows, strict=True):
         symbol_row[: len(row)] = row
     end = NEVER if stop is None else _end(stop, codec)
     prompt = Prompt(tf.constant(symbols), tf.constant(known), tf.constant(end, tf.int32))
     return prompt, int(known.min())
+
+
+def _rows(prefix: Any, num: int, codec: Codec) -> list[np.ndarray]:
+    """Return the symbols of every row."""
+    is_list = isinstance(prefix, Sequence) and len(prefix) > 0 and np.ndim(prefix[0]) == 1
+    if is_list or isinstance(prefix, tf.RaggedTensor):
+        given = [as_array(row, "prefix") for row in prefix]
+    else:
+        array = as_array(prefix, "prefix")
+        if array.ndim not in (1, 2):
+            raise ValueError(f"`prefix` must be [num, n] or [n], got {list(array.shape)}.")
+        given = [array] * num if array.ndim == 1 else list(array)
+    if len(given) != num:
+        raise ValueError(f"`prefix` must have {num} rows, one per sequence, got {len(given)}.")
+    return [_encoded(row, codec, "prefix") for row in given]
 
 
 def _encoded(row: np.ndarray, codec: Codec, name: str) -> np.ndarray:
@@ -87,7 +107,10 @@ def _end(stop: Any, codec: Codec) -> int:
     """Return the symbol of the element that ends a sequence."""
     if codec.levels is None:
         raise ValueError("`stop` needs a model of integer symbols, got one of real numbers.")
-    return int(_encoded(checked_stop(stop)[np.newaxis], codec, "stop")[0])
+    element = as_array(stop, "stop")
+    if element.ndim:
+        raise ValueError(f"`stop` must be one element, got shape {list(element.shape)}.")
+    return int(_encoded(element[np.newaxis], codec, "stop")[0])
 
 
 def stopped(symbols: np.ndarray, prompt: Prompt) -> np.ndarray:

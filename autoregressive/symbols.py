@@ -66,11 +66,6 @@ class SteppedSymbols(SymbolNetwork, Protocol):
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return symbols [batch, n] as the network's inputs."""
 
-    def chunk(
-        self, inputs: tf.Tensor, state: Any, condition: tf.Tensor | None
-    ) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of n symbols from one pass, and the network's state after them."""
-
 
 class TimeOrder:
     """A causal network over symbols [batch, time], its input shifted by one.

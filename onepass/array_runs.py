@@ -33,10 +33,10 @@ def sample(given: SampleArguments) -> int:
     paths, of_nats = _paths(given, model, length), given.log_prob_path(given.out, given.seed)
     check_new([*paths, *of_nats], given.overwrite)
     found = _drawn(lambda: model.sample(given.num, length, given.seed, **options))
-    drawn, nats = found if given.log_prob else (found, None)
+    drawn, *nats = found if given.log_prob else (found,)
     make_folder(given.out)
-    for path in of_nats:
-        np.save(path, nats)
+    for path, array in zip(of_nats, nats, strict=True):
+        np.save(path, array)
     if paths[0].suffix == ".npy":
         np.save(paths[0], drawn)
     for path, each in zip(paths, drawn, strict=False):

@@ -1,6 +1,6 @@
 """Samplers: functions of (network, distribution, noise, condition, temperature)."""
 
-from autoregressive.samplers.cached import cached_chunk, read_chunk
+from autoregressive.samplers.cached import cached_chunk
 from autoregressive.samplers.registry import SAMPLERS, register, specialised
 from autoregressive.samplers.speculative import Draft, SteppedDraft, speculative
 
@@ -9,7 +9,6 @@ __all__ = [
     "Draft",
     "SteppedDraft",
     "cached_chunk",
-    "read_chunk",
     "register",
     "specialised",
     "speculative",

@@ -73,23 +73,6 @@ def cached_chunk(
     return tf.transpose(symbols.stack())[:, :length], state
 
 
-def read_chunk(
-    network: SteppedSymbols, symbols: tf.Tensor, condition: tf.Tensor | None, state: Any
-) -> Any:
-    """Return the state after symbols that are known, which one pass of the network reads.
-
-    Args:
-      network: with steps of one symbol, and `chunk`.
-      symbols: [batch, n], n known when the function is traced.
-      condition: of these symbols, as for `naive`.
-      state: as for `cached_chunk`.
-    """
-    inputs = network.read(symbols)
-    before = tf.concat([state["input"], inputs[:, :-1]], 1)
-    _, after = network.chunk(before, state["network"], condition)
-    return {"input": inputs[:, -1:], "network": after}
-
-
 def _in_blocks(values: tf.Tensor, block: int) -> tf.Tensor:
     """Return values [batch, time, ...] padded with zeros to a multiple of the block."""
     if block == 1:

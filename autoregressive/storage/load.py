@@ -98,6 +98,7 @@ class StoredDistribution:
         by_sample = self.name == "FromTFP" and self.noise_channels == 2
         self.tempers = spec.get("tempers", not by_sample)
         self.cumulative = program.cumulative if spec.get("has_cumulative") else None
+        self.table = program.table if spec.get("has_table") else None  # not before version 0.3
         self.form = spec.get("form")
         self.sections = spec.get("sections")
         self.min_log_scale = spec.get("min_log_scale")
@@ -156,6 +157,9 @@ class StoredCodec:
         """Return the symbols of elements."""
         function = self._program.encode
         dtype = function.concrete_functions[0].inputs[0].dtype
+        elements = tf.convert_to_tensor(elements)
+        if dtype.is_integer and not elements.dtype.is_integer:
+            raise ValueError(f"`elements` must be integers, got {elements.dtype.name}.")
         return function(tf.cast(elements, dtype))
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from autoregressive.prompts import Prompt
-from autoregressive.samplers import cached_chunk, read_chunk
+from autoregressive.samplers import cached_chunk
+from autoregressive.sampling import Samplers
 from likelihoods.capabilities import table_of
 from likelihoods.distribution import Distribution
 from likelihoods.truncated import Choice, Truncated
@@ -109,6 +110,7 @@ class Rows:
 
     def __init__(self, streaming: StreamingSequence, model: Autoregressive):
         self._streaming, self._network = streaming, model.symbol_network
+        self._samplers = Samplers(model)
         distribution = model.distribution
         self._noise, self._distribution = distribution.noise, chosen(distribution)
         self.longest_loop = streaming.pieces[1]
@@ -158,7 +160,7 @@ class Rows:
 
     def _after(self, symbols: tf.Tensor, channels: Any, start: tf.Tensor, state: State) -> State:
         before = self._streaming.unpacked(start, state)
-        return self._streaming.packed(read_chunk(self._network, symbols, channels, before))
+        return self._streaming.packed(self._samplers.read(symbols, channels, before))
 
     def _longer(
         self, part: Part, begun: tf.Tensor, state: State
