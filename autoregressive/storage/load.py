@@ -111,7 +111,14 @@ class StoredDistribution:
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
         """Return symbols [...], a function of the parameters and the noise."""
-        return self._program.draw(parameters, noise, tf.cast(temperature, tf.float32))
+        heat = tf.cast(temperature, tf.float32)
+        if not heat.shape.rank:
+            return self._program.draw(parameters, noise, heat)
+        each = tf.reshape(heat, [-1])  # one for each row, of which the program knows one
+        rows = [slice(row, row + 1) for row in range(heat.shape[0])]
+        return tf.concat(
+            [self._program.draw(parameters[n], noise[n], each[n.start]) for n in rows], 0
+        )
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """Return the most probable symbol [...]; NotImplementedError if it was not stored."""
@@ -155,12 +162,11 @@ class StoredCodec:
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
         """Return the symbols of elements."""
-        function = self._program.encode
-        dtype = function.concrete_functions[0].inputs[0].dtype
         elements = tf.convert_to_tensor(elements)
-        if dtype.is_integer and not elements.dtype.is_integer:
+        stored = self._program.encode.concrete_functions[0].inputs[0].dtype
+        if stored.is_integer and not elements.dtype.is_integer:
             raise ValueError(f"`elements` must be integers, got {elements.dtype.name}.")
-        return function(tf.cast(elements, dtype))
+        return self._ranked(self._program.encode, elements)
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:
         """Return the elements that symbols stand for."""
@@ -170,13 +176,13 @@ class StoredCodec:
         """Return symbols as a network's input."""
         return self._ranked(self._program.scale, symbols)
 
-    def _ranked(self, function: Any, symbols: Any) -> tf.Tensor:
+    def _ranked(self, function: Any, values: Any) -> tf.Tensor:
         """Call a function of tensors of one rank on a tensor of lower rank."""
         spec = function.concrete_functions[0].inputs[0]
-        symbols = tf.cast(symbols, spec.dtype)
-        ones = [1] * (spec.shape.rank - symbols.shape.rank)
-        result = function(tf.reshape(symbols, [*ones, *symbols.shape]) if ones else symbols)
-        return tf.reshape(result, symbols.shape) if ones else result
+        values = tf.cast(values, spec.dtype)
+        ones = [1] * (spec.shape.rank - values.shape.rank)
+        result = function(tf.reshape(values, [*ones, *values.shape]) if ones else values)
+        return tf.reshape(result, values.shape) if ones else result
 
 
 def load(folder: str | Path) -> Autoregressive:

@@ -1,20 +1,23 @@
 """A prompt gives the same elements by the live model, its bundle, HTTP, gRPC and the command."""
 
 import contextlib
+import json
+import re
+import shutil
 
-import attention_networks
 import grpc_running
 import http_running
 import numpy as np
 import own_models
 import pytest
-from attention_networks import SPEC, TOKENS
+from attention_networks import TOKENS
 from own_models import LONGEST, bundle, model
 
 import onepass
-from likelihoods import Categorical, Integers
+import serving
 from onepass.remote_model import RemoteModel
 from replicator.runs.errors import UserError
+from serving.bundles.manifest import write_manifest
 from serving.errors import InvalidInput
 
 LENGTH, SEED, NUM = 40, 5, 3
@@ -31,15 +34,6 @@ def rows_of(*counts, levels=TOKENS):
 def as_sound(rows):
     return [np.float32(5 * row / 63) * 2 - 1 for row in rows]  # which are levels of 64
 
-
-own_models.MAKERS |= {
-    "tokens": lambda: onepass.Autoregressive(
-        attention_networks.Rotary(), Categorical(TOKENS), codec=Integers(TOKENS), inputs=SPEC
-    ),
-    "long": lambda: model("tokens"),
-    "tiles": lambda: onepass.Autoregressive(own_models.Masked(4), Categorical(4), order="raster"),
-}
-own_models.LENGTHS |= {"tiles": own_models.SHAPE, "long": 600}
 
 # By model: its length, and what is asked of it.
 ASKED = {
@@ -225,6 +219,72 @@ def test_nothing_is_streamed_beyond_what_was_exported():
     given |= {"prefix": [[1]], "num_samples": [2], "start": [LONGEST - 1]}
     with pytest.raises(InvalidInput, match=f"`start` . `num_samples` must be at most {LONGEST}"):
         made.check("prompted_chunk", given)
+
+
+# What the signatures refuse of a request that another client sends, by what is said of it.
+RAW = {
+    "`num_prefix` must be at most the 2 of `prefix`, got 3": {"num_prefix": [3]},
+    "`num_prefix` must be between 0 and 70, got -1": {"num_prefix": [-1]},
+    "`prefix` must be at most as long as `num_samples`, 1": {"num_samples": [1]},
+    "`prefix` must be between 0 and 12, got 13": {"prefix": [[13]]},
+    "`prefix` must be int32, got float": {"prefix": np.array([[0.5]])},
+    "`prefix` must have 1 rows as `num_samples`, got 2": {"prefix": [[1], [2]]},
+    "`top_p` must be between 1e-30 and 1, got 0": {"top_p": [0.0]},
+    "`top_p` must be finite, got nan": {"top_p": np.array([np.nan])},
+    "`top_k` must be at least 0, got -1": {"top_k": [-1]},
+    "`temperature` must be finite, got nan": {"temperature": np.array([np.nan])},
+    "`stop` must be between 0 and 12, got -1": {"stop": [-1]},
+    "`has_stop` must be between 0 and 1, got 2": {"has_stop": [2]},
+    "`num_samples` must be between 1 and 70, got 71": {"num_samples": [71]},
+    "`return_log_prob` must be between 0 and 1, got -1": {"return_log_prob": [-1]},
+}
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_request_of_another_client_is_answered_or_refused_as_invalid(protocol):
+    running = (http_running if protocol == "http" else grpc_running).Running
+    with running(own_models.Store("tokens")) as server:
+        address = server.url if protocol == "http" else f"grpc://{server.address}"
+        given = {"num_samples": [LENGTH], "prefix": [[4, 5]], "seed": [SEED]}
+        with serving.Client(address) as client:
+            # All of a prefix counts unless `num_prefix` says else; nothing but it need be given.
+            live = model("tokens").sample(1, LENGTH, SEED, prefix=[4, 5])
+            made = client.predict("tokens", given, "prompted")
+            np.testing.assert_array_equal(made["elements"], live)
+            assert not made["log_prob"].any()
+            free = client.predict("tokens", given | {"num_prefix": [0]}, "prompted")
+            without = {name: value for name, value in given.items() if name != "prefix"}
+            same_ = client.predict("tokens", without, "prompted")
+            np.testing.assert_array_equal(free["elements"], same_["elements"])
+            np.testing.assert_array_equal(free["elements"], model("tokens").sample(1, LENGTH, SEED))
+            for text, wrong in RAW.items():
+                with pytest.raises(UserError, match=re.escape(text)) as refused:
+                    client.predict("tokens", given | wrong, "prompted")
+                assert refused.value.code == "invalid_input"
+            with pytest.raises(UserError, match="`prefix` must be given where `num_prefix`"):
+                client.predict("tokens", without | {"num_prefix": [1]}, "prompted")
+
+
+def test_a_bundle_without_prompts_says_what_it_lacks_and_still_draws(tmp_path):
+    folder = tmp_path / "old" / "1"
+    shutil.copytree(own_models.bundle_folder("tokens"), folder)
+    spec = json.loads((folder / "model.json").read_text())
+    for name in ("prompted", "prompted_chunk"):
+        del spec["serving"]["signatures"][name]
+    del spec["serving"]["padded"], spec["serving"]["cropped"]["log_prob"]
+    (folder / "model.json").write_text(json.dumps(spec))
+    write_manifest(folder)
+    old = serving.load(folder)
+    heat = {"temperature": [0.5, 1.0, 1.5], "return_log_prob": True}
+    live = model("tokens").sample(NUM, LENGTH, SEED, **heat)
+    found = old.sample(NUM, LENGTH, SEED, **heat)
+    np.testing.assert_array_equal(found[0], live[0])
+    np.testing.assert_allclose(found[1], live[1], rtol=1e-4, atol=1e-4)
+    lacks = "`old` takes no `prefix` and no `top_k`: its bundle has no signature `prompted"
+    for call in (old.sample, stream_of(old, {"prefix": [1]})):
+        with pytest.raises(InvalidInput, match=lacks) as refused:
+            call(NUM, LENGTH, SEED, prefix=[1], top_k=2)
+        assert "Export the model again" in str(refused.value)
 
 
 def ran(*words):
