@@ -101,6 +101,22 @@ class Padding:
             batch[name] = np.stack(arrays)
         return batch
 
+    def join(self, rows: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
+        """Return the outputs of the rows of one request as one batch.
+
+        Rows of different calls are as long as the longest of their call; the shorter ones are
+        filled with zeros.
+        """
+        joined = {}
+        for name in rows[0]:
+            arrays = [row[name] for row in rows]
+            if name in self._cropped:
+                axis = self._cropped[name]["axis"] - 1
+                longest = max(array.shape[axis] for array in arrays)
+                arrays = [_zero_padded(array, axis, longest) for array in arrays]
+            joined[name] = np.stack(arrays)
+        return joined
+
     def crop(self, outputs: Arrays) -> Arrays:
         """Crop the outputs of one request to its longest row."""
         cropped = dict(outputs)

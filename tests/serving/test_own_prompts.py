@@ -261,6 +261,15 @@ def test_a_request_of_another_client_is_answered_or_refused_as_invalid(protocol)
                 with pytest.raises(UserError, match=re.escape(text)) as refused:
                     client.predict("tokens", given | wrong, "prompted")
                 assert refused.value.code == "invalid_input"
+            # More rows than a call has, of different lengths.
+            counts = np.array([10] * 8 + [30], np.int32)
+            rows = {"num_samples": counts, "row": list(range(9)), "seed": [SEED] * 9}
+            rows |= {"prefix": tokens(9, 4), "num_prefix": [0, 1, 2, 3, 4, 0, 1, 2, 3]}
+            whole = client.predict("tokens", rows, "prompted")["elements"]
+            prefix = [row[:n] for row, n in zip(tokens(9, 4), rows["num_prefix"], strict=True)]
+            live = model("tokens").sample(9, 30, SEED, prefix=prefix)
+            within = np.arange(30) < counts[:, np.newaxis]
+            np.testing.assert_array_equal(whole, np.where(within, live, 0))
             with pytest.raises(UserError, match="`prefix` must be given where `num_prefix`"):
                 client.predict("tokens", without | {"num_prefix": [1]}, "prompted")
 
