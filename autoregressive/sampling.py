@@ -163,7 +163,7 @@ class Samplers:
         network, start = self._network, 0
         if prompt is None or network.block != 1:
             return 0, state
-        read = self._function("read", self._read)
+        read = self._function("read", self.read)
         size = LONGEST_PASS
         while size >= SHORTEST_PASS:
             if start + size > shared:
@@ -174,8 +174,14 @@ class Samplers:
             start += size
         return start, state
 
-    def _read(self, symbols: tf.Tensor, condition: Any, state: Any) -> Any:
-        """Return the state after symbols [batch, n] that are known."""
+    def read(self, symbols: tf.Tensor, condition: Any, state: Any) -> Any:
+        """Return the state after symbols that are known, which one pass of the network reads.
+
+        Args:
+          symbols: [batch, n].
+          condition: of these symbols, or None.
+          state: before the first of them, with `input` and `network`.
+        """
         inputs = self._network.read(symbols)
         before = tf.concat([state["input"], inputs[:, :-1]], 1)
         _, after = self._network.chunk(before, state["network"], condition)

@@ -11,11 +11,13 @@ from typing import Annotated, Literal
 
 import tyro
 
+from serving.client.prompt_options import PromptOptions
+
 MODEL = tyro.conf.arg(metavar="MODEL")
 
 
-@dataclasses.dataclass(frozen=True)
-class SampleArguments:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampleArguments(PromptOptions):
     """Sample a model that `onepass.save` or `onepass.export` wrote.
 
     A model of sound gives WAV files, one of grey or colour images PNG files (16 bits beyond 256
@@ -32,8 +34,6 @@ class SampleArguments:
     """Number of samples: rows 0, 1, ... of the seed."""
     seed: int = 0
     """Seed of the noise: the same seed gives the same samples."""
-    temperature: float = 1.0
-    """1 samples the model; lower values approach its mode."""
     condition: Path | None = None
     """npy file [num, length, channels], for a model with a condition."""
     method: Literal["auto", "cached", "fixed-point", "naive"] = "auto"

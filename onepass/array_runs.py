@@ -23,17 +23,20 @@ def sample(given: SampleArguments) -> int:
     """Write samples, and return the exit status."""
     model: Any = load(given.model, trust=given.trust)
     length: Any = given.length[0] if len(given.length) == 1 else given.length
-    options: dict[str, Any] = {}
+    options = given.arguments()
+    if model.kind == "flow-student" and (named := options.keys() - {"temperature"}):
+        raise UserError(f"{given.model} is a student, which takes no `{min(named)}`.")
     if given.condition is not None:
         options["condition"] = read_npy(given.condition)
     if model.kind == "autoregressive":
         options["method"] = given.method
-    if given.temperature != 1.0:
-        options["temperature"] = given.temperature
-    paths = _paths(given, model, length)
-    check_new(paths, given.overwrite)
-    drawn = _drawn(lambda: model.sample(given.num, length, given.seed, **options))
+    paths, of_nats = _paths(given, model, length), given.log_prob_path(given.out, given.seed)
+    check_new([*paths, *of_nats], given.overwrite)
+    found = _drawn(lambda: model.sample(given.num, length, given.seed, **options))
+    drawn, *nats = found if given.log_prob else (found,)
     make_folder(given.out)
+    for path, array in zip(of_nats, nats, strict=True):
+        np.save(path, array)
     if paths[0].suffix == ".npy":
         np.save(paths[0], drawn)
     for path, each in zip(paths, drawn, strict=False):

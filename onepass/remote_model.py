@@ -13,6 +13,8 @@ from serving.client.client import Client, server_and_name
 from serving.client.streams import whole_images
 from serving.settings import TOKEN_VARIABLE
 
+STREAMED = {"temperature", "top_k", "top_p", "prefix", "stop", "chunk"}
+
 
 def _levelled(chunk: np.ndarray, gain_db: float) -> np.ndarray:
     from wavenet.data.recorded_level import at_recorded_level  # where such frames come from
@@ -51,22 +53,34 @@ class RemoteModel:
         seed: int,
         condition: Any = None,
         *,
-        temperature: float = 1.0,
-    ) -> np.ndarray:
-        """Return `num` arrays [num, *length] of a user's model, see `Autoregressive.sample`.
+        temperature: Any = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        prefix: Any = None,
+        stop: Any = None,
+        return_log_prob: bool = False,
+    ) -> Any:
+        """Return `num` arrays [num, *length] of a user's model.
 
         Args:
-          num: see `Autoregressive.sample`.
-          length: see `Autoregressive.sample`.
-          seed: see `Autoregressive.sample`.
-          condition: see `Autoregressive.sample`.
-          temperature: see `Autoregressive.sample`.
+          num: as for `Autoregressive.sample`.
+          length: as for `Autoregressive.sample`.
+          seed: as for `Autoregressive.sample`.
+          condition: as for `Autoregressive.sample`.
+          temperature: as for `Autoregressive.sample`.
+          top_k: as for `Autoregressive.sample`.
+          top_p: as for `Autoregressive.sample`.
+          prefix: as for `Autoregressive.sample`.
+          stop: as for `Autoregressive.sample`.
+          return_log_prob: as for `Autoregressive.sample`.
 
         Raises:
           ClientError: the server rejects the request or cannot be reached.
           UserError: the model is not a user's model.
         """
-        return self._arrays.sample(num, length, seed, condition, temperature=temperature)
+        options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "prefix": prefix}
+        options |= {"stop": stop, "return_log_prob": return_log_prob}
+        return self._arrays.sample(num, length, seed, condition, **options)
 
     def log_prob(self, elements: Any, condition: Any = None) -> np.ndarray:
         """Return the log-probability of every element under a user's model, float32, in nats.
@@ -112,14 +126,15 @@ class RemoteModel:
         """Return one sound, or one sequence of a user's model, in chunks [samples].
 
         With frames from the `frames(...)` of a local model, it has the recording's level. For a
-        user's model of sequences, `length` is required.
+        user's model of sequences, `length` is required, and `temperature`, `top_k`, `top_p`,
+        `prefix`, `stop` and `chunk` are those of `Autoregressive.stream`.
         """
         if self.spec.get("kind") == "array":
-            length, temperature = given.pop("length", None), given.pop("temperature", 1.0)
-            if length is None or given:
-                names = ", ".join(given) or "no `length`"
-                raise UserError(f"`stream` of `{self.name}` takes `length`, got {names}.")
-            return self._arrays.stream(length, seed, condition, temperature)
+            length, unknown = given.pop("length", None), ", ".join(given.keys() - STREAMED)
+            if length is None or unknown:
+                got = unknown or "no `length`"
+                raise UserError(f"`stream` of `{self.name}` takes `length`, got {got}.")
+            return self._arrays.stream(length, seed, condition, **given)
         if not self.makes_sound:
             raise UserError(f"The model `{self.name}` generates images: call `progressions`.")
         return self._sound(condition, seed, given)

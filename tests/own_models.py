@@ -4,6 +4,7 @@ import functools
 import tempfile
 from pathlib import Path
 
+import attention_networks
 import causal_networks
 import keras
 import numpy as np
@@ -63,9 +64,17 @@ MAKERS = {
     "attention": lambda: onepass.Autoregressive(
         causal_networks.skewed_attention(4, 4), likelihoods.Categorical(4)
     ),
+    "tokens": lambda: onepass.Autoregressive(
+        attention_networks.Rotary(),
+        likelihoods.Categorical(attention_networks.TOKENS),
+        codec=likelihoods.Integers(attention_networks.TOKENS),
+        inputs=attention_networks.SPEC,
+    ),
+    "long": lambda: model("tokens"),
+    "tiles": lambda: onepass.Autoregressive(Masked(4), likelihoods.Categorical(4), order="raster"),
     "student": lambda: flow_student(model("real"), num_flows=2, channels=4),
 }
-LENGTHS = {"picture": SHAPE, "deep": SHAPE}
+LENGTHS = {"picture": SHAPE, "deep": SHAPE, "tiles": SHAPE, "long": 600}
 
 
 @functools.cache

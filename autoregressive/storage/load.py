@@ -97,6 +97,7 @@ class StoredDistribution:
         by_sample = self.name == "FromTFP" and self.noise_channels == 2
         self.tempers = spec.get("tempers", not by_sample)
         self.cumulative = program.cumulative if spec.get("has_cumulative") else None
+        self.table = program.table if spec.get("has_table") else None  # not before version 0.3
         self.form = spec.get("form")
         self.sections = spec.get("sections")
         self.min_log_scale = spec.get("min_log_scale")
@@ -160,6 +161,10 @@ class StoredCodec:
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:
         """Return the symbols of elements."""
+        elements = tf.convert_to_tensor(elements)
+        stored = self._program.encode.concrete_functions[0].inputs[0].dtype
+        if stored.is_integer and not elements.dtype.is_integer:
+            raise ValueError(f"`elements` must be integers, got {elements.dtype.name}.")
         return self._ranked(self._program.encode, elements)
 
     def decode(self, symbols: tf.Tensor) -> tf.Tensor:

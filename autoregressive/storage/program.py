@@ -14,6 +14,7 @@ from likelihoods.capabilities import (
     is_normal,
     normal_parameters,
     pixel_channels,
+    table_of,
     with_density,
 )
 from likelihoods.codec import Codec
@@ -75,6 +76,9 @@ class Program(tf.Module):
         cumulative = cumulative_of(distribution)
         if cumulative is not None:
             self.cumulative = function_of(cumulative, [parameters, symbols])
+        table = table_of(distribution)
+        if table is not None:
+            self.table = function_of(table, [parameters])
 
     def _add_density(self, distribution: Distribution, parameters_dtype: tf.DType) -> None:
         """Add what a teacher needs, differentiable: `log_density` and `normal`."""

@@ -19,6 +19,7 @@ from likelihoods.capabilities import (
     cumulative_of,
     is_normal,
     pixel_channels,
+    table_of,
     tempers,
     with_density,
 )
@@ -137,6 +138,7 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
             "density": _density(distribution) if model.layout.rank != 3 else "none",
             "tempers": tempers(distribution),
             "has_cumulative": cumulative_of(distribution) is not None,
+            "has_table": table_of(distribution) is not None,
             **closed_form(distribution),
         },
         "log_unit": model.codec.log_unit,

@@ -12,7 +12,7 @@ import numpy as np
 from replicator.runs.errors import UserError
 from serving.bundles.bundle import Backend, Bundle, Program
 from serving.bundles.numba_engine import Engine, EngineRequest, engine_for
-from serving.bundles.signature import COMPILED, PLAIN, Arrays, checked, example
+from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Arrays, checked, example
 from serving.errors import InvalidInput, shortened
 
 CHUNK, STATE = "chunk", "state_"
@@ -67,7 +67,7 @@ class AudioBundle(Bundle):
         self._engine: Engine | None = engine_for(path, spec, backend)
         self.engine = "tensorflow" if self._engine is None else "numba"
         self._streaming = spec["serving"]["streaming"]
-        self._output = next(iter(spec["serving"]["cropped"]))
+        self._output = next(name for name in spec["serving"]["cropped"] if name != LOG_PROB)
 
     @property
     def sample_rate_hz(self) -> int:

@@ -170,7 +170,7 @@ def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, An
 
 def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) -> Tensors:
     frames, speaker = given.get("frames"), given.get("speaker")
-    source = _noise_source(given, tf.zeros_like(given["row"]))
+    source = noise_source(given, tf.zeros_like(given["row"]))
     if frames is None:
         lengths = given["num_samples"]
         made = synthesize(streaming, steps, None, lengths, speaker, source)
@@ -195,7 +195,7 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
     conditioning = row_conditioning(
         streaming, frames, given.get("speaker"), window, samples, given.get(PHASE)
     )
-    sound, later = run_steps(steps, _noise_source(given, start), conditioning, state, samples)
+    sound, later = run_steps(steps, noise_source(given, start), conditioning, state, samples)
     after = {f"{STATE}{name}": value for name, value in later.items()}
     if streaming.has_phase:
         after[PHASE] = conditioning.phase
@@ -203,7 +203,8 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
     return {streaming.output: made, "num_samples": lengths, **after}
 
 
-def _noise_source(given: Tensors, start) -> NoiseSource:
+def noise_source(given: Tensors, start) -> NoiseSource:
+    """Return the noise of rows from a position of each on."""
     # Numbers are stored with the low word first.
     key = tf.reverse(tf.bitcast(given["seed"], tf.int32), [-1])
     return NoiseSource(key, given["row"], start, given["temperature"])

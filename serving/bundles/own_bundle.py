@@ -1,18 +1,20 @@
 """Bundles of models of users: sequences, arrays of one shape, and 8-bit images among these."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from replicator.runs.errors import UserError
-from serving.bundles.audio_bundle import CHUNK, AudioBundle
+from serving.bundles.audio_bundle import CHUNK, CHUNK_SAMPLES, AudioBundle
 from serving.bundles.bundle import Bundle, Program, signatures_of
 from serving.bundles.image_bundle import ImageBundle
+from serving.bundles.own_requests import OwnRequest
 from serving.bundles.own_sampling import OwnSampling
 from serving.bundles.own_spec import ARRAY, IMAGE, check_own_spec
+from serving.bundles.prompt_inputs import NUM_PREFIX, PROMPTED, TOP_K
 from serving.bundles.signature import Arrays, TensorInfo
 from serving.bundles.stored_models import scanned_copy
 from serving.errors import InvalidInput
@@ -70,6 +72,71 @@ class SequenceBundle(_OwnBundle, AudioBundle):
     def sample_rate_hz(self) -> Any:
         """Of its sound; None where it makes none."""
         return self.spec.get("sample_rate_hz")
+
+    def stream(
+        self,
+        condition: np.ndarray | None = None,
+        *,
+        seed: int = 0,
+        num: int = 1,
+        num_samples: int | None = None,
+        temperature: Any = None,
+        chunk_samples: int = CHUNK_SAMPLES,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        prefix: Any = None,
+        stop: Any = None,
+        **of_sound: Any,
+    ) -> Iterator[np.ndarray]:
+        """Yield what `sample` returns in parts [num, about chunk_samples], as they are made.
+
+        With a prompt it ends early where all rows have ended.
+
+        Args:
+          condition: [frames, channels] for all rows, or None for a model without.
+          seed: as for `sample`.
+          num: number of rows.
+          num_samples: length; None: that of the condition.
+          temperature: as for `sample`; None: 1.
+          chunk_samples: elements at a time, rounded up to a multiple of the model's unit.
+          top_k: as for `sample`.
+          top_p: as for `sample`.
+          prefix: as for `sample`.
+          stop: as for `sample`.
+          **of_sound: `row`, `speaker` and `refine` of `AudioBundle.stream`, without a prompt.
+
+        Raises:
+          InvalidInput: the model cannot make this; at the call.
+        """
+        prompt = {"top_k": top_k, "top_p": top_p, "prefix": prefix, "stop": stop}
+        is_plain = prefix is None and stop is None and top_k == 0 and top_p == 1.0
+        length = len(condition) if num_samples is None and condition is not None else num_samples
+        if is_plain and np.ndim(temperature) == 0:
+            self._check_streamed(length or 0)
+            given = {"seed": seed, "num": num, "num_samples": num_samples, **of_sound}
+            given |= {"temperature": temperature, "chunk_samples": chunk_samples}
+            return super().stream(condition, **given)
+        if of_sound:
+            raise InvalidInput(f"`{next(iter(of_sound))}` must not be given with a prompt.")
+        rows = None if condition is None else np.repeat(np.asarray(condition)[None], num, 0)
+        heat = 1.0 if temperature is None else temperature
+        with self._own_errors():
+            asked = (num, length, seed, rows)
+            request = OwnRequest.checked("time", *asked, temperature=heat, **prompt)
+        return self.streamed(request, chunk_samples)
+
+    def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
+        """Yield the calls of `AudioBundle.warm`, and one of `prompted` of a model over tokens.
+
+        Of other models `prompted` compiles when it is first called.
+        """
+        yield from super().warmup_calls()
+        if TOP_K in self._inputs_of(PROMPTED):
+            count = sum(dict.fromkeys(self._streaming["pieces"]))
+            inputs = self._example(PROMPTED, 1, count)
+            # All but one element, so that what reads a prompt and what draws are compiled.
+            inputs[NUM_PREFIX][:] = count - 1
+            yield PROMPTED, inputs
 
     def frames(self, waveform: np.ndarray) -> np.ndarray:
         """Raise InvalidInput: the condition is the user's own, and no recording has it."""

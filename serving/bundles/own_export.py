@@ -18,6 +18,7 @@ from serving.bundles.allowed_operations import PROGRAM, scanned_program
 from serving.bundles.audio_signatures import default_buckets, streaming_functions
 from serving.bundles.manifest import private_key, sign, write_manifest
 from serving.bundles.own_bundle import MODEL_FOLDER
+from serving.bundles.own_prompts import with_prompts, with_prompts_of_shape
 from serving.bundles.own_sampling import ELEMENTS
 from serving.bundles.own_signatures import (
     Exported,
@@ -173,10 +174,11 @@ def _exported_sequences(
             raise UserError(
                 f"The network has no step, so that `length` must be given: {error}"
             ) from error
-        return spec, with_log_prob(of_shape(model, (length,), False), model, None)
+        exported = with_log_prob(of_shape(model, (length,), False), model, None)
+        return spec, with_prompts_of_shape(exported, model, (length,))
     exported = Exported(*streaming_functions(streaming, lengths), streaming.variables)
     if model.kind == "autoregressive":
-        exported = with_log_prob(exported, model, None)
+        exported = with_prompts(with_log_prob(exported, model, None), model, streaming)
     spec |= {"hop_samples": 1, "speakers": [], "max_length": lengths[-1]}
     spec["unit_samples"] = exported.serving["streaming"]["unit_samples"]
     return spec, exported
@@ -190,7 +192,8 @@ def _exported_images(
     is_byte_image = is_level and height == width and channels in (1, 3)
     if is_byte_image:
         spec |= {"makes": IMAGE, "size": height, "channels": channels, "classes": []}
-    return spec, with_log_prob(of_shape(model, shape, is_byte_image), model, channels)
+    exported = with_log_prob(of_shape(model, shape, is_byte_image), model, channels)
+    return spec, with_prompts_of_shape(exported, model, shape)
 
 
 def _length(length: Length) -> int | None:

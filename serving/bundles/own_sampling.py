@@ -6,17 +6,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from replicator.runs.arguments import (
-    checked_length,
-    checked_seed,
-    checked_temperature,
-    whole_number,
-)
+from replicator.runs.arguments import whole_number
 from replicator.runs.errors import UserError
+from serving.bundles.own_requests import OwnRequest, as_elements
+from serving.bundles.prompt_inputs import ENDED, PROMPTED, PROMPTED_CHUNK, WITH_LOG_PROB
 from serving.bundles.signature import COMPILED, LOG_PROB, Arrays, TensorInfo
 
 ROWS = 8  # of a call
 ELEMENTS = "elements"
+CHUNK, STATE = "chunk", "state_"
+OTHERS = ("num_samples", LOG_PROB, ENDED)  # outputs next to the elements and the state
 
 
 class OwnSampling:
@@ -51,25 +50,108 @@ class OwnSampling:
         seed: int,
         condition: Any = None,
         *,
-        temperature: float = 1.0,
-    ) -> np.ndarray:
-        """Return `num` arrays [num, *length]; arguments as for `Autoregressive.sample`."""
+        temperature: Any = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        prefix: Any = None,
+        stop: Any = None,
+        return_log_prob: bool = False,
+    ) -> Any:
+        """Return `num` arrays [num, *length]; arguments as for `Autoregressive.sample`.
+
+        With `return_log_prob`, a pair of them and of the log-probability of every element.
+        """
+        prompt = {"top_k": top_k, "top_p": top_p, "prefix": prefix, "stop": stop}
         with self._own_errors():
             order = self.spec.get("order", "time" if np.ndim(length) == 0 else "raster")
-            num, shape = whole_number(num, "num"), checked_length(length, order)
-            temperature, seed = checked_temperature(temperature), checked_seed(seed)
-        if condition is not None and len(condition) != num:
-            raise self.problem(f"`condition` must have {num} rows, got {len(condition)}.")
-        parts = []
-        for first in range(0, num, ROWS):
-            rows = np.arange(first, min(first + ROWS, num), dtype=np.int32)
-            given = None if condition is None else np.asarray(condition)[rows]
-            inputs = self._request(COMPILED, rows, seed, temperature, length, given)
-            parts.append(only_output(self._outputs(COMPILED, inputs)))
-            if parts[0].shape[1:] != shape:
+            given = (num, length, seed, condition)
+            request = OwnRequest.checked(order, *given, temperature=temperature, **prompt)
+        signature = self._signature_for(request, COMPILED, PROMPTED)
+        with_nats = return_log_prob and signature == PROMPTED
+        parts: list[np.ndarray] = []
+        nats: list[np.ndarray] = []
+        for rows in _groups(request.num):
+            outputs = self._made(signature, request, rows, with_nats)
+            parts.append(only_output(outputs))
+            nats += [outputs[LOG_PROB]] if with_nats else []
+            if parts[0].shape[1:] != request.shape:
                 wanted = parts[0].shape[1:] if parts[0].ndim > 2 else parts[0].shape[1]
                 raise self.problem(f"`length` must be {wanted}, as exported, got {length}.")
-        return np.concatenate(parts).astype(self.spec[ELEMENTS]["dtype"])
+        elements = np.concatenate(parts).astype(self.spec[ELEMENTS]["dtype"])
+        if not return_log_prob:
+            return elements
+        return elements, np.concatenate(nats) if with_nats else self.log_prob(elements, condition)
+
+    def _made(
+        self, signature: str, request: OwnRequest, rows: np.ndarray, with_nats: bool
+    ) -> Arrays:
+        """Return the outputs of a signature for whole rows."""
+        known = self._inputs_of(signature)
+        with self._own_errors():
+            inputs = request.inputs(known, rows, 0, request.shape[0])
+        if with_nats:
+            inputs[WITH_LOG_PROB] = np.ones([len(rows)], np.int32)
+        return self._outputs(signature, inputs)
+
+    def _signature_for(self, request: OwnRequest, plain: str, prompted: str) -> str:
+        """Return the signature that makes rows: the plain one, or the one that takes prompts.
+
+        Raises:
+          ValueError: of this model's type; it takes no prompts, or none such.
+        """
+        if not request.words:
+            return plain
+        known = self._inputs_of(prompted)
+        if not known:
+            raise self.problem(
+                f"`{self.name}` takes no {' and no '.join(request.words)}: its bundle has no"
+                f" signature `{prompted}`. Export the model again with this version; a student,"
+                " and a model in raster order that is not over tokens, has none."
+            )
+        with self._own_errors():
+            request.check_known(known)
+        return prompted
+
+    def streamed(self, request: OwnRequest, chunk: int) -> Iterator[np.ndarray]:
+        """Return the next elements of sequences [num, n], as they are made.
+
+        It ends early where all rows have ended.
+
+        Args:
+          request: what is asked for.
+          chunk: elements at a time, rounded up to a multiple of the model's unit.
+
+        Raises:
+          ValueError: of this model's type, at the call.
+        """
+        if not self._inputs_of(CHUNK):
+            raise UserError(f"The model `{self.name}` cannot stream: call `sample`.")
+        signature = self._signature_for(request, CHUNK, PROMPTED_CHUNK)
+        with self._own_errors():
+            chunk = whole_number(chunk, "chunk")
+        self._check_streamed(request.shape[0])
+        unit = int(self.spec["unit_samples"])
+        return self._parts(request, signature, -(-chunk // unit) * unit)
+
+    def _check_streamed(self, length: int) -> None:
+        """Raise an error of this model's type if a sequence is longer than any was exported for."""
+        most = self.spec.get("max_length", length)
+        if length > most:
+            raise self.problem(f"`length` must be at most {most}, as exported, got {length}.")
+
+    def _parts(self, request: OwnRequest, signature: str, chunk: int) -> Iterator[np.ndarray]:
+        known, (length,) = self._inputs_of(signature), request.shape
+        groups = [_Following(rows, _first_state(known, len(rows))) for rows in _groups(request.num)]
+        for first in range(0, length, chunk):
+            count = min(chunk, length - first)
+            made = []
+            for group in groups:
+                with self._own_errors():
+                    inputs = request.inputs(known, group.rows, first, count)
+                made.append(group.kept(self._outputs(signature, inputs | group.state), count))
+            yield np.concatenate(made).astype(self.spec[ELEMENTS]["dtype"])
+            if all(group.ended.all() for group in groups):
+                return
 
     def log_prob(self, elements: Any, condition: Any = None) -> np.ndarray:
         """Return the log-probability of every element, float32, in nats, as the model's own.
@@ -81,7 +163,8 @@ class OwnSampling:
         known = self._inputs_of(LOG_PROB)
         if not known:
             raise UserError(f"The model `{self.name}` has no log-probabilities.")
-        given = {ELEMENTS: self._elements(known[ELEMENTS], elements)}
+        with self._own_errors():
+            given = {ELEMENTS: as_elements(known[ELEMENTS], elements)}
         given |= {} if condition is None else {"frames": np.asarray(condition, np.float32)}
         parts = []
         for first in range(0, max(1, len(given[ELEMENTS])), ROWS):
@@ -89,41 +172,54 @@ class OwnSampling:
             parts.append(self._outputs(LOG_PROB, inputs)[LOG_PROB])
         return np.concatenate(parts)
 
-    def _elements(self, info: TensorInfo, elements: Any) -> np.ndarray:
-        """Return elements as an array of the model's type; whole numbers of any size are taken."""
-        array = np.asarray(elements)
-        if array.dtype.kind in "iu" and info.dtype.kind == "i" and array.size:
-            limits, least, greatest = np.iinfo(info.dtype), array.min(), array.max()
-            if least < limits.min or greatest > limits.max:
-                raise self.problem(f"`elements` must be {info.dtype}, got {least} to {greatest}.")
-        is_real = array.dtype.kind == "f" and info.dtype.kind == "i"
-        return array if is_real else array.astype(info.dtype)
 
-    def _request(
-        self,
-        signature: str,
-        rows: np.ndarray,
-        seed: int,
-        temperature: float,
-        length: Any,
-        condition: np.ndarray | None,
-    ) -> Arrays:
-        """Return the inputs of a batch: rows of a seed, of a length, with their condition."""
-        known = self._inputs_of(signature)
-        heat = [len(rows), *(size or 1 for size in known["temperature"].shape[1:])]
-        inputs = {
-            "seed": np.full([len(rows)], seed, np.uint64).astype(np.int64),
-            "row": rows,
-            "temperature": np.full(heat, temperature, np.float32),
-        }
-        if condition is not None:
-            inputs["frames"] = np.asarray(condition, np.float32)
-        for name in ("num_samples", "num_frames"):
-            if name in known:
-                inputs[name] = np.full([len(rows)], length, np.int32)
-        return inputs
+class _Following:
+    """Some rows of a stream: their state, and which of them have ended.
+
+    Args:
+      rows: int32 [n], their numbers.
+      state: before their first element.
+    """
+
+    def __init__(self, rows: np.ndarray, state: Arrays):
+        self.rows, self.state = rows, state
+        self.ended = np.zeros([len(rows)], bool)
+        self._last = np.zeros([len(rows), 1])
+
+    def kept(self, outputs: Arrays, count: int) -> np.ndarray:
+        """Return the next elements [n, count], a row that has ended going on with its last.
+
+        Args:
+          outputs: of the signature.
+          count: number of elements.
+        """
+        self.state = {name: outputs[name] for name in self.state}
+        made = only_output(outputs)[:, :count]
+        made = np.where(self.ended[:, np.newaxis], self._last.astype(made.dtype), made)
+        self._last = made[:, -1:]
+        self.ended |= outputs.get(ENDED, np.zeros([len(self.rows)])).astype(bool)
+        return made
+
+
+def _groups(num: int) -> Iterator[np.ndarray]:
+    """Yield the numbers of the rows of each call, int32."""
+    for first in range(0, num, ROWS):
+        yield np.arange(first, min(first + ROWS, num), dtype=np.int32)
+
+
+def _first_state(known: Mapping[str, TensorInfo], rows: int) -> Arrays:
+    """Return the state before the first element; its content does not count there."""
+    return {
+        name: np.zeros([rows, *(size or 0 for size in info.shape[1:])], info.dtype)
+        for name, info in known.items()
+        if name.startswith(STATE)
+    }
 
 
 def only_output(outputs: Arrays) -> np.ndarray:
-    """Return the output that is not `num_samples`."""
-    return next(array for name, array in outputs.items() if name != "num_samples")
+    """Return the elements among the outputs of a signature that makes rows."""
+    return next(
+        array
+        for name, array in outputs.items()
+        if name not in OTHERS and not name.startswith(STATE)
+    )

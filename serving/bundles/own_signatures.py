@@ -64,10 +64,11 @@ class StreamingSequence(StreamingModel):
         self.pieces: tuple[int, int] = (short, max(short, min(PIECES[1], longest) // short * short))
 
     def state(self) -> dict[str, Filled]:
-        """Return every tensor of the step's state by its number."""
+        """Return every tensor of the step's state by its number, but those without a number."""
         return {
             str(n): (storable(tf.as_dtype(value.dtype)), value.shape, 0)
             for n, value in enumerate(self._first)
+            if value.size  # no protocol has an input without one
         }
 
     def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
@@ -77,20 +78,38 @@ class StreamingSequence(StreamingModel):
 
     def advance(self, source: NoiseSource, channels, state: State, samples: int):
         """Return the next elements of one row and the state after them; see `StreamingModel`."""
-        before = [
-            tf.where(source.start[0] == 0, first, tf.cast(state[str(n)][0], first.dtype))
-            for n, first in enumerate(self._first)
-        ]
-        packed = tf.nest.pack_sequence_as(self._structure, before)
+        before = self.unpacked(source.start, state)
         source = dataclasses.replace(source, row=tf.ensure_shape(source.row, [1]))
         if channels is not None:
             channels = tf.ensure_shape(channels, [1, samples, self.channels])
-        elements, after = self._next(source, channels, packed, samples)
-        stored = {
-            str(n): tf.cast(value, storable(value.dtype))[tf.newaxis]
-            for n, value in enumerate(tf.nest.flatten(after))
+        elements, after = self._next(source, channels, before, samples)
+        made = tf.ensure_shape(tf.cast(elements, tf.float32), [1, samples])
+        return made, self.packed(after)
+
+    def unpacked(self, start: tf.Tensor, state: State) -> Any:
+        """Return the step's state of one row, the first one at position 0.
+
+        Args:
+          start: int32 [1], position of the next element.
+          state: as it is handed out.
+        """
+        before = [
+            tf.where(start[0] == 0, first, tf.cast(state[str(n)][0], first.dtype))
+            if first.size
+            else tf.constant(first)
+            for n, first in enumerate(self._first)
+        ]
+        return tf.nest.pack_sequence_as(self._structure, before)
+
+    def packed(self, state: Any) -> State:
+        """Return the step's state of one row as it is handed out."""
+        flat = zip(tf.nest.flatten(state), self._first, strict=True)
+        stored = {str(n): (value, first.shape) for n, (value, first) in enumerate(flat)}
+        return {
+            name: tf.ensure_shape(tf.cast(value, storable(value.dtype))[tf.newaxis], [1, *shape])
+            for name, (value, shape) in stored.items()
+            if 0 not in shape
         }
-        return tf.ensure_shape(tf.cast(elements, tf.float32), [1, samples]), stored
 
     def _next(self, source: NoiseSource, channels, state: Any, samples: int) -> tuple[Any, Any]:
         raise NotImplementedError
@@ -204,7 +223,9 @@ def element_range(model: Any) -> tuple[float | None, float | None]:
     levels = model.codec.levels
     if levels is None:
         return None, None
-    low, high = sorted(float(model.codec.decode(tf.constant(end))) for end in (0, levels - 1))
+    with tf.init_scope():  # where a function is traced
+        ends = [float(model.codec.decode(tf.constant(end))) for end in (0, levels - 1)]
+    low, high = sorted(ends)
     # Real elements may leave the range by their rounding.
     slack = 0.0 if element_type(model) == INT32 else 1e-6 * (high - low)
     return low - slack, high + slack

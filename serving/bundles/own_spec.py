@@ -9,6 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from replicator.runs.errors import UserError
+from serving.bundles.prompt_inputs import (
+    ENDED,
+    NUM_PREFIX,
+    PREFIX,
+    PROMPTED,
+    PROMPTED_CHUNK,
+    WITH_LOG_PROB,
+)
 from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Signature
 from serving.errors import shortened
 
@@ -104,6 +112,7 @@ OF_SEQUENCES = {
 ROW = ("seed", "row", "temperature")
 CROPPING = {"axis": one_of(1), "length": one_of("num_samples")}
 PADDING = {"axis": one_of(1), "length": one_of("num_frames"), "buckets": listed(LENGTH, least=1)}
+PREFIXES = PADDING | {"length": one_of(NUM_PREFIX)}
 STATE = {"dtype": TEXT, "fill": FINITE}
 
 
@@ -130,6 +139,8 @@ def check_own_spec(
         _check_signatures(signatures, streams)
         if streams:
             _check_sequences(spec, signatures)
+        elif PROMPTED in signatures and PREFIX in signatures[PROMPTED].inputs:
+            _check_rules("padded", spec["serving"].get("padded"), {PREFIX: PREFIXES})
         _check_sizes(spec, signatures)
     except _Broken as error:
         raise UserError(
@@ -159,12 +170,19 @@ def _check_fields(values: Mapping[str, Any], rules: Mapping[str, Rule], above: s
 def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> None:
     """Raise _Broken unless each signature has the inputs and outputs that the classes ask for."""
     needed: dict[str, tuple[str, ...]] = {COMPILED: ROW, PLAIN: ROW}
+    outputs: dict[str, str] = {}
     if streams:
         counted = "num_frames" if "frames" in signatures[COMPILED].inputs else "num_samples"
         needed |= {name: (*ROW, counted) for name in (COMPILED, PLAIN)}
         needed[CHUNK] = (*ROW, counted, "start")
     if LOG_PROB in signatures:
-        needed[LOG_PROB] = ("elements",)
+        needed[LOG_PROB], outputs[LOG_PROB] = ("elements",), LOG_PROB
+    if PROMPTED in signatures:
+        needed[PROMPTED], outputs[PROMPTED] = (*needed[COMPILED], WITH_LOG_PROB), LOG_PROB
+        if streams:
+            needed[PROMPTED] += (PREFIX, NUM_PREFIX)
+            needed[PROMPTED_CHUNK] = (*needed[CHUNK], PREFIX, NUM_PREFIX)
+            outputs[PROMPTED_CHUNK] = ENDED
     for name, inputs in needed.items():
         known = signatures[name].inputs if name in signatures else {}
         for each in inputs:
@@ -172,42 +190,50 @@ def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> Non
                 raise _Broken(f"serving.signatures.{name}.inputs.{each}", "there", None)
         if not [output for output in signatures[name].outputs if output != "num_samples"]:
             raise _Broken(f"serving.signatures.{name}.outputs", "there", None)
-    if LOG_PROB in signatures and LOG_PROB not in signatures[LOG_PROB].outputs:
-        raise _Broken(f"serving.signatures.{LOG_PROB}.outputs.{LOG_PROB}", "there", None)
+    for name, output in outputs.items():
+        if output not in signatures[name].outputs:
+            raise _Broken(f"serving.signatures.{name}.outputs.{output}", "there", None)
 
 
 def _check_sequences(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
     _check_fields(spec, OF_SEQUENCES)
-    serving = spec["serving"]
-    chunk = signatures[CHUNK]
-    is_conditional = "frames" in signatures[COMPILED].inputs
-    states = {name for name in chunk.inputs if name.startswith("state_")}
-    known = {
-        "cropped": (CROPPING, set(signatures[COMPILED].outputs) - {"num_samples"}),
-        "padded": (PADDING, {"frames"} if is_conditional else set()),
-        "streaming.state": (STATE, states),
-    }
-    for field, (rules, names) in known.items():
-        found = serving["streaming"]["state"] if "." in field else serving.get(field) or {}
-        if not isinstance(found, dict) or set(found) != names:
-            raise _Broken(f"serving.{field}", f"of {', '.join(sorted(names)) or 'nothing'}", found)
-        for name, rule in found.items():
-            above = f"serving.{field}.{name}"
-            if not isinstance(rule, dict):
-                raise _Broken(above, OBJECT.words, rule)
-            _check_fields(rule, rules, f"{above}.")
-            if field == "streaming.state":
-                _check_state(above, rule, chunk, name)
+    serving, has_prompts = spec["serving"], PROMPTED in signatures
+    cropped = set(signatures[COMPILED].outputs) - {"num_samples"}
+    cropped |= {LOG_PROB} if has_prompts else set()
+    _check_rules("cropped", serving.get("cropped"), dict.fromkeys(cropped, CROPPING))
+    padded = {"frames": PADDING} if "frames" in signatures[COMPILED].inputs else {}
+    padded |= {PREFIX: PREFIXES} if has_prompts else {}
+    _check_rules("padded", serving.get("padded"), padded)
+    states = {name for name in signatures[CHUNK].inputs if name.startswith("state_")}
+    stored = serving["streaming"]["state"]
+    _check_rules("streaming.state", stored, dict.fromkeys(states, STATE))
+    for signature in (CHUNK, PROMPTED_CHUNK) if has_prompts else (CHUNK,):
+        for name, rule in (stored or {}).items():
+            _check_state(rule, signature, signatures[signature], name)
 
 
-def _check_state(field: str, stored: Mapping[str, Any], chunk: Signature, name: str) -> None:
-    """Raise _Broken unless a state is what the program takes and returns."""
-    info = chunk.inputs[name]
+def _check_rules(field: str, found: Any, wanted: Mapping[str, Mapping[str, Rule]]) -> None:
+    """Raise _Broken unless an entry of `serving` has these objects and no others."""
+    found = found or {}
+    if not isinstance(found, dict) or set(found) != set(wanted):
+        raise _Broken(f"serving.{field}", f"of {', '.join(sorted(wanted)) or 'nothing'}", found)
+    for name, rules in wanted.items():
+        above = f"serving.{field}.{name}"
+        if not isinstance(found[name], dict):
+            raise _Broken(above, OBJECT.words, found[name])
+        _check_fields(found[name], rules, f"{above}.")
+
+
+def _check_state(stored: Mapping[str, Any], signature: str, chunk: Signature, name: str) -> None:
+    """Raise _Broken unless a state is what a signature of the program takes and returns."""
+    info, out = chunk.inputs.get(name), chunk.outputs.get(name)
+    if info is None:
+        raise _Broken(f"serving.signatures.{signature}.inputs.{name}", "there", None)
     if stored.get("shape") != info.sizes or stored["dtype"] != info.dtype.name:
-        raise _Broken(field, f"{info.dtype.name} {info.sizes}, as the input", stored)
-    out = chunk.outputs.get(name)
+        wanted = f"{info.dtype.name} {info.sizes}, as the input"
+        raise _Broken(f"serving.streaming.state.{name}", wanted, stored)
     if out is None or (out.dtype, out.shape) != (info.dtype, info.shape):
-        raise _Broken(f"serving.signatures.{CHUNK}.outputs.{name}", "as the input", None)
+        raise _Broken(f"serving.signatures.{signature}.outputs.{name}", "as the input", None)
 
 
 def _check_sizes(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
@@ -218,7 +244,7 @@ def _check_sizes(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -
     if streaming.get("rows_alone"):
         rows = min(serving["allowed_batches"])
     length = sum(set(streaming.get("pieces", [1])))
-    for name in (COMPILED, CHUNK):
+    for name in (COMPILED, CHUNK, PROMPTED):
         for key, info in (signatures[name].inputs if name in signatures else {}).items():
             sizes = [length if size is None else size for size in info.shape[1:]]
             bytes_ = rows * info.dtype.itemsize * math.prod(sizes)

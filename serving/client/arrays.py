@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.arguments import checked_length, checked_seed, checked_temperature
 from replicator.runs.errors import UserError
-from serving.bundles.own_sampling import ELEMENTS, OwnSampling, only_output
+from serving.bundles.own_requests import OwnRequest
+from serving.bundles.own_sampling import ELEMENTS, OwnSampling
 from serving.bundles.signature import Arrays, TensorInfo
 from serving.client.client import Client
-
-CHUNK, STATE = "chunk", "state_"
 
 
 class ArrayClient(OwnSampling):
@@ -24,36 +22,31 @@ class ArrayClient(OwnSampling):
         self._signatures = client.signatures(name)
 
     def stream(
-        self, length: int, seed: int, condition: Any, temperature: float
+        self,
+        length: int,
+        seed: int,
+        condition: Any = None,
+        *,
+        chunk: int = 1,
+        **options: Any,
     ) -> Iterator[np.ndarray]:
-        """Yield one sequence in chunks, as they are made.
+        """Yield one sequence in parts [n], as they are made.
 
-        The condition is float32 [length, channels], where the model has one.
+        Args:
+          length: number of elements.
+          seed: seed of the noise.
+          condition: float32 [length, channels], where the model has one.
+          chunk: elements at a time, rounded up to a multiple of the model's unit.
+          **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of
+            `Autoregressive.sample`, for one row.
+
+        Raises:
+          UserError: an argument has no meaning, or the model cannot make this; at the call.
         """
-        if CHUNK not in self._signatures:
-            raise UserError(f"The model `{self.name}` cannot stream: call `sample`.")
+        rows = None if condition is None else np.asarray(condition)[np.newaxis]
         with self._own_errors():
-            (length,), seed = checked_length(length, "time"), checked_seed(seed)
-            temperature = checked_temperature(temperature)
-        return self._chunks(length, seed, condition, temperature)
-
-    def _chunks(
-        self, length: int, seed: int, condition: Any, temperature: float
-    ) -> Iterator[np.ndarray]:
-        unit, row = int(self.spec["unit_samples"]), np.zeros([1], np.int32)
-        state = {
-            name: np.zeros([1, *(size or 0 for size in info.shape[1:])], info.dtype)
-            for name, info in self._signatures[CHUNK].items()
-            if name.startswith(STATE)
-        }
-        for first in range(0, length, unit):
-            count = min(unit, length - first)
-            part = None if condition is None else np.asarray(condition)[None, first : first + count]
-            given = self._request(CHUNK, row, seed, temperature, count, part) | state
-            given["start"] = np.full([1], first, np.int32)
-            outputs = self._outputs(CHUNK, given)
-            state = {name: outputs.pop(name) for name in state}
-            yield only_output(outputs)[0, :count].astype(self.spec[ELEMENTS]["dtype"])
+            request = OwnRequest.checked("time", 1, length, seed, rows, **options)
+        return (part[0] for part in self.streamed(request, chunk))
 
     def _inputs_of(self, signature: str) -> Mapping[str, TensorInfo]:
         return self._signatures.get(signature, {})

@@ -28,6 +28,7 @@ from serving.bundles.image_inputs import image_inputs
 from serving.bundles.signature import fastest
 from serving.client.arrays import ArrayClient
 from serving.client.client import RETRIES, Client, server_and_name
+from serving.client.prompt_options import PromptOptions
 from serving.client.streams import scales_of, whole_images
 from serving.settings import TOKEN_VARIABLE, is_url
 from speech.phonemes import note_on_markup
@@ -103,7 +104,7 @@ class DrawArguments(Connection):
 
 
 @dataclasses.dataclass(frozen=True)
-class ArrayArguments(Connection):
+class ArrayArguments(PromptOptions, Connection):
     """Sample a user's model on a server: sample_SEED.npy, [num, ...].
 
     ONEPASS_TOKEN holds the token.
@@ -113,8 +114,6 @@ class ArrayArguments(Connection):
     """Length of a sequence, or the shape that the model was exported for."""
     num: int = 1
     """Number of samples, from rows 0, 1, ... of the seed."""
-    temperature: float = 1.0
-    """1 samples the model; less is closer to its mode."""
     condition: Path | None = None
     """npy file of a condition [num, length, channels], for a model with one."""
 
@@ -146,11 +145,14 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
 
 def _sample_arrays(client: Client, name: str, spec: dict[str, Any], given: ArrayArguments) -> int:
     path = given.out / f"sample_{given.seed}.npy"
-    check_new([path], given.overwrite)
+    paths = [path, *given.log_prob_path(given.out, given.seed)]
+    check_new(paths, given.overwrite)
     length: Any = given.length[0] if len(given.length) == 1 else given.length
     condition = None if given.condition is None else read_npy(given.condition)
     model, arguments = ArrayClient(client, name, spec), (given.num, length, given.seed, condition)
-    np.save(path, model.sample(*arguments, temperature=given.temperature))
+    found = model.sample(*arguments, **given.arguments())
+    for each, array in zip(paths, found if given.log_prob else (found,), strict=True):
+        np.save(each, array)
     print(f"{path}: {given.num} samples {list(given.length)}")
     return 0
 

@@ -7,8 +7,6 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
-
 from serving.engine.call_times import CallTimes
 from serving.engine.fair_shares import current_client
 from serving.engine.padding import Arrays, Fitted, Padding
@@ -241,8 +239,7 @@ class Batcher:
 
     def _assembled(self, request: Request) -> Arrays:
         results = [result for result in request.results if result is not None]
-        outputs = {name: np.stack([result[name] for result in results]) for name in results[0]}
-        return self._padding.crop(outputs)
+        return self._padding.crop(self._padding.join(results))
 
 
 def _fail(request: Request, error: ServingError) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from serving.bundles.prompt_inputs import PREFIX, PROMPTED_CHUNK
 from serving.errors import InvalidInput
 
 Arrays = dict[str, np.ndarray]
@@ -31,7 +32,8 @@ class Fitted:
         """The cost of a row in units of its signature: frames, or samples without frames."""
         counts = [self.inputs[name] for name in COUNTS if name in self.inputs]
         longest = float(counts[0].max(initial=1)) if counts else 1.0
-        return float(max(self.lengths.values(), default=longest))
+        lengths = [length for name, length in self.lengths.items() if name != PREFIX]
+        return float(max(lengths, default=longest))
 
 
 class Padding:
@@ -40,7 +42,8 @@ class Padding:
     def __init__(self, serving: Mapping[str, Any]):
         self._padded = serving.get("padded") or {}
         self._cropped = serving.get("cropped") or {}
-        self._unbatched_signature = (serving.get("streaming") or {}).get("signature")
+        streaming = (serving.get("streaming") or {}).get("signature")
+        self._unbatched_signatures = () if streaming is None else (streaming, PROMPTED_CHUNK)
         limit = (serving.get("limits") or {}).get("max_batch")
         allowed = sorted(serving.get("allowed_batches") or [1])
         self.allowed = [size for size in allowed if limit is None or size <= limit] or [1]
@@ -53,10 +56,10 @@ class Padding:
     def fit(self, signature: str, inputs: Arrays) -> Fitted:
         """Crop the inputs to their longest row; raise InvalidInput if it is longer than is allowed.
 
-        Inputs of the streaming signature, whose rows must be equally long, are not cropped, and its
-        requests do not share calls.
+        Inputs of the streaming signatures, whose rows must be equally long, are not cropped, and
+        their requests do not share calls.
         """
-        if signature == self._unbatched_signature:
+        if signature in self._unbatched_signatures:
             return Fitted(inputs, {}, (signature, object()))
         fitted, lengths = dict(inputs), {}
         for name, rule in self._padded.items():
@@ -97,6 +100,22 @@ class Padding:
                 arrays = [_zero_padded(array, axis, lengths[name]) for array in arrays]
             batch[name] = np.stack(arrays)
         return batch
+
+    def join(self, rows: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
+        """Return the outputs of the rows of one request as one batch.
+
+        Rows of different calls are as long as the longest of their call; the shorter ones are
+        filled with zeros.
+        """
+        joined = {}
+        for name in rows[0]:
+            arrays = [row[name] for row in rows]
+            if name in self._cropped:
+                axis = self._cropped[name]["axis"] - 1
+                longest = max(array.shape[axis] for array in arrays)
+                arrays = [_zero_padded(array, axis, longest) for array in arrays]
+            joined[name] = np.stack(arrays)
+        return joined
 
     def crop(self, outputs: Arrays) -> Arrays:
         """Crop the outputs of one request to its longest row."""

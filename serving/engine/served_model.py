@@ -13,6 +13,7 @@ import numpy as np
 from serving.bundles.audio_bundle import WHOLE
 from serving.bundles.bundle import Servable, SpeechServable
 from serving.bundles.frames import check_rows
+from serving.bundles.prompt_inputs import WITH_LOG_PROB
 from serving.bundles.signature import PLAIN, Signature
 from serving.engine.batching import LARGE_BYTES, Batcher
 from serving.engine.padding import Arrays, Padding
@@ -217,9 +218,10 @@ def _serving(bundle: Servable) -> dict[str, Any]:
 def _check_answer(inputs: Arrays, max_bytes: int) -> None:
     """Raise TooLarge if `num_samples`, which is short in a request, asks for too much audio."""
     lengths = inputs.get("num_samples")
-    wanted = 0 if lengths is None else 4 * len(lengths) * int(lengths.max(initial=0))
+    each = 8 if WITH_LOG_PROB in inputs else 4  # a log-probability next to the element
+    wanted = 0 if lengths is None else each * len(lengths) * int(lengths.max(initial=0))
     if wanted > max_bytes:
         raise TooLarge(
             f"`num_samples` must amount to at most {max_bytes >> 20} MiB of audio per request, at "
-            f"4 bytes per sample, got {wanted >> 20}."
+            f"{each} bytes per sample, got {wanted >> 20}."
         )

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import attention_networks
 import causal_networks
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from marks import some_slow
 from autoregressive.model import Autoregressive
 from autoregressive.storage import load, save
 from likelihoods import Categorical, Gaussian, LogisticMixture
-from likelihoods.codec import MuLaw
+from likelihoods.codec import Integers, MuLaw
 from likelihoods.distribution import Tabulated
 from replicator.runs.errors import UserError
 
@@ -167,3 +168,22 @@ def test_a_stored_network_steps_through_several_times_at_once(tmp_path):
     last, _ = stepped.step(inputs[:, 4:], state, condition[:, 4:])
     whole = stepped(inputs, condition)
     np.testing.assert_allclose(tf.concat([first, last], 1), whole, rtol=1e-5, atol=1e-5)
+
+
+def test_a_stored_model_over_tokens_takes_prompts(tmp_path):
+    codec = Integers(attention_networks.TOKENS)
+    live = Autoregressive(
+        attention_networks.Rotary(),
+        Categorical(attention_networks.TOKENS),
+        codec=codec,
+        inputs=attention_networks.SPEC,
+    )
+    save(live, tmp_path / "mine")
+    found = load(tmp_path / "mine")
+    options = {"prefix": [[1, 2], [3], [4, 4, 4]], "top_k": 4, "top_p": 0.9, "stop": 0}
+    for given in (options, {"temperature": [0.5, 1.0, 2.0]}):
+        np.testing.assert_array_equal(
+            live.sample(3, 30, 5, **given), found.sample(3, 30, 5, **given)
+        )
+    with pytest.raises(ValueError, match="`elements` must be integers, got float64"):
+        found.sample(1, 30, 5, prefix=[0.5])

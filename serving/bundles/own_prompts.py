@@ -1,0 +1,286 @@
+"""The signatures of a user's model that take a prompt and choose among tokens.
+
+`prompted` makes whole rows, `prompted_chunk` the next part of rows whose state the client keeps.
+A model in raster order has no prefix, and one that is not over tokens neither `top_k` nor `top_p`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.model import Autoregressive
+from autoregressive.prompts import NEVER, Prompt
+from autoregressive.samplers.fixed_point import fixed_point
+from likelihoods.capabilities import pixel_channels, table_of
+from likelihoods.truncated import Choice
+from serving.bundles.audio_chunks import first_state
+from serving.bundles.audio_signatures import STATE, noise_source
+from serving.bundles.functions import ROWS_AT_ONCE, Tensors, concrete_function
+from serving.bundles.own_signatures import (
+    Exported,
+    StreamingSequence,
+    element_range,
+    element_type,
+)
+from serving.bundles.prompt_inputs import (
+    ENDED,
+    HAS_STOP,
+    NUM_PREFIX,
+    PREFIX,
+    PROMPTED,
+    PROMPTED_CHUNK,
+    STOP,
+    TOP_K,
+    TOP_P,
+    WITH_LOG_PROB,
+)
+from serving.bundles.prompted_rows import Part, Rows, chosen, filled, is_after
+from serving.bundles.signature import COMPILED, LOG_PROB, Signature, TensorInfo
+
+SHORTEST_BUCKET = 16  # of prefixes
+LEAST_TOP_P = 1e-30  # 0 has no meaning
+INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
+
+
+def with_prompts(
+    exported: Exported, model: Autoregressive, streaming: StreamingSequence
+) -> Exported:
+    """Return the functions with `prompted` and `prompted_chunk`, for a model with a step.
+
+    Args:
+      exported: functions of the model.
+      model: in time order.
+      streaming: the same model, as it is asked for its next elements.
+    """
+    longest = exported.serving["limits"]["max_frames"]
+    base = Signature.from_dict(exported.serving["signatures"][COMPILED])
+    prompt = _prompt_inputs(model, longest)
+    state = {
+        f"{STATE}{name}": TensorInfo(np.dtype(dtype.as_numpy_dtype), (None, *shape), default=fill)
+        for name, (dtype, shape, fill) in streaming.state().items()
+    }
+    returned = {name: TensorInfo(info.dtype, info.shape) for name, info in state.items()}
+    start = {"start": TensorInfo(INT32, (None,), low=0, default=0)}
+    nats, flags = TensorInfo(FLOAT32, (None, None)), TensorInfo(INT32, (None,))
+    whole = Signature(
+        {**base.inputs, **prompt, WITH_LOG_PROB: _flag()}, {**base.outputs, LOG_PROB: nats}
+    )
+    chunk = Signature(
+        {**base.inputs, **prompt, **start, **state}, {**base.outputs, ENDED: flags, **returned}
+    )
+    rows = Rows(streaming, model)
+    functions = {
+        PROMPTED: concrete_function(whole, _of_steps(rows, streaming, model, whole)),
+        PROMPTED_CHUNK: concrete_function(chunk, _of_steps(rows, streaming, model, chunk)),
+    }
+    added = _added(exported, functions, {PROMPTED: whole, PROMPTED_CHUNK: chunk}, longest)
+    added.serving["cropped"][LOG_PROB] = {"axis": 1, "length": "num_samples"}
+    return added
+
+
+def with_prompts_of_shape(
+    exported: Exported, model: Autoregressive, shape: tuple[int, ...]
+) -> Exported:
+    """Return the functions with `prompted`, for a model that makes arrays of one shape.
+
+    Args:
+      exported: functions of the model.
+      model: in time order, or in raster order over tokens; any other is returned as it is.
+      shape: of a row.
+    """
+    in_time = model.order == "time"
+    if not in_time and table_of(model.distribution) is None:
+        return exported
+    base = Signature.from_dict(exported.serving["signatures"][COMPILED])
+    prompt = _prompt_inputs(model, shape[0])
+    nats = TensorInfo(FLOAT32, (None, *shape))
+    signature = Signature(
+        {**base.inputs, **prompt, WITH_LOG_PROB: _flag()}, {**base.outputs, LOG_PROB: nats}
+    )
+    made = concrete_function(signature, _of_passes(model, shape, signature))
+    longest = shape[0] if in_time else 0
+    return _added(exported, {PROMPTED: made}, {PROMPTED: signature}, longest)
+
+
+def _added(
+    exported: Exported, functions: dict[str, Any], signatures: dict[str, Signature], longest: int
+) -> Exported:
+    """Return the functions with others; prefixes are padded up to `longest`, if that is not 0."""
+    serving = dict(exported.serving)
+    stored = {name: signature.to_dict() for name, signature in signatures.items()}
+    serving["signatures"] = {**serving["signatures"], **stored}
+    if longest:
+        sizes = [SHORTEST_BUCKET << n for n in range(32) if SHORTEST_BUCKET << n < longest]
+        rule = {"axis": 1, "length": NUM_PREFIX, "buckets": [*sizes, longest]}
+        serving["padded"] = {**serving.get("padded", {}), PREFIX: rule}
+    return exported._replace(functions={**exported.functions, **functions}, serving=serving)
+
+
+def _flag() -> TensorInfo:
+    return TensorInfo(INT32, (None,), 0, 1, 0)
+
+
+def _prompt_inputs(model: Autoregressive, longest: int) -> dict[str, TensorInfo]:
+    inputs = {}
+    if table_of(model.distribution) is not None:
+        inputs[TOP_K] = TensorInfo(INT32, (None,), low=0, default=0)
+        inputs[TOP_P] = TensorInfo(FLOAT32, (None,), LEAST_TOP_P, 1, 1)
+    if model.order == "time":
+        dtype, (low, high) = element_type(model), element_range(model)
+        inputs[PREFIX] = TensorInfo(dtype, (None, None), low, high)
+        inputs[NUM_PREFIX] = TensorInfo(INT32, (None,), 0, longest, 0)
+        if model.codec.levels is not None:
+            inputs[STOP] = TensorInfo(dtype, (None,), low, high, low)
+            inputs[HAS_STOP] = _flag()
+    return inputs
+
+
+def _heat(given: Tensors) -> Any:
+    """Return the temperature of a row, or how its tokens are chosen."""
+    temperature = tf.reshape(given["temperature"], [])
+    if TOP_K not in given:
+        return temperature
+    return Choice(temperature, given[TOP_K][0], given[TOP_P][0])
+
+
+def _stop(model: Autoregressive, given: Tensors) -> tf.Tensor:
+    """Return the symbol that ends a row, `NEVER` where there is none."""
+    if STOP not in given:
+        return tf.constant(NEVER)
+    symbol = tf.cast(model.codec.encode(given[STOP][0]), tf.int32)
+    return tf.where(given[HAS_STOP][0] > 0, symbol, NEVER)
+
+
+def _log_prob(model: Autoregressive, elements: Any, part: Any, given: Tensors) -> tf.Tensor:
+    """Return the log-probability of every element of a row, zeros where nobody asked."""
+    symbols = model.codec.encode(elements)
+
+    def found() -> tf.Tensor:
+        frames = given.get("frames")
+        condition = () if frames is None else (frames[:, : tf.shape(elements)[1]],)
+        nats = tf.cast(model.log_prob(elements, *condition), tf.float32)
+        return nats if part is None else tf.where(is_after(symbols, part), 0.0, nats)
+
+    def nothing() -> tf.Tensor:
+        return tf.zeros(tf.shape(elements), tf.float32)
+
+    return tf.cond(given[WITH_LOG_PROB][0] > 0, found, nothing)
+
+
+def _by_rows(
+    make: Callable[[Tensors], Tensors], specs: dict[str, tf.TensorSpec]
+) -> Callable[[Tensors], Tensors]:
+    """Return the function of batches of which every row is made alone.
+
+    Args:
+      make: from a batch of one to the outputs without the batch axis.
+      specs: of these outputs.
+    """
+
+    def rows(given: Tensors) -> Tensors:
+        numbers = tf.range(tf.shape(given["row"])[0])
+        return tf.map_fn(
+            lambda n: make({name: tensor[n][tf.newaxis] for name, tensor in given.items()}),
+            numbers,
+            fn_output_signature=specs,
+            parallel_iterations=ROWS_AT_ONCE,
+        )
+
+    return rows
+
+
+def _of_steps(
+    rows: Rows, streaming: StreamingSequence, model: Autoregressive, signature: Signature
+) -> Callable[[Tensors], Tensors]:
+    """Return the function of a signature, by one step per symbol after the prefix."""
+    specs = {n: tf.TensorSpec(i.shape[1:], i.dtype) for n, i in signature.outputs.items()}
+    states = {name: f"{STATE}{name}" for name in streaming.state()}
+    is_chunk = ENDED in signature.outputs
+
+    def row(given: Tensors, longest: tf.Tensor) -> Tensors:
+        start = given["start"] if is_chunk else tf.zeros_like(given["row"])
+        count = _counts(given)[0]
+        part = Part(
+            noise_source(given, start),
+            _heat(given),
+            _padded(model.codec.encode(given[PREFIX][:, :count]), count + rows.longest_loop),
+            given[NUM_PREFIX][0],
+            _stop(model, given),
+            count,
+            _padded(given.get("frames"), count + rows.longest_loop),
+        )
+        first = {name: given[key] for name, key in states.items()} if is_chunk else None
+        symbols, ended, after = rows.made(part, first or first_state(streaming, 1))
+        elements = tf.cast(model.codec.decode(symbols), element_type(model))
+        outputs = {
+            streaming.output: _padded(tf.cast(elements, tf.float32), longest)[0],
+            "num_samples": count,
+        }
+        if is_chunk:
+            stored = {states[name]: value[0] for name, value in after.items()}
+            return {**outputs, ENDED: tf.cast(ended, tf.int32), **stored}
+        return {**outputs, LOG_PROB: _padded(_log_prob(model, elements, part, given), longest)[0]}
+
+    def made(given: Tensors) -> Tensors:
+        counts = _counts(given)
+        longest = tf.shape(given["frames"])[1] if "frames" in given else tf.reduce_max(counts)
+        return _by_rows(lambda one: row(one, longest), specs)(given)
+
+    return made
+
+
+def _counts(given: Tensors) -> tf.Tensor:
+    """Return the number of elements of every row."""
+    if "frames" not in given:
+        return given["num_samples"]
+    return tf.minimum(given["num_frames"], tf.shape(given["frames"])[1])
+
+
+def _padded(values: Any, length: Any) -> Any:
+    """Return values [1, n, ...] cut or filled with zeros to [1, length, ...]; None stays None."""
+    if values is None:
+        return None
+    cut = values[:, :length]
+    sides = [[0, 0], [0, length - tf.shape(cut)[1]]] + [[0, 0]] * (values.shape.rank - 2)
+    return tf.pad(cut, sides)
+
+
+def _of_passes(
+    model: Autoregressive, shape: Sequence[int], signature: Signature
+) -> Callable[[Tensors], Tensors]:
+    """Return the function of a signature, by passes over whole rows until nothing changes."""
+    positions = tuple(shape[:2] if pixel_channels(model.distribution) else shape)
+    output = next(name for name in signature.outputs if name != LOG_PROB)
+    info = signature.outputs[output]
+    specs = {n: tf.TensorSpec(i.shape[1:], i.dtype) for n, i in signature.outputs.items()}
+
+    @tf.function(autograph=False, jit_compile=True)
+    def drawn(key, row, heat, condition, prompt) -> tf.Tensor:
+        noise = model.distribution.noise(key, row, 0, math.prod(positions))
+        noise = tf.reshape(noise, [1, *positions, noise.shape[-1]])
+        given = (noise, condition, heat, prompt)
+        return fixed_point(model.symbol_network, chosen(model.distribution), *given)
+
+    def row(given: Tensors) -> Tensors:
+        source = noise_source(given, tf.zeros_like(given["row"]))
+        prompt = part = None
+        if PREFIX in given:
+            known = _padded(model.codec.encode(given[PREFIX]), shape[0])
+            prompt = Prompt(
+                tf.ensure_shape(known, [1, shape[0]]), given[NUM_PREFIX], _stop(model, given)
+            )
+            part = Part(source, None, known, prompt.known[0], prompt.stop, shape[0], None)
+        row = tf.ensure_shape(given["row"], [1])
+        symbols = drawn(source.key[0], row, _heat(given), given.get("frames"), prompt)
+        symbols = tf.ensure_shape(symbols, [1, *shape])
+        if part is not None:
+            symbols = filled(symbols, part)
+        elements = model.codec.decode(symbols)
+        nats = _log_prob(model, elements, part, given)
+        made = {output: tf.cast(elements[0], info.dtype), LOG_PROB: nats[0]}
+        return {name: tf.ensure_shape(made[name], specs[name].shape) for name in specs}
+
+    return _by_rows(row, specs)

@@ -1,0 +1,237 @@
+"""What a user's model is asked for, checked once and turned into the inputs of its signatures."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from replicator.runs.arguments import (
+    checked_length,
+    checked_seed,
+    checked_temperatures,
+    checked_top_k,
+    checked_top_p,
+    whole_number,
+)
+from serving.bundles.prompt_inputs import NUM_PREFIX, PREFIX, STOP, TOP_K, TOP_P
+from serving.bundles.signature import Arrays, TensorInfo
+
+LENGTHS = ("num_samples", "num_frames")  # inputs that count the elements of a row
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnRequest:
+    """Rows of a seed, as `Autoregressive.sample` is asked for them.
+
+    Attributes:
+      num: number of rows.
+      shape: of a row.
+      seed: seed of the noise.
+      temperature: one for each row, [num].
+      condition: [num, ...], or None.
+      top_k: number of tokens; 0: all.
+      top_p: share of probability.
+      prefix: what each row begins with, one array for each; None: nothing.
+      stop: the element that ends a row, or None.
+    """
+
+    num: int
+    shape: tuple[int, ...]
+    seed: int
+    temperature: np.ndarray
+    condition: np.ndarray | None
+    top_k: int
+    top_p: float
+    prefix: list[np.ndarray] | None
+    stop: Any
+
+    @classmethod
+    def checked(
+        cls,
+        order: str,
+        num: Any,
+        length: Any,
+        seed: Any,
+        condition: Any = None,
+        *,
+        temperature: Any = 1.0,
+        top_k: Any = 0,
+        top_p: Any = 1.0,
+        prefix: Any = None,
+        stop: Any = None,
+    ) -> "OwnRequest":
+        """Return the request; arguments as for `Autoregressive.sample`.
+
+        Raises:
+          ValueError: an argument has no meaning.
+        """
+        num, shape = whole_number(num, "num"), checked_length(length, order)
+        heat = np.broadcast_to(checked_temperatures(temperature, num), [num])
+        if condition is not None and len(condition) != num:
+            raise ValueError(f"`condition` must have {num} rows, got {len(condition)}.")
+        if order != "time" and (prefix is not None or stop is not None):
+            raise ValueError("`prefix` and `stop` need a model in time order, got raster.")
+        rows = None if prefix is None else checked_prefix(prefix, num, shape[0])
+        return cls(
+            num,
+            shape,
+            checked_seed(seed),
+            np.asarray(heat, np.float32),
+            None if condition is None else np.asarray(condition, np.float32),
+            checked_top_k(top_k),
+            checked_top_p(top_p),
+            rows,
+            None if stop is None else checked_stop(stop),
+        )
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments that only the signatures with prompts know, those of this request."""
+        asked = {
+            PREFIX: self.prefix is not None,
+            STOP: self.stop is not None,
+            TOP_K: self.top_k != 0,
+            TOP_P: self.top_p != 1.0,
+        }
+        return [f"`{name}`" for name, is_asked in asked.items() if is_asked]
+
+    def check_known(self, known: Mapping[str, TensorInfo]) -> None:
+        """Raise ValueError if the inputs of a signature with prompts lack one that is asked for.
+
+        Args:
+          known: inputs of the signature.
+        """
+        if STOP not in known and self.stop is not None:
+            raise ValueError("`stop` needs a model of integer symbols, got one of real numbers.")
+        if TOP_K not in known and (self.top_k != 0 or self.top_p != 1.0):
+            raise ValueError("`top_k` and `top_p` need a distribution over tokens.")
+
+    def inputs(
+        self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
+    ) -> Arrays:
+        """Return the inputs of a signature for some rows, `count` elements from `first` on.
+
+        Args:
+          known: inputs of the signature.
+          rows: int32 [n], numbers of the rows.
+          first: position of the first element, for sequences.
+          count: number of elements, for sequences.
+        """
+        size = len(rows)
+        sides = [size, *(side or 1 for side in known["temperature"].shape[1:])]
+        heat = self.temperature[rows].reshape([size] + [1] * (len(sides) - 1))
+        inputs = {
+            "seed": np.full([size], self.seed, np.uint64).astype(np.int64),
+            "row": rows,
+            "temperature": np.broadcast_to(heat, sides),
+        }
+        if self.condition is not None:
+            inputs["frames"] = self.condition[rows, first : first + count]
+        for name in LENGTHS:
+            if name in known:
+                inputs[name] = np.full([size], count, np.int32)
+        if "start" in known:
+            inputs["start"] = np.full([size], first, np.int32)
+        return inputs | self._prompt(known, rows, first, count)
+
+    def _prompt(
+        self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
+    ) -> Arrays:
+        """Return the inputs of a prompt, none for a signature that takes none."""
+        inputs: Arrays = {}
+        if TOP_K in known:
+            inputs[TOP_K] = np.full([len(rows)], self.top_k, np.int64)
+            inputs[TOP_P] = np.full([len(rows)], self.top_p, np.float32)
+        if STOP in known and self.stop is not None:
+            stop = as_elements(known[STOP], self.stop[np.newaxis], STOP)
+            inputs[STOP] = np.repeat(stop, len(rows))
+        if PREFIX in known and self.prefix is not None:
+            parts = [self.prefix[row][first : first + count] for row in rows]
+            if any(part.size for part in parts):
+                inputs[PREFIX] = as_elements(known[PREFIX], _stacked(parts), PREFIX)
+                inputs[NUM_PREFIX] = np.array([len(part) for part in parts], np.int32)
+        return inputs
+
+
+def checked_prefix(prefix: Any, num: int, length: int) -> list[np.ndarray]:
+    """Return what sequences begin with, as one array for each row.
+
+    Args:
+      prefix: elements [num, n], [n] for all rows, a list of `num` rows of different lengths, or
+        None for rows without any.
+      num: rows.
+      length: elements of a whole row.
+
+    Raises:
+      ValueError: it has another number of rows or of axes, or a row is longer than `length`.
+    """
+    rows = [np.zeros(0)] * num if prefix is None else _prefix_rows(prefix, num)
+    if len(rows) != num:
+        raise ValueError(f"`prefix` must have {num} rows, one per sequence, got {len(rows)}.")
+    longest = max(map(len, rows))
+    if longest > length:
+        raise ValueError(
+            f"`prefix` must be at most as long as `length`, {length}, which counts the whole, got"
+            f" {longest}."
+        )
+    return rows
+
+
+def _prefix_rows(prefix: Any, num: int) -> list[np.ndarray]:
+    """Return a prefix as arrays [n], one for each row that it has."""
+    given = prefix.to_list() if hasattr(prefix, "to_list") else prefix
+    try:
+        is_list = isinstance(given, Sequence) and len(given) > 0 and np.ndim(given[0]) == 1
+        rows = [np.asarray(row) for row in (given if is_list else [given])]
+    except ValueError:  # ragged within a row
+        is_list, rows = False, [np.asarray(None)]
+    if any(row.dtype == object for row in rows):
+        raise ValueError("`prefix` must be an array of numbers, or a list of rows of numbers.")
+    shapes = [list(row.shape) for row in rows]
+    wrong = [shape for shape in shapes if len(shape) not in ((1,) if is_list else (1, 2))]
+    if wrong:
+        raise ValueError(f"`prefix` must be [num, n] or [n], got {wrong[0]}.")
+    if is_list:
+        return rows
+    return rows * num if rows[0].ndim == 1 else list(rows[0])
+
+
+def checked_stop(stop: Any) -> Any:
+    """Return the element that ends a sequence as a scalar of NumPy.
+
+    Raises:
+      ValueError: it is not one number.
+    """
+    try:
+        element = np.asarray(stop)
+    except ValueError:  # ragged
+        element = np.asarray(None)
+    if element.dtype.kind not in "iuf":
+        raise ValueError(f"`stop` must be one element, a number, got {stop!r}.")
+    if element.ndim:
+        raise ValueError(f"`stop` must be one element, got shape {list(element.shape)}.")
+    return element
+
+
+def _stacked(parts: list[np.ndarray]) -> np.ndarray:
+    """Return rows of different lengths as one array, each filled with an element of its own."""
+    width = max(map(len, parts))
+    filler = next(part[-1:] for part in parts if part.size)
+    given = [part if part.size else filler for part in parts]
+    return np.stack([np.pad(part, [0, width - len(part)], "edge") for part in given])
+
+
+def as_elements(info: TensorInfo, elements: Any, name: str = "elements") -> np.ndarray:
+    """Return elements as an array of the model's type; whole numbers of any size are taken.
+
+    Raises:
+      ValueError: an integer does not fit the type.
+    """
+    array = np.asarray(elements)
+    if array.dtype.kind in "iu" and info.dtype.kind == "i" and array.size:
+        limits, least, greatest = np.iinfo(info.dtype), array.min(), array.max()
+        if least < limits.min or greatest > limits.max:
+            raise ValueError(f"`{name}` must be {info.dtype}, got {least} to {greatest}.")
+    is_real = array.dtype.kind not in "iu" and info.dtype.kind == "i"
+    return array if is_real or array.dtype.kind in "USO" else array.astype(info.dtype)

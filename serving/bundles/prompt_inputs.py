@@ -1,0 +1,71 @@
+"""The inputs of the signatures that take a prompt, and the rules that hold between them.
+
+A row begins with the first `num_prefix` elements of `prefix`, and ends with `stop` where `has_stop`
+is 1. Where a request says nothing it has neither; where it gives `prefix` alone, all of it counts.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from serving.errors import InvalidInput
+
+PROMPTED, PROMPTED_CHUNK = "prompted", "prompted_chunk"  # whole rows, and the next part of them
+PREFIX, NUM_PREFIX, STOP, HAS_STOP = "prefix", "num_prefix", "stop", "has_stop"
+TOP_K, TOP_P = "top_k", "top_p"
+WITH_LOG_PROB, ENDED = "return_log_prob", "ended"
+LENGTHS = ("num_samples", "num_frames")  # of a row, its prefix included
+
+
+def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], rows: int) -> None:
+    """Add what a request need not say of its prefix and of what ends it.
+
+    Args:
+      known: inputs of the signature.
+      given: checked inputs of the request.
+      rows: rows of the request.
+    """
+    if HAS_STOP in known and STOP in given and HAS_STOP not in given:
+        given[HAS_STOP] = np.ones([rows], np.int32)
+    if NUM_PREFIX not in known:
+        return
+    prefix = given.get(PREFIX)
+    if prefix is None:
+        given[PREFIX] = np.zeros([rows, 1], known[PREFIX].dtype)
+    if NUM_PREFIX not in given:
+        given[NUM_PREFIX] = np.full([rows], 0 if prefix is None else prefix.shape[1], np.int32)
+    elif prefix is None and given[NUM_PREFIX].any():
+        raise InvalidInput(f"`{PREFIX}` must be given where `{NUM_PREFIX}` is not 0.")
+
+
+def check_prompt(known: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise InvalidInput for a prefix longer than what is given of it, or than its row.
+
+    Also for a part of a row that ends after the longest row.
+
+    Args:
+      known: inputs of the signature.
+      arrays: all inputs of the request.
+    """
+    if NUM_PREFIX not in arrays:
+        return
+    for name in LENGTHS if "start" in arrays else ():
+        ends = arrays["start"].astype(np.int64) + arrays.get(name, 0)
+        if name in arrays and known[name].high is not None and ends.max() > known[name].high:
+            raise InvalidInput(
+                f"`start` + `{name}` must be at most {known[name].high:g}, got {ends.max()}."
+            )
+    counts, width = arrays[NUM_PREFIX], arrays[PREFIX].shape[1]
+    if counts.max() > width:
+        raise InvalidInput(
+            f"`{NUM_PREFIX}` must be at most the {width} of `{PREFIX}`, got {counts.max()}."
+        )
+    for name in LENGTHS:
+        longer = counts > arrays.get(name, counts)
+        if longer.any():
+            row = int(np.argmax(longer))
+            raise InvalidInput(
+                f"`{PREFIX}` must be at most as long as `{name}`, {arrays[name][row]}, which"
+                f" counts the whole, got {counts[row]}."
+            )

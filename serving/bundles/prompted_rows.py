@@ -1,0 +1,221 @@
+"""Rows of a user's model made from a prompt: what the signatures of `own_prompts` compute.
+
+Every row is made alone, from two kinds of function that XLA compiles for one row whatever the
+lengths: passes that read the symbols of a prompt, and a loop that draws and ends with the row.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from autoregressive.model import Autoregressive
+from autoregressive.prompts import Prompt
+from autoregressive.samplers import cached_chunk
+from autoregressive.sampling import Samplers
+from likelihoods.capabilities import table_of
+from likelihoods.distribution import Distribution
+from likelihoods.truncated import Choice, Truncated
+from serving.bundles.own_signatures import StreamingSequence
+from serving.bundles.streaming_models import NoiseSource, State
+
+PASSES = (256, 16)  # symbols of a prompt that one pass reads; the rest, one step each
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """A distribution over tokens of which the most probable ones are drawn, where a row asks.
+
+    Args:
+      distribution: the model's, which has a table of its levels.
+    """
+
+    distribution: Distribution
+
+    @property
+    def levels(self) -> int | None:
+        """Number of symbols."""
+        return self.distribution.levels
+
+    def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Choice) -> tf.Tensor:
+        """Return symbols int32 [...]; arguments as for `Truncated.sample`, of one row."""
+
+        def whole() -> tf.Tensor:
+            drawn = self.distribution.sample(parameters, noise, temperature.temperature)
+            return tf.ensure_shape(tf.cast(drawn, tf.int32), noise.shape[:-1])
+
+        def part() -> tf.Tensor:
+            drawn = Truncated(self.distribution).sample(parameters, noise, temperature)
+            return tf.ensure_shape(tf.cast(drawn, tf.int32), noise.shape[:-1])
+
+        # Finding the most probable tokens takes longer than drawing one.
+        return tf.cond((temperature.top_k > 0) | (temperature.top_p < 1.0), part, whole)
+
+
+def chosen(distribution: Distribution) -> Any:
+    """Return a distribution that takes a `Choice`, where it is one over tokens; else itself."""
+    return distribution if table_of(distribution) is None else Chosen(distribution)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounded:
+    """A prompt of a row that ends after a number of symbols.
+
+    Args:
+      prompt: what is known of the row.
+      count: int32 [], number of symbols.
+    """
+
+    prompt: Prompt
+    count: tf.Tensor
+
+    def over(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        """Return drawn symbols, or the given ones where they are known."""
+        return self.prompt.over(drawn, position)
+
+    def ends(self, drawn: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        """Return whether the row ends with the symbols [1, 1] of a position, bool [1]."""
+        return self.prompt.ends(drawn, position) | (position + 1 >= self.count)
+
+
+class Part(NamedTuple):
+    """What is asked for of a row: symbols from a position on.
+
+    Attributes:
+      source: the noise from the first of them on.
+      heat: the temperature, or how tokens are chosen.
+      symbols: [1, at least `count`], of which the first `known` count.
+      known: int32 [].
+      stop: int32 [], the symbol that ends the row; `NEVER`: none.
+      count: int32 [], number of symbols.
+      channels: [1, time, channels], the condition, or None.
+    """
+
+    source: NoiseSource
+    heat: Any
+    symbols: tf.Tensor
+    known: tf.Tensor
+    stop: tf.Tensor
+    count: tf.Tensor
+    channels: Any
+
+
+class Rows:
+    """Rows of a model with a step, made from a prompt.
+
+    Args:
+      streaming: the model in time order.
+      model: the same.
+    """
+
+    def __init__(self, streaming: StreamingSequence, model: Autoregressive):
+        self._streaming, self._network = streaming, model.symbol_network
+        self._samplers = Samplers(model)
+        distribution = model.distribution
+        self._noise, self._distribution = distribution.noise, chosen(distribution)
+        self.longest_loop = streaming.pieces[1]
+        options: dict[str, Any] = {"jit_compile": True, "autograph": False}
+        self._draw = tf.function(self._drawn, **options)
+        self._read = tf.function(self._after, **options)
+        sizes = PASSES if self._network.block == 1 else ()
+        self._sizes = [size for size in sizes if size < self.longest_loop]
+
+    def made(self, part: Part, state: State) -> tuple[tf.Tensor, tf.Tensor, State]:
+        """Return the symbols [1, count], whether the row has ended, bool [], and the state after.
+
+        Args:
+          part: what is asked for.
+          state: the state before its first symbol.
+        """
+        begun, state = self._begun(part, state)
+        shapes = (tf.TensorShape([1, None]), tf.TensorShape([]))
+        symbols, ended, state = tf.while_loop(
+            lambda symbols, ended, _: (tf.shape(symbols)[1] < part.count) & ~ended,
+            lambda symbols, _, state: self._longer(part, symbols, state),
+            (begun, tf.constant(False), state),
+            shape_invariants=(*shapes, {name: value.shape for name, value in state.items()}),
+            parallel_iterations=1,
+        )
+        symbols = symbols[:, : part.count]
+        missing = part.count - tf.shape(symbols)[1]
+        return filled(tf.pad(symbols, [[0, 0], [0, missing]]), part), ended, state
+
+    def _begun(self, part: Part, state: State) -> tuple[tf.Tensor, State]:
+        """Return the symbols that passes read, and the state after them."""
+        position, readable = tf.constant(0), tf.minimum(part.known, part.count)
+        for size in self._sizes:
+
+            def body(position: tf.Tensor, state: State, size: int = size) -> tuple:
+                cut = _window(part, position, size)
+                start = part.source.start + position
+                return position + size, self._read(cut.symbols, cut.channels, start, state)
+
+            position, state = tf.while_loop(
+                lambda position, _, size=size: position + size <= readable,
+                body,
+                (position, state),
+                parallel_iterations=1,
+            )
+        return part.symbols[:, :position], state
+
+    def _after(self, symbols: tf.Tensor, channels: Any, start: tf.Tensor, state: State) -> State:
+        before = self._streaming.unpacked(start, state)
+        return self._streaming.packed(self._samplers.read(symbols, channels, before))
+
+    def _longer(
+        self, part: Part, begun: tf.Tensor, state: State
+    ) -> tuple[tf.Tensor, tf.Tensor, State]:
+        """Return the symbols with the next ones, whether one of them ends the row, the state."""
+        position, size = tf.shape(begun)[1], self.longest_loop
+        cut = _window(part, position, size)
+        source = part.source.after(position)
+        noise = (source.key, source.row, source.start)
+        more = (cut.symbols, cut.known, part.stop, cut.count)
+        new, state = self._draw(*noise, part.heat, *more, cut.channels, state)
+        is_end = _ends(new, cut) & (tf.range(size) < cut.count)
+        return tf.concat([begun, new], 1), tf.reduce_any(is_end), state
+
+    def _drawn(
+        self, key, row, start, heat, symbols, known, stop, count, channels, state: State
+    ) -> tuple[tf.Tensor, State]:
+        size = self.longest_loop
+        before = self._streaming.unpacked(start, state)
+        row = tf.ensure_shape(row, [1])
+        noise = self._noise(key[0], row, start[0], size)
+        prompt: Any = Bounded(Prompt(symbols, known[tf.newaxis], stop), count)
+        given = (noise, channels, heat, before, prompt)
+        new, after = cached_chunk(self._network, self._distribution, *given)
+        return tf.ensure_shape(new, [1, size]), self._streaming.packed(after)
+
+
+def _window(part: Part, position: tf.Tensor, size: int) -> Part:
+    """Return so many symbols of a row, from a position on, with their condition."""
+    symbols = tf.ensure_shape(part.symbols[:, position : position + size], [1, size])
+    channels = part.channels
+    if channels is not None:
+        channels = channels[:, position : position + size]
+        channels = tf.ensure_shape(channels, [1, size, channels.shape[-1]])
+    return part._replace(
+        symbols=symbols,
+        known=tf.clip_by_value(part.known - position, 0, size),
+        count=part.count - position,
+        channels=channels,
+    )
+
+
+def _ends(symbols: tf.Tensor, part: Part) -> tf.Tensor:
+    """Return which symbols [1, n] end their row, bool [1, n]."""
+    if not symbols.dtype.is_integer:
+        return tf.zeros_like(symbols, tf.bool)
+    return (symbols == part.stop) & (tf.range(tf.shape(symbols)[1]) >= part.known)
+
+
+def filled(symbols: tf.Tensor, part: Part) -> tf.Tensor:
+    """Return symbols with those after a row's end equal to the symbol that ends it."""
+    return tf.where(is_after(symbols, part), tf.cast(part.stop, symbols.dtype), symbols)
+
+
+def is_after(symbols: tf.Tensor, part: Part) -> tf.Tensor:
+    """Return which symbols [1, n] are after the one that ended their row."""
+    is_end = tf.cast(_ends(symbols, part), tf.int32)
+    return tf.cumsum(is_end, 1) - is_end > 0
