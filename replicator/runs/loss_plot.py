@@ -10,7 +10,7 @@ from replicator.runs.atomic_files import replacing
 from replicator.runs.errors import UserError
 from replicator.runs.metrics import read_metrics
 
-PICTURE = "loss.png"
+PLOT_FILE = "loss.png"
 Curve = tuple[list[int], list[float]]  # steps and values
 
 
@@ -57,7 +57,7 @@ def write_loss_plot(run: Path, is_same: bool) -> None:
     Raises:
       UserError: the file cannot be written.
     """
-    path, figure = Path(run) / PICTURE, loss_figure(run, is_same)
+    path, figure = Path(run) / PLOT_FILE, loss_figure(run, is_same)
     try:
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png", dpi=100)

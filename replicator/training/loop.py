@@ -167,8 +167,9 @@ class Trainer:
         stream = None if self.replicator.is_chief else io.StringIO()
         shown = Progress(total, "training", "step", self.step, stream=stream, until=until)
         with StopRequest() as stop, shown as progress:
-            told = Listener() if listener is None or not self.replicator.is_chief else listener
-            reason = self._train_and_save(batches, (evaluate, told), progress, stop, start)
+            is_heard = listener is not None and self.replicator.is_chief
+            hooks = evaluate, listener if is_heard else Listener()
+            reason = self._train_and_save(batches, hooks, progress, stop, start)
         if self.config.patience:
             self._take_best_average()
         best = self.checkpoints.best_score(), self.checkpoints.best_step()
@@ -195,11 +196,11 @@ class Trainer:
                 self._check(metrics)
         self._num_updates = self.step
 
-    def _train_and_save(self, batches, told, progress, stop, start) -> str:
+    def _train_and_save(self, batches, hooks, progress, stop, start) -> str:
         """Run `_steps` and return its reason; save the state, also after most errors."""
         try:
             with self._log() as log:
-                outputs = _Outputs(*told, log, progress)
+                outputs = _Outputs(*hooks, log, progress)
                 outputs.listener.begin(self.step)
                 reason = self._steps(batches, outputs, stop, start)
                 self.save()

@@ -183,7 +183,7 @@ def test_keras_early_stopping_ends_where_patience_does(tmp_path):
     )
     assert (outcome.step, outcome.reason) == (8, "callback")
     np.testing.assert_array_equal(weights, score.kernels[8])
-    rows = list(csv.DictReader((tmp_path / "log.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
     assert [float(row["val_loss"]) for row in rows] == [5.0, 3.0, 4.0, 3.0]
     logged = [line["loss"] for line in records(tmp_path / "run") if "loss" in line]
     assert [float(row["loss"]) for row in rows] == logged
@@ -248,21 +248,21 @@ def test_a_callback_that_needs_more_is_refused_by_name_before_training(name):
     assert line.startswith(f"`callbacks` cannot have {name}: ") and instead in line
 
 
-def test_a_callback_that_looks_for_a_keras_model_is_told_what_there_is():
+def test_a_callback_that_looks_for_a_keras_model_reads_what_there_is():
     with pytest.raises(UserError, match=r"`Looking` cannot read `model.save` in `fit`: callbacks"):
         trained(callbacks=[Looking()], validation=HELD_OUT)
 
 
-def picture(folder):
-    with Image.open(folder / "loss.png") as image:
-        return image.size, np.asarray(image.convert("RGB"))
+def image(folder):
+    with Image.open(folder / "loss.png") as drawn_image:
+        return drawn_image.size, np.asarray(drawn_image.convert("RGB"))
 
 
 def test_the_losses_are_drawn_at_every_score(tmp_path):
     trained(steps=2, validation=HELD_OUT, evaluate_every=2, workdir=tmp_path)
-    size, first = picture(tmp_path)
+    size, first = image(tmp_path)
     trained(validation=HELD_OUT, evaluate_every=2, workdir=tmp_path)
-    again, second = picture(tmp_path)
+    again, second = image(tmp_path)
     assert size == again == (800, 400) and (first != second).any() and np.ptp(second) > 100
     curves = loss_curves(tmp_path)
     assert curves["loss"][0] == curves["dev"][0] == [2, 4, 6]
@@ -271,7 +271,7 @@ def test_the_losses_are_drawn_at_every_score(tmp_path):
 
 def test_a_score_of_another_kind_has_a_panel_of_its_own(tmp_path):
     trained(evaluate=lambda model: math.nan, evaluate_every=3, workdir=tmp_path)
-    assert picture(tmp_path)[0] == (800, 600)
+    assert image(tmp_path)[0] == (800, 600)
     loss, score = loss_figure(tmp_path, False).axes
     assert loss.get_ylabel() == "loss" and score.get_ylabel() == "score, lower is better"
     assert loss_curves(tmp_path)["dev"] == ([], [])
