@@ -115,7 +115,7 @@ class Samplers:
         name = ("speculative", draft, is_truncated)
         if name not in self._functions:
             proposing = draft.as_draft(self._model)
-            network.initial_state(1)  # raises for a network without steps
+            network.initial_state(1, 1)  # raises for a network without steps
 
             def run(noise, condition, temperature, prompt):
                 given = noise, condition, temperature, proposing

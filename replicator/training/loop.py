@@ -196,7 +196,9 @@ class Trainer:
                 self._check(metrics)
         self._num_updates = self.step
 
-    def _train_and_save(self, batches, hooks, progress, stop, start) -> str:
+    def _train_and_save(
+        self, batches, hooks: tuple[Evaluate | None, Listener], progress, stop, start
+    ) -> str:
         """Run `_steps` and return its reason; save the state, also after most errors."""
         try:
             with self._log() as log:
