@@ -24,6 +24,7 @@ REFERENCE = ROOT / "docs" / "reference"
 SMALLER = (
     (r"\bsteps=\d{2,}", "steps=2"),
     (r"length=16000", "length=50"),
+    (r"RATE, WINDOW = 2000, 512", "RATE, WINDOW = 2000, 256"),
     (r'load\("student"\)', 'load("shipped")'),  # run directories of hours
     (r'load\("drawn"\)', 'load("shipped-digits")'),
 )
@@ -85,6 +86,7 @@ def is_slow(page):
 def cases():
     for page in (page for page in PAGES if runnable(page)):
         marks = [pytest.mark.slow] if is_slow(page) else []
+        marks += [pytest.mark.timeout(900)] if is_of(page, SERVED) else []
         yield pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 
@@ -108,7 +110,7 @@ def served(folder):
     """Yield the address of a server of FOLDER/models."""
     words = ["serve", folder / "models", "--port", 0, "--grpc-port", 0]
     server = Process(ROOT / "onepass" / "__main__.py", folder / "server.log", *words)
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 600
     try:
         while (ready := READY.search(server.output())) is None:
             assert server.is_running() and time.monotonic() < deadline, server.output()
