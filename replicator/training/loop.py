@@ -167,8 +167,8 @@ class Trainer:
         stream = None if self.replicator.is_chief else io.StringIO()
         shown = Progress(total, "training", "step", self.step, stream=stream, until=until)
         with StopRequest() as stop, shown as progress:
-            is_heard = listener is not None and self.replicator.is_chief
-            hooks = evaluate, listener if is_heard else Listener()
+            heard = listener if listener is not None and self.replicator.is_chief else Listener()
+            hooks = evaluate, heard
             reason = self._train_and_save(batches, hooks, progress, stop, start)
         if self.config.patience:
             self._take_best_average()
