@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,8 +15,10 @@ from autoregressive.layout import Layout
 from autoregressive.model import Autoregressive
 from autoregressive.trainable import Weights
 from autoregressive.training.batches import Batches, BatchSource, nested
-from autoregressive.training.losses import Loss, MeanLoss, Score, check_mean_over_rows, checked
+from autoregressive.training.callbacks import KerasCallbacks
+from autoregressive.training.losses import Loss, Score, check_mean_over_rows, checked
 from autoregressive.training.rows import MEAN
+from autoregressive.training.scores import drawing, held_out_score
 from autoregressive.training.state import KerasState, WeightsModule
 from likelihoods.codec import Codec
 from replicator.runs.arguments import whole_number
@@ -25,7 +27,7 @@ from replicator.runs.stored_config import defaults
 from replicator.strategies import Replicator
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.outcome import NOTHING_TO_TRAIN, Outcome
-from replicator.training.state import LossFn, TrainState
+from replicator.training.state import TrainState
 from replicator.training.step import is_single_device
 from replicator.training.training_run import TrainingRun
 
@@ -80,8 +82,11 @@ def fit(
     loss: Loss = negative_log_likelihood,
     optimizer: Any = ADAM,
     schedule: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    validation: BatchSource | None = None,
     evaluate: Any = None,
     evaluate_every: int = 1000,
+    patience: int | None = None,
+    callbacks: Sequence[Any] = (),
     batch_size: int = 16,
     seed: int = 0,
     workdir: str | Path | None = None,
@@ -106,33 +111,45 @@ def fit(
         added to the batch; see `GlobalBatchLoss`.
       optimizer: a Keras optimiser or an `OptimizerConfig`, which leaves the averaged weights.
       schedule: from the step, int32 [], to Adam's learning rate; None: the optimiser's own.
-      evaluate: held-out data as for `batches` (a pair is a tuple, a list is of batches), whose mean
-        loss is the score; or a function from model to score.
-      evaluate_every: steps between two evaluations, each with a checkpoint.
+      validation: held-out data as for `batches` (a pair is a tuple, a list is of batches), but
+        that ends. Its mean loss is the score; lower is better.
+      evaluate: in place of `validation`, a function from model to score, or held-out data too.
+      evaluate_every: steps between two scores, each with a checkpoint; the last step is scored too.
+      patience: number of scores in a row without a new best one after which training ends, those
+        of a resumed run included; the model is left with the weights of the best score. None: it
+        does not end, and the model is left with the last weights.
+      callbacks: of Keras, that read figures and may set `model.stop_training`; an epoch is
+        `evaluate_every` steps. They begin anew when a run is resumed.
       batch_size: rows drawn from arrays.
       seed: of the draw of rows.
-      workdir: for checkpoints, metrics and events; a run there is resumed exactly. None: none.
+      workdir: for checkpoints, metrics, events and `loss.png`, a picture of the losses that is
+        drawn at every score; a run there is resumed exactly. None: none.
       replicator: in whose `scope` the network was created; None: one device. Before and after, the
         model is used within its `gathered_variables()`, which matters for `sharded`.
       jit_compile: compile the step with XLA.
       log: called with progress messages; a progress bar is shown on standard error.
 
     Returns:
-      The outcome: `step`, `reason`, `seconds`, `best_score` and `best_step`.
+      The outcome: `step`, `reason`, `seconds`, `best_score`, `best_step` and `scores`.
 
     Raises:
       ValueError, UserError: bad data or loss; training diverged; the directory has another run.
     """
-    _check_counts(steps=steps, evaluate_every=evaluate_every, batch_size=batch_size)
-    steps, evaluate_every, batch_size = int(steps), int(evaluate_every), int(batch_size)
-    seed = whole_number(seed, "seed", least=0)
-    layout = getattr(model, "layout", Layout(model.order))  # a student has one channel
+    loop = _loop(steps, evaluate_every, patience, jit_compile)
+    batch_size, seed = _count("batch_size", batch_size), whole_number(seed, "seed", least=0)
     read = functools.partial(
-        Batches, codec=model.codec, layout=layout, rows=batch_size, seed=seed, takes=_takes(model)
+        Batches,
+        codec=model.codec,
+        layout=getattr(model, "layout", Layout(model.order)),  # a student has one channel
+        rows=batch_size,
+        seed=seed,
+        takes=_takes(model),
     )
     source, loss_fn = read(batches), checked(loss, model)
+    score = held_out_score(model, loss_fn, read, validation, evaluate)
+    _check_patience(patience, score)
+    listener = KerasCallbacks(callbacks, loop.evaluate_every_steps) if callbacks != () else None
     example = source.example()
-    loop = LoopConfig(num_steps=steps, evaluate_every_steps=evaluate_every, jit_compile=jit_compile)
     adam = optimizer if isinstance(optimizer, OptimizerConfig) else None
     with TrainingRun(workdir, replicator, log, len(example["elements"]), adam) as run:
         with run.variables():
@@ -148,11 +165,12 @@ def fit(
         with run.preparing():
             identity = _identity(state, optimizer, batch_size, seed, loop)
             run.claim(identity, ("loop",), {} if adam is None else {"optimizer": defaults(adam)})
-        score = _score(evaluate, model, loss_fn, read)
         given = source.alone if is_single_device(run.replicator) else source.shard
         with source.raising_own_errors():
             outcome = run.train(
-                *(state, loss_fn, loop, given, lambda: score and Score(score, state)),
+                *(state, loss_fn, loop, given),
+                lambda: score and Score(score, state, drawing(workdir, score)),
+                listener=listener,
                 description=_counted(weights),
             )
         with run.replicator.gathered_variables():
@@ -162,10 +180,24 @@ def fit(
     return outcome
 
 
-def _check_counts(**counts: Any) -> None:
-    for name, count in counts.items():
-        is_count = isinstance(count, int | np.integer) and int(count) >= 1
-        require(is_count, name, "an integer of at least 1", count)
+def _count(name: str, count: Any) -> int:
+    is_count = isinstance(count, int | np.integer) and int(count) >= 1
+    require(is_count, name, "an integer of at least 1", count)
+    return int(count)
+
+
+def _loop(steps: int, every: int, patience: int | None, jit_compile: bool) -> LoopConfig:
+    return LoopConfig(
+        num_steps=_count("steps", steps),
+        evaluate_every_steps=_count("evaluate_every", every),
+        patience=0 if patience is None else _count("patience", patience),
+        jit_compile=jit_compile,
+    )
+
+
+def _check_patience(patience: int | None, score: Any) -> None:
+    if patience is not None and score is None:
+        raise ValueError("`patience` needs scores: pass `validation`, or `evaluate`.")
 
 
 def _takes(model: Any) -> Callable[[int], bool]:
@@ -185,15 +217,6 @@ def _shares(replicator: Replicator, optimizer: OptimizerConfig | None) -> int:
     """Return the number of replicas and microbatches that share a batch."""
     replicas = 1 if replicator.is_async else replicator.num_devices
     return replicas * (1 if optimizer is None else optimizer.accumulate)
-
-
-def _score(evaluate: Any, model: Trainable, loss_fn: LossFn, read: Callable[..., Batches]):
-    """Return a function that computes a score, or None."""
-    if evaluate is None:
-        return None
-    if callable(evaluate) and not isinstance(evaluate, tf.data.Dataset):
-        return lambda: evaluate(model)
-    return MeanLoss(loss_fn, read(evaluate, name="evaluate").parts)
 
 
 def _weights(model: Trainable, example: dict[str, tf.Tensor]) -> Weights:

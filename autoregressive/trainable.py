@@ -58,12 +58,16 @@ def weights_read(function: Callable, *example: tf.Tensor) -> Weights:
 
 
 def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]:
-    """Return all variables that a function of tensors reads, in a fixed order.
+    """Return all variables that a function of tensors reads, in the order of their first reads.
 
-    Arguments as for `weights_read`.
+    A run that another process resumes has the same order. Arguments as for `weights_read`.
     """
     traced = tf.function(function, autograph=False).get_concrete_function(*example)
-    variables = [_of_all_replicas(variable) for variable in traced.variables]
+    # TensorFlow lists variables as a set, in the order of their addresses.
+    places = {id(handle): place for place, handle in enumerate(traced.captured_inputs)}
+    last = len(places)
+    ordered = sorted(traced.variables, key=lambda read: places.get(id(read.handle), last))
+    variables = [_of_all_replicas(variable) for variable in ordered]
     return list({id(variable): variable for variable in variables}.values())
 
 

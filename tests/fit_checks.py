@@ -81,6 +81,28 @@ def check_resumed():
         return trained(LOCAL, workdir=workdir, evaluate=WAVES, evaluate_every=2)
 
 
+def check_patience():
+    """Training that ends at the third score and keeps the first, on one device and on two."""
+    found = []
+    for strategy in (SINGLE, LOCAL):
+        replicator, model = made(strategy)
+        scores = iter([1.0, 3.0, 2.0])
+        options = {"optimizer": ADAM, "batch_size": 4, "loss": weighted, "evaluate_every": 2}
+        outcome = fit(
+            *(model, WAVES),
+            **options,
+            steps=20,
+            evaluate=lambda _, scores=scores: next(scores),
+            patience=2,
+            replicator=replicator,
+            log=lambda line: None,
+        )
+        with replicator.gathered_variables():
+            kernel = model.network.kernel.numpy()
+        found.append((outcome.step, outcome.best_step, outcome.reason, kernel))
+    return found
+
+
 def check_global():
     """A loss over the global batch: on one device, on two, sharded, and in microbatches on two."""
     options = {"optimizer": dataclasses.replace(ADAM, accumulate=2)}

@@ -1,7 +1,8 @@
 """A run of a line as a program: `python line_run.py STRATEGY RUN STEPS SECONDS`.
 
 It makes STEPS steps in the run directory RUN, of SECONDS each, and saves twice a second; a save
-takes longer by SAVE_SECONDS of the environment. As
+takes longer by SAVE_SECONDS of the environment. SCORES, numbers separated by commas, are those of
+every second step; the run ends after two without improvement. As
 `python line_run.py uneven` the workers have different numbers of batches.
 """
 
@@ -42,8 +43,10 @@ def batches(start: int, seconds: float) -> tf.data.Dataset:
 def train(replicator: Replicator, workdir: Path, num_steps: int, seconds: float) -> int:
     """Trains on from the newest checkpoint; the exit status."""
     run = RunDirectory.create(workdir, {"line": 1}, is_chief=replicator.is_chief)
-    config = LoopConfig(num_steps, report_every_steps=1, evaluate_every_steps=NEVER,
-                        save_every_minutes=0.5 / 60)  # fmt: skip
+    scores = [float(score) for score in os.environ.get("SCORES", "").split(",") if score]
+    config = LoopConfig(num_steps, report_every_steps=1, save_every_minutes=0.5 / 60,
+                        evaluate_every_steps=2 if scores else NEVER,
+                        patience=2 if scores else 0)  # fmt: skip
     with variable_scope(replicator):
         line = Line()
         state = TrainState(line, OptimizerConfig(0.02, 2, "constant"), num_steps)
@@ -52,7 +55,9 @@ def train(replicator: Replicator, workdir: Path, num_steps: int, seconds: float)
         save_slowly(trainer.checkpoints, float(os.environ.get("SAVE_SECONDS", "0")))
     trainer.resume()
     print(f"going on from step {trainer.step}", flush=True)
-    outcome = trainer.train(batches(trainer.step, seconds), None)
+    is_scored = scores and replicator.is_chief
+    evaluate = (lambda log, step: scores[step // 2 - 1]) if is_scored else None
+    outcome = trainer.train(batches(trainer.step, seconds), evaluate)
     print(f"left at step {outcome.step} ({outcome.reason})", flush=True)
     return outcome.exit_status
 

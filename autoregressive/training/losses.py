@@ -106,16 +106,21 @@ class Score:
     Args:
       score: computes it; lower is better.
       state: whose average the model uses during the call.
+      then: called when the score is in the log; None: nothing.
     """
 
-    def __init__(self, score: Callable[[], Any], state: TrainState):
-        self._score, self._state = score, state
+    def __init__(
+        self, score: Callable[[], Any], state: TrainState, then: Callable[[], None] | None = None
+    ):
+        self._score, self._state, self._then = score, state, then
 
     def __call__(self, log: Any, step: int) -> float:
         """Return the score, and write it to the log as "dev"."""
         with self._state.averaged():
             value = float(self._score())
         log.scalars(step, {"dev": value})
+        if self._then is not None:
+            self._then()
         return value
 
 
@@ -125,9 +130,11 @@ class MeanLoss:
     Args:
       loss_fn: of a batch; compiled here.
       parts: returns batches, the same in every call.
+      name: of the argument that they come from, for messages.
     """
 
-    def __init__(self, loss_fn: LossFn, parts: Callable[[], Iterable[Batch]]):
+    def __init__(self, loss_fn: LossFn, parts: Callable[[], Iterable[Batch]], name: str):
+        self._name = name
         self._loss = tf.function(lambda batch: loss_fn(batch)[0], autograph=False)
         self._parts = parts
 
@@ -143,6 +150,7 @@ class MeanLoss:
             total, rows = total + count * float(self._loss(part)), rows + count
         if not rows:
             raise ValueError(
-                "`evaluate` must have a batch; pass arrays, or an iterable that can be restarted."
+                f"`{self._name}` must have a batch; pass arrays, or an iterable that can be"
+                " restarted."
             )
         return total / rows

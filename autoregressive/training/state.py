@@ -45,6 +45,10 @@ class KerasState(TrainState):
         own = [getattr(variable, "value", variable) for variable in self._keras.variables]
         return slots | {f"optimizer/{number}": variable for number, variable in enumerate(own)}
 
+    def average_slots(self) -> dict[str, tf.Variable]:
+        """Return the weights themselves, as there is no average."""
+        return {f"weights/{n}": v for n, v in zip(self.names, self.weights, strict=True)}
+
     def updated(self, gradients: list[tf.Tensor]):
         """Return all slots' values after an update, and its metrics, without assigning them."""
         _, norm = clip_by_global_norm(gradients, 0.0)

@@ -54,8 +54,33 @@ class Checkpoints:
         better = math.isfinite(score) and (best is None or score < best["score"])
         if better:
             best = {"step": step, "score": score}
-        self._write_scores({**(best or {}), "scored": step})
+        # Later ones are of a run that went on before its last checkpoints were lost.
+        history = [pair for pair in self.scores() if pair[0] < step] + [(step, score)]
+        stored = [[s, value if math.isfinite(value) else None] for s, value in history]
+        self._write_scores({**(best or {}), "scored": step, "scores": stored})
         return better
+
+    def scores(self) -> list[tuple[int, float]]:
+        """Return step and score of every evaluation, in order; NaN for one that was not finite."""
+        stored = self._scores()
+        if "scores" not in stored and {"step", "score"} <= stored.keys():  # of version 0.2
+            return [(stored["step"], stored["score"])]
+        pairs = stored.get("scores", [])
+        return [(step, math.nan if score is None else score) for step, score in pairs]
+
+    def scores_without_improvement(self, step: int) -> int:
+        """Return the number of evaluations up to a step since the one of the lowest score."""
+        values = [value for scored, value in self.scores() if scored <= step]
+        lowest = min((value for value in values if math.isfinite(value)), default=None)
+        return len(values) if lowest is None else len(values) - 1 - values.index(lowest)
+
+    def best(self) -> Arrays | None:
+        """Return the arrays of the best step, or None before the first evaluation.
+
+        If its file is damaged, raise UserError.
+        """
+        step = self.best_step()
+        return None if step is None else read_npz(self.path(step))
 
     def best_step(self) -> int | None:
         """Return the step of the best checkpoint on dev, or None before the first evaluation."""
@@ -137,7 +162,14 @@ class Checkpoints:
             stored = json.loads((self.folder / "best.json").read_text())
         except (OSError, ValueError):
             return {}
-        whole = isinstance(stored, dict) and all(
-            isinstance(value, (int, float)) for value in stored.values()
-        )
-        return stored if whole else {}
+        return stored if isinstance(stored, dict) and _is_whole(stored) else {}
+
+
+def _is_whole(stored: dict) -> bool:
+    """Return whether the content of best.json is numbers, and pairs of them in "scores"."""
+    pairs = stored.get("scores", [])
+    numbers = [value for name, value in stored.items() if name != "scores"]
+    if not isinstance(pairs, list) or not all(isinstance(p, list) and len(p) == 2 for p in pairs):
+        return False
+    numbers += [number for step, score in pairs for number in (step, score or 0.0)]
+    return all(isinstance(number, (int, float)) for number in numbers)

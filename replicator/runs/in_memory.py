@@ -24,9 +24,12 @@ class InMemoryRun:
         """Store the identity; there is no other run to compare it with."""
         self.identity = {k: v for k, v in config.items() if k not in changeable}
 
-    def checkpoints(self, keep: int = 3) -> "ScoresInMemory":
-        """Return an object that replaces the run's checkpoints."""
-        return ScoresInMemory()
+    def checkpoints(self, keep: int = 3, best: bool = False) -> "ScoresInMemory":
+        """Return an object that replaces the run's checkpoints.
+
+        `best`: it also stores the arrays of the best score.
+        """
+        return ScoresInMemory(best)
 
     def metrics_log(self, first_step: int = 0) -> "NoMetricsLog":
         """Return a log that drops all metrics."""
@@ -34,11 +37,18 @@ class InMemoryRun:
 
 
 class ScoresInMemory(Checkpoints):
-    """Checkpoints that store only the scores, as the state is in the model's own variables."""
+    """Checkpoints that store only the scores, as the state is in the model's own variables.
 
-    def __init__(self) -> None:
+    Args:
+      best: store the arrays of the best score too, until there is a better one.
+    """
+
+    def __init__(self, best: bool = False) -> None:
         super().__init__(Path())
         self._stored: dict = {}
+        self._keeps_best = best
+        self._latest: Arrays | None = None
+        self._arrays: Arrays | None = None  # of the best score
 
     def newest(self) -> tuple[Arrays | None, list[Path]]:
         """Return no checkpoint and no damaged ones."""
@@ -48,7 +58,20 @@ class ScoresInMemory(Checkpoints):
         """Do nothing: there is no folder."""
 
     def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> None:
-        """Do nothing: the state is in memory."""
+        """Store the arrays if they may turn out to be the best; the state itself is in memory."""
+        self._latest = arrays if self._keeps_best else None
+
+    def mark_scored(self, step: int, score: float) -> bool:
+        """Record the score of the arrays saved last, and return whether it is the best so far."""
+        better = super().mark_scored(step, score)
+        if better:
+            self._arrays = self._latest
+        self._latest = None
+        return better
+
+    def best(self) -> Arrays | None:
+        """Return the arrays of the best score, or None if they are not stored."""
+        return self._arrays
 
     def after_divergence(self) -> str:
         """Return a sentence on the state before a rejected update, with advice."""

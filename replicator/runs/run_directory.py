@@ -98,8 +98,8 @@ class RunDirectory:
             raise UserError(f"{file} must hold one JSON object, got a {_kind(stored)}.")
         return stored
 
-    def checkpoints(self, keep: int = 3) -> Checkpoints:
-        """Return the run's checkpoints."""
+    def checkpoints(self, keep: int = 3, best: bool = True) -> Checkpoints:
+        """Return the run's checkpoints; whatever `best` is, they keep the arrays of the best."""
         return Checkpoints(self.path / "checkpoints", keep)
 
     def metrics_log(self, first_step: int = 0) -> "MetricsLog":

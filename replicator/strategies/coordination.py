@@ -160,6 +160,19 @@ def broadcast_initial_state(
         )
 
 
+def of_chief(replicator: Replicator, number: int) -> int:
+    """Return the chief's number in every process of a run."""
+    if not runs_in_lockstep(replicator):
+        return number
+
+    def step(_):
+        return replicator.broadcast([tf.constant(number, tf.int32)])[0]
+
+    with explaining_peer_errors(replicator):
+        rows = tf.data.Dataset.from_tensors(tf.zeros([replicator.num_replicas]))
+        return int(replicator.compile(step)(iter(replicator.batches(rows))))
+
+
 class SharedStopRequest:
     """A request of any process to stop, after which all stop after the same step.
 

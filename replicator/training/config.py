@@ -30,6 +30,9 @@ class LoopConfig:
     """Steps between two lines of metrics."""
     evaluate_every_steps: int = 1000
     """Steps between two evaluations on dev; the last step is evaluated too."""
+    patience: int = 0
+    """End training after this many evaluations on dev in a row without a new best score; 0: never.
+    Evaluations of a run that is resumed count."""
     save_every_minutes: float = 5.0
     """Minutes between two checkpoints, in addition to those at evaluations and at the end."""
     keep_checkpoints: int = 2
@@ -41,7 +44,7 @@ class LoopConfig:
         """Raise UserError, naming the field, for a number out of range."""
         at_least(self, 1, "num_steps", "report_every_steps", "evaluate_every_steps")
         at_least(self, 1, "keep_checkpoints")
-        at_least(self, 0, "max_minutes", "save_every_minutes")
+        at_least(self, 0, "max_minutes", "save_every_minutes", "patience")
 
 
 @dataclasses.dataclass(frozen=True)

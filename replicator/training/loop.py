@@ -28,16 +28,27 @@ from replicator.strategies.coordination import (
     SharedStopRequest,
     barrier,
     broadcast_initial_state,
+    of_chief,
 )
 from replicator.training.accumulation import Batch
 from replicator.training.config import LoopConfig
-from replicator.training.outcome import DONE, FINISHED_BEFORE, OUT_OF_TIME, Outcome
+from replicator.training.listener import Listener
+from replicator.training.outcome import (
+    CALLBACK,
+    DONE,
+    FINISHED_BEFORE,
+    NO_IMPROVEMENT,
+    OUT_OF_TIME,
+    Outcome,
+)
+from replicator.training.resumption import assign_arrays
 from replicator.training.state import LossFn, TrainState
 from replicator.training.step import compile_replicated_step, compile_step, is_single_device
+from replicator.training.step_rate import StepRate
 
 SAVE = "save"  # a request to wait while the chief writes a timed checkpoint
 # Settings that must be equal in all processes of a run.
-SHARED_SETTINGS = ("num_steps", "evaluate_every_steps", "jit_compile")
+SHARED_SETTINGS = ("num_steps", "evaluate_every_steps", "jit_compile", "patience")
 SIGNAL_NAMES = tuple(number.name for number in SIGNALS)
 Evaluate = Callable[[Any, int], float]  # from a MetricsLog and the step
 
@@ -69,13 +80,15 @@ class Trainer:
     ):
         self.run, self.state, self.config = run, state, config
         self.replicator = strategies.single() if replicator is None else replicator
-        self.checkpoints = run.checkpoints(config.keep_checkpoints)
-        self._stop_request = SharedStopRequest((SAVE, OUT_OF_TIME, *SIGNAL_NAMES), self.replicator)
+        self.checkpoints = run.checkpoints(config.keep_checkpoints, best=config.patience > 0)
+        reasons = (SAVE, CALLBACK, OUT_OF_TIME, *SIGNAL_NAMES)
+        self._stop_request = SharedStopRequest(reasons, self.replicator)
         self._step = self._compiled(loss_fn, reads)
         self._num_updates = 0  # finished; asynchronous ones may be pending
         self._saved_step: int | None = None
         self._start: float | None = None  # of this run, on the monotonic clock
         self._evaluation_seconds = 0.0  # duration of the last evaluation
+        self._is_asked_to_stop = False  # by the listener
 
     def resume(self, initialise: Callable[[], None] | None = None) -> list[str]:
         """Restore the newest readable checkpoint, and return messages for the user.
@@ -122,16 +135,25 @@ class Trainer:
         """Number of updates so far."""
         return int(self.state.step.numpy())
 
-    def train(self, batches: Iterable[Batch] | ShardFn, evaluate: Evaluate | None) -> Outcome:
+    def train(
+        self,
+        batches: Iterable[Batch] | ShardFn,
+        evaluate: Evaluate | None,
+        listener: Listener | None = None,
+    ) -> Outcome:
         """Train to the last step, or until a stop is requested, and save.
 
-        `LoopConfig.max_minutes` count from `resume`, or from here if that was not called.
+        `LoopConfig.max_minutes` count from `resume`, or from here if that was not called. With
+        `LoopConfig.patience`, the state's average is at the end that of the best score.
 
         Args:
           batches: endless, from the current step of the run on; with more than one device, as for
             `Replicator.batches`.
           evaluate: from the log and the step to the score on dev (lower is better). Only the chief
             needs one.
+          listener: told of updates and scores, and may end training; None: nobody. Where several
+            processes train, all end after the update that follows one at which it asked for that,
+            unless that one was scored.
 
         Raises:
           DivergedError: a loss or gradient was not finite; that update is not applied.
@@ -145,9 +167,21 @@ class Trainer:
         stream = None if self.replicator.is_chief else io.StringIO()
         shown = Progress(total, "training", "step", self.step, stream=stream, until=until)
         with StopRequest() as stop, shown as progress:
-            reason = self._train_and_save(batches, evaluate, progress, stop, start)
+            heard = listener if listener is not None and self.replicator.is_chief else Listener()
+            hooks = evaluate, heard
+            reason = self._train_and_save(batches, hooks, progress, stop, start)
+        if self.config.patience:
+            self._take_best_average()
         best = self.checkpoints.best_score(), self.checkpoints.best_step()
-        return Outcome(self.step, reason, time.monotonic() - start, *best)
+        seconds, scores = time.monotonic() - start, tuple(self.checkpoints.scores())
+        return Outcome(self.step, reason, seconds, *best, scores)
+
+    def _take_best_average(self) -> None:
+        slots = self.state.average_slots()
+        best = self.checkpoints.best() if self.replicator.is_chief else None
+        if best is not None:
+            assign_arrays(slots, best)
+        broadcast_initial_state(self.replicator, slots, {})
 
     def save(self) -> None:
         """Write a checkpoint, unless this step has one or this process is not the chief."""
@@ -162,12 +196,17 @@ class Trainer:
                 self._check(metrics)
         self._num_updates = self.step
 
-    def _train_and_save(self, batches, evaluate, progress, stop, start) -> str:
+    def _train_and_save(
+        self, batches, hooks: tuple[Evaluate | None, Listener], progress, stop, start
+    ) -> str:
         """Run `_steps` and return its reason; save the state, also after most errors."""
         try:
             with self._log() as log:
-                reason = self._steps(batches, _Outputs(evaluate, log, progress), stop, start)
+                outputs = _Outputs(*hooks, log, progress)
+                outputs.listener.begin(self.step)
+                reason = self._steps(batches, outputs, stop, start)
                 self.save()
+                outputs.listener.end()
             barrier(self.replicator)
         except DivergedError:
             raise
@@ -190,43 +229,65 @@ class Trainer:
     def _steps(self, batches, outputs: "_Outputs", stop, start) -> str:
         self._num_updates = self.step
         if self._is_evaluation_missing():
-            self._evaluate(outputs)
-        barrier(self.replicator)
+            self._evaluate(outputs, {})
+        if ended := self._ended_by_scores():
+            return ended
         if self.step >= self.config.num_steps:
             return FINISHED_BEFORE
-        config, rate, saved = self.config, _StepRate(), time.monotonic()
+        config, rate, saved = self.config, StepRate(), time.monotonic()
         is_single = is_single_device(self.replicator)
         batches = iter(whole(batches) if is_single else self.replicator.batches(batches))
         while True:
             self._stop_request.request(self._request(stop, start, saved))
+            outputs.listener.updating(self._num_updates + 1)
             metrics = self._one_update(batches, rate)
             # Before anything that depends on the step, as saving waits for pending updates.
             if self._stop_request.decided(self._request(stop, start, saved)) == SAVE:
                 self.save()
                 barrier(self.replicator)  # the others would exceed the time limit of a collective
                 saved = time.monotonic()
-            before, step = outputs.progress.done, self._num_updates
-            outputs.progress.advance(step - before, loss=metrics["loss"])
-            every = config.report_every_steps
-            if outputs.log is not None and step // every > before // every:
-                outputs.log.scalars(step, metrics | rate.since_last())
+            step = self._report(metrics, outputs, rate)
             if self._evaluation_due(step):
-                self._evaluate(outputs)
-                barrier(self.replicator)
+                self._evaluate(outputs, metrics)
+                if ended := self._ended_by_scores():
+                    return ended
                 saved = time.monotonic()
             if step >= config.num_steps:
                 return DONE
             reason = self._stop_request.decided(self._request(stop, start, saved))
             if reason and reason != SAVE:
-                self._leave(reason, step, outputs)
+                self._leave(reason, step, outputs, metrics)
                 return reason
 
-    def _leave(self, reason: str, step: int, outputs: "_Outputs") -> None:
-        """End a run early; if it is out of time, evaluate the latest state."""
+    def _report(self, metrics: dict[str, float], outputs: "_Outputs", rate: StepRate) -> int:
+        """Show, log and tell the metrics of an update, and return its step."""
+        before, step = outputs.progress.done, self._num_updates
+        outputs.progress.advance(step - before, loss=metrics["loss"])
+        every = self.config.report_every_steps
+        is_due = step // every > before // every or self._evaluation_due(step)
+        if outputs.log is not None and is_due:
+            outputs.log.scalars(step, metrics | rate.since_last())
+        self._is_asked_to_stop |= outputs.listener.updated(step, metrics)
+        return step
+
+    def _ended_by_scores(self) -> str | None:
+        """Wait for the chief's evaluation; return why it ends the run, the same in all processes.
+
+        None: it does not.
+        """
+        barrier(self.replicator)
+        patience, waited = self.config.patience, self.checkpoints.scores_without_improvement
+        no_more = bool(patience) and waited(self.step) >= patience
+        reasons = (None, CALLBACK, NO_IMPROVEMENT)
+        own = NO_IMPROVEMENT if no_more else CALLBACK if self._is_asked_to_stop else None
+        return reasons[of_chief(self.replicator, reasons.index(own))]
+
+    def _leave(self, reason: str, step: int, outputs: "_Outputs", metrics) -> None:
+        """End a run early; unless a signal ended it, evaluate the latest state."""
         if reason in SIGNAL_NAMES:
             outputs.progress.say(f"{reason}: saving a checkpoint at step {step} and exiting.")
         elif not self._evaluation_due(step):
-            self._evaluate(outputs)
+            self._evaluate(outputs, metrics)
             barrier(self.replicator)
 
     def _request(self, stop: StopRequest, start: float, saved: float) -> str | None:
@@ -237,10 +298,12 @@ class Trainer:
         limit = 60 * self.config.max_minutes
         if limit and now - start > limit - min(self._evaluation_seconds, limit / 2):
             return OUT_OF_TIME
+        if self._is_asked_to_stop:
+            return CALLBACK
         is_due = self.replicator.is_chief and now - saved > 60 * self.config.save_every_minutes
         return SAVE if is_due else None
 
-    def _one_update(self, batches: Iterator[Batch], rate: "_StepRate") -> dict[str, float]:
+    def _one_update(self, batches: Iterator[Batch], rate: StepRate) -> dict[str, float]:
         with rate.running():
             if self.replicator.is_async:
                 # No update beyond the next evaluation is scheduled.
@@ -270,14 +333,19 @@ class Trainer:
         step = self.step
         return step > 0 and self._evaluation_due(step) and self.checkpoints.scored_step() != step
 
-    def _evaluate(self, outputs: "_Outputs") -> None:
-        if outputs.log is None or outputs.evaluate is None:
+    def _evaluate(self, outputs: "_Outputs", metrics: Mapping[str, float]) -> None:
+        """Score this step, if there is an evaluation, and tell it with its update's metrics."""
+        if outputs.log is None or (outputs.evaluate is None and not metrics):
             return
+        score = None if outputs.evaluate is None else self._scored(outputs, outputs.evaluate)
+        self._is_asked_to_stop |= outputs.listener.scored(self.step, metrics, score)
+
+    def _scored(self, outputs: "_Outputs", evaluate: Evaluate) -> float:
         self.save()
         start = time.monotonic()
         try:
             with self.replicator.gathered_variables():
-                score = outputs.evaluate(outputs.log, self.step)
+                score = evaluate(outputs.log, self.step)
         except tf.errors.ResourceExhaustedError as error:
             raise UserError(
                 f"The evaluation on dev at step {self.step} does not fit into memory."
@@ -285,6 +353,7 @@ class Trainer:
         self._evaluation_seconds = time.monotonic() - start
         best = self.checkpoints.mark_scored(self.step, score)
         outputs.progress.say(f"step {self.step}: dev {score:.4f}{' (best)' if best else ''}")
+        return score
 
     def _diverged(self, loss: float, norm: float) -> DivergedError:
         # Nothing is deleted: the state itself may be the cause, and an earlier one be needed.
@@ -312,33 +381,12 @@ class Trainer:
 
 @dataclasses.dataclass(frozen=True)
 class _Outputs:
-    """Destinations of metrics, scores and progress."""
+    """Destinations of metrics, scores and progress, and who computes scores."""
 
     evaluate: Evaluate | None
+    listener: Listener
     log: MetricsLog | NoMetricsLog | None
     progress: Progress
-
-
-class _StepRate:
-    """Steps per second, without the time between steps and the first step, which compiles."""
-
-    def __init__(self):
-        self._steps, self._seconds = -1, 0.0
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Measure a step and the wait for its batch."""
-        start = time.perf_counter()
-        yield
-        self._steps += 1
-        if self._steps:
-            self._seconds += time.perf_counter() - start
-
-    def since_last(self) -> dict[str, float]:
-        """Return the rate since the last call; empty if there is none yet."""
-        steps, seconds = self._steps, self._seconds
-        self._steps, self._seconds = 0, 0.0
-        return {"steps_per_second": steps / seconds} if seconds > 0 else {}
 
 
 def _sentence(error: Exception) -> str:

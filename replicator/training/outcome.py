@@ -7,7 +7,7 @@ from pathlib import Path
 from replicator.runs.progress import duration
 
 DONE, FINISHED_BEFORE, OUT_OF_TIME = "done", "finished before", "time"
-NOTHING_TO_TRAIN = "nothing to train"
+NOTHING_TO_TRAIN, NO_IMPROVEMENT, CALLBACK = "nothing to train", "no improvement", "callback"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,9 +17,11 @@ class Outcome:
     Attributes:
       step: number of updates.
       reason: DONE, FINISHED_BEFORE (no step was left), OUT_OF_TIME, NOTHING_TO_TRAIN (all weights
-        are frozen), or the name of the signal that stopped it.
+        are frozen), NO_IMPROVEMENT (for as many scores as `patience`), CALLBACK (one asked to
+        stop), or the name of the signal that stopped it.
       seconds: duration.
       best_score, best_step: of the best checkpoint on dev; None before the first evaluation.
+      scores: step and score of every evaluation, also of those before the run was resumed.
     """
 
     step: int
@@ -27,6 +29,7 @@ class Outcome:
     seconds: float
     best_score: float | None
     best_step: int | None = None
+    scores: tuple[tuple[int, float], ...] = ()
 
     @property
     def exit_status(self) -> int:
@@ -47,7 +50,7 @@ class Outcome:
                 f"{workdir} has completed all its steps ({self.step}{best}); a larger "
                 f"--loop.num-steps continues. {following}"
             )
-        if self.reason != DONE:
+        if self.reason not in (DONE, NO_IMPROVEMENT):
             following = "Rerun the same command to resume."
         return (
             f"Stopped at step {self.step} ({self.reason}) after {duration(self.seconds)}"

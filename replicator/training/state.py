@@ -151,6 +151,10 @@ class TrainState(tf.Module):
         """Set every slot from the `arrays()` of a state; raise UserError if one does not fit."""
         assign_arrays(self.slots(), arrays)
 
+    def average_slots(self) -> dict[str, tf.Variable]:
+        """Return the variables that `use_average` reads, by their names in checkpoints."""
+        return {f"average/{n}": v for n, v in zip(self.names, self.average, strict=True)}
+
     def start(self, weights: Sequence[tf.Variable]) -> None:
         """Set the weights and their average from another network's, in the same order."""
         for weight, average, given in zip(self.weights, self.average, weights, strict=True):

@@ -24,6 +24,7 @@ from replicator.strategies import Replicator
 from replicator.strategies.coordination import chief_first, chief_only, variable_scope
 from replicator.training.accumulation import Batch
 from replicator.training.config import LoopConfig, OptimizerConfig
+from replicator.training.listener import Listener
 from replicator.training.loop import Evaluate, Outcome, Trainer
 from replicator.training.state import LossFn, TrainState
 from replicator.training.step import check_rows
@@ -120,6 +121,7 @@ class TrainingRun:
         evaluation: Callable[[], Evaluate | None],
         *,
         start: Callable[[], None] | None = None,
+        listener: Listener | None = None,
         reads: Sequence[tf.Variable] = (),
         description: str = "",
     ) -> Outcome:
@@ -132,6 +134,7 @@ class TrainingRun:
           batches: returns part i of k equal parts of the rows of the batches from a step on.
           evaluation: returns the evaluation callback; called only in the chief.
           start: initialises the weights of a new run; called only in the chief.
+          listener: see `Trainer.train`.
           reads: see `Trainer`.
           description: of the model, for the user; "": the number of its weights.
 
@@ -143,4 +146,4 @@ class TrainingRun:
         resumed = f", resuming from step {trainer.step}" if trainer.step else ""
         self.log((description or f"{state.size:,} weights") + resumed)
         evaluate = evaluation() if self.replicator.is_chief else None
-        return trainer.train(functools.partial(batches, trainer.step), evaluate)
+        return trainer.train(functools.partial(batches, trainer.step), evaluate, listener)

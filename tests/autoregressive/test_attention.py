@@ -105,6 +105,23 @@ def test_attention_that_is_not_causal_is_refused(make, text):
         incremental(make(), inputs=SPEC)
 
 
+def test_cross_attention_reads_a_memory_that_is_given_once():
+    tokens, memory = keras.Input([None], dtype="int32"), keras.Input([7, 6])
+    h = keras.layers.Embedding(TOKENS, 12)(tokens)
+    h = h + keras.layers.MultiHeadAttention(2, 4)(h, h, use_causal_mask=True)
+    h = h + keras.layers.MultiHeadAttention(2, 4)(h, memory)
+    network = keras.Model([tokens, memory], keras.layers.Dense(TOKENS)(h))
+    given = tf.random.stateless_normal([2, 7, 6], [0, 1])
+    rows = attention_networks.tokens(2, 20)
+    derived = incremental(network)
+    state = derived.initial_state(2, 20, [given])
+    first, state = derived.step(rows[:, :5], state)
+    second, state = derived.step(rows[:, 5:], state)
+    whole = network([rows, given])
+    assert np.ptp(whole - network([rows, -given])) > 1e-2
+    np.testing.assert_allclose(np.concatenate([first, second], 1), whole, atol=1e-5)
+
+
 def test_a_sequence_beyond_a_table_of_positions_names_its_layer():
     derived = incremental(attention_networks.mini_gpt())
     derived.initial_state(1, LONGEST)  # which is no power of two

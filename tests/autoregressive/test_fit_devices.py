@@ -31,6 +31,12 @@ def test_a_run_may_change_its_devices(checks):
     assert_close(checks("resumed"), checks("one"))
 
 
+def test_patience_ends_on_two_devices_as_on_one(checks):
+    one, two = checks("patience")
+    assert one[:3] == two[:3] == (6, 2, "no improvement")
+    assert_close(two[3:], one[3:])
+
+
 def test_a_loss_over_the_global_batch_gives_the_same_weights_on_any_number_of_devices(checks):
     one, *others = checks("global")
     assert_close(others, [one] * len(others))

@@ -1,5 +1,6 @@
 """Drafts change the number of passes, and nothing else: the symbols are those of the noise."""
 
+import attention_networks
 import causal_networks
 import keras
 import numpy as np
@@ -10,7 +11,7 @@ from marks import some_slow
 from autoregressive.model import Autoregressive
 from autoregressive.samplers import speculative
 from distill.any_teacher import flow_student
-from likelihoods import Categorical, Gaussian, Linear, LogisticMixture
+from likelihoods import Categorical, Gaussian, Integers, Linear, LogisticMixture
 
 FLOAT64 = tf.TensorSpec([None, None, 1], tf.float64)
 TIME, BLOCK = 37, 8
@@ -77,6 +78,16 @@ def test_the_symbols_are_those_of_the_cached_sampler_whatever_the_draft(name):
     for draft in (smaller, Constant(), flow_student(model, num_flows=2, channels=4)):
         drawn = model.sample(3, TIME, 7, method="speculative", draft=draft)
         np.testing.assert_array_equal(drawn, expected)
+
+
+def test_positions_may_end_before_the_default_length():
+    levels = attention_networks.TOKENS
+    model, draft = (
+        Autoregressive(make(), Categorical(levels), codec=Integers(levels))
+        for make in (attention_networks.mini_gpt, attention_networks.explicit_mask)
+    )
+    drawn = model.sample(2, TIME, 7, method="speculative", draft=draft)
+    np.testing.assert_array_equal(drawn, model.sample(2, TIME, 7, method="cached"))
 
 
 @pytest.mark.slow

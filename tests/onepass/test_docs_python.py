@@ -4,13 +4,16 @@ The blocks of a page share one namespace and one folder, which has a recording a
 takes it as given, what `GIVEN` defines.
 """
 
+import contextlib
 import inspect
 import re
+import time
 
 import numpy as np
 import pytest
 from doc_pages import PAGES, blocks
-from processes import ROOT
+from processes import ROOT, Process
+from serve_command import READY
 
 import likelihoods
 import onepass
@@ -21,15 +24,17 @@ REFERENCE = ROOT / "docs" / "reference"
 SMALLER = (
     (r"\bsteps=\d{2,}", "steps=2"),
     (r"length=16000", "length=50"),
+    (r"RATE, WINDOW = 2000, 512", "RATE, WINDOW = 2000, 256"),
     (r'load\("student"\)', 'load("shipped")'),  # run directories of hours
     (r'load\("drawn"\)', 'load("shipped-digits")'),
 )
 # Pages that say what a folder holds; this is run before them.
 GIVEN = {
     "README": """
-import keras, numpy as np, onepass
+import numpy as np
 waveforms = np.zeros([8, 100], "float32")
-keras.Sequential([keras.Input([None, 1]), keras.layers.Dense(30)]).save("mine.keras")
+texts = np.tile(np.arange(64, dtype=np.int32), [8, 1])
+held_out = texts[:2] + 1
 """,
 }
 # What is compiled (test_docs.py) and not run here, and why.
@@ -44,7 +49,12 @@ ONLY_COMPILED = {
     "has some",
 }
 # Pages of many blocks, each of which trains, exports or serves: a minute or more.
-LONG = ("reference/onepass", "reference/own_models", "tutorials/network", "tutorials/serve")
+LONG = (
+    *("reference/onepass", "reference/own_models"),
+    *("tutorials/network", "tutorials/serve", "tutorials/transformer_tokens"),
+)
+SERVER = "http://127.0.0.1:8501"
+SERVED = ("tutorials/transformer_tokens",)  # a server of the folder `models` answers their blocks
 SHIPPED = re.compile(r'"shipped[\w-]*"\)|load\("(student|drawn)"\)')  # models that take a minute
 PUBLIC = sorted(set(onepass.__all__) - {"__version__"})
 
@@ -52,17 +62,23 @@ PUBLIC = sorted(set(onepass.__all__) - {"__version__"})
 def runnable(page):
     """Return the blocks of a page that are run, as they are run."""
     found = []
+    without = {r"http://127\.0\.0\.1:8501"} if is_of(page, SERVED) else set()
     for block in blocks(page, "python"):
-        if not any(re.search(pattern, block, re.M) for pattern in ONLY_COMPILED):
+        if not any(re.search(p, block, re.M) for p in ONLY_COMPILED.keys() - without):
             for pattern, instead in SMALLER:
                 block = re.sub(pattern, instead, block)
             found.append(block)
     return found
 
 
+def is_of(page, names):
+    """Return whether a page has one of the names."""
+    return page.with_suffix("").as_posix().endswith(names)
+
+
 def is_slow(page):
     """Return whether a page is long or samples a shipped model."""
-    if page.with_suffix("").as_posix().endswith(LONG):
+    if is_of(page, LONG):
         return True
     return any(SHIPPED.search(block) and ".load(" in block for block in blocks(page, "python"))
 
@@ -70,6 +86,7 @@ def is_slow(page):
 def cases():
     for page in (page for page in PAGES if runnable(page)):
         marks = [pytest.mark.slow] if is_slow(page) else []
+        marks += [pytest.mark.timeout(900)] if is_of(page, SERVED) else []
         yield pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 
@@ -78,11 +95,29 @@ def cases():
 @pytest.mark.parametrize("page", list(cases()))
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    time = np.arange(8000) / 16000
-    audio.write("SPEECH.wav", (0.3 * np.sin(900 * time)).astype(np.float32), 16000)
+    seconds = np.arange(8000) / 16000
+    audio.write("SPEECH.wav", (0.3 * np.sin(900 * seconds)).astype(np.float32), 16000)
     namespace = {"__name__": "page"}
-    for block in [GIVEN.get(page.stem, ""), *runnable(page)]:
-        exec(compile(block, str(page), "exec"), namespace)
+    with contextlib.ExitStack() as servers:
+        for block in [GIVEN.get(page.stem, ""), *runnable(page)]:
+            if SERVER in block:
+                block = block.replace(SERVER, servers.enter_context(served(tmp_path)))
+            exec(compile(block, str(page), "exec"), namespace)
+
+
+@contextlib.contextmanager
+def served(folder):
+    """Yield the address of a server of FOLDER/models."""
+    words = ["serve", folder / "models", "--port", 0, "--grpc-port", 0]
+    server = Process(ROOT / "onepass" / "__main__.py", folder / "server.log", *words)
+    deadline = time.monotonic() + 600
+    try:
+        while (ready := READY.search(server.output())) is None:
+            assert server.is_running() and time.monotonic() < deadline, server.output()
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{ready[3]}"
+    finally:
+        server.kill()
 
 
 def sections(page):

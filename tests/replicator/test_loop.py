@@ -320,6 +320,7 @@ def test_an_evaluation_that_does_not_fit_into_memory_is_named_and_the_state_save
         (LoopConfig, "keep_checkpoints", 0, "at least 1"),
         (LoopConfig, "max_minutes", math.nan, "0 or more"),
         (LoopConfig, "save_every_minutes", -1.0, "0 or more"),
+        (LoopConfig, "patience", -1, "0 or more"),
         (OptimizerConfig, "learning_rate", 0.0, "positive and finite"),
         (OptimizerConfig, "learning_rate", math.nan, "positive and finite"),
         (OptimizerConfig, "epsilon", math.inf, "positive and finite"),

@@ -118,6 +118,18 @@ def test_a_save_that_takes_longer_than_a_collective_may_wait_ends_no_run(tmp_pat
         assert "left at step 3 (done)" in log
 
 
+@pytest.mark.slow
+def test_two_processes_run_out_of_patience_at_one_update(tmp_path):
+    environments = [
+        {"TF_CONFIG": task.tf_config, "SCORES": "1,3,2"} for task in local_tasks(worker=2)
+    ]
+    words = ["multi_worker", tmp_path / "run", 9, 0.0]
+    program = SCRIPT.with_name("line_run.py")
+    for status, log in run_together(program, tmp_path, environments, LIMIT_SECONDS, words):
+        assert status == 0, log
+        assert "left at step 6 (no improvement)" in log
+
+
 @pytest.mark.parametrize(
     ("error", "is_lost"),
     [

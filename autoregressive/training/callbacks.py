@@ -1,0 +1,141 @@
+"""Callbacks of Keras that read the figures of `fit` and may end it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from replicator.runs.errors import UserError
+from replicator.training.listener import Listener
+
+CALLED = (
+    *("on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end"),
+    *("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end"),
+)
+# What needs more of Keras' own `fit` than figures, and what does the same here.
+INSTEAD = {
+    "BackupAndRestore": "`workdir` resumes a run exactly",
+    "LearningRateScheduler": "pass `schedule`, or an optimiser of Keras that has one",
+    "ModelCheckpoint": "`workdir` keeps checkpoints, `patience` the weights of the best score",
+    "OrbaxCheckpoint": "`workdir` keeps checkpoints, `patience` the weights of the best score",
+    "ProgbarLogger": "`fit` shows its own progress",
+    "ReduceLROnPlateau": "pass `schedule`, or an optimiser of Keras that has one",
+    "SwapEMAWeights": "`OptimizerConfig.average_decay` averages the weights",
+}
+OF_TENSORBOARD = ("histogram_freq", "embeddings_freq", "write_images", "write_steps_per_second")
+
+
+class KerasCallbacks(Listener):
+    """A `Listener` that calls callbacks of Keras.
+
+    An epoch is `every` updates, or what is left of them at the end. The logs are the metrics of the
+    last update, as the run's log has them; `on_epoch_end` also has the score as "val_loss".
+
+    Args:
+      callbacks: of Keras, in the order of their calls.
+      every: updates between two scores.
+
+    Raises:
+      UserError: one needs more than figures; the message names it and what to use.
+    """
+
+    def __init__(self, callbacks: Sequence[Any], every: int):
+        import keras  # which a model of plain TensorFlow does not need
+
+        if isinstance(callbacks, keras.callbacks.Callback) or not isinstance(
+            callbacks, list | tuple
+        ):
+            kind = type(callbacks).__name__
+            raise UserError(f"`callbacks` must be a list of Keras callbacks, got {kind}.")
+        for callback in callbacks:
+            _check(callback, keras.callbacks.Callback)
+        self._callbacks, self._every = list(callbacks), every
+        self._model = _Model()
+        self._open = False  # an epoch has begun
+
+    def begin(self, step: int) -> None:
+        """Call `on_train_begin`."""
+        for callback in self._callbacks:
+            callback.set_params({"epochs": None, "steps": self._every, "verbose": 0})
+            callback.set_model(self._model)
+        self._call("on_train_begin")
+
+    def updating(self, step: int) -> None:
+        """Call `on_train_batch_begin`, and before it `on_epoch_begin` where an epoch begins."""
+        if not self._open:
+            self._open = True
+            self._call("on_epoch_begin", self._epoch(step))
+        self._call("on_train_batch_begin", (step - 1) % self._every)
+
+    def updated(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Call `on_train_batch_end`."""
+        self._call("on_train_batch_end", (step - 1) % self._every, logs=dict(metrics))
+        return self._model.stop_training
+
+    def scored(self, step: int, metrics: Mapping[str, float], score: float | None) -> bool:
+        """Call `on_epoch_end`."""
+        self._open = False
+        logs = dict(metrics) if score is None else {**metrics, "val_loss": score}
+        self._call("on_epoch_end", self._epoch(step), logs=logs)
+        return self._model.stop_training
+
+    def end(self) -> None:
+        """Call `on_train_end`."""
+        self._call("on_train_end")
+
+    def _epoch(self, step: int) -> int:
+        return (step - 1) // self._every
+
+    def _call(self, name: str, *number: int, logs: dict | None = None) -> None:
+        for callback in self._callbacks:
+            self._model.caller = type(callback).__name__
+            getattr(callback, name)(*number, {} if logs is None else dict(logs))
+
+
+class _NotThereError(UserError, AttributeError):
+    """An error of a callback that reads more of its model than there is."""
+
+
+class _Model:
+    """What a callback sees as its `model`: a place to ask for an end, without an optimiser."""
+
+    def __init__(self) -> None:
+        self.stop_training = False
+        self.metrics = ()  # which `EarlyStopping` looks for, and the next two `TensorBoard`
+        self.optimizer = self.train_function = None
+        self.caller = ""
+
+    def __getattr__(self, name: str) -> Any:
+        raise _NotThereError(
+            f"`{self.caller}` cannot read `model.{name}` in `fit`: callbacks have the logs and"
+            " `model.stop_training`; use your own model by its name."
+        )
+
+
+def _check(callback: Any, kind: type) -> None:
+    """Raise UserError, naming the callback, if it needs more than figures."""
+    name = type(callback).__name__
+    if not isinstance(callback, kind):
+        raise UserError(f"`callbacks` must be a list of Keras callbacks, got {name} in it.")
+    known = {
+        each.__name__ for each in type(callback).__mro__ if each.__module__.startswith("keras")
+    }
+    reason = next((INSTEAD[each] for each in sorted(known) if each in INSTEAD), None)
+    if getattr(callback, "restore_best_weights", False):
+        name, reason = f"{name}(restore_best_weights=True)", "`patience` keeps the best weights"
+    options = [o for o in OF_TENSORBOARD if "TensorBoard" in known and getattr(callback, o)]
+    if options:
+        name, reason = f"TensorBoard({options[0]}=...)", "`fit` passes it figures alone"
+    own = [] if "TensorBoard" in known else _never_called(callback, kind)
+    if own:
+        name, reason = (
+            f"{name}.{own[0]}",
+            f"`fit` calls {', '.join(CALLED[:4])} and those of a batch",
+        )
+    if reason is not None:
+        raise UserError(f"`callbacks` cannot have {name}: {reason}.")
+
+
+def _never_called(callback: Any, kind: type) -> list[str]:
+    """Return the methods that the callback defines and `fit` does not call."""
+    hooks = [name for name in dir(kind) if name.startswith("on_") and name not in CALLED]
+    of_class = [n for n in hooks if getattr(type(callback), n) is not getattr(kind, n)]
+    return of_class + [name for name in hooks if name in vars(callback)]

@@ -1,0 +1,56 @@
+"""The scores of `fit`: on held-out data or by a function, and the picture of them."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from autoregressive.training.batches import Batches
+from autoregressive.training.losses import MeanLoss
+from replicator.runs.errors import UserError
+from replicator.training.state import LossFn
+
+
+def held_out_score(
+    model: Any, loss_fn: LossFn, read: Callable[..., Batches], validation: Any, evaluate: Any
+) -> Callable[[], Any] | None:
+    """Return a function that computes a score, or None if neither source is given.
+
+    Args:
+      model: argument of `evaluate`, if that is a function.
+      loss_fn: whose mean over held-out data is the score.
+      read: returns the batches of a source; `name` is its argument.
+      validation: held-out data.
+      evaluate: a function from model to score, or held-out data.
+
+    Raises:
+      UserError: both are given; `validation` is a function or has bad data.
+    """
+    if validation is not None and evaluate is not None:
+        raise UserError("`validation` and `evaluate` are two ways to a score; pass one of them.")
+    if _is_function(validation):
+        raise UserError(
+            "`validation` must be data that ends, not a function; a function from the model to a"
+            " score is `evaluate`."
+        )
+    if _is_function(evaluate):
+        return lambda: evaluate(model)
+    for name, data in (("validation", validation), ("evaluate", evaluate)):
+        if data is not None:
+            return MeanLoss(loss_fn, read(data, name=name).parts, name)
+    return None
+
+
+def _is_function(given: Any) -> bool:
+    return callable(given) and not isinstance(given, tf.data.Dataset)
+
+
+def drawing(workdir: str | Path | None, score: Any) -> Callable[[], None] | None:
+    """Return a function that draws a run's losses; None if it has no directory."""
+    if not workdir:
+        return None
+    from replicator.runs.loss_plot import write_loss_plot  # which imports matplotlib
+
+    return functools.partial(write_loss_plot, Path(workdir), isinstance(score, MeanLoss))

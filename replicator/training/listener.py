@@ -1,0 +1,30 @@
+"""Listeners to the course of training, who may end it."""
+
+from collections.abc import Mapping
+
+
+class Listener:
+    """What `Trainer.train` tells in the chief; this one ignores it.
+
+    A method that returns a bool asks, by True, to end training after this update.
+    """
+
+    def begin(self, step: int) -> None:
+        """Hear that training begins, or is resumed, after `step` updates."""
+
+    def updating(self, step: int) -> None:
+        """Hear that the update to `step` is about to be made."""
+
+    def updated(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Hear the metrics of the update to `step`, as the log has them."""
+        return False
+
+    def scored(self, step: int, metrics: Mapping[str, float], score: float | None) -> bool:
+        """Hear the score at `step`, None without an evaluation, and the metrics of its update.
+
+        They are empty if an earlier process made the update.
+        """
+        return False
+
+    def end(self) -> None:
+        """Hear that training has ended without an error."""
