@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.any_length import any_length
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
-from autoregressive.networks import as_function, condition_spec, input_spec
+from autoregressive.networks import condition_spec, input_spec
 from autoregressive.outputs import one_line, output_shape
 from autoregressive.random_weights import parameter_count, symbol_count, with_random_weights
 from autoregressive.tables import Tables, derived
@@ -76,7 +77,7 @@ def check_causal(
     try:
         specs = [input_spec(network, inputs), condition_spec(network, condition)]
         specs = [spec for spec in specs if spec is not None]
-        call = as_function(network, specs)
+        call, specs = any_length(network, specs)
     except UserError:
         raise
     except ValueError as error:
@@ -158,7 +159,8 @@ def observed_lookahead(
     """
     specs = [input_spec(network, inputs), condition_spec(network, condition)]
     specs = [spec for spec in specs if spec is not None]
-    return observed_fault(as_function(network, specs), specs, specs, seed, length)
+    call, specs = any_length(network, specs)
+    return observed_fault(call, specs, specs, seed, length)
 
 
 def observed_fault(

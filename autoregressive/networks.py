@@ -53,19 +53,21 @@ def keras_inputs(network: Any) -> list[tf.TensorSpec]:
         return []
 
 
-def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec:
-    """Return the first argument of a network: as given, as in Keras, or one channel.
-
-    Raises:
-      ValueError: a Keras model takes only one length.
-    """
+def declared_inputs(network: Any) -> list[tf.TensorSpec]:
+    """Return the inputs of a Keras model, or those in the signature of a `tf.function`."""
     own = keras_inputs(network)
+    for part in (network, type(network).__call__) if callable(network) else ():
+        signature = None if own else getattr(part, "input_signature", None)
+        if isinstance(signature, list | tuple):
+            own = [spec for spec in signature if isinstance(spec, tf.TensorSpec)]
+    return own
+
+
+def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec:
+    """Return the first argument of a network: as given, as in Keras, or one channel."""
+    own = declared_inputs(network)
     if given is not None:
         return given
-    if own and own[0].shape.rank > 1 and own[0].shape[1] is not None:
-        raise ValueError(
-            f"`network` must take any length, keras.Input([None, ...]), got {own[0].shape[1]}."
-        )
     return own[0] if own else tf.TensorSpec([None, None, 1], tf.float32)
 
 
@@ -89,7 +91,7 @@ def image_spec(
 
 def condition_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec | None:
     """Return the second argument of a network, or None if it has one argument."""
-    own = keras_inputs(network)
+    own = declared_inputs(network)
     if given is not None:
         return given
     return own[1] if len(own) > 1 else None

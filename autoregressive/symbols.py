@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from autoregressive.any_length import any_length
 from autoregressive.causality import LENGTHS, longest_probe, observed_fault, observed_unmasked
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
-from autoregressive.networks import as_function
 from autoregressive.tables import Tables, derived
 from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec
@@ -89,15 +89,16 @@ class TimeOrder:
         inputs: tf.TensorSpec,
         condition: tf.TensorSpec | None,
     ):
-        self.network, self._codec, self.inputs, self.condition = network, codec, inputs, condition
+        self.network, self._codec = network, codec
         if inputs.shape.rank not in (2, 3) or inputs.shape[2:] not in ([], [1]):
             raise ValueError(
                 f"`inputs` must be [batch, time] or [batch, time, 1], got {inputs.shape}."
             )
-        specs = [inputs] if condition is None else [inputs, condition]
+        taken = any_length(network, [inputs] if condition is None else [inputs, condition])
+        self.call: Callable[..., tf.Tensor] = taken.call
+        self.inputs, self.condition, *_ = [*taken.specs, None]
         self._start = (distribution.levels or 0) // 2 if inputs.dtype.is_integer else 0
-        self.call: Callable[..., tf.Tensor] = as_function(network, specs)
-        self.tables = Tables(network, self.call, specs, axes=1)
+        self.tables = Tables(network, self.call, taken.specs, axes=1)
         self._stepped: Any = None
         self._has_step: bool | None = None
 
@@ -250,11 +251,11 @@ class RasterOrder:
     def __init__(
         self, network: Any, distribution: Distribution, codec: Codec, inputs: tf.TensorSpec
     ):
-        self.network, self._codec, self.inputs = network, codec, inputs
+        self.network, self._codec = network, codec
         self._whole_pixels = pixel_channels(distribution) is not None
         self._num_parameters = distribution.num_parameters
-        self.call = as_function(network, [inputs])
-        self.tables = Tables(network, self.call, [inputs], axes=2)
+        self.call, (self.inputs,) = any_length(network, [inputs], axes=2)
+        self.tables = Tables(network, self.call, [self.inputs], axes=2)
 
     def check(self, with_random_weights: bool = True) -> None:
         """Raise NotCausalError if outputs depend on their own pixel or on later ones."""

@@ -5,12 +5,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.any_length import any_length
 from autoregressive.incremental.horizon import State
 from autoregressive.incremental.layer_names import layer_names
 from autoregressive.incremental.plan import POSITION, Plan, batch_of, horizon_of
+from autoregressive.incremental.streams import UnsupportedNetworkError
 from autoregressive.incremental.tracing import FIXED_ENTRIES, is_temporal
 from autoregressive.incremental.verification import verify
-from autoregressive.networks import as_function, brings_step, condition_spec, input_spec
+from autoregressive.networks import brings_step, condition_spec, input_spec
 
 LENGTH = 1024  # of a state without a given length
 
@@ -205,4 +207,7 @@ def incremental(
     specs = [input_spec(network, inputs)]
     second = condition_spec(network, condition)
     specs += [] if second is None else [second]
-    return Incremental(as_function(network, specs), specs, layer_names(network))
+    call, specs = any_length(network, specs)
+    if hasattr(call, "no_step"):
+        raise UnsupportedNetworkError(f"{call.no_step}, so that no step can be derived")
+    return Incremental(call, specs, layer_names(network))
