@@ -135,6 +135,8 @@ def _check_backend(network: Any) -> None:
 
 def _takes_training(network: Callable) -> bool:
     """Return whether a network, or its Keras `call`, has an argument `training`."""
+    if getattr(network, "input_signature", None) is not None:  # of tensors alone
+        return False
     if hasattr(network, "get_layer") or hasattr(network, "_layers"):
         return True
     try:

@@ -89,10 +89,11 @@ def _run(model: Any, inputs: Any, replaced: "_Replaced | None") -> Any:
                     return _run(operation, arguments[0], replaced)
                 if replaced is None:
                     return operation(*arguments, **options)
-                arguments, options = tf.nest.map_structure(
-                    lambda x: replaced.constant(x) if id(x) in constants else x,
-                    (arguments, options),
-                )
+                with tf.name_scope(operation.name):  # which errors name
+                    arguments, options = tf.nest.map_structure(
+                        lambda x: replaced.constant(x) if id(x) in constants else x,
+                        (arguments, options),
+                    )
                 return replaced.called(operation, *arguments, **options)
             except BakedSizeError:
                 raise

@@ -138,6 +138,23 @@ def relative():
     return keras.Model(tokens, layers.Dense(LEVELS)(h))
 
 
+def repeated():
+    """Repeats the number of a speaker, a vector of as many channels as there are times."""
+    waves, speaker = keras.Input([LENGTH, 1]), keras.Input([3])
+    rows = layers.RepeatVector(LENGTH)(layers.Dense(LENGTH)(speaker))
+    h = layers.Conv1D(LENGTH, 2, padding="causal")(waves) + rows
+    h = layers.Reshape([LENGTH, LENGTH])(ops.tanh(h))
+    return keras.Model([waves, speaker], layers.Dense(LEVELS)(h))
+
+
+def upsampled():
+    """Repeats every row of frames, whose number it was built for."""
+    waves, frames = keras.Input([LENGTH, 1]), keras.Input([LENGTH // 4, 2])
+    h = layers.UpSampling1D(4)(frames)
+    h = layers.Conv1D(WIDTH, 2, padding="causal")(layers.Concatenate(name="both")([waves, h]))
+    return keras.Model([waves, frames], layers.Dense(LEVELS)(ops.tanh(h)))
+
+
 class Subclassed(keras.Model):
     """Says nothing of its input before its first call, and takes one length."""
 
@@ -165,14 +182,15 @@ def signed():
 # Those that take any length, or fewer elements and as many.
 REBUILT = {
     each.__name__: each
-    for each in (gpt, wavenet, sequential, nested, conditioned, reshaped, masked)
+    for each in (gpt, wavenet, sequential, nested, conditioned, reshaped, masked, repeated)
 }
-LIMITED = {"gpt": "places", "masked": ""}
+LIMITED = {"gpt": "places", "masked": "add"}  # with the layer whose table ends
 # Those that take their own length alone, and the layer that says so.
 PADDED = {
     "mixed": (mixed, "mixer"),
     "dense_over_time": (dense_over_time, "over"),
     "relative": (relative, ""),
+    "upsampled": (upsampled, "both"),
     "signed": (signed, ""),
 }
 

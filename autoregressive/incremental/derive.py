@@ -95,6 +95,11 @@ class Incremental:
             )
         return self._starts[key](*fixed)
 
+    def horizon(self, length: int) -> int:
+        """Return the number of times that a state for `length` times is made for; 0: any."""
+        plan = self.plan(1)
+        return self._horizon(plan, length) if plan.has_horizon else 0
+
     def _horizon(self, plan: Plan, length: int) -> int:
         """Return the horizon for a length: a power of two, or the length if positions end there."""
         with tf.init_scope():

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental import UnsupportedNetworkError
-from autoregressive.incremental.derive import Incremental, bucket
+from autoregressive.incremental.derive import Incremental
 from autoregressive.machine.machine import StepMachine
 from autoregressive.machine.values import Unlowerable
 from autoregressive.symbols import SteppedSymbols
@@ -65,7 +65,10 @@ class Native:
 
     def _horizon(self, length: int) -> int:
         """Return the horizon of a state for `length` symbols; 0: of any number."""
-        return bucket(length) if getattr(self._network, "has_horizon", False) else 0
+        if not getattr(self._network, "has_horizon", False):
+            return 0
+        # Where a table of positions ends, a horizon is no power of two.
+        return self._network.stepped.horizon(length)
 
     def begin(self, batch: int, length: int) -> tuple[int, Any]:
         """Return the state before the first of `length` symbols of `batch` rows."""
