@@ -134,8 +134,8 @@ def _length_built(network: Any) -> tuple[int, ...]:
     if config is None or keras_inputs(network):
         return ()
     try:
-        shape = (config() or {}).get("input_shape") or ()
-        return (shape[1],) if len(shape) > 1 and isinstance(shape[1], int) else ()
+        shape = list((config() or {}).get("input_shape") or ())
+        return tuple(size for size in shape[1:2] if isinstance(size, int))
     except (*ERRORS, NotImplementedError, KeyError):
         return ()
 

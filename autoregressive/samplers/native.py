@@ -68,7 +68,8 @@ class Native:
         if not getattr(self._network, "has_horizon", False):
             return 0
         # Where a table of positions ends, a horizon is no power of two.
-        return self._network.stepped.horizon(length)
+        stepped: Any = getattr(self._network, "stepped", None)
+        return stepped.horizon(length)
 
     def begin(self, batch: int, length: int) -> tuple[int, Any]:
         """Return the state before the first of `length` symbols of `batch` rows."""
