@@ -1,5 +1,6 @@
 """Networks that read the symbols of a codec, in time or raster order."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -8,6 +9,7 @@ import tensorflow as tf
 from autoregressive.any_length import any_length
 from autoregressive.causality import LENGTHS, longest_probe, observed_fault, observed_unmasked
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
+from autoregressive.row_fields import rows_above
 from autoregressive.tables import Tables, derived
 from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec
@@ -256,6 +258,12 @@ class RasterOrder:
         self._num_parameters = distribution.num_parameters
         self.call, (self.inputs,) = any_length(network, [inputs], axes=2)
         self.tables = Tables(network, self.call, [self.inputs], axes=2)
+
+    @functools.cached_property
+    def rows_above(self) -> int | None:
+        """Rows above a pixel's that its outputs depend on, see `row_fields.rows_above`."""
+        with tf.init_scope():
+            return rows_above(self.call, self.inputs)
 
     def check(self, with_random_weights: bool = True) -> None:
         """Raise NotCausalError if outputs depend on their own pixel or on later ones."""

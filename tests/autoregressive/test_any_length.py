@@ -185,7 +185,7 @@ def test_other_numbers_are_taken_too(policy):
     assert call(*arguments([spec], LONGER)).dtype == own.dtype
 
 
-def test_images_of_one_size_are_taken_at_others_where_the_layers_allow_it():
+def test_images_of_one_size_are_taken_at_others_where_the_layers_allow_it(tmp_path):
     network = networks.pixel_cnn()
     model = Autoregressive(network, Categorical(LEVELS), order="raster")
     images = np.random.default_rng(0).integers(0, LEVELS, [2, 10, 10, 1])
@@ -194,6 +194,8 @@ def test_images_of_one_size_are_taken_at_others_where_the_layers_allow_it():
     for shape in ((10, 10, 1), (5, 7, 1)):
         naive = model.sample(1, shape, 1, method="naive")
         np.testing.assert_array_equal(model.sample(1, shape, 1), naive)
+    stored = onepass.load(onepass.save(model, tmp_path / "stored"))
+    np.testing.assert_array_equal(stored.sample(1, (5, 7, 1), 1), naive)
 
 
 def flattened(side=5):
