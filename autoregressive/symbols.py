@@ -256,6 +256,7 @@ class RasterOrder:
         self.network, self._codec = network, codec
         self._whole_pixels = pixel_channels(distribution) is not None
         self._num_parameters = distribution.num_parameters
+        self.declared = inputs
         self.call, (self.inputs,) = any_length(network, [inputs], axes=2)
         self.tables = Tables(network, self.call, [self.inputs], axes=2)
 

@@ -194,8 +194,11 @@ def test_images_of_one_size_are_taken_at_others_where_the_layers_allow_it(tmp_pa
     for shape in ((10, 10, 1), (5, 7, 1)):
         naive = model.sample(1, shape, 1, method="naive")
         np.testing.assert_array_equal(model.sample(1, shape, 1), naive)
-    stored = onepass.load(onepass.save(model, tmp_path / "stored"))
+    stored = onepass.load(onepass.save(model, tmp_path / "stored"))  # without its assignments
     np.testing.assert_array_equal(stored.sample(1, (5, 7, 1), 1), naive)
+    assert len(stored.weights_read(tf.constant(images, tf.int32)).trained) == 6
+    made = onepass.load(onepass.export(model, tmp_path / "models" / "1"))  # at its own size
+    np.testing.assert_array_equal(made.sample(1, (10, 10, 1), 1), model.sample(1, (10, 10, 1), 1))
 
 
 def flattened(side=5):
