@@ -8,7 +8,7 @@ import tensorflow as tf
 from autoregressive.random_weights import with_random_weights
 
 PROBED = (40, 4)  # height and width of the images on which it is found
-MOST = PROBED[0] // 2  # rows above that are told
+MOST = PROBED[0] // 2  # rows above that are looked for
 NOISE = 1e-5  # changes below are rounding
 
 

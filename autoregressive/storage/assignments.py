@@ -82,6 +82,6 @@ def assigning_nothing(model: Autoregressive) -> Autoregressive:
         return model
     changed = copy.copy(network)
     changed.call = call
-    made = Autoregressive.of_symbols(changed, model.distribution, model.codec, model.order)
+    made = Autoregressive.of_symbols(changed, model.distribution, model.codec, "raster")
     made.sample_rate_hz = model.sample_rate_hz
     return made

@@ -39,10 +39,10 @@ def test_windows_change_no_pixel(tmp_path):
     np.testing.assert_array_equal(stored.sample(2, SHAPE, 1), naive)
 
 
-@pytest.mark.parametrize("told", [0, 1, 9])
-def test_a_window_of_too_few_rows_changes_no_pixel(told, monkeypatch):
+@pytest.mark.parametrize("rows", [0, 1, 9])
+def test_a_window_of_too_few_rows_changes_no_pixel(rows, monkeypatch):
     model = model_of()
-    monkeypatch.setattr(RasterOrder, "rows_above", told)
+    monkeypatch.setattr(RasterOrder, "rows_above", rows)
     naive = model.sample(1, SHAPE, 1, method="naive")
     np.testing.assert_array_equal(model.sample(1, SHAPE, 1, method="fixed-point"), naive)
 
