@@ -16,6 +16,7 @@ from autoregressive.other_sizes import ERRORS, BakedSizeError, OtherSizes, built
 from autoregressive.outputs import SMALL, sized
 
 Call = Callable[..., tf.Tensor]
+CHANGES = "its outputs change with the size of its input"
 
 
 class Taken(NamedTuple):
@@ -195,20 +196,18 @@ def _chosen(
     faults = []
     for number, candidate in enumerate(candidates):
         trial = Trial(candidate, call, specs, sizes)
-        try:
-            if trial.is_equal() or trial.looks_ahead():  # which a later check names
-                more = _reason(trial.is_equal_beyond, "more")
-                return number, more and f"it was built for {sized(sizes)}, and {more}"
-        except ERRORS:
-            pass
         faults.append(_reason(trial.is_equal, "others"))
+        # A later check names the layer of a network that looks ahead.
+        if not faults[-1] or (faults[-1] == CHANGES and trial.looks_ahead()):
+            more = _reason(trial.is_equal_beyond, "more")
+            return number, more and f"it was built for {sized(sizes)}, and {more}"
     return None, f"it was built for {sized(sizes)}, and {faults[0]}"
 
 
 def _reason(is_equal: Callable[[], bool], others: str) -> str:
     """Return why a network cannot be called on others than it was built for, "" if it can."""
     try:
-        return "" if is_equal() else "its outputs change with the size of its input"
+        return "" if is_equal() else CHANGES
     except BakedSizeError as error:
         return f"its layer `{error.layer}` takes no {others}"
     except ERRORS:

@@ -14,6 +14,7 @@ from autoregressive.incremental import UnsupportedNetworkError, incremental
 from autoregressive.model import Autoregressive
 from autoregressive.networks import declared_inputs, keras_inputs
 from autoregressive.tables import Tables
+from distill.flow_student import FlowStudent
 from likelihoods import Categorical, Integers, Linear
 
 layers = keras.layers
@@ -183,6 +184,18 @@ def test_other_numbers_are_taken_too(policy):
     assert spec.shape[1] is None
     own = called(network, arguments([spec], LENGTH))
     assert call(*arguments([spec], LONGER)).dtype == own.dtype
+
+
+def test_a_student_of_one_length_draws_any():
+    made = {}
+    for size in (LENGTH, None):
+        keras.utils.set_random_seed(1)
+        waves = keras.Input([size, 1])
+        h = layers.Conv1D(4, 3, padding="causal", activation="tanh")(waves)
+        network = keras.Model(waves, layers.Dense(2)(h))
+        student = FlowStudent([network], Linear(LEVELS))
+        made[size] = student.sample(2, LONGER, 1)
+    np.testing.assert_array_equal(made[LENGTH], made[None])
 
 
 def test_images_of_one_size_are_taken_at_others_where_the_layers_allow_it(tmp_path):
