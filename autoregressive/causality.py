@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.any_length import Taken, any_length
 from autoregressive.condition_specs import is_at_rate, sized
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
-from autoregressive.networks import as_function, condition_specs, input_spec
+from autoregressive.networks import condition_specs, input_spec
 from autoregressive.outputs import one_line, output_shape
 from autoregressive.random_weights import parameter_count, symbol_count, with_random_weights
 from autoregressive.tables import Tables, derived
@@ -75,8 +76,7 @@ def check_causal(
       A `Causality` with `is_causal`, `has_step` and `message`; it is true if the network is causal.
     """
     try:
-        specs = _specs(network, inputs, condition)
-        call = as_function(network, specs)
+        call, specs = _taken(network, inputs, condition)
     except UserError:
         raise
     except ValueError as error:
@@ -108,6 +108,11 @@ def _unknown(stepped: Any, network: Any, inputs: Any, condition: Any) -> str:
 def _specs(network: Any, inputs: Any, condition: Any) -> list[tf.TensorSpec]:
     """Return the specs of a network's arguments."""
     return [input_spec(network, inputs), *condition_specs(network, condition).values()]
+
+
+def _taken(network: Any, inputs: Any, condition: Any) -> Taken:
+    """Return a network as it is called, with the specs of its arguments."""
+    return any_length(network, _specs(network, inputs, condition))
 
 
 def longest_probe(
@@ -161,9 +166,9 @@ def observed_lookahead(
       seed: of the random inputs.
       length: of the sequences, in steps.
     """
-    specs = _specs(network, inputs, condition)
+    call, specs = _taken(network, inputs, condition)
     causal = [spec for spec in specs if is_at_rate(spec)]
-    return observed_fault(as_function(network, specs), specs, causal, seed, length)
+    return observed_fault(call, specs, causal, seed, length)
 
 
 def observed_fault(

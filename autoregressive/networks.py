@@ -52,19 +52,21 @@ def keras_inputs(network: Any) -> list[tf.TensorSpec]:
     return KerasInputs(network).specs
 
 
-def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec:
-    """Return the first argument of a network: as given, as in Keras, or one channel.
-
-    Raises:
-      ValueError: a Keras model takes only one length.
-    """
+def declared_inputs(network: Any) -> list[tf.TensorSpec]:
+    """Return the inputs of a Keras model, or those in the signature of a `tf.function`."""
     own = keras_inputs(network)
+    for part in (network, type(network).__call__) if callable(network) else ():
+        signature = None if own else getattr(part, "input_signature", None)
+        if isinstance(signature, list | tuple):
+            own = [spec for spec in signature if isinstance(spec, tf.TensorSpec)]
+    return own
+
+
+def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec:
+    """Return the first argument of a network: as given, as in Keras, or one channel."""
+    own = declared_inputs(network)
     if given is not None:
         return given
-    if own and own[0].shape.rank > 1 and own[0].shape[1] is not None:
-        raise ValueError(
-            f"`network` must take any length, keras.Input([None, ...]), got {own[0].shape[1]}."
-        )
     return own[0] if own else tf.TensorSpec([None, None, 1], tf.float32)
 
 
@@ -144,6 +146,8 @@ def _check_backend(network: Any) -> None:
 
 def _takes_training(network: Callable) -> bool:
     """Return whether a network, or its Keras `call`, has an argument `training`."""
+    if getattr(network, "input_signature", None) is not None:  # of tensors alone
+        return False
     if hasattr(network, "get_layer") or hasattr(network, "_layers"):
         return True
     try:

@@ -24,6 +24,8 @@ def with_random_weights(
 ) -> Callable[..., tf.Tensor]:
     """Return a network with random weights; those that are frozen, such as masks, keep theirs.
 
+    Assignments in a call, such as one of a masked kernel to itself, are made to the random weights.
+
     Args:
       call: the network.
       seed: of the weights.
@@ -44,7 +46,9 @@ def with_random_weights(
                 values[name] = drawn[id(outside)].handle
         names = [tensor.name for tensor in graph.inputs[: len(arguments)]]
         values |= zip(names, arguments, strict=True)
-        replayed = tf.function(lambda: run_graph(values, graph.outputs)[0], autograph=False)
+        replayed = tf.function(
+            lambda: run_graph(values, graph.outputs, assigns=True)[0], autograph=False
+        )
         return replayed.get_concrete_function()()
 
     return run

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from autoregressive.any_length import any_length
 from autoregressive.causality import LENGTHS, longest_probe, observed_fault, observed_unmasked
 from autoregressive.condition_specs import (
     Specs,
@@ -18,10 +19,11 @@ from autoregressive.condition_values import class_counts
 from autoregressive.given import OwnStep, in_order
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.layout import layout_of
-from autoregressive.networks import as_function, brings_step
+from autoregressive.networks import brings_step
 from autoregressive.outputs import SMALL
 from autoregressive.random_weights import symbol_count
 from autoregressive.reading import Reading, check_start, rescaled
+from autoregressive.row_fields import rows_above
 from autoregressive.tables import Tables, derived
 from likelihoods.capabilities import pixel_channels
 from likelihoods.distribution import Distribution
@@ -102,22 +104,23 @@ class TimeOrder:
         inputs: tf.TensorSpec,
         condition: tf.TensorSpec | Specs | None,
     ):
-        self.network, self.inputs, self.reading = network, inputs, reading
-        self.conditions = as_specs(condition)
-        self.condition = only_rate(self.conditions)
+        self.network, self.reading = network, reading
         if inputs.shape.rank not in (2, 3) or None in inputs.shape[2:]:
             raise ValueError(
                 f"`inputs` must be [batch, time] or [batch, time, channels], got {inputs.shape}."
             )
-        self.layout = layout_of(distribution, "time", inputs)
-        self._specs = specs = [inputs, *self.conditions.values()]
+        names, given = ["", *as_specs(condition)], [inputs, *as_specs(condition).values()]
+        self.call, self._specs = any_length(network, given)
+        self.inputs = self._specs[0]
+        self.conditions: Specs = dict(zip(names[1:], self._specs[1:], strict=True))
+        self.condition = only_rate(self.conditions)
+        self.layout = layout_of(distribution, "time", self.inputs)
         self._timed = {name: x for name, x in self.conditions.items() if is_at_rate(x)}
-        self.call: Callable[..., tf.Tensor] = as_function(network, specs)
         if reading.starts_outside:
-            small = [tf.zeros([size or SMALL for size in x.shape], x.dtype) for x in specs]
+            small = [tf.zeros([size or SMALL for size in x.shape], x.dtype) for x in self._specs]
             most = int(reading.start or 0) + 1
             check_start(reading, symbol_count(self.call, *small, unknown=most))
-        self.tables = Tables(network, self.call, specs, axes=1)
+        self.tables = Tables(network, self.call, self._specs, axes=1)
         self._stepped: Any = None
         self._has_step: bool | None = None
 
@@ -290,12 +293,14 @@ class RasterOrder:
         inputs: tf.TensorSpec,
         conditions: Specs | None = None,
     ):
-        self.network, self.reading, self.inputs = network, reading, inputs
+        self.network, self.reading = network, reading
         self.conditions: Specs = conditions or {}
         self._whole_pixels = pixel_channels(distribution) is not None
         self._num_parameters = distribution.num_parameters
-        self._specs = [inputs, *self.conditions.values()]
-        self.call = as_function(network, self._specs)
+        self.declared = inputs
+        given = [inputs, *self.conditions.values()]
+        self.call, self._specs = any_length(network, given, axes=2)
+        self.inputs = self._specs[0]
         self.tables = Tables(network, self.call, self._specs, axes=2)
 
     @functools.cached_property
@@ -305,6 +310,14 @@ class RasterOrder:
         example = [tf.zeros([1, *sides, self.inputs.shape[-1]], self.inputs.dtype)]
         example += [tf.zeros(sized(x, 1, sides), x.dtype) for x in self.conditions.values()]
         return class_counts(self.call, self.conditions, example)
+
+    @functools.cached_property
+    def rows_above(self) -> int | None:
+        """Rows above a pixel's that its outputs depend on, see `row_fields.rows_above`."""
+        if self.conditions:
+            return None
+        with tf.init_scope():
+            return rows_above(self.call, self.inputs)
 
     def check(self, with_random_weights: bool = True) -> None:
         """Raise NotCausalError if outputs depend on their own pixel or on later ones."""

@@ -16,7 +16,7 @@ from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, 
 from autoregressive.incremental.layer_names import layer_names, layer_of
 from autoregressive.incremental.replay import CALLS, captured, inlined, needed, run_graph
 from autoregressive.incremental.sizes import static_value
-from autoregressive.outputs import SMALL, one_line
+from autoregressive.outputs import SMALL, in_words, one_line
 
 SLICES = ("Slice", "StridedSlice")
 DERIVED = 94  # the length that `incremental` traces a network for
@@ -40,6 +40,11 @@ class Tables:
         self._known: dict[tuple[int, ...], str] = {}
         self._any: bool | None = None
 
+    @property
+    def of_one_size(self) -> bool:
+        """True if the network is called on the size that it was built for alone."""
+        return hasattr(self._call, "no_step")
+
     def check(self, *sizes: int | None) -> None:
         """Raise ValueError if the network has a table with too few rows.
 
@@ -48,10 +53,16 @@ class Tables:
         """
         fault = "" if None in sizes else self.fault(*(int(size or 0) for size in sizes))
         if fault:
-            raise ValueError(f"`network` cannot take {_sized(sizes)}: {fault}.")
+            raise ValueError(f"`network` cannot take {in_words(sizes)}: {fault}.")
 
     def fault(self, *sizes: int) -> str:
-        """Return which table has too few rows; "" if there is none. Arguments as for `check`."""
+        """Return why the network cannot take a size, "" if it can. Arguments as for `check`."""
+        built = getattr(self._call, "fault", None)  # of a network that was built for one size
+        found = "" if self.of_one_size else self._fault(*sizes)
+        return found or ("" if built is None else built(*sizes))
+
+    def _fault(self, *sizes: int) -> str:
+        """Return which table has too few rows; "" if there is none."""
         if any(all(map(int.__le__, sizes, known)) for known, f in self._known.items() if not f):
             return ""
         if self._any is None:
@@ -132,7 +143,7 @@ def derived(network: Any, tables: Tables, **specs: Any) -> Any:
         raise
     except (ValueError, tf.errors.OpError) as error:
         fault = tables.fault(DERIVED)
-        if not fault:
+        if not fault or tables.of_one_size:
             raise
         raise UnsupportedNetworkError(f"{fault}, too few to derive a step from") from error
 
@@ -222,7 +233,3 @@ def _resource_shape(handle: tf.Tensor) -> list[int] | None:
         return None
     shape = data.shape_and_type[0].shape
     return None if shape.unknown_rank else [int(dim.size) for dim in shape.dim]
-
-
-def _sized(sizes: Sequence[int | None]) -> str:
-    return f"{sizes[0]} elements" if len(sizes) == 1 else " x ".join(map(str, sizes)) + " pixels"

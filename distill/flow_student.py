@@ -6,10 +6,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.any_length import any_length
 from autoregressive.elements import as_condition
 from autoregressive.incremental import incremental
 from autoregressive.model import Autoregressive
-from autoregressive.networks import as_function
 from autoregressive.samplers.speculative import Block
 from autoregressive.tables import Tables
 from autoregressive.trainable import Weights, weights_read
@@ -117,7 +117,7 @@ class FlowStudent:
         self.specs = [tf.TensorSpec([None, None, 1])]
         if condition_channels:
             self.specs.append(tf.TensorSpec([None, None, condition_channels]))
-        self.calls = [as_function(network, self.specs) for network in self.networks]
+        self.calls = [any_length(network, self.specs).call for network in self.networks]
         self._stepped: list[Any] = []
         self._tables = [
             Tables(network, call, self.specs, axes=1)

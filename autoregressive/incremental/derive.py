@@ -5,13 +5,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.any_length import any_length
 from autoregressive.condition_specs import FIXED_ENTRIES
 from autoregressive.incremental.horizon import State
 from autoregressive.incremental.layer_names import layer_names
 from autoregressive.incremental.plan import POSITION, Plan, batch_of, horizon_of
+from autoregressive.incremental.streams import UnsupportedNetworkError
 from autoregressive.incremental.tracing import is_temporal
 from autoregressive.incremental.verification import verify
-from autoregressive.networks import as_function, brings_step, condition_specs, input_spec
+from autoregressive.networks import brings_step, condition_specs, input_spec
 
 LENGTH = 1024  # of a state without a given length
 
@@ -93,6 +95,11 @@ class Incremental:
                 lambda *given: plan.initial_state(horizon, given), autograph=False
             )
         return self._starts[key](*fixed)
+
+    def horizon(self, length: int) -> int:
+        """Return the number of times that a state for `length` times is made for; 0: any."""
+        plan = self.plan(1)
+        return self._horizon(plan, length) if plan.has_horizon else 0
 
     def _horizon(self, plan: Plan, length: int) -> int:
         """Return the horizon for a length: a power of two, or the length if positions end there."""
@@ -205,4 +212,7 @@ def incremental(
     if brings_step(network):
         return network
     specs = [input_spec(network, inputs), *condition_specs(network, condition).values()]
-    return Incremental(as_function(network, specs), specs, layer_names(network))
+    call, specs = any_length(network, specs)
+    if hasattr(call, "no_step"):
+        raise UnsupportedNetworkError(f"{call.no_step}, so that no step can be derived")
+    return Incremental(call, specs, layer_names(network))

@@ -44,25 +44,33 @@ def called_graph(op: tf.Operation, attribute: str) -> tf.Graph:
     return op.graph._get_function(op.get_attr(attribute).name).graph
 
 
-def needed(fetches: Sequence[tf.Tensor], known: Container[str] = ()) -> list[tf.Operation]:
+def needed(
+    fetches: Sequence[tf.Tensor], known: Container[str] = (), assigns: bool = False
+) -> list[tf.Operation]:
     """Return the operations that compute some tensors, in order.
 
     Args:
       fetches: tensors of one graph.
       known: names of tensors that need not be computed.
+      assigns: also return assignments to variables that these operations wait for.
     """
-    found, waiting = set(), [tensor for tensor in fetches if tensor.name not in known]
+    found, waiting = set(), [tensor.op for tensor in fetches if tensor.name not in known]
     while waiting:
-        op = waiting.pop().op
+        op = waiting.pop()
         if op not in found:
             found.add(op)
-            waiting.extend(tensor for tensor in op.inputs if tensor.name not in known)
+            waiting.extend(tensor.op for tensor in op.inputs if tensor.name not in known)
+            before = op.control_inputs if assigns else ()
+            waiting.extend(each for each in before if each.type.startswith("Assign"))
     graph = fetches[0].graph if fetches else None
     return [op for op in graph.get_operations() if op in found] if graph else []
 
 
 def run_graph(
-    values: Mapping[str, tf.Tensor], fetches: Sequence[tf.Tensor], scope: str | None = None
+    values: Mapping[str, tf.Tensor],
+    fetches: Sequence[tf.Tensor],
+    scope: str | None = None,
+    assigns: bool = False,
 ) -> list[tf.Tensor]:
     """Return the fetched tensors of a graph, with calls of other functions inlined.
 
@@ -70,16 +78,17 @@ def run_graph(
       values: of the graph's placeholders, by tensor name.
       fetches: tensors of one graph.
       scope: put before the names of all operations, see `run_op`.
+      assigns: also run the assignments to variables that come before.
     """
     known = dict(values)
-    for op in needed(fetches, known):
+    for op in needed(fetches, known, assigns):
         inputs = [known[tensor.name] for tensor in op.inputs]
         if op.type in CALLS:
             body = called_graph(op, "f")
             names = [tensor.name for tensor in body.inputs]
             inner = dict(zip(names, inputs, strict=True))
             inside = None if scope is None else f"{scope}{op.name}/"
-            outputs = run_graph(inner, body.outputs, inside)
+            outputs = run_graph(inner, body.outputs, inside, assigns)
         else:
             outputs = run_op(op, inputs, scope)
         known.update(zip((tensor.name for tensor in op.outputs), outputs, strict=True))

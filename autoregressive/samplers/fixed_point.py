@@ -10,8 +10,11 @@ import tensorflow as tf
 
 from autoregressive.prompts import Prompt
 from autoregressive.samplers.passes import empty_symbols, redrawn
+from autoregressive.samplers.windows import by_windows, window_of
 from autoregressive.symbols import SymbolNetwork
 from likelihoods.distribution import Distribution
+
+FEW = 8  # passes over the whole of an image before windows of it
 
 
 def fixed_point(
@@ -23,13 +26,21 @@ def fixed_point(
     prompt: Prompt | None = None,
 ) -> tf.Tensor:
     """Return symbols; arguments as for `naive`."""
-    first = empty_symbols(distribution, noise)
-    most = tf.reduce_max(network.positions(first)) + 1
+    symbols = empty_symbols(distribution, noise)
+    most = tf.reduce_max(network.positions(symbols)) + 1
 
     def body(_, symbols):
         drawn = redrawn(network, distribution, symbols, noise, condition, temperature, prompt)
         return tf.reduce_any(drawn != symbols), drawn
 
-    return tf.while_loop(
-        lambda changed, _: changed, body, (tf.constant(True), first), maximum_iterations=most
-    )[1]
+    def passes(changed, symbols, count):
+        given = changed, symbols
+        return tf.while_loop(lambda x, _: x, body, given, maximum_iterations=count)
+
+    changed = tf.constant(True)
+    window = window_of(network, noise.shape[1]) if condition is None and prompt is None else None
+    if window is not None:  # of an image that a few passes do not settle
+        symbols.set_shape([*noise.shape[:3], None])
+        changed, symbols = passes(changed, symbols, FEW)
+        symbols = by_windows(network, distribution, noise, changed, symbols, temperature, window)
+    return passes(changed, symbols, most)[1]  # they find what windows leave to settle, if anything

@@ -14,7 +14,7 @@ from autoregressive.condition_specs import zeros_for
 from autoregressive.condition_values import condition_of
 from autoregressive.given import between, first_state, fixed_of, of_time, rows, timed_of
 from autoregressive.incremental import UnsupportedNetworkError
-from autoregressive.incremental.derive import Incremental, bucket
+from autoregressive.incremental.derive import Incremental
 from autoregressive.layout import layout_of
 from autoregressive.machine.machine import StepMachine
 from autoregressive.machine.values import Unlowerable
@@ -81,7 +81,11 @@ class Native:
 
     def _horizon(self, length: int) -> int:
         """Return the horizon of a state for `length` symbols; 0: of any number."""
-        return bucket(length) if getattr(self._network, "has_horizon", False) else 0
+        if not getattr(self._network, "has_horizon", False):
+            return 0
+        # Where a table of positions ends, a horizon is no power of two.
+        stepped: Any = getattr(self._network, "stepped", None)
+        return stepped.horizon(length)
 
     def begin(self, batch: int, length: int, condition: Any = None) -> "First":
         """Return the state before the first of `length` symbols of `batch` rows."""

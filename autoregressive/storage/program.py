@@ -9,6 +9,7 @@ import tensorflow as tf
 from autoregressive.condition_specs import plain
 from autoregressive.layout import Layout
 from autoregressive.model import Autoregressive
+from autoregressive.storage.assignments import without_assignments
 from likelihoods.capabilities import (
     cumulative_of,
     is_normal,
@@ -38,7 +39,7 @@ class Program(tf.Module):
         super().__init__(name="autoregressive")
         network = model.symbol_network
         specs = network_specs(model)
-        self.call = function_of(network.call, specs)
+        self.call = function_of(without_assignments(network.call, specs), specs)
         traced = [self.call.get_concrete_function()]
         if with_step:
             self.initial_states, self.steps = [], []

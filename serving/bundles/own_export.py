@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.model import Autoregressive
+from autoregressive.storage.assignments import assigning_nothing
 from autoregressive.storage.program import variables_of
 from autoregressive.storage.save import PROGRAM_FOLDER, named_reasons, rate_of, save
 from distill.flow_student import FlowStudent
@@ -102,7 +103,7 @@ def _write(model: Any, out: Path, length: Length, sign_with: Path | None, warm: 
     shape = _image_shape(model, length) if model.order == "raster" else _length(length)
     key = None if sign_with is None else private_key(sign_with)
     with atomic_folder(out) as folder, named_reasons("exported"):
-        spec, exported = _exported(model, shape)
+        spec, exported = _exported(assigning_nothing(model), shape)
         module = tf.Module(name="model")
         known = [*variables_of(exported.functions.values()), *exported.variables]
         module.weights = list({variable.ref(): variable for variable in known}.values())
@@ -203,7 +204,9 @@ def _length(length: Length) -> int | None:
 
 
 def _image_shape(model: Any, length: Length) -> tuple[int, ...]:
-    given = model.symbol_network.inputs.shape[1:].as_list() if length is None else length
+    network = model.symbol_network
+    declared = getattr(network, "declared", network.inputs)  # a network of one size has a usual one
+    given = declared.shape[1:].as_list() if length is None else length
     shape = tuple(given) if isinstance(given, Sequence) else (given,)
     if len(shape) != 3 or any(size is None or size < 1 for size in shape):
         raise ValueError(f"`length` must be (height, width, channels), got {length}.")

@@ -1,7 +1,6 @@
 """The derived step equals the call; what is not causal is refused by the name of its layer."""
 
 import causal_networks
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -147,12 +146,6 @@ def test_a_loaded_program_has_a_step_too(tmp_path):
     np.testing.assert_allclose(
         stepped(derived, tensors, [1, 2, 20]), loaded.call(*tensors), rtol=1e-5, atol=1e-5
     )
-
-
-def test_a_model_of_one_length_is_named():
-    inputs = keras.Input([16, 1])
-    with pytest.raises(ValueError, match=r"must take any length, .* got 16"):
-        incremental(keras.Model(inputs, keras.layers.Dense(2)(inputs)))
 
 
 EQUAL = {

@@ -31,11 +31,6 @@ def lambda_of(function, shape):
     return keras.Model(WAVES, layers.Lambda(function, output_shape=shape)(WAVES))
 
 
-def fixed():
-    inputs = keras.Input([16, 1])
-    return keras.Model(inputs, layers.Dense(2)(inputs))
-
-
 def stateful(rows):
     recurrent = layers.GRU(4, stateful=True, return_sequences=True, name="memory")
     return keras.Sequential([keras.Input([None, 1], batch_size=rows), recurrent, layers.Dense(2)])
@@ -56,7 +51,6 @@ REFUSED = {
     "last": (lambda: keras.Model(WAVES, layers.GRU(2)(WAVES)), r"returns \(1, 2\)"),
     "list": (lambda: lambda x: [x, x], "returns list"),
     "nothing": (lambda: lambda x: None, "returns NoneType"),
-    "one length": (fixed, r"must take any length, keras.Input\(\[None, ...\]\), got 16"),
     "another dtype": (
         lambda: lambda x: tf.concat([x, x], -1) * tf.constant(1.0, tf.float64),
         r"cannot be called on float32 \[any, any, 1\]: .*float.*double",

@@ -90,6 +90,16 @@ def test_every_method_names_the_table_and_takes_its_length(read, rows):
     assert check_causal(model.network, inputs=tf.TensorSpec([None, None], tf.int32))
 
 
+def test_a_longer_sequence_after_a_short_one_is_that_of_every_method():
+    model = model_of(READS["embedding"], 30)
+    rows = model.network.get_layer("where").rows
+    rows.assign(np.random.default_rng(0).normal(size=rows.shape, scale=5.0))
+    model.network.layers[-1].kernel.assign(4.0 * model.network.layers[-1].kernel)
+    for length in (6, 30, 17):
+        drawn = model.sample(2, length, 0)
+        np.testing.assert_array_equal(drawn, model.sample(2, length, 0, method="fixed-point"))
+
+
 def test_a_stored_model_and_an_exported_one_know_their_tables(tmp_path):
     model = model_of(READS["embedding"], 30)
     stored = onepass.load(onepass.save(model, tmp_path / "stored"))

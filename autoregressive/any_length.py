@@ -1,0 +1,216 @@
+"""Networks that were built for one length, or one size of images, taken at others.
+
+A Keras model's layers are called again at the size of the input, if they give the outputs that the
+model has: the first ones do not depend on what comes later, nor on the length. What cannot be
+called again is called on its own length, padded with zeros behind.
+"""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from autoregressive.condition_specs import Memory
+from autoregressive.networks import as_function, keras_inputs
+from autoregressive.other_sizes import ERRORS, BakedSizeError, OtherSizes, built_sizes, graph_of
+from autoregressive.outputs import SMALL, in_words
+
+Call = Callable[..., tf.Tensor]
+CHANGES = "its outputs change with the size of its input"
+
+
+class Taken(NamedTuple):
+    """A network as it is called.
+
+    Attributes:
+      call: from tensors to the parameters.
+      specs: of its arguments; the first one has a size only where it is called on that size alone.
+    """
+
+    call: Call
+    specs: list[tf.TensorSpec]
+
+
+class OneSize:
+    """A network that is called on the size that it was built for alone.
+
+    Args:
+      call: the network.
+      specs: of its arguments, those that are padded without a size of time.
+      sizes: [time], for shorter sequences the inputs are padded; or [height, width], no others.
+      reason: why it takes no others.
+    """
+
+    def __init__(
+        self, call: Call, specs: Sequence[tf.TensorSpec], sizes: Sequence[int], reason: str
+    ):
+        self._call, self.sizes, self.reason = call, tuple(sizes), reason
+        self._grows = [spec.shape.rank > 1 and spec.shape[1] is None for spec in specs]
+
+    def fault(self, *sizes: int) -> str:
+        """Return why it cannot take a size, "" if it can."""
+        is_longer = sizes[0] > self.sizes[0] if len(self.sizes) == 1 else sizes != self.sizes
+        return self.reason if is_longer else ""
+
+    @property
+    def no_step(self) -> str:
+        """Why no step can be derived: there is no second length to compare with."""
+        return self.reason
+
+    def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return the outputs for arguments of up to `sizes`."""
+        length = arguments[0].shape[1]
+        if len(self.sizes) > 1 or length == self.sizes[0]:
+            return self._call(*arguments)
+        if length is not None and length > self.sizes[0]:
+            raise ValueError(self.fault(length))
+        pairs = zip(arguments, self._grows, strict=True)
+        outputs = self._call(*(_padded(x, self.sizes[0]) if grows else x for x, grows in pairs))
+        return outputs[:, : tf.shape(arguments[0])[1] if length is None else length]
+
+
+def _padded(values: tf.Tensor, length: int) -> tf.Tensor:
+    """Return values [batch, time, ...] with zeros behind."""
+    behind = length - tf.shape(values)[1]
+    padded = tf.pad(values, [[0, 0], [0, behind], *[[0, 0]] * (values.shape.rank - 2)])
+    padded.set_shape([values.shape[0], length, *values.shape[2:]])
+    return padded
+
+
+class UpTo:
+    """A network that takes fewer than it was built for, and no more.
+
+    Args:
+      call: the network.
+      sizes: the largest, [time] or [height, width].
+      reason: why it takes no more.
+    """
+
+    def __init__(self, call: Call, sizes: Sequence[int], reason: str):
+        self._call, self._sizes, self._reason = call, tuple(sizes), reason
+
+    def fault(self, *sizes: int) -> str:
+        """Return why it cannot take a size, "" if it can."""
+        return "" if all(map(int.__le__, sizes, self._sizes)) else self._reason
+
+    def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return the outputs."""
+        return self._call(*arguments)
+
+
+def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> Taken:
+    """Return a network as a function of tensors of any length, as far as it can be had.
+
+    Args:
+      network: any callable.
+      specs: of its arguments; the first axes of the first one have sizes if the network takes
+        these alone. A Keras model's own inputs say so, too.
+      axes: number of axes after the batch that may grow, 1 for time and 2 for images.
+
+    Raises:
+      UserError: as for `as_function`.
+      ValueError: as for `as_function`.
+    """
+    given = tuple(specs[0].shape[1 : 1 + axes])
+    is_given = len(given) == axes and None not in given
+    was_built = _length_built(network) if axes == 1 else ()
+    call = as_function(network, specs)
+    if axes > 1 and len(specs) > 1:  # images with conditions are not tried at other sizes
+        return Taken(call, list(specs))
+    sizes = given if is_given else built_sizes(network, axes)
+    if not sizes and was_built and not _takes(call, specs):
+        sizes = was_built
+    if not sizes:
+        return Taken(call, list(specs))
+    found = _found(network, call, _opened(specs, sizes), sizes)
+    if getattr(found, "sizes", None) is None:
+        return Taken(found, _opened(specs, sizes))
+    first = tf.TensorSpec([None, *sizes, *specs[0].shape[1 + axes :]], specs[0].dtype)
+    return Taken(found, [first, *_opened(specs, sizes)[1:]])
+
+
+def _length_built(network: Any) -> tuple[int, ...]:
+    """Return the length of the first call of a Keras model that declares no inputs, or ()."""
+    config = getattr(network, "get_build_config", None)
+    if config is None or keras_inputs(network):
+        return ()
+    try:
+        shape = list((config() or {}).get("input_shape") or ())
+        return tuple(size for size in shape[1:2] if isinstance(size, int))
+    except (*ERRORS, NotImplementedError, KeyError):
+        return ()
+
+
+def _takes(call: Call, specs: Sequence[tf.TensorSpec]) -> bool:
+    """Return whether a network can be called on a short sequence."""
+    try:
+        call(*(tf.zeros([1, *(size or SMALL for size in x.shape[1:])], x.dtype) for x in specs))
+    except ERRORS:
+        return False
+    return True
+
+
+def _opened(specs: Sequence[tf.TensorSpec], sizes: Sequence[int]) -> list[tf.TensorSpec]:
+    """Return specs without the sizes of time, also of conditions that are as long."""
+    opened, axes = [], len(sizes)
+    for index, spec in enumerate(specs):
+        shape = spec.shape.as_list()
+        is_as_long = tuple(shape[1 : 1 + axes]) == tuple(sizes) and not isinstance(spec, Memory)
+        if not index or is_as_long:
+            shape[1 : 1 + axes] = [None] * axes
+        opened.append(type(spec)(shape, spec.dtype))
+    return opened
+
+
+Found = tuple[int | None, str]  # the number of the candidate, and why it takes no more
+_KNOWN: "weakref.WeakKeyDictionary[Any, dict[Any, Found]]" = weakref.WeakKeyDictionary()
+
+
+def _found(network: Any, call: Call, specs: list[tf.TensorSpec], sizes: tuple[int, ...]) -> Call:
+    """Return the network as it is called at other sizes."""
+    candidates: list[Call] = [call]
+    if graph_of(network) is not None:
+        candidates = [OtherSizes(network, sizes, each) for each in ("", "all", "first")]
+    key = (sizes, *((tuple(spec.shape), spec.dtype) for spec in specs))
+    try:
+        known = _KNOWN.setdefault(network, {})
+    except TypeError:  # it can have no weak reference
+        known = {}
+    if key not in known:
+        with tf.init_scope():
+            known[key] = _chosen(candidates, call, specs, sizes)
+    number, reason = known[key]
+    if number is None:
+        return OneSize(call, specs, sizes, reason)
+    return UpTo(candidates[number], sizes, reason) if reason else candidates[number]
+
+
+def _chosen(
+    candidates: Sequence[Call], call: Call, specs: Sequence[tf.TensorSpec], sizes: tuple[int, ...]
+) -> Found:
+    """Return the number of the first candidate that is the network, and why it takes no more.
+
+    The number is None if none is; then the second says why.
+    """
+    from autoregressive.size_trials import Trial  # which imports the derivation of steps
+
+    faults = []
+    for number, candidate in enumerate(candidates):
+        trial = Trial(candidate, call, specs, sizes)
+        faults.append(_reason(trial.is_equal, "others"))
+        # A later check names the layer of a network that looks ahead.
+        if not faults[-1] or (faults[-1] == CHANGES and trial.looks_ahead()):
+            more = _reason(trial.is_equal_beyond, "more")
+            return number, more and f"it was built for {in_words(sizes)}, and {more}"
+    return None, f"it was built for {in_words(sizes)}, and {faults[0]}"
+
+
+def _reason(is_equal: Callable[[], bool], others: str) -> str:
+    """Return why a network cannot be called on others than it was built for, "" if it can."""
+    try:
+        return "" if is_equal() else CHANGES
+    except BakedSizeError as error:
+        return f"its layer `{error.layer}` takes no {others}"
+    except ERRORS:
+        return f"takes no {others}"

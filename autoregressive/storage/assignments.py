@@ -1,0 +1,87 @@
+"""Networks that assign to their variables in a call, written as programs that assign nothing.
+
+A masked convolution may assign its kernel times a mask to the kernel, as Keras' PixelCNN example
+has it. A stored program must not change its weights: what is read after an assignment is the value
+that was assigned.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+
+import tensorflow as tf
+
+from autoregressive.incremental.replay import CALLS, called_graph, captured, needed, run_op
+from autoregressive.model import Autoregressive
+
+ASSIGN, READ = "AssignVariableOp", "ReadVariableOp"
+
+
+def without_assignments(
+    call: Callable[..., tf.Tensor], specs: Sequence[tf.TensorSpec]
+) -> Callable[..., tf.Tensor]:
+    """Return a network that gives the same outputs and assigns nothing.
+
+    Args:
+      call: the network.
+      specs: of its arguments.
+    """
+    traced = tf.function(call, autograph=False).get_concrete_function(*specs)
+    assigned = {op.type for op in needed(traced.graph.outputs, assigns=True)}
+    if ASSIGN not in assigned:
+        return call
+    graph, names = traced.graph, [x.name for x in traced.graph.inputs[: len(specs)]]
+
+    def run(*arguments: tf.Tensor) -> tf.Tensor:
+        for variable in traced.variables:  # a trace lists what is read from Python alone
+            variable.read_value()
+        values = captured(graph) | dict(zip(names, arguments, strict=True))
+        return _run(values, graph.outputs, {})[0]
+
+    return run
+
+
+def _run(
+    values: Mapping[str, tf.Tensor], fetches: Sequence[tf.Tensor], written: dict[int, tf.Tensor]
+) -> list[tf.Tensor]:
+    """Return the fetched tensors of a graph, as `run_graph` does.
+
+    Args:
+      values: of the graph's placeholders.
+      fetches: tensors of one graph.
+      written: what was assigned so far, by the identity of a variable's handle.
+    """
+    known = dict(values)
+    for op in needed(fetches, known, assigns=True):
+        inputs = [known[tensor.name] for tensor in op.inputs]
+        if op.type in CALLS:
+            body = called_graph(op, "f")
+            inner = dict(zip((x.name for x in body.inputs), inputs, strict=True))
+            outputs = _run(inner, body.outputs, written)
+        elif op.type == ASSIGN:
+            written[id(inputs[0])] = inputs[1]
+            outputs = []
+        elif op.type == READ and id(inputs[0]) in written:
+            outputs = [written[id(inputs[0])]]
+        else:
+            outputs = run_op(op, inputs)
+        known.update(zip((tensor.name for tensor in op.outputs), outputs, strict=True))
+    return [known[tensor.name] for tensor in fetches]
+
+
+def assigning_nothing(model: Autoregressive) -> Autoregressive:
+    """Return a model of images with a network as of `without_assignments`, or the model itself.
+
+    Args:
+      model: with its weights, which are shared.
+    """
+    network = model.symbol_network
+    if model.order != "raster" or not hasattr(network, "call"):
+        return model
+    call = without_assignments(network.call, [network.inputs])
+    if call is network.call:
+        return model
+    changed = copy.copy(network)
+    changed.call = call
+    made = Autoregressive.of_symbols(changed, model.distribution, model.codec, "raster")
+    made.sample_rate_hz = model.sample_rate_hz
+    return made

@@ -1,0 +1,71 @@
+"""Images drawn in windows of rows are those of every other method."""
+
+import keras
+import numpy as np
+import one_length_networks as networks
+import pytest
+import tensorflow as tf
+from one_length_networks import LEVELS
+
+import onepass
+from autoregressive.model import Autoregressive
+from autoregressive.row_fields import MOST, rows_above
+from autoregressive.samplers.windows import ACTIVE, window_of
+from autoregressive.symbols import RasterOrder
+from likelihoods import Categorical
+
+layers = keras.layers
+SHAPE = (30, 4, 1)
+
+
+def model_of(scale=4.0):
+    """Return a model whose pixels depend strongly on those before."""
+    keras.utils.set_random_seed(2)
+    network = networks.pixel_cnn(None)
+    for variable in network.trainable_variables:
+        variable.assign(scale * variable)
+    return Autoregressive(network, Categorical(LEVELS), order="raster")
+
+
+def test_windows_change_no_pixel(tmp_path):
+    model = model_of()
+    assert model.symbol_network.rows_above == 3  # of 5 x 5 taps, then of 3 x 3
+    assert window_of(model.symbol_network, SHAPE[0]) == (3 + ACTIVE, 3)
+    assert window_of(model.symbol_network, ACTIVE) is None
+    naive = model.sample(2, SHAPE, 1, method="naive")
+    np.testing.assert_array_equal(model.sample(2, SHAPE, 1), naive)
+    stored = onepass.load(onepass.save(model, tmp_path / "stored"))
+    assert stored.symbol_network.rows_above == 3
+    np.testing.assert_array_equal(stored.sample(2, SHAPE, 1), naive)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 9])
+def test_a_window_of_too_few_rows_changes_no_pixel(rows, monkeypatch):
+    model = model_of()
+    monkeypatch.setattr(RasterOrder, "rows_above", rows)
+    naive = model.sample(1, SHAPE, 1, method="naive")
+    np.testing.assert_array_equal(model.sample(1, SHAPE, 1, method="fixed-point"), naive)
+
+
+def below(values, rows):
+    return tf.pad(values, [[0, 0], [rows, 0], [0, 0], [0, 0]])[:, : tf.shape(values)[1]]
+
+
+FIELDS = {
+    "one row above": (lambda x: below(x, 1), 1),
+    "far": (lambda x: below(x, MOST), MOST),
+    "further": (lambda x: below(x, MOST + 1), None),
+    "all rows above": (lambda x: below(tf.cumsum(x, 1), 1), None),
+    "its own row": (lambda x: 0.0 * x + tf.range(4.0)[:, None], 0),
+    "the place of a row": (
+        lambda x: below(x, 1) + tf.cast(tf.range(tf.shape(x)[1]), x.dtype)[:, None, None],
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_rows_above_are_found_by_evaluation(name):
+    call, rows = FIELDS[name]
+    assert rows_above(call, tf.TensorSpec([None, None, None, 1])) == rows
+    assert rows_above(call, tf.TensorSpec([None, 28, 28, 1])) is None
