@@ -93,6 +93,25 @@ class Incremental:
             )
         return self._starts[key](*fixed)
 
+    def first_state(self, plan: Plan, length: int, fixed: Sequence[tf.Tensor]) -> State:
+        """Return `initial_state`, computed at once, which is faster for a single one.
+
+        Args:
+          plan: for the batch size.
+          length: as for `initial_state`.
+          fixed: as for `initial_state`.
+        """
+        return plan.initial_state(self._horizon(plan, length) if plan.has_horizon else 0, fixed)
+
+    def check_traced(self, state: State, *arguments: tf.Tensor) -> None:
+        """Trace a step, as those do who compile it.
+
+        Args:
+          state: from `initial_state`.
+          *arguments: those with a time axis, [batch, n, ...].
+        """
+        self._compiled.get_concrete_function(arguments[0], state, *arguments[1:])
+
     def _horizon(self, plan: Plan, length: int) -> int:
         """Return the horizon for a length: a power of two, or the length if positions end there."""
         with tf.init_scope():

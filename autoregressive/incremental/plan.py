@@ -148,8 +148,7 @@ class Plan:
 
     def _values(self, arguments: Sequence[tf.Tensor], fetches: list[tf.Tensor]) -> list[tf.Tensor]:
         values = captured(self.graph) | dict(zip(self._analysis.inputs, arguments, strict=True))
-        run = tf.function(lambda: run_graph(values, fetches), autograph=False)
-        return run.get_concrete_function()()
+        return run_graph(values, fetches)
 
     def looks_ahead(self, *arguments: tf.Tensor) -> str:
         """Return the layer that gives weight to keys of later times, or "".

@@ -1,16 +1,71 @@
 """Graphs of a network at given lengths, and the operations that depend on its inputs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.incremental.replay import CALLS, inlined, needed
+from autoregressive.incremental.replay import CALLS, captured, inlined, needed, run_graph
 
 # Operations whose values depend only on the shapes of their inputs.
 SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
 
 # Entries of an axis of any size of an argument without a time axis, when a network is analysed.
 FIXED_ENTRIES = 7
+
+
+# Graphs that are kept for the next who asks.
+KEPT = 8
+
+
+class Traces:
+    """A network as a function, with its graphs, each traced once for the shapes of its arguments.
+
+    Args:
+      function: from tensors to a tensor.
+    """
+
+    def __init__(self, function: Callable):
+        self._function = function
+        self._graphs: dict[tuple, Any] = {}
+
+    def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return what the network returns."""
+        return self._function(*arguments)
+
+    def of(self, specs: Sequence[tf.TensorSpec]) -> tf.types.experimental.ConcreteFunction:
+        """Return the function traced for arguments of some shapes, without calls of others."""
+        key = tuple((tuple(spec.shape), spec.dtype) for spec in specs)
+        if key not in self._graphs:
+            if len(self._graphs) >= KEPT:
+                del self._graphs[next(iter(self._graphs))]
+            self._graphs[key] = _traced(self._function, specs)
+        return self._graphs[key]
+
+    def forget(self) -> None:
+        """Have every graph traced again, since the network may have changed."""
+        self._graphs = {}
+
+    def now(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return what the graph for such arguments makes of them."""
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in arguments]
+        return run_traced(self.of(specs).graph, arguments)
+
+
+def run_traced(
+    graph: tf.Graph, arguments: Sequence[tf.Tensor], outside: Mapping[str, tf.Tensor] | None = None
+) -> tf.Tensor:
+    """Return the first output of a graph.
+
+    Args:
+      graph: of a network.
+      arguments: of the network.
+      outside: what it captures, by the name of its placeholders; None: what it does capture.
+    """
+    values = dict(captured(graph) if outside is None else outside)
+    names = (tensor.name for tensor in graph.inputs[: len(arguments)])
+    values |= zip(names, arguments, strict=True)
+    return run_graph(values, graph.outputs)[0]
 
 
 def is_temporal(spec: tf.TensorSpec) -> bool:
@@ -36,9 +91,15 @@ def trace(
       length: number of times.
     """
     given = [sized(spec, length) for spec in specs]
-    traced = tf.function(function, autograph=False).get_concrete_function(*given)
+    return function.of(given) if isinstance(function, Traces) else _traced(function, given)
+
+
+def _traced(
+    function: Callable, specs: Sequence[tf.TensorSpec]
+) -> tf.types.experimental.ConcreteFunction:
+    traced = tf.function(function, autograph=False).get_concrete_function(*specs)
     has_calls = any(op.type in CALLS for op in needed(traced.graph.outputs))
-    return inlined(traced, given) if has_calls else traced
+    return inlined(traced, specs) if has_calls else traced
 
 
 def first_difference(

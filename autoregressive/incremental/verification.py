@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.incremental.plan import Plan
+from autoregressive.incremental.plan import Plan, horizon_of
 from autoregressive.incremental.streams import NotCausalError, UnsupportedNetworkError
 from autoregressive.incremental.tracing import FIXED_ENTRIES, is_temporal, sized
 
@@ -16,7 +16,7 @@ def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
     """Raise an error unless the steps equal the call, on random numbers.
 
     Args:
-      stepped: has `initial_state` and `step`.
+      stepped: an `Incremental`.
       plan: the plan that `stepped` runs for batch size 1.
       specs: specs of the network's arguments.
 
@@ -37,10 +37,11 @@ def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
         raise NotCausalError(f"{layer} attends to later times")
     fixed = [x for x, has_time in zip(arguments, temporal, strict=True) if not has_time]
     timed = [x for x, has_time in zip(arguments, temporal, strict=True) if has_time]
-    state, outputs, start = stepped.initial_state(1, length, fixed), [], 0
+    state, outputs, start = stepped.first_state(plan, length, fixed), [], 0
+    stepped.check_traced(state, *(argument[:, :1] for argument in timed))
     for rows in (1, 1, length - 3, 1):  # single rows, after one row and after many
-        inputs, *condition = (argument[:, start : start + rows] for argument in timed)
-        output, state = stepped.step(inputs, state, *condition)
+        given = [argument[:, start : start + rows] for argument in timed]
+        output, state = plan.step(given, state, horizon_of(state))
         outputs.append(output)
         start += rows
     whole = tf.cast(plan.whole(*arguments), tf.float64)
