@@ -8,25 +8,33 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
+from autoregressive.incremental.tracing import Traces
+from autoregressive.incremental.verification import LONG as VERIFIED
 from autoregressive.networks import as_function, condition_spec, input_spec
 from autoregressive.outputs import one_line, output_shape
-from autoregressive.random_weights import parameter_count, symbol_count, with_random_weights
-from autoregressive.tables import Tables, derived
-from autoregressive.trainable import weights_read
+from autoregressive.probes import Probe, differs, rows_changed
+from autoregressive.random_weights import (
+    parameter_count,
+    symbol_count,
+    weights_of,
+    with_random_weights,
+)
+from autoregressive.tables import DERIVED, Tables, derived
 from replicator.runs.errors import UserError
 
 # Lengths of the compared sequences: the first that the network takes.
-LENGTHS = (24, 12, 8, 6, 4)
+LENGTHS = (DERIVED[0], 24, 12, 8, 6, 4)
 # Height and width of the compared images.
 SIDES = (5, 6)
 # Of those that a network with random weights is called on.
 LARGE_SIDES = (14, 40)
-# Length of the sequences that a network with random weights is called on, and of those that one of
-# many weights is called on.
-LONG, LESS_LONG = 600, 96
+# Lengths of the sequences that a network with random weights is called on, the first that it takes,
+# and of those that one of many weights is called on. Graphs for the first lengths serve the
+# derivation of a step, too.
+LONG, LESS_LONG = (VERIFIED, 600), 96
 MANY_WEIGHTS = 20_000_000
-# Rounding may differ between lengths.
-TOLERANCE = 1e-3
+# Most steps of which both rows of a batch are called together.
+BOTH_ROWS = 600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +84,7 @@ def check_causal(
     try:
         specs = [input_spec(network, inputs), condition_spec(network, condition)]
         specs = [spec for spec in specs if spec is not None]
-        call = as_function(network, specs)
+        call = Traces(as_function(network, specs))
     except UserError:
         raise
     except ValueError as error:
@@ -88,9 +96,7 @@ def check_causal(
     except ValueError as error:
         both = f"{message}; {error}" if message and is_causal else message
         return Causality(False, False, both or str(error))
-    seen = observed_fault(
-        call, specs, specs, seed, tables.longest(*LENGTHS), longest_probe(call, tables, specs)
-    )
+    seen = observed_fault(call, specs, specs, seed, *probe_lengths(call, tables, specs))
     if seen and is_causal:
         message = f"{message}; {seen}" if message else seen
     has_step = has_step and not seen
@@ -105,20 +111,40 @@ def _unknown(stepped: Any, network: Any, inputs: Any, condition: Any) -> str:
     return unknown_operation(stepped, [spec for spec in specs if spec is not None])
 
 
-def longest_probe(
-    call: Callable[..., tf.Tensor], tables: Tables, specs: Sequence[tf.TensorSpec]
-) -> int:
-    """Return the length of the sequences on which a network is called with random weights.
+def probe_lengths(
+    call: Traces, tables: Tables, specs: Sequence[tf.TensorSpec], with_random_weights: bool = True
+) -> tuple[int, int]:
+    """Return the lengths of the sequences on which a network is called, for `observed_fault`.
+
+    The second is that of random weights, 0 without.
 
     Args:
       call: the network.
       tables: its tables of positions.
       specs: of its arguments.
+      with_random_weights: whether it is called with these.
     """
-    sizes = [[1, *(size or LENGTHS[-1] for size in spec.shape[1:])] for spec in specs]
-    example = [tf.zeros(size, spec.dtype) for size, spec in zip(sizes, specs, strict=True)]
-    is_large = parameter_count(weights_read(call, *example).trained) > MANY_WEIGHTS
-    return tables.longest(*((LESS_LONG,) if is_large else (LONG, LESS_LONG)), *LENGTHS)
+    lengths = [n for n in LENGTHS if not tables.fault(n)] or [LENGTHS[-1]]
+    length = next((n for n in lengths if _is_traceable(call, _sized(specs, n))), lengths[-1])
+    if not with_random_weights:
+        return length, 0
+    if parameter_count(weights_of(call, _sized(specs, length)).trained) > MANY_WEIGHTS:
+        return length, tables.longest(LESS_LONG, *LENGTHS)
+    any_length = length == LENGTHS[0]  # others may have to be multiples of some number
+    return length, tables.longest(*LONG[0 if any_length else 1 :], LESS_LONG, *LENGTHS)
+
+
+def _sized(specs: Sequence[tf.TensorSpec], length: int) -> list[tf.TensorSpec]:
+    """Return the specs of one row of a length; a condition without time has as many entries."""
+    return [tf.TensorSpec([1, *(n or length for n in x.shape[1:])], x.dtype) for x in specs]
+
+
+def _is_traceable(call: Traces, specs: Sequence[tf.TensorSpec]) -> bool:
+    try:
+        call.of(specs)
+    except (ValueError, TypeError, IndexError, tf.errors.OpError):
+        return False
+    return True
 
 
 def _derivation(
@@ -182,49 +208,22 @@ def observed_fault(
         own, in steps; 0: it is not.
       symbols: number of symbols of an integer input; None: as many as the network's embedding has.
     """
-    draw = _Draw(call, specs, seed, symbols)
+    traces = call if isinstance(call, Traces) else Traces(call)
+    draw = _Draw(traces, specs, seed, symbols, [length])
     first, other = draw(length), draw(length)
-    if _differs(call(*first), call(*first)):
+    if differs(traces(*first), traces(*first)):
         return "two calls on the same input differ: the network draws random numbers of its own"
-    fault = _fault(call, first, other, len(causal), [length // 2])
-    if not fault and longest > length:
-        random = with_random_weights(call, seed, *first)
-        many, others = draw(longest), draw(longest)
-        try:
-            fault = _fault(random, many, others, len(causal), [length, longest // 2])
-        except (ValueError, TypeError, tf.errors.OpError):  # it takes no sequence of that length
-            fault = _fault(random, first, other, len(causal), [length // 2])
-    return fault
-
-
-def _fault(
-    call: Callable[..., tf.Tensor],
-    first: list[tf.Tensor],
-    other: list[tf.Tensor],
-    num_causal: int,
-    shorter: Sequence[int],
-) -> str:
-    """Return how outputs for some arguments break the law; "" if they seem to keep it."""
-    length, whole = first[0].shape[1], call(*first)
-    mixed = [tf.concat([x[:1], y[1:]], 0) for x, y in zip(first, other, strict=True)]
-    if _differs(whole[:1], call(*mixed)[:1]):
-        return "the outputs of a row depend on the other rows of the batch"
-    other = other[:num_causal] + first[num_causal:]
-    ahead = 0
-    for time in (1, length // 3, length // 2, length - 1):
-        changed = [
-            tf.concat([x[:, :time], y[:, time:]], 1) for x, y in zip(first, other, strict=True)
-        ]
-        ahead = max(ahead, _rows_changed(whole, call(*changed), time))
-    if ahead:
-        return f"output t depends on input t + {ahead}"
-    if num_causal < len(first):  # the others may decide with their length
-        return ""
-    for count in shorter:
-        outputs = call(*(x[:, :count] for x in first))
-        if outputs.shape[1] != count or _differs(whole[:, :count], outputs):
-            return "the first outputs change with the length of the input"
-    return ""
+    own = Probe(traces.now, traces, first, other, len(causal))
+    fault = own.fault([length, length // 2])
+    if fault or longest <= length:
+        return fault
+    random = with_random_weights(traces, seed, *(x[:1] for x in first))
+    many = Probe(random, random, draw(longest), draw(longest), len(causal))
+    try:
+        both = BOTH_ROWS if longest > BOTH_ROWS else longest // 2
+        return many.fault([both], [length])
+    except (ValueError, TypeError, tf.errors.OpError):  # it takes no sequence of that length
+        return Probe(random, random, first, other, len(causal)).fault([length // 2])
 
 
 def observed_unmasked(
@@ -243,8 +242,9 @@ def observed_unmasked(
       seed: of the random images.
       symbols: as for `observed_fault`.
     """
+    call = call if isinstance(call, Traces) else Traces(call)
     small, other = (_images(call, inputs, SIDES, seed + i, symbols) for i in range(2))
-    if _differs(call(small), call(small)):
+    if differs(call(small), call(small)):
         return "two calls on the same input differ: the network draws random numbers of its own"
     fault = _unmasked(call, small, other)
     if fault:
@@ -258,7 +258,7 @@ def observed_unmasked(
 
 
 def _images(
-    call: Callable[..., tf.Tensor],
+    call: Traces,
     inputs: tf.TensorSpec,
     sides: tuple[int, int],
     seed: int,
@@ -267,7 +267,7 @@ def _images(
     """Return two random images."""
     height, width = (a or b for a, b in zip(inputs.shape[1:3], sides, strict=True))
     spec = tf.TensorSpec([None, height, width, inputs.shape[-1]], inputs.dtype)
-    return _Draw(call, [spec], seed, symbols).images(height, width)
+    return _Draw(call, [spec], seed, symbols, [height, width]).images(height, width)
 
 
 def _unmasked(call: Callable[..., tf.Tensor], first: tf.Tensor, other: tf.Tensor) -> str:
@@ -278,13 +278,13 @@ def _unmasked(call: Callable[..., tf.Tensor], first: tf.Tensor, other: tf.Tensor
         return tf.reshape(call(tf.reshape(pixels, first.shape)), [batch, height * width, -1])
 
     whole = outputs(first)
-    if _differs(whole[:1], outputs(tf.concat([first[:1], other[1:]], 0))[:1]):
+    if differs(whole[:1], outputs(tf.concat([first[:1], other[1:]], 0))[:1]):
         return "the outputs of an image depend on the other images of the batch"
     first, other = (tf.reshape(x, [batch, height * width, -1]) for x in (first, other))
     shape = [batch, height, width, -1]
     for pixel in (0, width - 1, width, height * width // 2, height * width - 1):
         changed = tf.concat([first[:, :pixel], other[:, pixel:]], axis=1)
-        rows = _rows_changed(whole, _flat(call(tf.reshape(changed, shape))), pixel + 1)
+        rows = rows_changed(whole, _flat(call(tf.reshape(changed, shape))), pixel + 1)
         if rows:
             at = divmod(pixel + 1 - rows, width)
             return f"the output at pixel {at} depends on that pixel or on later ones"
@@ -296,21 +296,33 @@ def _flat(outputs: tf.Tensor) -> tf.Tensor:
 
 
 class _Draw:
-    """Random arguments of a network, two rows each."""
+    """Random arguments of a network, two rows each.
+
+    Args:
+      call: the network.
+      specs: of its arguments.
+      seed: of the numbers.
+      symbols: as for `observed_fault`.
+      sizes: [time] or [height, width] that it can be traced for.
+    """
 
     def __init__(
         self,
-        call: Callable[..., tf.Tensor],
+        call: Traces,
         specs: Sequence[tf.TensorSpec],
         seed: int,
         symbols: int | None,
+        sizes: Sequence[int],
     ):
         self._specs, self._generator = list(specs), np.random.default_rng(seed)
         self._symbols = 2  # which every network of symbols takes
         if specs[0].dtype.is_integer:
-            sizes = [[2, *(size or SIDES[0] for size in spec.shape[1:])] for spec in specs]
-            example = [tf.zeros(size, spec.dtype) for size, spec in zip(sizes, specs, strict=True)]
-            self._symbols = min(symbols or 1 << 20, symbol_count(call, *example))
+            end = 1 + len(sizes)
+            example = [
+                tf.TensorSpec([2 if end > 2 else 1, *sizes, *spec.shape[end:]], spec.dtype)
+                for spec in specs
+            ]
+            self._symbols = min(symbols or 1 << 20, symbol_count(call.of(example).graph))
 
     def __call__(self, length: int) -> list[tf.Tensor]:
         """Return arguments of so many steps."""
@@ -328,20 +340,3 @@ class _Draw:
         if spec.dtype.is_integer:
             return tf.constant(self._generator.integers(0, symbols, shape), spec.dtype)
         return tf.constant(self._generator.normal(size=shape), spec.dtype)
-
-
-def _differs(first: tf.Tensor, second: tf.Tensor) -> bool:
-    return bool(tf.reduce_any(_distance(first, second) > TOLERANCE))
-
-
-def _distance(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    first, second = (tf.cast(x, tf.float64) for x in (first, second))
-    return tf.abs(first - second) / (1.0 + tf.abs(first))
-
-
-def _rows_changed(whole: tf.Tensor, changed: tf.Tensor, time: int) -> int:
-    """Return the distance before `time` of the first row that changed."""
-    distance = _distance(whole[:, :time], changed[:, :time])
-    axes = [axis for axis in range(distance.shape.rank) if axis != 1]
-    rows = tf.reduce_any(distance > TOLERANCE, axes).numpy()
-    return time - int(np.argmax(rows)) if rows.any() else 0

@@ -5,8 +5,9 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from autoregressive.causality import LENGTHS, longest_probe, observed_fault, observed_unmasked
+from autoregressive.causality import observed_fault, observed_unmasked, probe_lengths
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
+from autoregressive.incremental.tracing import Traces
 from autoregressive.networks import as_function
 from autoregressive.tables import Tables, derived
 from likelihoods.capabilities import pixel_channels
@@ -96,7 +97,7 @@ class TimeOrder:
             )
         specs = [inputs] if condition is None else [inputs, condition]
         self._start = (distribution.levels or 0) // 2 if inputs.dtype.is_integer else 0
-        self.call: Callable[..., tf.Tensor] = as_function(network, specs)
+        self.call = Traces(as_function(network, specs))
         self.tables = Tables(network, self.call, specs, axes=1)
         self._stepped: Any = None
         self._has_step: bool | None = None
@@ -114,6 +115,7 @@ class TimeOrder:
                 self._stepped = derived(
                     self.network, self.tables, inputs=self.inputs, condition=self.condition
                 )
+            self.call.forget()
         return self._stepped
 
     @property
@@ -141,12 +143,10 @@ class TimeOrder:
           with_random_weights: also look at the network with random weights, on longer sequences.
         """
         specs = [self.inputs] + ([] if self.condition is None else [self.condition])
-        length, longest = self.tables.longest(*LENGTHS), 0
-        if with_random_weights:
-            longest = longest_probe(self.call, self.tables, specs)
-        fault = observed_fault(
-            self.call, specs, specs[:1], length=length, longest=longest, symbols=self._codec.levels
-        )
+        self.call.forget()
+        lengths = probe_lengths(self.call, self.tables, specs, with_random_weights)
+        levels = self._codec.levels
+        fault = observed_fault(self.call, specs, specs[:1], 0, *lengths, symbols=levels)
         if fault:
             raise NotCausalError(
                 f"`network` must be causal: {fault} (`check_causal` names the layer)."
@@ -253,13 +253,15 @@ class RasterOrder:
         self.network, self._codec, self.inputs = network, codec, inputs
         self._whole_pixels = pixel_channels(distribution) is not None
         self._num_parameters = distribution.num_parameters
-        self.call = as_function(network, [inputs])
+        self.call = Traces(as_function(network, [inputs]))
         self.tables = Tables(network, self.call, [inputs], axes=2)
 
     def check(self, with_random_weights: bool = True) -> None:
         """Raise NotCausalError if outputs depend on their own pixel or on later ones."""
         del with_random_weights  # which take no longer here
+        self.call.forget()
         fault = observed_unmasked(self.call, self.inputs, symbols=self._codec.levels)
+        self.call.forget()
         if fault:
             raise NotCausalError(f"`network` must be masked: {fault}.")
 

@@ -13,12 +13,14 @@ import tensorflow as tf
 
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
 from autoregressive.incremental.layer_names import layer_names, layer_of
-from autoregressive.incremental.replay import CALLS, captured, inlined, needed, run_graph
+from autoregressive.incremental.plan import LENGTHS
+from autoregressive.incremental.replay import captured, needed, run_graph
 from autoregressive.incremental.sizes import static_value
+from autoregressive.incremental.tracing import graph_of
 from autoregressive.outputs import SMALL, one_line
 
 SLICES = ("Slice", "StridedSlice")
-DERIVED = 94  # the length that `incremental` traces a network for
+DERIVED = LENGTHS[0]  # the lengths that `incremental` traces a network for
 
 
 class Tables:
@@ -34,7 +36,7 @@ class Tables:
     def __init__(
         self, network: Any, call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes: int
     ):
-        self._call, self._specs, self._axes = call, list(specs), axes
+        self.call, self._specs, self._axes = call, list(specs), axes
         self._names = layer_names(network)
         self._known: dict[tuple[int, ...], str] = {}
         self._any: bool | None = None
@@ -69,11 +71,13 @@ class Tables:
 
     def _has_tables(self) -> bool:
         """Return whether an operation reads more rows of a table for a longer input."""
-        short = self._traced([SMALL] * self._axes)
+        short, more = self._traced(DERIVED[:1]) if self._axes == 1 else "", DERIVED[1:]
+        if isinstance(short, str):
+            short, more = self._traced([SMALL] * self._axes), [SMALL + 1] * self._axes
         few = [] if isinstance(short, str) else list(_reads(short))
         if not few:
             return False
-        long = self._traced([SMALL + 1] * self._axes)
+        long = self._traced(more)
         if isinstance(long, str):
             return True
         pairs = zip(few, _reads(long), strict=False)
@@ -111,12 +115,9 @@ class Tables:
             for spec in self._specs
         ]
         try:
-            traced = tf.function(self._call, autograph=False).get_concrete_function(*specs)
-            if any(op.type in CALLS for op in needed(traced.graph.outputs)):
-                traced = inlined(traced, specs)
+            return graph_of(self.call, specs).graph
         except (ValueError, TypeError, IndexError, tf.errors.OpError) as error:
             return one_line(error)
-        return traced.graph
 
 
 def derived(network: Any, tables: Tables, **specs: Any) -> Any:
@@ -127,11 +128,11 @@ def derived(network: Any, tables: Tables, **specs: Any) -> Any:
         derived from.
     """
     try:
-        return incremental(network, **specs)
+        return incremental(network, **specs, function=tables.call)
     except NotCausalError:
         raise
     except (ValueError, tf.errors.OpError) as error:
-        fault = tables.fault(DERIVED)
+        fault = tables.fault(max(DERIVED))
         if not fault:
             raise
         raise UnsupportedNetworkError(f"{fault}, too few to derive a step from") from error
@@ -201,9 +202,8 @@ def _value(tensor: tf.Tensor) -> np.ndarray | None:
         return found
     with tf.device("CPU"):
         values = captured(tensor.graph)
-        run = tf.function(lambda: run_graph(values, [tensor])[0], autograph=False)
         try:
-            return run().numpy()
+            return run_graph(values, [tensor])[0].numpy()
         except tf.errors.OpError:
             return None
 

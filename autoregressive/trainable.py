@@ -48,9 +48,19 @@ def weights_read(function: Callable, *example: tf.Tensor) -> Weights:
       function: traced for the example, in the scope of a Replicator if its variables are in one.
       example: its arguments.
     """
+    return weights_among(function, variables_read(function, *example))
+
+
+def weights_among(function: Callable, variables: Iterable[tf.Variable]) -> Weights:
+    """Return which of the variables that a function reads are trained.
+
+    Args:
+      function: of tensors.
+      variables: that it reads.
+    """
     listed = _listed_by_layers(function)
     weights = Weights([], [])
-    for variable in variables_read(function, *example):
+    for variable in variables:
         is_trained = listed.get(id(variable), variable.trainable)
         if is_trained or variable.dtype.is_floating:
             weights[0 if is_trained else 1].append(variable)
@@ -63,7 +73,12 @@ def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]
     Arguments as for `weights_read`.
     """
     traced = tf.function(function, autograph=False).get_concrete_function(*example)
-    variables = [_of_all_replicas(variable) for variable in traced.variables]
+    return without_copies(traced.variables)
+
+
+def without_copies(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
+    """Return each variable once, and that of all replicas in place of a replica's copy."""
+    variables = [_of_all_replicas(variable) for variable in variables]
     return list({id(variable): variable for variable in variables}.values())
 
 

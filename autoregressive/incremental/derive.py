@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from autoregressive.incremental.horizon import State
 from autoregressive.incremental.layer_names import layer_names
-from autoregressive.incremental.plan import POSITION, Plan, batch_of, horizon_of
-from autoregressive.incremental.tracing import FIXED_ENTRIES, is_temporal
+from autoregressive.incremental.plan import LENGTHS, POSITION, Plan, batch_of, horizon_of
+from autoregressive.incremental.tracing import FIXED_ENTRIES, Traces, is_temporal, sized
 from autoregressive.incremental.verification import verify
 from autoregressive.networks import as_function, brings_step, condition_spec, input_spec
 
@@ -39,6 +39,9 @@ class Incremental:
         self._starts: dict[tuple, Callable[..., State]] = {}
         self._compiled = tf.function(self._step, autograph=False)
         with tf.init_scope():
+            if isinstance(function, Traces):  # of an earlier check
+                short = [sized(spec, LENGTHS[0][0]) for spec in specs]
+                function.forget_if_changed([_of_rows(spec, 1) for spec in short])
             verify(self, self.plan(1), specs)
 
     @property
@@ -180,6 +183,10 @@ class Incremental:
         return [tuple(state[f"shape/{i}"].shape[:-1]) for i in range(count)]
 
 
+def _of_rows(spec: tf.TensorSpec, rows: int) -> tf.TensorSpec:
+    return tf.TensorSpec([rows, *spec.shape[1:]], spec.dtype)
+
+
 def bucket(length: int) -> int:
     """Return the power of two that is used for a length, at least 64."""
     return max(64, 1 << (length - 1).bit_length())
@@ -195,6 +202,7 @@ def incremental(
     *,
     inputs: tf.TensorSpec | None = None,
     condition: tf.TensorSpec | None = None,
+    function: Callable | None = None,
 ) -> Any:
     """Derive the cached step of a causal network from its graph.
 
@@ -209,6 +217,7 @@ def incremental(
         or float32 [None, None, 1].
       condition: spec of the second argument, if there is one and `network` is not a Keras model
         with two inputs.
+      function: the network as a function of these, where there is one already.
 
     Returns:
       An object with `initial_state(batch)` and `step(inputs, state, condition)`. `step` takes n
@@ -224,4 +233,5 @@ def incremental(
     specs = [input_spec(network, inputs)]
     second = condition_spec(network, condition)
     specs += [] if second is None else [second]
-    return Incremental(as_function(network, specs), specs, layer_names(network))
+    function = as_function(network, specs) if function is None else function
+    return Incremental(function, specs, layer_names(network))

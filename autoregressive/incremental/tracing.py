@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental.replay import CALLS, captured, inlined, needed, run_graph
@@ -28,6 +29,7 @@ class Traces:
     def __init__(self, function: Callable):
         self._function = function
         self._graphs: dict[tuple, Any] = {}
+        self._variables: dict[tuple, list[tf.Variable]] = {}
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return what the network returns."""
@@ -39,17 +41,66 @@ class Traces:
         if key not in self._graphs:
             if len(self._graphs) >= KEPT:
                 del self._graphs[next(iter(self._graphs))]
-            self._graphs[key] = _traced(self._function, specs)
+            first = tf.function(self._function, autograph=False).get_concrete_function(*specs)
+            self._variables[key] = list(first.variables)
+            self._graphs[key] = _without_calls(first, specs)
         return self._graphs[key]
 
-    def forget(self) -> None:
-        """Have every graph traced again, since the network may have changed."""
-        self._graphs = {}
+    def variables(self, specs: Sequence[tf.TensorSpec]) -> list[tf.Variable]:
+        """Return the variables that the function reads for arguments of some shapes."""
+        self.of(specs)
+        return self._variables[tuple((tuple(spec.shape), spec.dtype) for spec in specs)]
 
     def now(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return what the graph for such arguments makes of them."""
-        specs = [tf.TensorSpec(x.shape, x.dtype) for x in arguments]
-        return run_traced(self.of(specs).graph, arguments)
+        return run_traced(self.of(specs_of(arguments)).graph, arguments)
+
+    def forget(self) -> None:
+        """Have every graph traced again, since the network may have changed."""
+        self._graphs, self._variables = {}, {}
+
+    def forget_if_changed(self, specs: Sequence[tf.TensorSpec]) -> None:
+        """Have every graph traced again if the network no longer does what a graph does.
+
+        Variables that got other values do not matter, but a layer that was exchanged does.
+
+        Args:
+          specs: of its arguments, for one of the graphs.
+        """
+        key = tuple((tuple(spec.shape), spec.dtype) for spec in specs)
+        if key not in self._graphs:
+            return
+        arguments = random_arguments(specs)
+        try:
+            now, before = self(*arguments), self.now(*arguments)
+            changed = now.shape != before.shape or not np.allclose(
+                tf.cast(now, tf.float64), tf.cast(before, tf.float64), 1e-3, 1e-3, equal_nan=True
+            )
+        except (ValueError, TypeError, tf.errors.OpError):
+            changed = True
+        if changed:
+            self.forget()
+
+
+def random_arguments(specs: Sequence[tf.TensorSpec], seed: int = 0) -> list[tf.Tensor]:
+    """Return random numbers for arguments, zeros and ones for integers.
+
+    Args:
+      specs: of any sizes for axes without one but the batch, which has one.
+      seed: of the numbers.
+    """
+    generator, arguments = np.random.default_rng(seed), []
+    for spec in specs:
+        shape = [size or FIXED_ENTRIES for size in spec.shape]
+        levels = spec.dtype.is_integer
+        drawn = generator.integers(0, 2, shape) if levels else generator.normal(size=shape)
+        arguments.append(tf.constant(drawn, spec.dtype))
+    return arguments
+
+
+def specs_of(arguments: Sequence[tf.Tensor]) -> list[tf.TensorSpec]:
+    """Return the shapes and dtypes of tensors."""
+    return [tf.TensorSpec(each.shape, each.dtype) for each in arguments]
 
 
 def run_traced(
@@ -90,14 +141,26 @@ def trace(
       specs: specs of its arguments, with the batch size and without the length.
       length: number of times.
     """
-    given = [sized(spec, length) for spec in specs]
-    return function.of(given) if isinstance(function, Traces) else _traced(function, given)
+    return graph_of(function, [sized(spec, length) for spec in specs])
 
 
-def _traced(
+def graph_of(
     function: Callable, specs: Sequence[tf.TensorSpec]
 ) -> tf.types.experimental.ConcreteFunction:
-    traced = tf.function(function, autograph=False).get_concrete_function(*specs)
+    """Return the function traced for arguments of some shapes, without calls of other functions.
+
+    Args:
+      function: from tensors to a tensor.
+      specs: of its arguments.
+    """
+    if isinstance(function, Traces):
+        return function.of(specs)
+    return _without_calls(
+        tf.function(function, autograph=False).get_concrete_function(*specs), specs
+    )
+
+
+def _without_calls(traced: Any, specs: Sequence[tf.TensorSpec]) -> Any:
     has_calls = any(op.type in CALLS for op in needed(traced.graph.outputs))
     return inlined(traced, specs) if has_calls else traced
 

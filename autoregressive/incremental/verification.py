@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental.plan import Plan, horizon_of
 from autoregressive.incremental.streams import NotCausalError, UnsupportedNetworkError
-from autoregressive.incremental.tracing import FIXED_ENTRIES, is_temporal, sized
+from autoregressive.incremental.tracing import is_temporal, random_arguments, sized
 
 LONG = 1031  # a length beyond those that a step is derived from
 
@@ -24,13 +23,10 @@ def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
       NotCausalError: a layer attends to later times.
       UnsupportedNetworkError: the steps differ from the call.
     """
-    generator, length = np.random.default_rng(0), plan.lengths[0]
-    arguments, temporal = [], [is_temporal(spec) for spec in specs]
-    for spec in specs:
-        shape = [1, *(size or FIXED_ENTRIES for size in sized(spec, length).shape[1:])]
-        levels = spec.dtype.is_integer
-        drawn = generator.integers(0, 2, shape) if levels else generator.normal(size=shape)
-        arguments.append(tf.constant(drawn, spec.dtype))
+    length, temporal = plan.lengths[0], [is_temporal(spec) for spec in specs]
+    arguments = random_arguments(
+        [tf.TensorSpec([1, *sized(spec, length).shape[1:]], spec.dtype) for spec in specs]
+    )
     plan.check_operations(LONG)
     layer = plan.looks_ahead(*arguments)
     if layer:
