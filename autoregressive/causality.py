@@ -12,7 +12,7 @@ from autoregressive.incremental.tracing import Traces
 from autoregressive.incremental.verification import LONG as VERIFIED
 from autoregressive.networks import as_function, condition_spec, input_spec
 from autoregressive.outputs import one_line, output_shape
-from autoregressive.probes import Probe, differs, rows_changed
+from autoregressive.probes import ROWS, Probe, differs, rows_changed
 from autoregressive.random_weights import (
     parameter_count,
     symbol_count,
@@ -211,10 +211,11 @@ def observed_fault(
     traces = call if isinstance(call, Traces) else Traces(call)
     draw = _Draw(traces, specs, seed, symbols, [length])
     first, other = draw(length), draw(length)
-    if differs(traces(*first), traces(*first)):
-        return "two calls on the same input differ: the network draws random numbers of its own"
+    outputs = traces(*first)  # as the network is now, not as it was traced
     own = Probe(traces.now, traces, first, other, len(causal))
-    fault = own.fault([length, length // 2])
+    if own.differs(outputs) and differs(outputs, traces(*first)):
+        return "two calls on the same input differ: the network draws random numbers of its own"
+    fault = ROWS if own.differs(outputs) else own.fault([length // 2])
     if fault or longest <= length:
         return fault
     random = with_random_weights(traces, seed, *(x[:1] for x in first))

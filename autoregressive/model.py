@@ -19,11 +19,7 @@ from autoregressive.trainable import Weights, weights_read
 from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec, default_codec
 from likelihoods.distribution import Distribution
-from replicator.runs.arguments import (
-    checked_length,
-    checked_seed,
-    whole_number,
-)
+from replicator.runs.arguments import checked_length, checked_seed, whole_number
 
 METHODS = ("auto", *SAMPLERS, "speculative")
 
@@ -345,7 +341,8 @@ class Autoregressive:
         self.check_length((length,))
         prompt, shared = self._prompt(prefix, stop, num, (length,))
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
-        self.symbol_network.initial_state(1, length)  # raises for a network without steps
+        if not self.symbol_network.has_step:
+            self.symbol_network.initial_state(1, length)  # raises what is missing
         parts = self._samplers.stream(seed, num, length, chunk, given, heat, prompt, shared)
         return self._parts(parts, prompt)
 

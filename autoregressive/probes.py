@@ -7,6 +7,7 @@ import tensorflow as tf
 
 # Rounding may differ between lengths.
 TOLERANCE = 1e-3
+ROWS = "the outputs of a row depend on the other rows of the batch"
 Network = Callable[..., tf.Tensor]
 
 
@@ -32,6 +33,7 @@ class Probe:
         self._alone, self._together = alone, together
         self._first, self._other, self._causal = list(first), list(other), causal
         self._length = first[0].shape[1]
+        self._known: tf.Tensor | None = None
 
     def fault(self, both: Sequence[int], single: Sequence[int] = ()) -> str:
         """Return how the outputs break the law; "" if they seem to keep it.
@@ -41,7 +43,7 @@ class Probe:
             be looked ahead in, since the outputs may then change with the length.
           single: lengths of which the first row is called alone.
         """
-        whole = self._rows(self._length)
+        whole = self._whole()
         fault = self._looks_ahead(whole)
         if fault:
             return fault
@@ -52,12 +54,21 @@ class Probe:
             if _changed(whole, outputs, length):
                 rows = self._rows(length)
                 if length == self._length or _changed(rows, outputs, length):
-                    return "the outputs of a row depend on the other rows of the batch"
+                    return ROWS
                 return "the first outputs change with the length of the input"
         for length in single:
             if _changed(whole[:1], self._alone(*(x[:1, :length] for x in self._first)), length):
                 return "the first outputs change with the length of the input"
         return ""
+
+    def differs(self, outputs: tf.Tensor) -> bool:
+        """Return whether the outputs of both rows together are others than those of each alone."""
+        return differs(self._whole(), outputs)
+
+    def _whole(self) -> tf.Tensor:
+        if self._known is None:
+            self._known = self._rows(self._length)
+        return self._known
 
     def _rows(self, length: int) -> tf.Tensor:
         """Return the outputs of so many steps of every row, each called alone."""

@@ -76,24 +76,28 @@ def _kept(graph: tf.Graph) -> dict:
 
 def _prepared(op: tf.Operation) -> _Prepared:
     if op.type == "Const":
-        made = tf.make_ndarray(op.get_attr("value"))
+        made = tf.make_ndarray(op.node_def.attr["value"].tensor)
         return _Prepared(op.type, 1, (), tf.constant(made, op.outputs[0].dtype))
     attributes: list[Any] = []
-    for name in op.node_def.attr:
+    for name, value in op.node_def.attr.items():
         if name[0] != "_":
-            attributes += [name, _plain(op.get_attr(name))]
+            attributes += [name, _plain(value)]
     return _Prepared(op.type, len(op.outputs), tuple(attributes), None)
 
 
 def _plain(value: Any) -> Any:
-    """Return an attribute as an execution takes it."""
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    if isinstance(value, tf.DType):
-        return value.as_datatype_enum
-    if hasattr(value, "unknown_rank"):
+    """Return an attribute of a graph as an execution takes it."""
+    kind = value.WhichOneof("value")
+    if kind == "list":
+        found = next((each for _, each in value.list.ListFields()), ())
+        return [_of_kind(each) for each in found]
+    return _of_kind(getattr(value, kind)) if kind else None
+
+
+def _of_kind(value: Any) -> Any:
+    if hasattr(value, "unknown_rank"):  # a shape
         return None if value.unknown_rank else [dim.size for dim in value.dim]
-    return value.name if hasattr(value, "attr") else value  # a function
+    return value.name if hasattr(value, "attr") else value  # a function, or a number
 
 
 def schedule(fetches: Sequence[tf.Tensor], known: Mapping[str, Any], needed: Any) -> list[Entry]:

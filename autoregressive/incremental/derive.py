@@ -96,14 +96,15 @@ class Incremental:
             )
         return self._starts[key](*fixed)
 
-    def first_state(self, plan: Plan, length: int, fixed: Sequence[tf.Tensor]) -> State:
+    def first_state(
+        self, batch: int, length: int = LENGTH, fixed: Sequence[tf.Tensor] = ()
+    ) -> State:
         """Return `initial_state`, computed at once, which is faster for a single one.
 
-        Args:
-          plan: for the batch size.
-          length: as for `initial_state`.
-          fixed: as for `initial_state`.
+        Arguments as for `initial_state`.
         """
+        fixed = [tf.convert_to_tensor(each) for each in fixed]
+        plan = self.plan(batch, [tuple(each.shape) for each in fixed])
         return plan.initial_state(self._horizon(plan, length) if plan.has_horizon else 0, fixed)
 
     def check_traced(self, state: State, *arguments: tf.Tensor) -> None:

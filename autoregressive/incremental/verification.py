@@ -33,7 +33,7 @@ def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
         raise NotCausalError(f"{layer} attends to later times")
     fixed = [x for x, has_time in zip(arguments, temporal, strict=True) if not has_time]
     timed = [x for x, has_time in zip(arguments, temporal, strict=True) if has_time]
-    state, outputs, start = stepped.first_state(plan, length, fixed), [], 0
+    state, outputs, start = stepped.first_state(1, length, fixed), [], 0
     stepped.check_traced(state, *(argument[:, :1] for argument in timed))
     for rows in (1, 1, length - 3, 1):  # single rows, after one row and after many
         given = [argument[:, start : start + rows] for argument in timed]

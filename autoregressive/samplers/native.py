@@ -76,7 +76,8 @@ class Native:
             self._firsts = {}
         horizon = self._horizon(length)
         if horizon not in self._firsts:
-            self._firsts[horizon] = self._network.initial_state(1, length)
+            once = {"at_once": True} if is_derived else {}
+            self._firsts[horizon] = self._network.initial_state(1, length, **once)
         return batch, self._firsts[horizon]
 
     def advance(
