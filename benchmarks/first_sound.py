@@ -91,10 +91,9 @@ def _counted(owner: Any, name: str, seconds: dict[str, float], part: str) -> Ite
 
 def measure(name: str, method: str) -> dict[str, float]:
     """Return processor seconds of every part for a network, in this process."""
+    import onepass
     from autoregressive.incremental import derive
     from autoregressive.machine.machine import StepMachine
-
-    import onepass
 
     network, distribution = made(name)
     parts: dict[str, float] = {}
