@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
+from autoregressive.incremental.plan import LONG as VERIFIED
 from autoregressive.incremental.tracing import Traces
-from autoregressive.incremental.verification import LONG as VERIFIED
 from autoregressive.networks import as_function, condition_spec, input_spec
 from autoregressive.outputs import one_line, output_shape
 from autoregressive.probes import ROWS, Probe, differs, rows_changed

@@ -37,7 +37,7 @@ class Traces:
 
     def of(self, specs: Sequence[tf.TensorSpec]) -> tf.types.experimental.ConcreteFunction:
         """Return the function traced for arguments of some shapes, without calls of others."""
-        key = tuple((tuple(spec.shape), spec.dtype) for spec in specs)
+        key = _key(specs)
         if key not in self._graphs:
             if len(self._graphs) >= KEPT:
                 del self._graphs[next(iter(self._graphs))]
@@ -49,7 +49,11 @@ class Traces:
     def variables(self, specs: Sequence[tf.TensorSpec]) -> list[tf.Variable]:
         """Return the variables that the function reads for arguments of some shapes."""
         self.of(specs)
-        return self._variables[tuple((tuple(spec.shape), spec.dtype) for spec in specs)]
+        return self._variables[_key(specs)]
+
+    def has(self, specs: Sequence[tf.TensorSpec]) -> bool:
+        """Return whether there is a graph for arguments of some shapes."""
+        return _key(specs) in self._graphs
 
     def now(self, *arguments: tf.Tensor) -> tf.Tensor:
         """Return what the graph for such arguments makes of them."""
@@ -67,8 +71,7 @@ class Traces:
         Args:
           specs: of its arguments, for one of the graphs.
         """
-        key = tuple((tuple(spec.shape), spec.dtype) for spec in specs)
-        if key not in self._graphs:
+        if not self.has(specs):
             return
         arguments = random_arguments(specs)
         try:
@@ -101,6 +104,10 @@ def random_arguments(specs: Sequence[tf.TensorSpec], seed: int = 0) -> list[tf.T
 def specs_of(arguments: Sequence[tf.Tensor]) -> list[tf.TensorSpec]:
     """Return the shapes and dtypes of tensors."""
     return [tf.TensorSpec(each.shape, each.dtype) for each in arguments]
+
+
+def _key(specs: Sequence[tf.TensorSpec]) -> tuple:
+    return tuple((tuple(spec.shape), spec.dtype) for spec in specs)
 
 
 def run_traced(

@@ -4,11 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.incremental.plan import Plan, horizon_of
+from autoregressive.incremental.plan import LONG, Plan, horizon_of
 from autoregressive.incremental.streams import NotCausalError, UnsupportedNetworkError
 from autoregressive.incremental.tracing import is_temporal, random_arguments, sized
-
-LONG = 1031  # a length beyond those that a step is derived from
 
 
 def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
