@@ -9,6 +9,7 @@ import tensorflow as tf
 from autoregressive.drafts import check_speculative
 from autoregressive.prompts import Prompt
 from autoregressive.samplers import SAMPLERS, cached_chunk, specialised, speculative
+from autoregressive.samplers.buckets import Given, row_bucket, time_bucket
 from likelihoods.distribution import Distribution
 from likelihoods.truncated import Choice, Truncated
 
@@ -134,15 +135,18 @@ class Samplers:
     ) -> tf.Tensor:
         if self._model.order != "time":
             raise ValueError('`method` must not be "cached" for a model in raster order.')
-        state = self._network.initial_state(noise.shape[0], noise.shape[1])
+        num, length = noise.shape[:2]
+        given = Given(noise, condition, temperature, prompt).of_rows(row_bucket(num))
+        noise, condition, temperature, prompt = given
+        state = self._network.initial_state(noise.shape[0], length)
         first, state = self._filled(prompt, shared, condition, state)
-        begun = [] if prompt is None or not first else [prompt.symbols[:, :first]]
-        if first == noise.shape[1]:
+        begun = [] if prompt is None or not first else [prompt.symbols[:num, :first]]
+        if first == length:
             return begun[0]
         rest = None if condition is None else condition[:, first:]
-        chunk = self._chunk(isinstance(temperature, Choice))
-        drawn, _ = chunk(noise[:, first:], rest, temperature, state, _after(prompt, first))
-        return tf.concat([*begun, drawn], 1)
+        given = Given(noise[:, first:], rest, temperature, _after(prompt, first))
+        drawn, _ = self._chunk(given, state, time_bucket(length - first))
+        return tf.concat([*begun, drawn[:num]], 1)
 
     def _filled(
         self, prompt: Prompt | None, shared: int, condition: Any, state: Any
@@ -193,36 +197,49 @@ class Samplers:
           shared: as for `draw`.
         """
         distribution = self._model.distribution
-        machine = self._machine(temperature, prompt, num, length)
+        machine, rows = self._machine(temperature, prompt, num, length), row_bucket(num)
         if machine is None:
-            state = self._network.initial_state(num, length)
+            state = self._network.initial_state(rows, length)
+            whole = Given(tf.zeros([num, 0]), condition, temperature, prompt).of_rows(rows)
+            first, state = self._filled(whole.prompt, shared, whole.condition, state)
         else:
-            state = machine.begin(num, length)
-        first, state = self._filled(prompt, shared, condition, state)
+            first, state = 0, machine.begin(num, length)
         begun = np.zeros([num, 0]) if prompt is None else prompt.symbols[:, :first].numpy()
         for start in range(0, first, chunk):
             yield begun[:, start : start + chunk]
-        function = self._chunk(isinstance(temperature, Choice)) if machine is None else None
+        times = time_bucket(min(chunk, length - first)) if first < length else 0
         for start in range(first, length, chunk):
             count = min(chunk, length - start)
             noise = distribution.noise(seed, tf.range(num), start, count)
             part = None if condition is None else condition[:, start : start + count]
-            given = None if prompt is None else _after(prompt, start, count)
-            if function is not None:
-                symbols, state = function(noise, part, temperature, state, given)
+            if machine is None:
+                given = Given(noise, part, temperature, _after(prompt, start, count))
+                symbols, state = self._chunk(given.of_rows(rows), state, times)
             else:
                 symbols, state = machine.advance(noise, part, temperature, state)
-            yield symbols.numpy()
+            yield symbols[:num].numpy()
 
-    def _chunk(self, is_truncated: bool) -> Any:
-        """Return the compiled `cached_chunk`."""
-        distribution = self._distribution(is_truncated)
+    def _chunk(self, given: Given, state: Any, times: int) -> tuple[tf.Tensor, Any]:
+        """Return the next symbols and the new state, by the compiled `cached_chunk`.
 
-        def run(noise, condition, temperature, state, prompt):
-            given = noise, condition, temperature, state, prompt
-            return cached_chunk(self._network, distribution, *given)
+        Args:
+          given: of the chunk.
+          state: before it.
+          times: for which the sampler is compiled, at least as many as the chunk has.
+        """
+        is_truncated = isinstance(given.temperature, Choice)
+        distribution, count = self._distribution(is_truncated), given.noise.shape[1]
+        # An accelerator's loop has a known length; beyond `count` it draws what nobody reads.
+        stop = None if tf.config.list_logical_devices("GPU") else tf.constant(count)
 
-        return self._function(("chunk", is_truncated), run, jit_compile=True)
+        def run(given, state, count):
+            noise, condition, temperature, prompt = given
+            rest = noise, condition, temperature, state, prompt, count
+            return cached_chunk(self._network, distribution, *rest)
+
+        function = self._function(("chunk", is_truncated), run, jit_compile=True)
+        drawn, state = function(given.of_times(times), state, stop)
+        return drawn[:, :count], state
 
     def _function(self, name: Any, function: Any, jit_compile: bool = False) -> Any:
         """Return the function compiled, once per name."""
