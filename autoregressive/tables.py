@@ -71,7 +71,8 @@ class Tables:
 
     def _has_tables(self) -> bool:
         """Return whether an operation reads more rows of a table for a longer input."""
-        short, more = self._traced(DERIVED[:1]) if self._axes == 1 else "", DERIVED[1:]
+        short = self._traced(DERIVED[:1]) if self._axes == 1 else ""
+        more: Sequence[int] = DERIVED[1:]
         if isinstance(short, str):
             short, more = self._traced([SMALL] * self._axes), [SMALL + 1] * self._axes
         few = [] if isinstance(short, str) else list(_reads(short))

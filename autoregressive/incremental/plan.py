@@ -31,7 +31,7 @@ from autoregressive.incremental.tracing import (
 # Pairs of lengths that are unlikely to equal another size of a network. TensorFlow writes zeros as
 # another operation from 1,000 elements on, which may lie between the lengths of the first pair.
 # The last ones are for networks with few positions.
-LENGTHS = ((61, 94), (131, 197), (29, 41), (11, 13))
+LENGTHS: tuple[tuple[int, int], ...] = ((61, 94), (131, 197), (29, 41), (11, 13))
 LONG = 1031  # a length beyond these, for which the operations are compared
 POSITION = "position"
 # An entry [batch, horizon, 0] of the state, for its shape.

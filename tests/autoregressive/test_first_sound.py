@@ -1,5 +1,9 @@
 """A new network is traced a few times until its first sound; another length compiles nothing."""
 
+import os
+import subprocess
+import sys
+
 import causal_networks
 import keras
 import numpy as np
@@ -190,3 +194,24 @@ def test_a_network_whose_dropout_is_always_on_draws_by_itself():
     network = keras.Model(inputs, keras.layers.Dense(2)(h))
     with pytest.raises(NotCausalError, match="random numbers of its own"):
         onepass.Autoregressive(network, Gaussian(None))
+
+
+PROGRAM = """
+import tensorflow as tf, onepass
+kernel = tf.Variable(tf.ones([2, 1, 2]) * 0.3)
+network = lambda x: tf.nn.conv1d(tf.pad(x, [[0, 0], [1, 0], [0, 0]]), kernel, 1, "VALID")
+model = onepass.Autoregressive(network, onepass.likelihoods.Gaussian(levels=256))
+print(model.sample(num=1, length=5, seed=1, method="cached").tolist())
+"""
+
+
+def test_xla_keeps_what_it_compiles_where_its_own_variable_says(tmp_path):
+    flags = f"--tf_xla_persistent_cache_directory={tmp_path}"
+    environment = os.environ | {"TF_XLA_FLAGS": flags, "PYTHONHASHSEED": "0"}
+    printed, kept = [], []
+    for _ in range(2):
+        command = [sys.executable, "-c", PROGRAM]
+        run = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        printed.append(run.stdout.splitlines()[-1])
+        kept.append({path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()})
+    assert kept[0] and kept[0] == kept[1] and printed[0] == printed[1]
