@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -10,25 +10,33 @@ import tensorflow as tf
 from autoregressive.any_length import Taken, any_length
 from autoregressive.condition_specs import is_at_rate, sized
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
+from autoregressive.incremental.plan import LONG as VERIFIED
+from autoregressive.incremental.tracing import Traces
 from autoregressive.networks import condition_specs, input_spec
 from autoregressive.outputs import one_line, output_shape
-from autoregressive.random_weights import parameter_count, symbol_count, with_random_weights
-from autoregressive.tables import Tables, derived
-from autoregressive.trainable import weights_read
+from autoregressive.probes import ROWS, Argument, Probe, differs, rows_changed
+from autoregressive.random_weights import (
+    parameter_count,
+    symbol_count,
+    weights_of,
+    with_random_weights,
+)
+from autoregressive.tables import DERIVED, Tables, derived
 from replicator.runs.errors import UserError
 
 # Lengths of the compared sequences: the first that the network takes.
-LENGTHS = (24, 12, 8, 6, 4)
+LENGTHS = (DERIVED[0], 24, 12, 8, 6, 4)
 # Height and width of the compared images.
 SIDES = (5, 6)
 # Of those that a network with random weights is called on.
 LARGE_SIDES = (14, 40)
-# Length of the sequences that a network with random weights is called on, and of those that one of
-# many weights is called on.
-LONG, LESS_LONG = 600, 96
+# Lengths of the sequences that a network with random weights is called on, the first that it takes,
+# and of those that one of many weights is called on. Graphs for the first lengths serve the
+# derivation of a step, too.
+LONG, LESS_LONG = (VERIFIED, 600), 96
 MANY_WEIGHTS = 20_000_000
-# Rounding may differ between lengths.
-TOLERANCE = 1e-3
+# Most steps of which both rows of a batch are called together.
+BOTH_ROWS = 600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +84,8 @@ def check_causal(
       A `Causality` with `is_causal`, `has_step` and `message`; it is true if the network is causal.
     """
     try:
-        call, specs = _taken(network, inputs, condition)
+        taken, specs = _taken(network, inputs, condition)
+        call = Traces(taken)
     except UserError:
         raise
     except ValueError as error:
@@ -89,9 +98,7 @@ def check_causal(
         both = f"{message}; {error}" if message and is_causal else message
         return Causality(False, False, both or str(error))
     causal = [spec for spec in specs if is_at_rate(spec)]
-    seen = observed_fault(
-        call, specs, causal, seed, tables.longest(*LENGTHS), longest_probe(call, tables, specs)
-    )
+    seen = observed_fault(call, specs, causal, seed, *probe_lengths(call, tables, specs))
     if seen and is_causal:
         message = f"{message}; {seen}" if message else seen
     has_step = has_step and not seen
@@ -111,24 +118,51 @@ def _specs(network: Any, inputs: Any, condition: Any) -> list[tf.TensorSpec]:
 
 
 def _taken(network: Any, inputs: Any, condition: Any) -> Taken:
-    """Return a network as it is called, with the specs of its arguments."""
-    return any_length(network, _specs(network, inputs, condition))
+    """Return a network as it is called; of the specs of its arguments the first has any length."""
+    call, specs = any_length(network, _specs(network, inputs, condition))
+    return Taken(call, opened(specs))
 
 
-def longest_probe(
-    call: Callable[..., tf.Tensor], tables: Tables, specs: Sequence[tf.TensorSpec]
-) -> int:
-    """Return the length of the sequences on which a network is called with random weights.
+def probe_lengths(
+    call: Traces, tables: Tables, specs: Sequence[tf.TensorSpec], with_random_weights: bool = True
+) -> tuple[int, int]:
+    """Return the lengths of the sequences on which a network is called, for `observed_fault`.
+
+    The second is that of random weights, 0 without.
 
     Args:
       call: the network.
       tables: its tables of positions.
       specs: of its arguments.
+      with_random_weights: whether it is called with these.
     """
-    sizes = [sized(spec, 1, [LENGTHS[-1]]) for spec in specs]
-    example = [tf.zeros(size, spec.dtype) for size, spec in zip(sizes, specs, strict=True)]
-    is_large = parameter_count(weights_read(call, *example).trained) > MANY_WEIGHTS
-    return tables.longest(*((LESS_LONG,) if is_large else (LONG, LESS_LONG)), *LENGTHS)
+    lengths = [n for n in LENGTHS if not tables.fault(n)] or [LENGTHS[-1]]
+    length = next((n for n in lengths if _is_traceable(call, _sized(specs, n))), lengths[-1])
+    if not with_random_weights:
+        return length, 0
+    if parameter_count(weights_of(call, _sized(specs, length)).trained) > MANY_WEIGHTS:
+        return length, tables.longest(LESS_LONG, *LENGTHS)
+    any_length = length == LENGTHS[0]  # others may have to be multiples of some number
+    return length, tables.longest(*LONG[0 if any_length else 1 :], LESS_LONG, *LENGTHS)
+
+
+def opened(specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
+    """Return specs of which the first has any length, also if it is the only one it takes."""
+    first, *others = specs
+    return [tf.TensorSpec([None, None, *first.shape[2:]], first.dtype), *others]
+
+
+def _sized(specs: Sequence[tf.TensorSpec], length: int) -> list[tf.TensorSpec]:
+    """Return the specs of one row of a length."""
+    return [tf.TensorSpec(sized(x, 1, [length]), x.dtype) for x in specs]
+
+
+def _is_traceable(call: Traces, specs: Sequence[tf.TensorSpec]) -> bool:
+    try:
+        call.of(specs)
+    except (ValueError, TypeError, IndexError, tf.errors.OpError):
+        return False
+    return True
 
 
 def _derivation(
@@ -192,59 +226,27 @@ def observed_fault(
         own, in steps; 0: it is not.
       symbols: number of symbols of an integer input; None: as many as the network's embedding has.
     """
-    draw = _Draw(call, specs, seed, symbols)
+    traces = call if isinstance(call, Traces) else Traces(call)
+    draw = _Draw(traces, specs, seed, symbols, [length])
     first, other = draw(length), draw(length)
-    kinds = [_Argument(is_at_rate(spec), any(spec is each for each in causal)) for spec in specs]
-    if _differs(call(*first), call(*first)):
+    traces = call if isinstance(call, Traces) else Traces(call)
+    draw = _Draw(traces, specs, seed, symbols, [length])
+    first, other = draw(length), draw(length)
+    kinds = [Argument(is_at_rate(spec), any(spec is each for each in causal)) for spec in specs]
+    outputs = traces(*first)  # as the network is now, not as it was traced
+    own = Probe(traces.now, traces, first, other, kinds)
+    if own.differs(outputs) and differs(outputs, traces(*first)):
         return "two calls on the same input differ: the network draws random numbers of its own"
-    fault = _fault(call, first, other, kinds, [length // 2])
-    if not fault and longest > length:
-        random = with_random_weights(call, seed, *first)
-        many, others = draw(longest), draw(longest)
-        try:
-            fault = _fault(random, many, others, kinds, [length, longest // 2])
-        except (ValueError, TypeError, tf.errors.OpError):  # it takes no sequence of that length
-            fault = _fault(random, first, other, kinds, [length // 2])
-    return fault
-
-
-class _Argument(NamedTuple):
-    """Whether an argument has a time axis, and may not be looked ahead in."""
-
-    is_timed: bool
-    is_causal: bool
-
-
-def _fault(
-    call: Callable[..., tf.Tensor],
-    first: list[tf.Tensor],
-    other: list[tf.Tensor],
-    kinds: Sequence[_Argument],
-    shorter: Sequence[int],
-) -> str:
-    """Return how outputs for some arguments break the law; "" if they seem to keep it."""
-    length, whole = first[0].shape[1], call(*first)
-    mixed = [tf.concat([x[:1], y[1:]], 0) for x, y in zip(first, other, strict=True)]
-    if _differs(whole[:1], call(*mixed)[:1]):
-        return "the outputs of a row depend on the other rows of the batch"
-    timed = [kind.is_timed for kind in kinds]
-    other = [y if kind.is_causal else x for x, y, kind in zip(first, other, kinds, strict=True)]
-    ahead = 0
-    for time in (1, length // 3, length // 2, length - 1):
-        changed = [
-            tf.concat([x[:, :time], y[:, time:]], 1) if has_time else x
-            for x, y, has_time in zip(first, other, timed, strict=True)
-        ]
-        ahead = max(ahead, _rows_changed(whole, call(*changed), time))
-    if ahead:
-        return f"output t depends on input t + {ahead}"
-    if any(kind.is_timed and not kind.is_causal for kind in kinds):  # their length may decide
-        return ""
-    for count in shorter:
-        outputs = call(*(x[:, :count] if t else x for x, t in zip(first, timed, strict=True)))
-        if outputs.shape[1] != count or _differs(whole[:, :count], outputs):
-            return "the first outputs change with the length of the input"
-    return ""
+    fault = ROWS if own.differs(outputs) else own.fault([length // 2])
+    if fault or longest <= length:
+        return fault
+    random = with_random_weights(traces, seed, *(x[:1] for x in first))
+    many = Probe(random, random, draw(longest), draw(longest), kinds)
+    try:
+        both = BOTH_ROWS if longest > BOTH_ROWS else longest // 2
+        return many.fault([both], [length])
+    except (ValueError, TypeError, tf.errors.OpError):  # it takes no sequence of that length
+        return Probe(random, random, first, other, kinds).fault([length // 2])
 
 
 def observed_unmasked(
@@ -266,8 +268,9 @@ def observed_unmasked(
       conditions: specs of its further arguments.
     """
     call = _conditioned(call, conditions, seed)
+    call = call if isinstance(call, Traces) else Traces(call)
     small, other = (_images(call, inputs, SIDES, seed + i, symbols) for i in range(2))
-    if _differs(call(small), call(small)):
+    if differs(call(small), call(small)):
         return "two calls on the same input differ: the network draws random numbers of its own"
     fault = _unmasked(call, small, other)
     if fault:
@@ -281,7 +284,7 @@ def observed_unmasked(
 
 
 def _images(
-    call: Callable[..., tf.Tensor],
+    call: Traces,
     inputs: tf.TensorSpec,
     sides: tuple[int, int],
     seed: int,
@@ -290,7 +293,7 @@ def _images(
     """Return two random images."""
     height, width = (a or b for a, b in zip(inputs.shape[1:3], sides, strict=True))
     spec = tf.TensorSpec([None, height, width, inputs.shape[-1]], inputs.dtype)
-    return _Draw(call, [spec], seed, symbols).images(height, width)
+    return _Draw(call, [spec], seed, symbols, [height, width]).images(height, width)
 
 
 def _conditioned(
@@ -316,13 +319,13 @@ def _unmasked(call: Callable[..., tf.Tensor], first: tf.Tensor, other: tf.Tensor
         return tf.reshape(call(tf.reshape(pixels, first.shape)), [batch, height * width, -1])
 
     whole = outputs(first)
-    if _differs(whole[:1], outputs(tf.concat([first[:1], other[1:]], 0))[:1]):
+    if differs(whole[:1], outputs(tf.concat([first[:1], other[1:]], 0))[:1]):
         return "the outputs of an image depend on the other images of the batch"
     first, other = (tf.reshape(x, [batch, height * width, -1]) for x in (first, other))
     shape = [batch, height, width, -1]
     for pixel in (0, width - 1, width, height * width // 2, height * width - 1):
         changed = tf.concat([first[:, :pixel], other[:, pixel:]], axis=1)
-        rows = _rows_changed(whole, _flat(call(tf.reshape(changed, shape))), pixel + 1)
+        rows = rows_changed(whole, _flat(call(tf.reshape(changed, shape))), pixel + 1)
         if rows:
             at = divmod(pixel + 1 - rows, width)
             return f"the output at pixel {at} depends on that pixel or on later ones"
@@ -334,23 +337,31 @@ def _flat(outputs: tf.Tensor) -> tf.Tensor:
 
 
 class _Draw:
-    """Random arguments of a network, two rows each."""
+    """Random arguments of a network, two rows each.
+
+    Args:
+      call: the network.
+      specs: of its arguments.
+      seed: of the numbers.
+      symbols: as for `observed_fault`.
+      sizes: [time] or [height, width] that it can be traced for.
+    """
 
     def __init__(
         self,
-        call: Callable[..., tf.Tensor],
+        call: Traces,
         specs: Sequence[tf.TensorSpec],
         seed: int,
         symbols: int | None,
+        sizes: Sequence[int],
     ):
         self._specs, self._generator = list(specs), np.random.default_rng(seed)
-        axes = specs[0].shape.rank - 1 if specs[0].shape.rank == 4 else 2
         self._symbols = 2  # which every network of symbols takes
         if specs[0].dtype.is_integer:
-            sizes = [[2, *(size or SIDES[0] for size in specs[0].shape[1:])]]
-            sizes += [sized(spec, 2, sizes[0][1:axes]) for spec in specs[1:]]
-            example = [tf.zeros(size, spec.dtype) for size, spec in zip(sizes, specs, strict=True)]
-            self._symbols = min(symbols or 1 << 20, symbol_count(call, *example))
+            rows, end = 2 if len(sizes) > 1 else 1, 1 + len(sizes)
+            example = [tf.TensorSpec([rows, *sizes, *specs[0].shape[end:]], specs[0].dtype)]
+            example += [tf.TensorSpec(sized(x, rows, sizes), x.dtype) for x in specs[1:]]
+            self._symbols = min(symbols or 1 << 20, symbol_count(call.of(example).graph))
 
     def __call__(self, length: int) -> list[tf.Tensor]:
         """Return arguments of so many steps."""
@@ -374,20 +385,3 @@ def _numbers(
     if spec.dtype.is_integer or spec.dtype.is_bool:
         return tf.cast(generator.integers(0, symbols, shape), spec.dtype)
     return tf.constant(generator.normal(size=shape), spec.dtype)
-
-
-def _differs(first: tf.Tensor, second: tf.Tensor) -> bool:
-    return bool(tf.reduce_any(_distance(first, second) > TOLERANCE))
-
-
-def _distance(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    first, second = (tf.cast(x, tf.float64) for x in (first, second))
-    return tf.abs(first - second) / (1.0 + tf.abs(first))
-
-
-def _rows_changed(whole: tf.Tensor, changed: tf.Tensor, time: int) -> int:
-    """Return the distance before `time` of the first row that changed."""
-    distance = _distance(whole[:, :time], changed[:, :time])
-    axes = [axis for axis in range(distance.shape.rank) if axis != 1]
-    rows = tf.reduce_any(distance > TOLERANCE, axes).numpy()
-    return time - int(np.argmax(rows)) if rows.any() else 0

@@ -366,8 +366,8 @@ class Autoregressive:
         self.check_length((length,))
         prompt, shared = prompt_of(prefix, stop, self.codec, num, length, self.layout)
         chunk = -(-chunk // self.symbol_network.block) * self.symbol_network.block
-        # raises for a network without steps
-        first_state(self.symbol_network, 1, length, rows(given, slice(1)))
+        if not self.symbol_network.has_step:  # raises what is missing
+            first_state(self.symbol_network, 1, length, rows(given, slice(1)))
         parts = self._samplers.stream(seed, num, length, chunk, given, heat, prompt, shared)
         return decoded(parts, prompt, self.codec)
 

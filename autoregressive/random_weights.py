@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental.lookups import entries
-from autoregressive.incremental.replay import captured, needed, run_graph
-from autoregressive.incremental.tracing import dependent
-from autoregressive.trainable import weights_read
+from autoregressive.incremental.replay import captured, needed
+from autoregressive.incremental.tracing import Traces, dependent, run_traced, specs_of
+from autoregressive.trainable import Weights, weights_among, without_copies
 
 # A table with so many times more rows than columns is an embedding, whose rows are inputs.
 TALL = 4
@@ -31,27 +31,28 @@ def with_random_weights(
       seed: of the weights.
       example: arguments of the network.
     """
+    call = call if isinstance(call, Traces) else Traces(call)
     generator = np.random.default_rng(seed)
     drawn = {
         id(variable.handle): tf.Variable(_values(generator, variable), trainable=False)
-        for variable in weights_read(call, *example).trained
+        for variable in weights_of(call, specs_of(example)).trained
         if variable.dtype.is_floating
     }
 
     def run(*arguments: tf.Tensor) -> tf.Tensor:
-        graph = tf.function(call, autograph=False).get_concrete_function(*arguments).graph
+        graph = call.of(specs_of(arguments)).graph
         values = dict(captured(graph))
         for name, outside in values.items():
             if id(outside) in drawn:
                 values[name] = drawn[id(outside)].handle
-        names = [tensor.name for tensor in graph.inputs[: len(arguments)]]
-        values |= zip(names, arguments, strict=True)
-        replayed = tf.function(
-            lambda: run_graph(values, graph.outputs, assigns=True)[0], autograph=False
-        )
-        return replayed.get_concrete_function()()
+        return run_traced(graph, arguments, values, assigns=True)
 
     return run
+
+
+def weights_of(call: Traces, specs: Sequence[tf.TensorSpec]) -> Weights:
+    """Return the variables that a network reads for arguments of some shapes."""
+    return weights_among(call, without_copies(call.variables(specs)))
 
 
 def _values(generator: np.random.Generator, variable: tf.Variable) -> tf.Tensor:
@@ -68,17 +69,13 @@ def _values(generator: np.random.Generator, variable: tf.Variable) -> tf.Tensor:
     return made if constraint is None else tf.cast(constraint(made), variable.dtype)
 
 
-def symbol_count(
-    call: Callable[..., tf.Tensor], *example: tf.Tensor, unknown: int = DEFAULT_SYMBOLS
-) -> int:
+def symbol_count(graph: tf.Graph, unknown: int = DEFAULT_SYMBOLS) -> int:
     """Return how many integers a network can tell apart: the rows of its embedding.
 
     Args:
-      call: the network.
-      example: its arguments, the first of which are integers.
+      graph: of the network, whose first argument are integers.
       unknown: returned where no embedding is seen, as in a stored network.
     """
-    graph = tf.function(call, autograph=False).get_concrete_function(*example).graph
     reads = {tensor.op for tensor in graph.inputs[:1]} | set(dependent(graph, [0]))
     sizes = []
     for op in needed(graph.outputs):

@@ -10,6 +10,7 @@ from autoregressive.drafts import check_speculative
 from autoregressive.given import between, first_state, rows
 from autoregressive.prompts import Prompt
 from autoregressive.samplers import SAMPLERS, cached_chunk, specialised, speculative
+from autoregressive.samplers.buckets import Call, row_bucket, time_bucket
 from likelihoods.distribution import Distribution
 from likelihoods.truncated import Choice, Truncated
 
@@ -146,15 +147,18 @@ class Samplers:
     ) -> tf.Tensor:
         if self._model.order != "time":
             raise ValueError('`method` must not be "cached" for a model in raster order.')
-        state = first_state(self._network, noise.shape[0], noise.shape[1], condition)
+        num, length = noise.shape[:2]
+        given = Call(noise, condition, temperature, prompt).of_rows(row_bucket(num))
+        noise, condition, temperature, prompt = given
+        state = first_state(self._network, noise.shape[0], length, condition)
         first, state = self._filled(prompt, shared, condition, state)
-        begun = [] if prompt is None or not first else [prompt.symbols[:, :first]]
-        if first == noise.shape[1]:
+        begun = [] if prompt is None or not first else [prompt.symbols[:num, :first]]
+        if first == length:
             return begun[0]
-        chunk = self._chunk(isinstance(temperature, Choice))
         rest = between(condition, first)
-        drawn, _ = chunk(noise[:, first:], rest, temperature, state, _after(prompt, first))
-        return tf.concat([*begun, drawn], 1)
+        given = Call(noise[:, first:], rest, temperature, _after(prompt, first))
+        drawn, _ = self._chunk(given, state, time_bucket(length - first))
+        return tf.concat([*begun, drawn[:num]], 1)
 
     def _filled(
         self, prompt: Prompt | None, shared: int, condition: Any, state: Any
@@ -212,35 +216,49 @@ class Samplers:
         """
         distribution, layout = self._model.distribution, self._model.layout
         machine = self._machine(temperature, prompt, condition, num, length)
+        row_count = row_bucket(num)
         if machine is None:
-            state = first_state(self._network, num, length, condition)
+            whole = Call(tf.zeros([num, 0]), condition, temperature, prompt).of_rows(row_count)
+            state = first_state(self._network, row_count, length, whole.condition)
+            first, state = self._filled(whole.prompt, shared, whole.condition, state)
         else:
-            state = machine.begin(num, length, condition)
-        first, state = self._filled(prompt, shared, condition, state)
+            first, state = 0, machine.begin(num, length, condition)
         begun = np.zeros([num, 0]) if prompt is None else prompt.symbols[:, :first].numpy()
         for start in range(0, first, chunk):
             yield begun[:, start : start + chunk]
-        function = self._chunk(isinstance(temperature, Choice)) if machine is None else None
+        times = time_bucket(min(chunk, length - first)) if first < length else 0
         for start in range(first, length, chunk):
             count = min(chunk, length - start)
             noise = layout.noise(distribution, seed, num, layout.shape([count]), start)
             part = between(condition, start, start + count)
-            given = None if prompt is None else _after(prompt, start, count)
-            if function is not None:
-                symbols, state = function(noise, part, temperature, state, given)
+            if machine is None:
+                given = Call(noise, part, temperature, _after(prompt, start, count))
+                symbols, state = self._chunk(given.of_rows(row_count), state, times)
             else:
                 symbols, state = machine.advance(noise, part, temperature, state)
-            yield symbols.numpy()
+            yield symbols[:num].numpy()
 
-    def _chunk(self, is_truncated: bool) -> Any:
-        """Return the compiled `cached_chunk`."""
-        distribution = self._distribution(is_truncated)
+    def _chunk(self, given: Call, state: Any, times: int) -> tuple[tf.Tensor, Any]:
+        """Return the next symbols and the new state, by the compiled `cached_chunk`.
 
-        def run(noise, condition, temperature, state, prompt):
-            given = noise, condition, temperature, state, prompt
-            return cached_chunk(self._network, distribution, *given)
+        Args:
+          given: of the chunk.
+          state: before it.
+          times: for which the sampler is compiled, at least as many as the chunk has.
+        """
+        is_truncated = isinstance(given.temperature, Choice)
+        distribution, count = self._distribution(is_truncated), given.noise.shape[1]
+        # An accelerator's loop has a known length; beyond `count` it draws what nobody reads.
+        stop = None if tf.config.list_logical_devices("GPU") else tf.constant(count)
 
-        return self._function(("chunk", is_truncated), run, jit_compile=True)
+        def run(given, state, count):
+            noise, condition, temperature, prompt = given
+            rest = noise, condition, temperature, state, prompt, count
+            return cached_chunk(self._network, distribution, *rest)
+
+        function = self._function(("chunk", is_truncated), run, jit_compile=True)
+        drawn, state = function(given.of_times(times), state, stop)
+        return drawn[:, :count], state
 
     def _function(self, name: Any, function: Any, jit_compile: bool = False) -> Any:
         """Return the function compiled, once per name."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from autoregressive.any_length import any_length
-from autoregressive.causality import LENGTHS, longest_probe, observed_fault, observed_unmasked
+from autoregressive.causality import observed_fault, observed_unmasked, opened, probe_lengths
 from autoregressive.condition_specs import (
     Specs,
     as_specs,
@@ -18,6 +18,7 @@ from autoregressive.condition_specs import (
 from autoregressive.condition_values import class_counts
 from autoregressive.given import OwnStep, in_order
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
+from autoregressive.incremental.tracing import Traces
 from autoregressive.layout import layout_of
 from autoregressive.networks import brings_step
 from autoregressive.outputs import SMALL
@@ -110,16 +111,17 @@ class TimeOrder:
                 f"`inputs` must be [batch, time] or [batch, time, channels], got {inputs.shape}."
             )
         names, given = ["", *as_specs(condition)], [inputs, *as_specs(condition).values()]
-        self.call, self._specs = any_length(network, given)
+        call, self._specs = any_length(network, given)
+        self.call = Traces(call)
         self.inputs = self._specs[0]
         self.conditions: Specs = dict(zip(names[1:], self._specs[1:], strict=True))
         self.condition = only_rate(self.conditions)
         self.layout = layout_of(distribution, "time", self.inputs)
         self._timed = {name: x for name, x in self.conditions.items() if is_at_rate(x)}
         if reading.starts_outside:
-            small = [tf.zeros([size or SMALL for size in x.shape], x.dtype) for x in self._specs]
+            small = [tf.TensorSpec(sized(x, 1, [SMALL]), x.dtype) for x in self._specs]
             most = int(reading.start or 0) + 1
-            check_start(reading, symbol_count(self.call, *small, unknown=most))
+            check_start(reading, symbol_count(self.call.of(small).graph, unknown=most))
         self.tables = Tables(network, self.call, self._specs, axes=1)
         self._stepped: Any = None
         self._has_step: bool | None = None
@@ -137,6 +139,7 @@ class TimeOrder:
                 self._stepped = derived(
                     self.network, self.tables, inputs=self.inputs, condition=self.conditions
                 )
+            self.call.forget()
             if self._fixed and brings_step(self.network):
                 is_fixed = [not is_at_rate(spec) for spec in self._specs[1:]]
                 self._stepped = OwnStep(self._stepped, is_fixed)
@@ -166,18 +169,11 @@ class TimeOrder:
         Args:
           with_random_weights: also look at the network with random weights, on longer sequences.
         """
-        specs = self._specs
-        length, longest = self.tables.longest(*LENGTHS), 0
-        if with_random_weights:
-            longest = longest_probe(self.call, self.tables, specs)
-        fault = observed_fault(
-            self.call,
-            specs,
-            specs[:1],
-            length=length,
-            longest=longest,
-            symbols=self.reading.codec.levels,
-        )
+        specs = opened(self._specs)
+        self.call.forget()
+        lengths = probe_lengths(self.call, self.tables, specs, with_random_weights)
+        levels = self.reading.codec.levels
+        fault = observed_fault(self.call, specs, specs[:1], 0, *lengths, symbols=levels)
         if fault:
             raise NotCausalError(
                 f"`network` must be causal: {fault} (`check_causal` names the layer)."
@@ -220,13 +216,23 @@ class TimeOrder:
         """What the network is fed, in a sentence."""
         return self.reading.feeds + rescaled(self.network, self.reading)
 
-    def initial_state(self, batch: int, length: int = 0, fixed: Any = None) -> State:
-        """Return the state before the first of `length` symbols of `batch` rows."""
+    def initial_state(
+        self, batch: int, length: int = 0, fixed: Any = None, at_once: bool = False
+    ) -> State:
+        """Return the state before the first of `length` symbols of `batch` rows.
+
+        Args:
+          batch: number of rows.
+          length: number of symbols that will be drawn; 0: unknown.
+          fixed: conditions that are the same at every time, by name.
+          at_once: do not compile what makes a derived step's state: faster for a single one.
+        """
+        make = self.stepped.first_state if at_once else self.stepped.initial_state
         has_horizon = getattr(self.stepped, "has_horizon", False)
         given: dict[str, Any] = {"length": length} if has_horizon and length else {}
         if self._fixed:
             given["fixed"] = in_order(fixed or {}, self._fixed)
-        return {"input": self.start(batch), "network": self.stepped.initial_state(batch, **given)}
+        return {"input": self.start(batch), "network": make(batch, **given)}
 
     @property
     def _fixed(self) -> Specs:
@@ -299,7 +305,8 @@ class RasterOrder:
         self._num_parameters = distribution.num_parameters
         self.declared = inputs
         given = [inputs, *self.conditions.values()]
-        self.call, self._specs = any_length(network, given, axes=2)
+        call, self._specs = any_length(network, given, axes=2)
+        self.call = Traces(call)
         self.inputs = self._specs[0]
         self.tables = Tables(network, self.call, self._specs, axes=2)
 
@@ -322,9 +329,11 @@ class RasterOrder:
     def check(self, with_random_weights: bool = True) -> None:
         """Raise NotCausalError if outputs depend on their own pixel or on later ones."""
         del with_random_weights  # which take no longer here
+        self.call.forget()
         fault = observed_unmasked(
             self.call, self.inputs, symbols=self.reading.codec.levels, conditions=self._specs[1:]
         )
+        self.call.forget()
         if fault:
             raise NotCausalError(f"`network` must be masked: {fault}.")
 

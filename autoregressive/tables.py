@@ -14,12 +14,14 @@ import tensorflow as tf
 from autoregressive.condition_specs import sized
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
 from autoregressive.incremental.layer_names import layer_names, layer_of
-from autoregressive.incremental.replay import CALLS, captured, inlined, needed, run_graph
+from autoregressive.incremental.plan import LENGTHS
+from autoregressive.incremental.replay import captured, needed, run_graph
 from autoregressive.incremental.sizes import static_value
+from autoregressive.incremental.tracing import Traces, graph_of
 from autoregressive.outputs import SMALL, in_words, one_line
 
 SLICES = ("Slice", "StridedSlice")
-DERIVED = 94  # the length that `incremental` traces a network for
+DERIVED = LENGTHS[0]  # the lengths that `incremental` traces a network for
 
 
 class Tables:
@@ -35,7 +37,8 @@ class Tables:
     def __init__(
         self, network: Any, call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes: int
     ):
-        self._call, self._specs, self._axes = call, list(specs), axes
+        self.call, self._specs, self._axes = call, list(specs), axes
+        self._built = call.function if isinstance(call, Traces) else call
         self._names = layer_names(network)
         self._known: dict[tuple[int, ...], str] = {}
         self._any: bool | None = None
@@ -43,7 +46,7 @@ class Tables:
     @property
     def of_one_size(self) -> bool:
         """True if the network is called on the size that it was built for alone."""
-        return hasattr(self._call, "no_step")
+        return hasattr(self._built, "no_step")
 
     def check(self, *sizes: int | None) -> None:
         """Raise ValueError if the network has a table with too few rows.
@@ -57,7 +60,7 @@ class Tables:
 
     def fault(self, *sizes: int) -> str:
         """Return why the network cannot take a size, "" if it can. Arguments as for `check`."""
-        built = getattr(self._call, "fault", None)  # of a network that was built for one size
+        built = getattr(self._built, "fault", None)  # of a network that was built for one size
         found = "" if self.of_one_size else self._fault(*sizes)
         return found or ("" if built is None else built(*sizes))
 
@@ -81,11 +84,14 @@ class Tables:
 
     def _has_tables(self) -> bool:
         """Return whether an operation reads more rows of a table for a longer input."""
-        short = self._traced([SMALL] * self._axes)
+        short = self._traced(DERIVED[:1]) if self._axes == 1 else ""
+        more: Sequence[int] = DERIVED[1:]
+        if isinstance(short, str):
+            short, more = self._traced([SMALL] * self._axes), [SMALL + 1] * self._axes
         few = [] if isinstance(short, str) else list(_reads(short))
         if not few:
             return False
-        long = self._traced([SMALL + 1] * self._axes)
+        long = self._traced(more)
         if isinstance(long, str):
             return True
         pairs = zip(few, _reads(long), strict=False)
@@ -122,12 +128,9 @@ class Tables:
         specs = [tf.TensorSpec([1, *sizes, *first.shape[1 + self._axes :]], first.dtype)]
         specs += [tf.TensorSpec(sized(spec, 1, sizes), spec.dtype) for spec in others]
         try:
-            traced = tf.function(self._call, autograph=False).get_concrete_function(*specs)
-            if any(op.type in CALLS for op in needed(traced.graph.outputs)):
-                traced = inlined(traced, specs)
+            return graph_of(self.call, specs).graph
         except (ValueError, TypeError, IndexError, tf.errors.OpError) as error:
             return one_line(error)
-        return traced.graph
 
 
 def derived(network: Any, tables: Tables, **specs: Any) -> Any:
@@ -138,11 +141,11 @@ def derived(network: Any, tables: Tables, **specs: Any) -> Any:
         derived from.
     """
     try:
-        return incremental(network, **specs)
+        return incremental(network, **specs, function=tables.call)
     except NotCausalError:
         raise
     except (ValueError, tf.errors.OpError) as error:
-        fault = tables.fault(DERIVED)
+        fault = tables.fault(max(DERIVED))
         if not fault or tables.of_one_size:
             raise
         raise UnsupportedNetworkError(f"{fault}, too few to derive a step from") from error
@@ -212,9 +215,8 @@ def _value(tensor: tf.Tensor) -> np.ndarray | None:
         return found
     with tf.device("CPU"):
         values = captured(tensor.graph)
-        run = tf.function(lambda: run_graph(values, [tensor])[0], autograph=False)
         try:
-            return run().numpy()
+            return run_graph(values, [tensor])[0].numpy()
         except tf.errors.OpError:
             return None
 

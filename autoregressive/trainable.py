@@ -48,9 +48,19 @@ def weights_read(function: Callable, *example: tf.Tensor) -> Weights:
       function: traced for the example, in the scope of a Replicator if its variables are in one.
       example: its arguments.
     """
+    return weights_among(function, variables_read(function, *example))
+
+
+def weights_among(function: Callable, variables: Iterable[tf.Variable]) -> Weights:
+    """Return which of the variables that a function reads are trained.
+
+    Args:
+      function: of tensors.
+      variables: that it reads.
+    """
     listed = _listed_by_layers(function)
     weights = Weights([], [])
-    for variable in variables_read(function, *example):
+    for variable in variables:
         is_trained = listed.get(id(variable), variable.trainable)
         if is_trained or variable.dtype.is_floating:
             weights[0 if is_trained else 1].append(variable)
@@ -63,11 +73,19 @@ def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]
     A run that another process resumes has the same order. Arguments as for `weights_read`.
     """
     traced = tf.function(function, autograph=False).get_concrete_function(*example)
-    # TensorFlow lists variables as a set, in the order of their addresses.
+    return without_copies(in_order_of_reads(traced))
+
+
+def in_order_of_reads(traced: tf.types.experimental.ConcreteFunction) -> list[tf.Variable]:
+    """Return the variables that a traced function reads; TensorFlow lists them as a set."""
     places = {id(handle): place for place, handle in enumerate(traced.captured_inputs)}
     last = len(places)
-    ordered = sorted(traced.variables, key=lambda read: places.get(id(read.handle), last))
-    variables = [_of_all_replicas(variable) for variable in ordered]
+    return sorted(traced.variables, key=lambda read: places.get(id(read.handle), last))
+
+
+def without_copies(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
+    """Return each variable once, and that of all replicas in place of a replica's copy."""
+    variables = [_of_all_replicas(variable) for variable in variables]
     return list({id(variable): variable for variable in variables}.values())
 
 

@@ -9,9 +9,9 @@ from autoregressive.any_length import any_length
 from autoregressive.condition_specs import FIXED_ENTRIES
 from autoregressive.incremental.horizon import State
 from autoregressive.incremental.layer_names import layer_names
-from autoregressive.incremental.plan import POSITION, Plan, batch_of, horizon_of
+from autoregressive.incremental.plan import LENGTHS, POSITION, Plan, batch_of, horizon_of
 from autoregressive.incremental.streams import UnsupportedNetworkError
-from autoregressive.incremental.tracing import is_temporal
+from autoregressive.incremental.tracing import Traces, is_temporal, sized
 from autoregressive.incremental.verification import verify
 from autoregressive.networks import brings_step, condition_specs, input_spec
 
@@ -42,6 +42,9 @@ class Incremental:
         self._starts: dict[tuple, Callable[..., State]] = {}
         self._compiled = tf.function(self._step, autograph=False)
         with tf.init_scope():
+            if isinstance(function, Traces):  # of an earlier check
+                short = [sized(spec, LENGTHS[0][0]) for spec in specs]
+                function.forget_if_changed([_of_rows(spec, 1) for spec in short])
             verify(self, self.plan(1), specs)
 
     @property
@@ -100,6 +103,26 @@ class Incremental:
         """Return the number of times that a state for `length` times is made for; 0: any."""
         plan = self.plan(1)
         return self._horizon(plan, length) if plan.has_horizon else 0
+
+    def first_state(
+        self, batch: int, length: int = LENGTH, fixed: Sequence[tf.Tensor] = ()
+    ) -> State:
+        """Return `initial_state`, computed at once, which is faster for a single one.
+
+        Arguments as for `initial_state`.
+        """
+        fixed = [tf.convert_to_tensor(each) for each in fixed]
+        plan = self.plan(batch, [tuple(each.shape) for each in fixed])
+        return plan.initial_state(self._horizon(plan, length) if plan.has_horizon else 0, fixed)
+
+    def check_traced(self, state: State, *arguments: tf.Tensor) -> None:
+        """Trace a step, as those do who compile it.
+
+        Args:
+          state: from `initial_state`.
+          *arguments: those with a time axis, [batch, n, ...].
+        """
+        self._compiled.get_concrete_function(arguments[0], state, *arguments[1:])
 
     def _horizon(self, plan: Plan, length: int) -> int:
         """Return the horizon for a length: a power of two, or the length if positions end there."""
@@ -169,6 +192,10 @@ class Incremental:
         return [tuple(state[f"shape/{i}"].shape[:-1]) for i in range(count)]
 
 
+def _of_rows(spec: tf.TensorSpec, rows: int) -> tf.TensorSpec:
+    return tf.TensorSpec([rows, *spec.shape[1:]], spec.dtype)
+
+
 def bucket(length: int) -> int:
     """Return the power of two that is used for a length, at least 64."""
     return max(64, 1 << (length - 1).bit_length())
@@ -184,6 +211,7 @@ def incremental(
     *,
     inputs: tf.TensorSpec | None = None,
     condition: Any = None,
+    function: Callable | None = None,
 ) -> Any:
     """Derive the cached step of a causal network from its graph.
 
@@ -198,6 +226,7 @@ def incremental(
         or float32 [None, None, 1].
       condition: spec of the second argument, or specs by name of the further ones, as `conditions`
         of `Autoregressive`; not needed for a Keras model with several inputs.
+      function: the network as a function of these, where there is one already.
 
     Returns:
       An object with `initial_state(batch)` and `step(inputs, state, *conditions)`. `step` takes n
@@ -215,4 +244,4 @@ def incremental(
     call, specs = any_length(network, specs)
     if hasattr(call, "no_step"):
         raise UnsupportedNetworkError(f"{call.no_step}, so that no step can be derived")
-    return Incremental(call, specs, layer_names(network))
+    return Incremental(call if function is None else function, specs, layer_names(network))

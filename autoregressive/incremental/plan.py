@@ -11,6 +11,7 @@ from autoregressive.incremental.groups import Weights
 from autoregressive.incremental.horizon import Horizon, State, parts_with_tables, too_long
 from autoregressive.incremental.lookups import fits
 from autoregressive.incremental.replay import captured, needed, run_graph
+from autoregressive.incremental.sizes import forget
 from autoregressive.incremental.streams import (
     Call,
     Keys,
@@ -18,12 +19,20 @@ from autoregressive.incremental.streams import (
     Table,
     UnsupportedNetworkError,
 )
-from autoregressive.incremental.tracing import aligned, first_difference, is_temporal, trace
+from autoregressive.incremental.tracing import (
+    Traces,
+    aligned,
+    first_difference,
+    is_temporal,
+    sized,
+    trace,
+)
 
 # Pairs of lengths that are unlikely to equal another size of a network. TensorFlow writes zeros as
 # another operation from 1,000 elements on, which may lie between the lengths of the first pair.
 # The last ones are for networks with few positions.
-LENGTHS = ((61, 94), (131, 197), (29, 41), (11, 13))
+LENGTHS: tuple[tuple[int, int], ...] = ((61, 94), (131, 197), (29, 41), (11, 13))
+LONG = 1031  # a length beyond these, for which the operations are compared
 POSITION = "position"
 # An entry [batch, horizon, 0] of the state, for its shape.
 EXTENT = "extent"
@@ -64,13 +73,17 @@ class Plan:
         graphs = [traced.graph for traced in self._traced]
         temporal = [is_temporal(spec) for spec in specs]
         self._analysis = Analysis(graphs, self.lengths, temporal, names)
+        forget(graphs[1])  # masks of the longer one may be large
         self._horizons: dict[int, Horizon] = {}
         self._none = None if self.has_horizon else Horizon(self._analysis, 0, None)
 
     def _trace(self) -> tuple[tuple[int, int], list]:
         """Return two lengths for which the graphs have the same operations, and the graphs."""
-        found, failure = None, None
-        for lengths in LENGTHS:
+        found, failure, pairs = None, None, LENGTHS
+        long = [sized(spec, LONG) for spec in self._specs]
+        if isinstance(self._function, Traces) and self._function.has(long):
+            pairs = ((LENGTHS[0][0], LONG), *LENGTHS)  # which is traced already
+        for lengths in pairs:
             try:
                 traced = [trace(self._function, self._specs, length) for length in lengths]
             except (ValueError, tf.errors.InvalidArgumentError) as error:
@@ -148,8 +161,7 @@ class Plan:
 
     def _values(self, arguments: Sequence[tf.Tensor], fetches: list[tf.Tensor]) -> list[tf.Tensor]:
         values = captured(self.graph) | dict(zip(self._analysis.inputs, arguments, strict=True))
-        run = tf.function(lambda: run_graph(values, fetches), autograph=False)
-        return run.get_concrete_function()()
+        return run_graph(values, fetches)
 
     def looks_ahead(self, *arguments: tf.Tensor) -> str:
         """Return the layer that gives weight to keys of later times, or "".

@@ -4,13 +4,15 @@ from collections.abc import Container, Mapping, Sequence
 
 import tensorflow as tf
 
+from autoregressive.incremental.at_once import executed, schedule
+
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def run_op(
     op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str | None = None
 ) -> list[tf.Tensor]:
-    """Return the outputs of the same operation on other inputs, in the default graph.
+    """Return the outputs of the same operation on other inputs, in the default graph or at once.
 
     Args:
       op: of any graph.
@@ -22,6 +24,8 @@ def run_op(
         # Keras has XLA compute it: not every processor has a kernel for it.
         parts = zip(*(tf.split(each, groups, -1) for each in inputs), strict=True)
         return [tf.concat([run_op(op, part)[0] for part in parts], -1)]
+    if tf.executing_eagerly():
+        return executed(op, inputs)
     graph = tf.compat.v1.get_default_graph()
     attrs = {key: value for key, value in op.node_def.attr.items() if key[0] != "_"}
     for value in attrs.values():
@@ -74,6 +78,8 @@ def run_graph(
 ) -> list[tf.Tensor]:
     """Return the fetched tensors of a graph, with calls of other functions inlined.
 
+    They are made in the default graph, or executed at once.
+
     Args:
       values: of the graph's placeholders, by tensor name.
       fetches: tensors of one graph.
@@ -81,17 +87,23 @@ def run_graph(
       assigns: also run the assignments to variables that come before.
     """
     known = dict(values)
-    for op in needed(fetches, known, assigns):
-        inputs = [known[tensor.name] for tensor in op.inputs]
+    if not fetches:
+        return []
+    at_once = tf.executing_eagerly()
+    for op, names, outputs, last in schedule(fetches, known, needed, assigns):
+        inputs = [known[name] for name in names]
         if op.type in CALLS:
             body = called_graph(op, "f")
-            names = [tensor.name for tensor in body.inputs]
-            inner = dict(zip(names, inputs, strict=True))
+            inner = dict(zip((tensor.name for tensor in body.inputs), inputs, strict=True))
             inside = None if scope is None else f"{scope}{op.name}/"
-            outputs = run_graph(inner, body.outputs, inside, assigns)
+            made = run_graph(inner, body.outputs, inside, assigns)
         else:
-            outputs = run_op(op, inputs, scope)
-        known.update(zip((tensor.name for tensor in op.outputs), outputs, strict=True))
+            made = run_op(op, inputs, scope)
+        known.update(zip(outputs, made, strict=True))
+        if at_once:
+            del inputs, made
+            for name in last:  # so that a long sequence does not keep what all layers made
+                del known[name]
     return [known[tensor.name] for tensor in fetches]
 
 
@@ -107,6 +119,6 @@ def inlined(function: tf.types.experimental.ConcreteFunction, specs: Sequence[tf
 
     def run(*arguments: tf.Tensor) -> tf.Tensor:
         values = captured(graph) | dict(zip(names, arguments, strict=True))
-        return run_graph(values, graph.outputs, scope="")[0]
+        return run_graph(values, graph.outputs, scope="", assigns=True)[0]
 
     return tf.function(run, autograph=False).get_concrete_function(*specs)

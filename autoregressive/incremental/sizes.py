@@ -3,10 +3,11 @@
 import operator
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from autoregressive.incremental.at_once import executed
 
 ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
     "Add": operator.add,
@@ -39,8 +40,6 @@ FOLDED = frozenset(
         *("Squeeze", "StridedSlice", "Sum", "Tile", "Transpose", "ZerosLike"),
     )
 )
-# Arguments that `tf.raw_ops` calls otherwise than graphs do.
-RENAMED = {"dim": "axis", "reduction_indices": "axis", "squeeze_dims": "axis"}
 _KNOWN: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
@@ -56,6 +55,11 @@ def static_value(tensor: tf.Tensor) -> np.ndarray | None:
     return known[tensor.name]
 
 
+def forget(graph: tf.Graph) -> None:
+    """Keep the values of a graph no longer; they are computed again where they are needed."""
+    _KNOWN.pop(graph, None)
+
+
 def _folded(tensor: tf.Tensor) -> np.ndarray | None:
     op = tensor.op
     if op.type not in ARITHMETIC and op.type not in FOLDED:
@@ -66,29 +70,8 @@ def _folded(tensor: tf.Tensor) -> np.ndarray | None:
     if op.type in ARITHMETIC:
         return np.asarray(ARITHMETIC[op.type](*inputs), tensor.dtype.as_numpy_dtype)
     with tf.init_scope():
-        return _computed(op, inputs).numpy()
-
-
-def _computed(op: tf.Operation, values: list) -> tf.Tensor:
-    """Return the output of an operation for known inputs, computed at once.
-
-    A function that is traced for one operation takes a hundred times longer, and an associative
-    scan of one layer has hundreds of sizes.
-    """
-    left = [tf.constant(value, x.dtype) for value, x in zip(values, op.inputs, strict=True)]
-    given: dict[str, Any] = {}
-    inferred = set()
-    for argument in op.op_def.input_arg:
-        name = RENAMED.get(argument.name, argument.name)
-        inferred |= {argument.type_attr, argument.number_attr}
-        count = op.get_attr(argument.number_attr) if argument.number_attr else 1
-        given[name] = left[:count] if argument.number_attr else left[0]
-        left = left[count:]
-    for attribute in op.op_def.attr:
-        if attribute.name not in inferred:
-            name = RENAMED.get(attribute.name, attribute.name)
-            given[name] = op.get_attr(attribute.name)
-    return getattr(tf.raw_ops, op.type)(**given)
+        given = [tf.constant(x, part.dtype) for x, part in zip(inputs, op.inputs, strict=True)]
+        return executed(op, given)[0].numpy()
 
 
 def same(first: np.ndarray | None, second: np.ndarray | None) -> bool:

@@ -1,14 +1,132 @@
 """Graphs of a network at given lengths, and the operations that depend on its inputs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from autoregressive.condition_specs import is_at_rate
-from autoregressive.incremental.replay import CALLS, inlined, needed
+from autoregressive.condition_specs import FIXED_ENTRIES, is_at_rate
+from autoregressive.incremental.replay import CALLS, captured, inlined, needed, run_graph
+from autoregressive.trainable import in_order_of_reads
 
 # Operations whose values depend only on the shapes of their inputs.
 SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
+
+
+# Graphs that are kept for the next who asks.
+KEPT = 8
+
+
+class Traces:
+    """A network as a function, with its graphs, each traced once for the shapes of its arguments.
+
+    Args:
+      function: from tensors to a tensor.
+    """
+
+    def __init__(self, function: Callable):
+        self.function = function
+        self._graphs: dict[tuple, Any] = {}
+        self._variables: dict[tuple, list[tf.Variable]] = {}
+
+    def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return what the network returns."""
+        return self.function(*arguments)
+
+    def of(self, specs: Sequence[tf.TensorSpec]) -> tf.types.experimental.ConcreteFunction:
+        """Return the function traced for arguments of some shapes, without calls of others."""
+        key = _key(specs)
+        if key not in self._graphs:
+            if len(self._graphs) >= KEPT:
+                del self._graphs[next(iter(self._graphs))]
+            first = tf.function(self.function, autograph=False).get_concrete_function(*specs)
+            self._variables[key] = in_order_of_reads(first)
+            self._graphs[key] = _without_calls(first, specs)
+        return self._graphs[key]
+
+    def variables(self, specs: Sequence[tf.TensorSpec]) -> list[tf.Variable]:
+        """Return the variables that the function reads for arguments of some shapes."""
+        self.of(specs)
+        return self._variables[_key(specs)]
+
+    def has(self, specs: Sequence[tf.TensorSpec]) -> bool:
+        """Return whether there is a graph for arguments of some shapes."""
+        return _key(specs) in self._graphs
+
+    def now(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return what the graph for such arguments makes of them."""
+        return run_traced(self.of(specs_of(arguments)).graph, arguments)
+
+    def forget(self) -> None:
+        """Have every graph traced again, since the network may have changed."""
+        self._graphs, self._variables = {}, {}
+
+    def forget_if_changed(self, specs: Sequence[tf.TensorSpec]) -> None:
+        """Have every graph traced again if the network no longer does what a graph does.
+
+        Variables that got other values do not matter, but a layer that was exchanged does.
+
+        Args:
+          specs: of its arguments, for one of the graphs.
+        """
+        if not self.has(specs):
+            return
+        arguments = random_arguments(specs)
+        try:
+            now, before = self(*arguments), self.now(*arguments)
+            changed = now.shape != before.shape or not np.allclose(
+                tf.cast(now, tf.float64), tf.cast(before, tf.float64), 1e-3, 1e-3, equal_nan=True
+            )
+        except (ValueError, TypeError, tf.errors.OpError):
+            changed = True
+        if changed:
+            self.forget()
+
+
+def random_arguments(specs: Sequence[tf.TensorSpec], seed: int = 0) -> list[tf.Tensor]:
+    """Return random numbers for arguments, zeros and ones for integers.
+
+    Args:
+      specs: of any sizes for axes without one but the batch, which has one.
+      seed: of the numbers.
+    """
+    generator, arguments = np.random.default_rng(seed), []
+    for spec in specs:
+        shape = [size or FIXED_ENTRIES for size in spec.shape]
+        levels = spec.dtype.is_integer or spec.dtype.is_bool
+        drawn = generator.integers(0, 2, shape) if levels else generator.normal(size=shape)
+        arguments.append(tf.cast(drawn, spec.dtype))
+    return arguments
+
+
+def specs_of(arguments: Sequence[tf.Tensor]) -> list[tf.TensorSpec]:
+    """Return the shapes and dtypes of tensors."""
+    return [tf.TensorSpec(each.shape, each.dtype) for each in arguments]
+
+
+def _key(specs: Sequence[tf.TensorSpec]) -> tuple:
+    return tuple((tuple(spec.shape), spec.dtype) for spec in specs)
+
+
+def run_traced(
+    graph: tf.Graph,
+    arguments: Sequence[tf.Tensor],
+    outside: Mapping[str, tf.Tensor] | None = None,
+    assigns: bool = False,
+) -> tf.Tensor:
+    """Return the first output of a graph.
+
+    Args:
+      graph: of a network.
+      arguments: of the network.
+      outside: what it captures, by the name of its placeholders; None: what it does capture.
+      assigns: also make the assignments to variables that come before.
+    """
+    values = dict(captured(graph) if outside is None else outside)
+    names = (tensor.name for tensor in graph.inputs[: len(arguments)])
+    values |= zip(names, arguments, strict=True)
+    return run_graph(values, graph.outputs, assigns=assigns)[0]
 
 
 def is_temporal(spec: tf.TensorSpec) -> bool:
@@ -33,10 +151,28 @@ def trace(
       specs: specs of its arguments, with the batch size and without the length.
       length: number of times.
     """
-    given = [sized(spec, length) for spec in specs]
-    traced = tf.function(function, autograph=False).get_concrete_function(*given)
+    return graph_of(function, [sized(spec, length) for spec in specs])
+
+
+def graph_of(
+    function: Callable, specs: Sequence[tf.TensorSpec]
+) -> tf.types.experimental.ConcreteFunction:
+    """Return the function traced for arguments of some shapes, without calls of other functions.
+
+    Args:
+      function: from tensors to a tensor.
+      specs: of its arguments.
+    """
+    if isinstance(function, Traces):
+        return function.of(specs)
+    return _without_calls(
+        tf.function(function, autograph=False).get_concrete_function(*specs), specs
+    )
+
+
+def _without_calls(traced: Any, specs: Sequence[tf.TensorSpec]) -> Any:
     has_calls = any(op.type in CALLS for op in needed(traced.graph.outputs))
-    return inlined(traced, given) if has_calls else traced
+    return inlined(traced, specs) if has_calls else traced
 
 
 def first_difference(

@@ -2,22 +2,18 @@
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from autoregressive.condition_specs import FIXED_ENTRIES
-from autoregressive.incremental.plan import Plan
+from autoregressive.incremental.plan import LONG, Plan, horizon_of
 from autoregressive.incremental.streams import NotCausalError, UnsupportedNetworkError
-from autoregressive.incremental.tracing import is_temporal, sized
-
-LONG = 1031  # a length beyond those that a step is derived from
+from autoregressive.incremental.tracing import is_temporal, random_arguments, sized
 
 
 def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
     """Raise an error unless the steps equal the call, on random numbers.
 
     Args:
-      stepped: has `initial_state` and `step`.
+      stepped: an `Incremental`.
       plan: the plan that `stepped` runs for batch size 1.
       specs: specs of the network's arguments.
 
@@ -25,23 +21,21 @@ def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
       NotCausalError: a layer attends to later times.
       UnsupportedNetworkError: the steps differ from the call.
     """
-    generator, length = np.random.default_rng(0), plan.lengths[0]
-    arguments, temporal = [], [is_temporal(spec) for spec in specs]
-    for spec in specs:
-        shape = [1, *(size or FIXED_ENTRIES for size in sized(spec, length).shape[1:])]
-        levels = spec.dtype.is_integer or spec.dtype.is_bool
-        drawn = generator.integers(0, 2, shape) if levels else generator.normal(size=shape)
-        arguments.append(tf.cast(drawn, spec.dtype))
+    length, temporal = plan.lengths[0], [is_temporal(spec) for spec in specs]
+    arguments = random_arguments(
+        [tf.TensorSpec([1, *sized(spec, length).shape[1:]], spec.dtype) for spec in specs]
+    )
     plan.check_operations(LONG)
     layer = plan.looks_ahead(*arguments)
     if layer:
         raise NotCausalError(f"{layer} attends to later times")
     fixed = [x for x, has_time in zip(arguments, temporal, strict=True) if not has_time]
     timed = [x for x, has_time in zip(arguments, temporal, strict=True) if has_time]
-    state, outputs, start = stepped.initial_state(1, length, fixed), [], 0
+    state, outputs, start = stepped.first_state(1, length, fixed), [], 0
+    stepped.check_traced(state, *(argument[:, :1] for argument in timed))
     for rows in (1, 1, length - 3, 1):  # single rows, after one row and after many
-        inputs, *condition = (argument[:, start : start + rows] for argument in timed)
-        output, state = stepped.step(inputs, state, *condition)
+        given = [argument[:, start : start + rows] for argument in timed]
+        output, state = plan.step(given, state, horizon_of(state))
         outputs.append(output)
         start += rows
     whole = tf.cast(plan.whole(*arguments), tf.float64)

@@ -317,5 +317,4 @@ def _evaluated(op: tf.Operation, inputs: Sequence[Constant]) -> list[Constant]:
             tf.constant(each.array, tensor.dtype)
             for each, tensor in zip(inputs, op.inputs, strict=True)
         ]
-        made = tf.function(lambda: run_op(op, tensors), autograph=False)
-        return [Constant(each.numpy()) for each in made.get_concrete_function()()]
+        return [Constant(each.numpy()) for each in run_op(op, tensors)]

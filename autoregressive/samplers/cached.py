@@ -31,10 +31,11 @@ def cached_chunk(
     temperature: float | tf.Tensor,
     state: Any,
     prompt: Prompt | None = None,
+    count: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, Any]:
     """Return the next symbols [batch, time, ...] and the new state.
 
-    It ends early, with symbols that mean nothing, where every row has ended.
+    It ends early, with symbols that mean nothing, where every row has ended or after `count`.
 
     Args:
       network: as for `naive`.
@@ -45,11 +46,12 @@ def cached_chunk(
       state: from `network.initial_state`, or from the previous chunk, whose length must have been a
         multiple of the network's block.
       prompt: of this chunk, as for `naive`.
+      count: int32 scalar, the symbols to draw; None: for all of the noise.
     """
     batch, length, block = noise.shape[0], tf.shape(noise)[1], network.block
     noise = _in_blocks(noise, block)
     condition = over_time(lambda x: _in_blocks(x, block), condition)
-    blocks = tf.shape(noise)[1] // block
+    blocks = tf.shape(noise)[1] // block if count is None else (count + block - 1) // block
     dtype = tf.float32 if distribution.levels is None else tf.int32
     event = noise.shape[2:-1]  # axes of the symbols of one time
     symbols = tf.TensorArray(dtype, tf.shape(noise)[1], element_shape=[batch, *event])

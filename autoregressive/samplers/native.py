@@ -101,7 +101,8 @@ class Native:
             return First(batch, states[0], [np.stack([np.asarray(x) for x in y]) for y in together])
         horizon = self._horizon(length)
         if horizon not in self._firsts:
-            self._firsts[horizon] = self._network.initial_state(1, length)
+            once = {"at_once": True} if is_derived else {}
+            self._firsts[horizon] = self._network.initial_state(1, length, **once)
         first = self._firsts[horizon]
         return First(batch, first, tf.nest.flatten(first))
 

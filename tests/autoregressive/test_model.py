@@ -234,7 +234,7 @@ def test_lookahead_that_outputs_do_not_show_is_refused_by_sample():
     """A look ahead farther than the compared sequences are long."""
 
     def network(x):
-        return tf.nn.convolution(x, tf.ones([3, 1, 2]), padding="SAME", dilations=[700])
+        return tf.nn.convolution(x, tf.ones([3, 1, 2]), padding="SAME", dilations=[1100])
 
     model = Autoregressive(network, Gaussian())
     with pytest.raises(NotCausalError):

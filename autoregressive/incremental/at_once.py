@@ -1,0 +1,126 @@
+"""Operations of a traced graph, executed at once on given tensors.
+
+A function that is called once or twice costs more to build and to optimise than to execute: a
+second for a network of 24 layers, of which the operations themselves take a thirtieth.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.eager import context, execute  # operations by name have no public name
+
+_KEPT = "onepass/at_once"
+
+
+class _Prepared(NamedTuple):
+    """What an execution needs of an operation.
+
+    Attributes:
+      name: of its type.
+      outputs: their number.
+      attributes: names and values in turn.
+      constant: the value of a constant.
+    """
+
+    name: str
+    outputs: int
+    attributes: tuple
+    constant: tf.Tensor | None
+
+
+class Entry(NamedTuple):
+    """An operation of a schedule.
+
+    Attributes:
+      op: the operation.
+      inputs: names of the tensors that it reads.
+      outputs: names of those that it makes.
+      last: names of those that nothing reads after it.
+    """
+
+    op: tf.Operation
+    inputs: list[str]
+    outputs: list[str]
+    last: list[str]
+
+
+def executed(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Return the outputs of an operation for given inputs.
+
+    Args:
+      op: of any graph.
+      inputs: eager tensors, as many as it has.
+    """
+    known = _kept(op.graph)
+    name = op.name
+    if name not in known:
+        known[name] = _prepared(op)
+    found = known[name]
+    if found.constant is not None:
+        return [found.constant]
+    return list(
+        execute.execute(
+            found.name, found.outputs, list(inputs), found.attributes, context.context()
+        )
+    )
+
+
+def _kept(graph: tf.Graph) -> dict:
+    """Return what is kept with a graph, and goes when it goes."""
+    kept = graph.get_collection_ref(_KEPT)
+    if not kept:
+        kept.append({})
+    return kept[0]
+
+
+def _prepared(op: tf.Operation) -> _Prepared:
+    if op.type == "Const":
+        made = tf.make_ndarray(op.node_def.attr["value"].tensor)
+        return _Prepared(op.type, 1, (), tf.constant(made, op.outputs[0].dtype))
+    attributes: list[Any] = []
+    for name, value in op.node_def.attr.items():
+        if name[0] != "_":
+            attributes += [name, _plain(value)]
+    return _Prepared(op.type, len(op.outputs), tuple(attributes), None)
+
+
+def _plain(value: Any) -> Any:
+    """Return an attribute of a graph as an execution takes it."""
+    kind = value.WhichOneof("value")
+    if kind == "list":
+        found = next((each for _, each in value.list.ListFields()), ())
+        return [_of_kind(each) for each in found]
+    return _of_kind(getattr(value, kind)) if kind else None
+
+
+def _of_kind(value: Any) -> Any:
+    if hasattr(value, "unknown_rank"):  # a shape
+        return None if value.unknown_rank else [dim.size for dim in value.dim]
+    return value.name if hasattr(value, "attr") else value  # a function, or a number
+
+
+def schedule(
+    fetches: Sequence[tf.Tensor], known: Mapping[str, Any], needed: Any, assigns: bool
+) -> list[Entry]:
+    """Return the operations that compute some tensors, in order, made once.
+
+    Args:
+      fetches: tensors of one graph.
+      known: those that need not be computed, by name.
+      needed: finds the operations.
+      assigns: passed on to it.
+    """
+    names = tuple(tensor.name for tensor in fetches)
+    found = _kept(fetches[0].graph)
+    key = names, frozenset(known), assigns
+    if key not in found:
+        kept, entries = set(names), []
+        for op in reversed(needed(fetches, known, assigns)):
+            inputs = [tensor.name for tensor in op.inputs]
+            outputs = [tensor.name for tensor in op.outputs]
+            last = {name for name in (*inputs, *outputs) if name not in kept}
+            kept |= last
+            entries.append(Entry(op, inputs, outputs, sorted(last)))
+        found[key] = entries[::-1]
+    return found[key]
