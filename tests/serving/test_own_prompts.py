@@ -334,8 +334,8 @@ WORDS = {
     "`temperature` must be a number or one for each of 1 rows": ("--temperature", 1, 2),
     "--stop must be numbers, got x": ("--stop", "x"),
     "`stop` must be ": ("--stop", 13),
-    "--num must be a whole number, got 1.5": ("--num", 1.5),
-    "--length must be a whole number, got x": ("--length", "x"),
+    "--num must be a whole number, got '1.5'": ("--num", 1.5),
+    "--length must be a whole number, got 'x'": ("--length", "x"),
 }
 
 
