@@ -25,7 +25,8 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
             f"channels, got {own.levels} and {own.noise_channels}."
         )
     channels = draft.condition_channels, model.condition_channels
-    if all(channels) and channels[0] != channels[1]:
+    is_only = bool(channels[0]) and (bool(channels[1]) or not model.conditions)
+    if is_only and channels[0] != channels[1]:
         raise ValueError(
             f"`draft` must read no condition or one of {model.condition_channels} channels, "
             f"got {draft.condition_channels}."

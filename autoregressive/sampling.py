@@ -55,7 +55,9 @@ class Samplers:
         """
         given = noise, condition, temperature
         if method == "speculative":
-            return self._speculative(draft, isinstance(temperature, Choice))(*given, prompt)
+            return self._speculative(draft, condition, isinstance(temperature, Choice))(
+                *given, prompt
+            )
         if method == "auto":
             method = "cached" if self._network.has_step else "fixed-point"
             own = self._own(given, prompt)
@@ -111,7 +113,7 @@ class Samplers:
 
         return self._function((method, is_truncated), run, jit_compile=True)
 
-    def _speculative(self, draft: Any, is_truncated: bool) -> Any:
+    def _speculative(self, draft: Any, condition: Any, is_truncated: bool) -> Any:
         """Return a sampler with a draft.
 
         Raises:
@@ -122,20 +124,15 @@ class Samplers:
         name = ("speculative", draft, is_truncated)
         if name not in self._functions:
             proposing = draft.as_draft(self._model)
+            # raises for a network without steps
+            first_state(network, 1, 0, rows(condition, slice(1)))
 
             def run(noise, condition, temperature, prompt):
                 given = noise, condition, temperature, proposing
                 return speculative(network, distribution, *given, prompt=prompt)[0]
 
             self._function(name, run, jit_compile=True)
-        program = self._functions[name]
-
-        def checked(noise, condition, temperature, prompt):
-            # raises for a network without steps
-            first_state(network, 1, 0, rows(condition, slice(1)))
-            return program(noise, condition, temperature, prompt)
-
-        return checked
+        return self._functions[name]
 
     def _cached(
         self,
