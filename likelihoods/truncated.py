@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import tensorflow as tf
 
@@ -82,8 +82,7 @@ class Truncated:
           noise: [..., 1], uniform in (0, 1).
           temperature: how symbols are drawn.
         """
-        table = table_of(self.distribution)
-        assert table is not None
+        table = cast(Callable[..., tf.Tensor], table_of(self.distribution))
         kept = truncated(table(parameters), temperature)
         return sample_categorical(kept, noise[..., 0], temperature.temperature)
 

@@ -83,10 +83,16 @@ def test_numbers_of_every_library_are_taken(model):
 EMPTY, RAGGED = np.zeros([2, 0], np.float32), [[0.0, 0.1], [0.0]]
 
 
-@pytest.mark.parametrize("rows", [EMPTY, RAGGED, tf.ragged.constant(RAGGED)])
-def test_rows_that_are_no_array_are_named(model, rows):
+def test_rows_without_elements_are_named(model):
     for call in (model.log_prob, model.conditionals, lambda x: fit(model, x, steps=1)):
-        assert refusal(lambda of=call: of(rows))[:10] in ("`elements`", "`batches` ")
+        assert refusal(lambda of=call: of(EMPTY))[:10] in ("`elements`", "`batches` ")
+
+
+@pytest.mark.parametrize("rows", [RAGGED, tf.ragged.constant(RAGGED)])
+def test_rows_of_different_lengths_have_no_array_of_conditionals(model, rows):
+    assert refusal(lambda: model.conditionals(rows)).startswith("`elements` must be an array of")
+    assert model.log_prob(rows).shape == (2, 2)
+    assert fit(model, rows, steps=1, log=lambda line: None).step == 1
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, None, "x"])
