@@ -25,6 +25,7 @@ SMALLER = (
     (r"\bsteps=\d{2,}", "steps=2"),
     (r"length=16000", "length=50"),
     (r"RATE, WINDOW = 2000, 512", "RATE, WINDOW = 2000, 256"),
+    (r"2 \* \[1, 2, 4, 8, 16, 32, 64, 128, 256, 512\]", "[1, 2]"),
     (r'load\("student"\)', 'load("shipped")'),  # run directories of hours
     (r'load\("drawn"\)', 'load("shipped-digits")'),
 )
@@ -85,8 +86,7 @@ def is_slow(page):
 
 def cases():
     for page in (page for page in PAGES if runnable(page)):
-        marks = [pytest.mark.slow] if is_slow(page) else []
-        marks += [pytest.mark.timeout(900)] if is_of(page, SERVED) else []
+        marks = [pytest.mark.slow, pytest.mark.timeout(900)] if is_slow(page) else []
         yield pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 
