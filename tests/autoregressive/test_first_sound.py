@@ -15,7 +15,7 @@ from autoregressive.incremental import NotCausalError
 from autoregressive.incremental.tracing import Traces, run_traced, trace
 from autoregressive.machine import execute
 from autoregressive.machine.machine import StepMachine
-from autoregressive.networks import as_function, condition_spec, input_spec
+from autoregressive.networks import as_function, condition_specs, input_spec
 from autoregressive.sampling import Samplers
 from likelihoods import Categorical, Gaussian, Integers
 
@@ -110,7 +110,7 @@ def test_padded_rows_and_times_change_nothing(monkeypatch, chunk):
 def test_a_graph_that_is_executed_at_once_is_the_function(name):
     network = causal_networks.CAUSAL[name]()
     given = tf.TensorSpec([None, None, 2]) if name == "Conditioned" else None
-    specs = [spec for spec in (input_spec(network), condition_spec(network, given)) if spec]
+    specs = [input_spec(network), *condition_specs(network, given).values()]
     sized = [tf.TensorSpec([2, *spec.shape[1:]], spec.dtype) for spec in specs]
     traced = trace(as_function(network, specs), sized, 9)
     generator = np.random.default_rng(0)
