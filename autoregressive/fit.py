@@ -137,14 +137,7 @@ def fit(
     """
     loop = _loop(steps, evaluate_every, patience, jit_compile)
     batch_size, seed = _count("batch_size", batch_size), whole_number(seed, "seed", least=0)
-    read = functools.partial(
-        Batches,
-        codec=model.codec,
-        layout=getattr(model, "layout", Layout(model.order)),  # a student has one channel
-        rows=batch_size,
-        seed=seed,
-        takes=_takes(model),
-    )
+    read = _reader(model, batch_size, seed)
     source, loss_fn = read(batches), checked(loss, model)
     score = held_out_score(model, loss_fn, read, validation, evaluate)
     _check_patience(patience, score)
@@ -198,6 +191,13 @@ def _loop(steps: int, every: int, patience: int | None, jit_compile: bool) -> Lo
 def _check_patience(patience: int | None, score: Any) -> None:
     if patience is not None and score is None:
         raise ValueError("`patience` needs scores: pass `validation`, or `evaluate`.")
+
+
+def _reader(model: Trainable, rows: int, seed: int) -> Callable[..., Batches]:
+    """Return a function from a source to its batches."""
+    layout = getattr(model, "layout", Layout(model.order))  # a student has one channel
+    options: dict[str, Any] = {"rows": rows, "seed": seed, "takes": _takes(model)}
+    return functools.partial(Batches, codec=model.codec, layout=layout, **options)
 
 
 def _takes(model: Any) -> Callable[[int], bool]:

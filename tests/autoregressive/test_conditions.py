@@ -188,7 +188,7 @@ def test_all_of_several_conditions_must_be_named():
             drawn(model, condition)
 
 
-class Told(tf.Module):
+class Spoken(tf.Module):
     """A network of no layers, whose conditions the caller describes."""
 
     def __init__(self):
@@ -211,20 +211,20 @@ CONDITIONS = {
 
 
 def test_conditions_of_a_function_are_described():
-    model = Autoregressive(Told(), Gaussian(16), conditions=CONDITIONS)
+    model = Autoregressive(Spoken(), Gaussian(16), conditions=CONDITIONS)
     condition = {name: GIVEN[name] for name in CONDITIONS}
     first, *others = (
         drawn(model, condition, method=method) for method in ("naive", "cached", "auto")
     )
     for other in others:
         np.testing.assert_allclose(other, first, atol=1e-5)
-    found = onepass.check_causal(Told(), condition=CONDITIONS)
+    found = onepass.check_causal(Spoken(), condition=CONDITIONS)
     assert found and found.has_step, found.message
     with pytest.raises(ValueError, match=r"`conditions` must be a tf.TensorSpec or onepass.Memory"):
-        Autoregressive(Told(), Gaussian(16), conditions={"speaker": 4})
+        Autoregressive(Spoken(), Gaussian(16), conditions={"speaker": 4})
 
 
-class OwnStep(Told):
+class OwnStep(Spoken):
     """A network that brings its step."""
 
     def initial_state(self, batch):
@@ -237,7 +237,7 @@ class OwnStep(Told):
 def test_a_step_of_the_network_gets_all_conditions():
     condition = {name: GIVEN[name] for name in CONDITIONS}
     models = (
-        Autoregressive(kind(), Gaussian(16), conditions=CONDITIONS) for kind in (Told, OwnStep)
+        Autoregressive(kind(), Gaussian(16), conditions=CONDITIONS) for kind in (Spoken, OwnStep)
     )
     expected, own = (drawn(model, condition, method="cached") for model in models)
     np.testing.assert_allclose(own, expected, atol=1e-5)
