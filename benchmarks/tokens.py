@@ -10,6 +10,7 @@ window of 256 tokens is timed far into a sequence and near its beginning.
 
 import dataclasses
 import functools
+import importlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -64,7 +65,7 @@ def benchmark(quick: bool = False) -> Benchmark:
 def _add(found: Benchmark, size: str, shape: Shape, batch: int, count: int) -> None:
     """Add the rows of one shape and batch."""
     network = random_gpt(shape)
-    calls = {
+    calls: dict[str, Callable[[], Any]] = {
         "derived step": functools.partial(_drawn, _model(network, shape), batch, count),
         XLA_STEP: _xla_step(_model(network, shape), batch, count),
         HANDWRITTEN: functools.partial(HandwrittenCache(network).tokens, batch, count),
@@ -114,7 +115,7 @@ def _speed(call: Callable[[], Any], tokens: int) -> float:
 
 def _add_keras_hub(found: Benchmark, size: str, shape: Shape, batch: int, count: int) -> None:
     """Add `GPT2CausalLM.generate`, and our sampler of the same network; their tokens are equal."""
-    import keras_hub
+    keras_hub: Any = importlib.import_module("keras_hub")
 
     backbone = keras_hub.models.GPT2Backbone(
         vocabulary_size=shape.vocabulary,
