@@ -69,9 +69,9 @@ def executed(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 def _kept(graph: tf.Graph) -> dict:
     """Return what is kept with a graph, and goes when it goes."""
     kept = graph.get_collection_ref(_KEPT)
-    if not kept:
-        kept.append({})
-    return kept[0]
+    if not kept or kept[0] is not graph:  # a graph within another one copies its collections
+        kept[:] = [graph, {}]
+    return kept[1]
 
 
 def _prepared(op: tf.Operation) -> _Prepared:

@@ -97,6 +97,8 @@ def run_graph(
             inner = dict(zip((tensor.name for tensor in body.inputs), inputs, strict=True))
             inside = None if scope is None else f"{scope}{op.name}/"
             made = run_graph(inner, body.outputs, inside, assigns)
+            outputs = [tensor.name for tensor in op.outputs]
+            made = made[: len(outputs)]  # once there was a gradient, a function returns more
         else:
             made = run_op(op, inputs, scope)
         known.update(zip(outputs, made, strict=True))
