@@ -125,7 +125,7 @@ class Samplers:
         if name not in self._functions:
             proposing = draft.as_draft(self._model)
             # raises for a network without steps
-            first_state(network, 1, 0, rows(condition, slice(1)))
+            first_state(network, 1, 1, rows(condition, slice(1)))
 
             def run(noise, condition, temperature, prompt):
                 given = noise, condition, temperature, proposing

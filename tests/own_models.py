@@ -62,7 +62,9 @@ MAKERS = {
     "picture": lambda: images(256),
     "deep": lambda: images(4096),
     "attention": lambda: onepass.Autoregressive(
-        causal_networks.skewed_attention(4, 4), likelihoods.Categorical(4)
+        causal_networks.skewed_attention(4, 4),
+        likelihoods.Categorical(4),
+        codec=likelihoods.Linear(4),
     ),
     "tokens": lambda: onepass.Autoregressive(
         attention_networks.Rotary(),

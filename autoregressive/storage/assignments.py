@@ -7,9 +7,11 @@ that was assigned.
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
+from autoregressive.condition_specs import conditions_of, plain
 from autoregressive.incremental.replay import CALLS, called_graph, captured, needed, run_op
 from autoregressive.model import Autoregressive
 
@@ -68,16 +70,17 @@ def _run(
     return [known[tensor.name] for tensor in fetches]
 
 
-def assigning_nothing(model: Autoregressive) -> Autoregressive:
+def assigning_nothing(model: Any) -> Any:
     """Return a model of images with a network as of `without_assignments`, or the model itself.
 
     Args:
-      model: with its weights, which are shared.
+      model: any model of arrays, with its weights, which are shared.
     """
-    network = model.symbol_network
+    network = getattr(model, "symbol_network", None)
     if model.order != "raster" or not hasattr(network, "call"):
         return model
-    call = without_assignments(network.call, [network.inputs])
+    specs = [network.inputs, *map(plain, conditions_of(network).values())]
+    call = without_assignments(network.call, specs)
     if call is network.call:
         return model
     changed = copy.copy(network)
