@@ -1,4 +1,4 @@
-"""The six ratios that docs/benchmarks.md opens with, as a table and as a picture.
+"""The six ratios that docs/benchmarks.md opens with, as a table and as a plot.
 
 python -m benchmarks.headlines docs/benchmarks.md
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from benchmarks import report, tables
 
 BEGIN, END = "<!-- six ratios: made by benchmarks/headlines.py -->", "<!-- end of six ratios -->"
-PICTURE = "six_ratios.png"
+PLOT = "six_ratios.png"
 CPU, GPU = "benchmarks.json", "bench_gpu.json"
 
 
@@ -86,7 +86,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def table(folder: Path) -> str:
-    """Return the six ratios as a table of Markdown, and the picture below it."""
+    """Return the six ratios as a table of Markdown, and the plot below it."""
     lines = ["| times as fast | what | as | on | all rows |", "|---|---|---|---|---|"]
     for headline, row in zip(HEADLINES, rows(folder), strict=True):
         times = f"**{tables.number(row['ratio'])}**"
@@ -94,18 +94,18 @@ def table(folder: Path) -> str:
         lines.append(
             f"| {times} | {headline.ours} | {headline.peer} | {row['machine']} | {bench} |"
         )
-    return "\n".join([*lines, "", f"![The six ratios as bars]({PICTURE})"])
+    return "\n".join([*lines, "", f"![The six ratios as bars]({PLOT})"])
 
 
 def main(page: Path) -> None:
-    """Write the table into a page, and the picture next to it, from the JSON files next to it."""
+    """Write the table into a page, and the plot next to it, from the JSON files next to it."""
     made = tables.with_tables(page.read_text(encoding="utf-8"), table(page.parent), BEGIN, END)
     page.write_text(made, encoding="utf-8")
     drawn = [
         {**row, "bench": "times as fast, with the spread of the rounds", "label": _label(each, row)}
         for each, row in zip(HEADLINES, rows(page.parent), strict=True)
     ]
-    report.write_plot(page.parent / PICTURE, drawn)
+    report.write_plot(page.parent / PLOT, drawn)
 
 
 def _label(headline: Headline, row: dict[str, Any]) -> str:

@@ -94,10 +94,10 @@ def test_the_page_opens_with_the_six_ratios_of_its_json():
     marks = headlines.BEGIN, headlines.END
     assert page == tables.with_tables(page, headlines.table(docs), *marks)
     assert page.index(headlines.END) < page.index("\n## ")
-    assert len(headlines.rows(docs)) == 6 and (docs / headlines.PICTURE).exists()
+    assert len(headlines.rows(docs)) == 6 and (docs / headlines.PLOT).exists()
 
 
-def test_the_six_ratios_are_written_into_a_page_next_to_their_picture(tmp_path):
+def test_the_six_ratios_are_written_into_a_page_next_to_their_plot(tmp_path):
     for name in (headlines.CPU, headlines.GPU):
         shutil.copy(ROOT / "docs" / name, tmp_path)
     page = tmp_path / "page.md"
@@ -105,7 +105,7 @@ def test_the_six_ratios_are_written_into_a_page_next_to_their_picture(tmp_path):
     headlines.main(page)
     once = page.read_text()
     assert once.startswith("before\n") and once.endswith("\nafter\n") and "old" not in once
-    assert (tmp_path / headlines.PICTURE).read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / headlines.PLOT).read_bytes().startswith(b"\x89PNG")
     headlines.main(page)
     assert page.read_text() == once
 
