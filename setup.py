@@ -87,7 +87,8 @@ setup(
         "speech": ["shipped/**"],
         "serving": ["grpc/protos/**", "page/*"],
     },
-    exclude_package_data={"": ["*/__pycache__/*"]},
+    # Objects are in the source for what was measured with them: a package index takes 100 MB.
+    exclude_package_data={"": ["*/__pycache__/*"], "pixelcnn": ["shipped/objects*"]},
     include_package_data=False,
     install_requires=[
         "matplotlib>=3.9",

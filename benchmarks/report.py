@@ -155,10 +155,13 @@ def format_table(rows: list[dict[str, Any]]) -> str:
 
 
 def write_plot(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Draw the ratios as bars on a logarithmic axis, with their spread, a panel per benchmark."""
+    """Draw the ratios as bars on a logarithmic axis, with their spread, a panel per benchmark.
+
+    A row may have a `label`, also of several lines, in place of the names in it.
+    """
     held = [row for row in rows if row["against"]]
     names = list(dict.fromkeys(row["bench"] for row in held))
-    counts = [sum(row["bench"] == name for row in held) for name in names]
+    counts = [sum(1 + _label(r).count("\n") for r in held if r["bench"] == name) for name in names]
     figure = Figure(figsize=(9, 1 + 0.22 * sum(counts) + 0.6 * len(names)), layout="constrained")
     FigureCanvasAgg(figure)
     if held:
@@ -169,15 +172,20 @@ def write_plot(path: Path, rows: list[dict[str, Any]]) -> None:
         figure.savefig(temporary, format=path.suffix[1:], dpi=90)
 
 
+def _label(row: dict[str, Any]) -> str:
+    return row.get("label") or f"{row['what']} / {row['against']}  ({row['size']}, {row['batch']})"
+
+
 def _draw(axes, name: str, rows: list[dict[str, Any]]) -> None:
-    labels = [f"{r['what']} / {r['against']}  ({r['size']}, {r['batch']})" for r in rows]
+    labels = [_label(row) for row in rows]
     ratios = [row["ratio"] for row in rows]
     errors = [row["ratio"] * row["spread"] / 2 for row in rows]
     lengths = [ratio - 1 for ratio in ratios]  # bars begin at 1
     axes.barh(range(len(rows)), lengths, left=1.0, xerr=errors, color="C0", ecolor="0.3")
-    axes.set_yticks(range(len(rows)), labels, fontsize=7)
+    axes.set_yticks(range(len(rows)), labels, fontsize=7 if len(rows) > 6 else 9)
     axes.margins(y=0.01)
     axes.invert_yaxis()
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.axvline(1.0, color="0.3", linewidth=0.8)
-    axes.set_title(f"{name}: ratio", fontsize=9)
+    axes.set_title(name, fontsize=9)

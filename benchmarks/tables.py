@@ -51,8 +51,8 @@ def _machine(machine: dict[str, Any]) -> str:
 
 
 def _line(row: dict[str, Any]) -> str:
-    value = UNMEASURED if row["value"] is None else _number(row["value"])
-    ratio = "" if row["ratio"] is None else _number(row["ratio"])
+    value = UNMEASURED if row["value"] is None else number(row["value"])
+    ratio = "" if row["ratio"] is None else number(row["ratio"])
     cells = [row["what"], row["size"], row["batch"], value, row["unit"], ratio]
     cells += [row["against"] or "", _percent(row["spread"])]
     cells += [_percent(row["share"])] if "share" in row else []
@@ -63,7 +63,8 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.0%}"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Return a value with three digits, or all of its whole ones."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

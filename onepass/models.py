@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onepass.shipped import SHIPPED, folder
+from onepass.shipped import SHIPPED, SOURCE_ONLY, folder
 from replicator.runs.errors import UserError
 from replicator.runs.model_spec import SPEC_FILE, kind_of
 from serving.bundles.folder_kind import folder_kind
@@ -89,8 +89,9 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
 
         return RemoteModel(str(location))
     path = Path(location)
-    if str(location) in SHIPPED and not path.exists():
-        return _trained(SHIPPED[str(location)], path)
+    makes = (SHIPPED | SOURCE_ONLY).get(str(location))
+    if makes is not None and not path.exists():
+        return _trained(makes, path)
     if not path.exists():
         raise UserError(f"There is no model {location}; shipped are {', '.join(SHIPPED)}.")
     kind = folder_kind(path)

@@ -12,7 +12,7 @@ from replicator.runs.progress import Progress
 
 SETS = {
     "digits": ("shipped-digits-teacher", "shipped-digits"),
-    "objects": ("shipped-objects-teacher", "shipped-objects"),
+    "digits-64": ("shipped-digits-64-teacher", "shipped-digits-64"),
 }
 IMAGES = 20
 
@@ -49,7 +49,7 @@ def draw_images(out: Path, seed: int) -> str:
 {table}
 
 Classes in turn. Compare `{out}/digits-multiscale.png` with `digits-pixel-by-pixel.png`; look at
-`digits-growing.gif` and `digits-scales.png`, and the same for `objects`."""
+`digits-growing.gif` and `digits-scales.png`, and the same for `digits-64`."""
 
 
 def _timed(model: ImageModel, name: str, seed: int) -> tuple[list[list[np.ndarray]], float]:

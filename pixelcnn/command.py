@@ -93,7 +93,7 @@ class EvaluateArguments:
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, or shipped-digits, shipped-digits-teacher,
     shipped-digits-flow, shipped-digits-64, shipped-digits-64-teacher, shipped-upsample,
-    shipped-objects, shipped-objects-teacher, shipped-emoji."""
+    shipped-emoji."""
     data: str | None = None
     """Images, as for `train`, whose dev split is used; None: those of its training."""
     everything: Annotated[bool, tyro.conf.arg(name="all")] = False

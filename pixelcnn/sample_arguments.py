@@ -16,7 +16,7 @@ class SampleArguments:
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, or shipped-digits, shipped-digits-teacher,
     shipped-digits-flow, shipped-digits-64, shipped-digits-64-teacher, shipped-upsample,
-    shipped-objects, shipped-objects-teacher, shipped-emoji."""
+    shipped-emoji."""
     out: Path
     """Folder for the files; created if missing."""
     overwrite: bool = False

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from replicator.runs.progress import in_time
+
 
 def _opinions(speech: dict[str, float]) -> str:
     """Rows of the predicted opinions, "" where they were not measured."""
@@ -23,7 +25,7 @@ def _texture(spec: dict[str, Any]) -> str:
     return (
         "its melody is flatter than a person's. Frames are drawn from a density around the\n"
         f"expected ones at temperature {spec['temperature']:g}, which was trained for "
-        f"{trained['steps']:,} steps\nin {trained['training_seconds'] / 60:.0f} min on "
+        f"{trained['steps']:,} steps{in_time(trained['training_seconds'])}\non "
         f"{trained['machine']} (`{trained['command']}`)."
     )
 
@@ -44,7 +46,7 @@ spectrograms, not rated by listeners.
 - Frames: {json.dumps(spec["mel"])}; what comes out is 1 - mel / log(floor).
 - Phonemes were laid over the recordings by Viterbi training of one-Gaussian states from a guess by
   typical lengths (espeak-ng gives no durations without an MBROLA voice).
-- Training: {spec["steps"]:,} steps in {spec["training_seconds"] / 60:.0f} min on {spec["machine"]};
+- Training: {spec["steps"]:,} steps{in_time(spec["training_seconds"])} on {spec["machine"]};
   the averages at step {spec["step"]:,}, the best on dev.
 - Command: `{spec["command"]}` {spec["note"]}
 

@@ -3,6 +3,8 @@
 import importlib.resources
 from pathlib import Path
 
+from replicator.runs.errors import UserError
+
 FOLDERS = {
     "shipped-digits": "digits-multiscale-32",
     "shipped-digits-teacher": "digits-pixelcnn-32",
@@ -18,14 +20,24 @@ CORPORA = ("digits-64", "digits", "emoji", "objects", "upsample")
 
 
 def folder(name: str) -> Path:
-    """Return the folder of a shipped model: a model folder, see `pixelcnn.model.load`."""
-    return _here() / FOLDERS[name]
+    """Return the folder of a shipped model: a model folder, see `pixelcnn.model.load`.
+
+    Raises:
+      UserError: the source has the model, and the wheel that was installed does not.
+    """
+    return _packed(name, _here() / FOLDERS[name])
 
 
 def dev_images(name: str) -> Path:
-    """Return the npz file, or folder, of the dev images that a shipped model is evaluated on."""
+    """Return the npz file, or folder, of the dev images that a shipped model is evaluated on.
+
+    Raises:
+      UserError: the source has the images, and the wheel that was installed does not.
+    """
     photographs = _here() / f"{_corpus(name)}_dev"
-    return photographs if photographs.exists() else photographs.with_suffix(".npz")
+    if photographs.exists():
+        return photographs
+    return _packed(name, photographs.with_suffix(".npz"))
 
 
 def classifiers() -> tuple[Path, ...]:
@@ -42,6 +54,16 @@ def classifier(name: str) -> Path | None:
 def _corpus(name: str) -> str:
     found = (corpus for corpus in CORPORA if name.startswith(f"shipped-{corpus}"))
     return next(found) if name in FOLDERS else ""
+
+
+def _packed(name: str, path: Path) -> Path:
+    """Return the path; raise UserError if the wheel was built without it."""
+    if path.exists():
+        return path
+    raise UserError(
+        f"{name} comes with the source of onepass, in pixelcnn/shipped, and not in the installed "
+        "package; clone the repository and run `pip install -e .` there."
+    )
 
 
 def _here() -> Path:

@@ -13,7 +13,7 @@ from replicator.runs.atomic_files import write_text
 from replicator.runs.intervals import format_interval, format_measure
 from replicator.runs.metrics import training_seconds
 from replicator.runs.model_folder import SPEC_FILE, save
-from replicator.runs.progress import duration
+from replicator.runs.progress import in_time
 from replicator.runs.provenance import git_revision, machine_name
 
 
@@ -43,12 +43,12 @@ class ExportArguments:
 
 def origin(given: ExportArguments, data: Path | str, network: tf.Module, command: str) -> dict:
     """Return the provenance for model.json of the weights in `network`; `command` made the run."""
-    runs = (given.run, *given.parts_from)
+    seconds = [_seconds(run) for run in (given.run, *given.parts_from)]
     return {
         "data": Path(data).name,
         "data_licence": given.data_licence,
         "weights": int(sum(np.prod(v.shape) for v in network.trainable_variables)),
-        "training_seconds": round(sum(_seconds(run) for run in runs)),
+        "training_seconds": max(1, round(sum(seconds))) if all(seconds) else 0,  # 0: unknown
         "machine": given.machine or machine_name(),
         "command": command,
         "note": given.note,
@@ -79,7 +79,7 @@ def training_lines(spec: dict) -> str:
     """Return the training time, command and revision of a model as items of a Markdown list."""
     steps = "several runs" if spec["step"] is None else f"{spec['step']:,} steps"
     return (
-        f"- Training: {steps} in {duration(spec['training_seconds'])} on {spec['machine']}.\n"
+        f"- Training: {steps}{in_time(spec['training_seconds'])} on {spec['machine']}.\n"
         f"- Command: `{spec['command']}` {spec['note']}\n"
         f"- Revision when this folder was written: {spec['git_revision']}"
     )

@@ -79,7 +79,10 @@ def read_metrics(folder: Path) -> list[dict]:
 
 
 def training_seconds(run: Path) -> float:
-    """Return the training time of a run from the times in its metrics, excluding pauses."""
+    """Return the training time of a run from the times in its metrics, excluding pauses.
+
+    It is 0 where the metrics hold no two times, as in a run whose checkpoints another machine made.
+    """
     times = np.array([record["time"] for record in read_metrics(run)])
     steps = np.diff(times)
     return float(steps[(steps > 0) & (steps < LONGEST_STEP_SECONDS)].sum())

@@ -15,6 +15,8 @@ from replicator.runs.errors import UserError
 from replicator.runs.model_spec import SPEC_FILE, WEIGHTS_FILE
 from replicator.runs.run_directory import RunDirectory
 
+SHARED = "shared_weights"  # in model.json: where a part of the weights is stored
+
 
 def save(
     network: tf.Module, spec: dict, stored: dict, folder: Path, dtype: DTypeLike = np.float32
@@ -80,7 +82,31 @@ def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
         raise UserError(f"{file} cannot be read: {error}.") from error
     except (KeyError, TypeError) as error:
         raise UserError(f"{file} must hold a JSON object with the key `config`.") from error
-    return spec, read_npz(path / WEIGHTS_FILE)
+    return spec, _stored(path, spec)
+
+
+def _stored(path: Path, spec: dict[str, Any]) -> Arrays:
+    """Return the weights in a folder, and those that it shares with the folder next to it.
+
+    An entry `shared_weights` of model.json, such as {"folder": "a", "prefix": "b/"}, says that the
+    weights whose names begin with b/ are stored in ../a alone.
+    """
+    own = read_npz(path / WEIGHTS_FILE)
+    if SHARED not in spec:
+        return own
+    try:
+        folder, prefix = Path(spec[SHARED]["folder"]).name, str(spec[SHARED]["prefix"])
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"`{SHARED}` in {path / SPEC_FILE} must name a `folder` and a `prefix`."
+        ) from error
+    file = path.parent / folder / WEIGHTS_FILE
+    if not file.exists():
+        raise UserError(
+            f"{path} has only a part of its weights, and {file}, which has the others, is missing; "
+            "`onepass export MODEL --bare --out FOLDER` writes a folder with all of them."
+        )
+    return {k: array for k, array in read_npz(file).items() if k.startswith(prefix)} | own
 
 
 def stored_model(
@@ -104,7 +130,7 @@ def stored_model(
 def stored_weights(path: Path) -> Arrays:
     """Return the weights of a model folder, or the averages of a run's best checkpoint, by name."""
     if (path / SPEC_FILE).exists():
-        return read_npz(path / WEIGHTS_FILE)
+        return read_folder(path)[1]
     return averages(best_or_newest(RunDirectory.open(path)))
 
 

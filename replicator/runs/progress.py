@@ -157,3 +157,8 @@ def duration(seconds: float) -> str:
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def in_time(seconds: float) -> str:
+    """Return seconds as ` in 3 min 20 s`, and "" for 0, a time that nobody measured."""
+    return f" in {duration(seconds)}" if round(seconds) else ""

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from distill import model as speech_models
 from distill import shipped as students
 from pixelcnn import shipped as image_shipped
+from replicator.runs.atomic_files import write_npz
 from replicator.runs.errors import UserError
-from replicator.runs.model_folder import read_folder
+from replicator.runs.model_folder import SHARED, read_folder
 from replicator.runs.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
 from serving.bundles import own_export, stored_models
 from serving.bundles.export_arguments import ExportArguments
@@ -152,11 +153,15 @@ def _write_model(given: ExportArguments, folder: Path) -> str:
     if not (source / SPEC_FILE).exists():
         return _measured(given, folder)
     _refuse(given, RUN_OPTIONS, f"is for runs; {given.run} has its card.")
-    spec, _ = read_folder(source)
-    write_spec(folder, {name: value for name, value in spec.items() if name != "serving"})
-    for name in (WEIGHTS_FILE, CARD):
-        if name != CARD or (source / name).exists():
-            shutil.copyfile(source / name, folder / name)
+    spec, weights = read_folder(source)
+    kept = {name: value for name, value in spec.items() if name not in ("serving", SHARED)}
+    write_spec(folder, kept)
+    if SHARED in spec:
+        write_npz(folder / WEIGHTS_FILE, weights)
+    else:
+        shutil.copyfile(source / WEIGHTS_FILE, folder / WEIGHTS_FILE)
+    if (source / CARD).exists():
+        shutil.copyfile(source / CARD, folder / CARD)
     return ""
 
 

@@ -1,11 +1,12 @@
 """Rows, ratios, JSON and tables of the benchmarks."""
 
 import json
+import shutil
 
 import pytest
 from processes import ROOT
 
-from benchmarks import report, tables
+from benchmarks import headlines, report, tables
 from benchmarks.report import Benchmark, Row
 
 CONTRACT = {"what", "size", "batch", "value", "unit", "against", "ratio", "spread"}
@@ -85,3 +86,32 @@ def test_the_page_has_the_tables_of_its_json():
     found = json.loads((docs / "benchmarks.json").read_text(encoding="utf-8"))
     page = (docs / "benchmarks.md").read_text(encoding="utf-8")
     assert page == tables.with_tables(page, tables.format_tables(found))
+
+
+def test_the_page_opens_with_the_six_ratios_of_its_json():
+    docs = ROOT / "docs"
+    page = (docs / "benchmarks.md").read_text(encoding="utf-8")
+    marks = headlines.BEGIN, headlines.END
+    assert page == tables.with_tables(page, headlines.table(docs), *marks)
+    assert page.index(headlines.END) < page.index("\n## ")
+    assert len(headlines.rows(docs)) == 6 and (docs / headlines.PLOT).exists()
+
+
+def test_the_six_ratios_are_written_into_a_page_next_to_their_plot(tmp_path):
+    for name in (headlines.CPU, headlines.GPU):
+        shutil.copy(ROOT / "docs" / name, tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n\n{headlines.BEGIN}\n\nold\n\n{headlines.END}\n\nafter\n")
+    headlines.main(page)
+    once = page.read_text()
+    assert once.startswith("before\n") and once.endswith("\nafter\n") and "old" not in once
+    assert (tmp_path / headlines.PLOT).read_bytes().startswith(b"\x89PNG")
+    headlines.main(page)
+    assert page.read_text() == once
+
+
+def test_a_ratio_that_is_not_in_the_json_is_an_error(tmp_path):
+    for name in (headlines.CPU, headlines.GPU):
+        (tmp_path / name).write_text(json.dumps({"machine": {}, "rows": []}))
+    with pytest.raises(ValueError, match="unpack"):
+        headlines.rows(tmp_path)

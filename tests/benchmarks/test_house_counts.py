@@ -44,6 +44,19 @@ def test_the_wheel_has_packages_and_their_data(checkout):
     assert names == {"a/__init__.py", "a/note.txt"}
 
 
+def test_the_bytes_of_the_wheel_are_those_of_its_files_deflated(checkout):
+    before = house.wheel_bytes(checkout)
+    (checkout / "a/note.txt").write_bytes(bytes(100_000))
+    assert 0 < before < 200 and before < house.wheel_bytes(checkout) < 500
+
+
+def test_the_wheel_leaves_the_models_of_the_source_out_and_fits_a_package_index():
+    names = [path.split("lib/")[1] for path in house.wheel_files(ROOT)]
+    assert not [name for name in names if "objects" in name]
+    assert {f"pixelcnn/shipped/{each}" for each in ("trashnet_MIT.txt", "emoji_dev.npz")} < {*names}
+    assert house.wheel_bytes(ROOT) < 95_000_000
+
+
 @pytest.mark.parametrize(
     ("edges", "count"),
     [

@@ -13,6 +13,7 @@ from processes import ROOT
 import onepass
 from onepass import command
 from onepass.arguments import UsageError, parse
+from onepass.shipped import SHIPPED, SOURCE_ONLY, folder
 from serving.client import sampling
 from serving.settings import is_url
 
@@ -122,6 +123,29 @@ def test_a_file_that_a_page_names_is_there(page):
 def test_the_first_hour_begins_with_the_first_command_of_the_readme():
     page = ROOT / "docs" / "tutorials" / "first_hour.md"
     assert blocks(page, "sh")[0].startswith(blocks(ROOT / "README.md", "sh")[0])
+
+
+def test_the_readme_has_a_short_row_for_every_shipped_model_with_its_card():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text.split("## Shipped models")[1].split("\n## ")[0]
+    head, _, *rows = [
+        line.strip("| ").split(" | ") for line in section.splitlines() if line[:1] == "|"
+    ]
+    linked = [re.fullmatch(r"\[`([\w-]+)`\]\((.+)/card\.md\)", row[0]).groups() for row in rows]
+    assert linked == [(name, str(folder(name).relative_to(ROOT))) for name in SHIPPED]
+    for row in [head, *rows]:
+        assert len(row) == 5
+        for cell in row:
+            assert len(re.sub(r"\(\[how\]\(\S+\)\)", "", cell).split()) <= 12, cell
+
+
+def test_models_of_the_source_alone_are_in_no_list_but_loaded_by_name():
+    pages = ("README.md", "docs/index.md", "onepass/quickstart_images.py")
+    helps = ("pixelcnn/command.py", "pixelcnn/sample_arguments.py")
+    for shown in (*((ROOT / page).read_text(encoding="utf-8") for page in pages + helps), *SHIPPED):
+        assert not any(name in shown for name in SOURCE_ONLY)
+    for name in SOURCE_ONLY:
+        assert (folder(name) / "model.json").exists()
 
 
 def test_commands_are_found_at_all():

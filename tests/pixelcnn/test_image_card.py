@@ -3,17 +3,19 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import image_runs
 import numpy as np
 import pytest
+import tensorflow as tf
 from image_runs import DEV, best_step, config_of, images, opened, run, trained
 
 import onepass
 from pixelcnn import card
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
-from replicator.runs.card import ExportArguments
+from replicator.runs.card import ExportArguments, origin
 from replicator.runs.errors import UserError
 from replicator.runs.metrics import training_seconds
 
@@ -100,6 +102,21 @@ def test_a_card_of_before_the_choice_says_what_its_weights_are(exported):
     spec = spec_of(exported)
     del spec["stored_dtype"]
     assert "in half precision" in card.card(spec)
+
+
+def test_a_training_time_that_is_unknown_is_not_said(exported):
+    spec = spec_of(exported) | {"training_seconds": 0}
+    assert f"- Training: {spec['step']} steps on an abacus.\n" in card.card(spec)
+
+
+@pytest.mark.parametrize(
+    ("of_parts", "seconds"), [(("3.2", "4.4"), 8), (("3.2", "0"), 0), (("0.2",), 1), (("0",), 0)]
+)
+def test_a_time_is_unknown_where_that_of_one_part_is(of_parts, seconds, monkeypatch):
+    monkeypatch.setattr("replicator.runs.card._seconds", lambda run: float(str(run)))
+    first, *others = map(Path, of_parts)
+    given = ExportArguments(first, Path("out"), parts_from=tuple(others), machine="an abacus")
+    assert origin(given, "toys", tf.Module(), "make")["training_seconds"] == seconds
 
 
 def test_the_figures_are_those_of_the_folder(exported, monkeypatch):

@@ -1,6 +1,7 @@
 """A trained image model: likelihoods, samples and their evaluation."""
 
 import dataclasses
+import json
 import math
 import re
 
@@ -12,15 +13,17 @@ from image_runs import CLASSES, DEV, TRAIN, config_of, dev_of, figures, images, 
 from marks import some_slow
 from scipy import special
 
+import onepass
+from pixelcnn import shipped
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import DataError
 from pixelcnn.data.video import read_episodes
 from pixelcnn.measures import codecs
 from pixelcnn.measures.codecs import codec_bits_per_dim
 from pixelcnn.networks.conditioning import Condition
-from replicator.runs.atomic_files import read_npz
+from replicator.runs.atomic_files import read_npz, write_npz
 from replicator.runs.errors import UserError
-from replicator.runs.model_folder import save
+from replicator.runs.model_folder import SHARED, save
 from replicator.runs.run_directory import RunDirectory
 
 NUMBERS = 64  # in a toy
@@ -255,6 +258,60 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
         f"The weights in {tmp_path} do not fit the configuration of the network: `pixelcnn/"
     )
     assert set(read_npz(tmp_path / "weights.npz")) > {"pixelcnn/out_kernel"}
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A folder without the factors of a multiscale model, which the folder `whole` has."""
+    known = model("multiscale")
+    stored = RunDirectory.open(image_runs.run("multiscale")).config()
+    save(known.network, known.spec, stored, tmp_path / "whole")
+    part = tmp_path / "part"
+    entry = {"folder": "whole", "prefix": "multiscale/factors/"}
+    save(known.network, {**known.spec, SHARED: entry}, stored, part)
+    arrays = read_npz(part / "weights.npz")
+    own = {name: a for name, a in arrays.items() if not name.startswith(entry["prefix"])}
+    assert 0 < len(own) < len(arrays)
+    write_npz(part / "weights.npz", own)
+    # What is not of the prefix is not taken from there.
+    write_npz(tmp_path / "whole/weights.npz", {**arrays, next(iter(own)): np.zeros(3)})
+    return part
+
+
+def test_weights_that_another_folder_has_are_read_from_there(shared):
+    known = model("multiscale").density.variables
+    for one, other in zip(opened(shared).density.variables, known, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("entry", [None, 3, {}, {"folder": "whole"}, {"folder": 1, "prefix": ""}])
+def test_an_entry_of_shared_weights_that_is_none_is_named(shared, entry):
+    file = shared / "model.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), SHARED: entry}))
+    assert refused(opened, shared).endswith(f"{file} must name a `folder` and a `prefix`.")
+
+
+def test_a_folder_without_the_one_that_it_shares_weights_with_says_so(shared):
+    (shared.parent / "whole/weights.npz").unlink()
+    line = refused(opened, shared)
+    assert line.startswith(f"{shared} has only a part of its weights, and ")
+    assert line.endswith(" --bare --out FOLDER` writes a folder with all of them.")
+
+
+# Shipped models
+
+
+def test_models_that_a_wheel_leaves_out_say_where_they_are(mistake, tmp_path, monkeypatch):
+    monkeypatch.setattr(shipped, "_here", lambda: tmp_path)  # an installed package without them
+    said = " comes with the source of onepass, in pixelcnn/shipped, and not in the installed "
+    for words in (["sample"], ["evaluate"], ["export"]):
+        out = [] if words == ["evaluate"] else ["--out", tmp_path / "name/1"]
+        for name in ("shipped-objects", "shipped-objects-teacher"):
+            assert mistake(*words, name, *out).startswith(name + said)
+    with pytest.raises(UserError, match="clone the repository and run"):
+        onepass.load("shipped-objects")
+    with pytest.raises(UserError, match="comes with the source"):
+        shipped.dev_images("shipped-objects")
 
 
 # Drawing

@@ -13,7 +13,7 @@ import pytest
 
 from replicator.runs import progress
 from replicator.runs.heartbeat import during, heartbeat
-from replicator.runs.progress import Progress, duration
+from replicator.runs.progress import Progress, duration, in_time
 
 
 def on_a_terminal(show, columns=70):
@@ -92,6 +92,11 @@ def test_without_a_terminal_a_long_job_writes_plain_lines():
 )
 def test_durations_are_read_at_a_glance(seconds, shown):
     assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0, ""), (0.4, ""), (1, " in 1 s")])
+def test_a_time_that_nobody_measured_is_not_said(seconds, said):
+    assert in_time(seconds) == said
 
 
 @pytest.fixture

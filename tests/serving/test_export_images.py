@@ -1,6 +1,7 @@
 """An exported image model draws as the live one does, whatever the batch; a bundle is whole."""
 
 import functools
+import hashlib
 import json
 import types
 
@@ -25,6 +26,7 @@ CAPTION = "a Bright half"
 MAP = np.eye(8, dtype=np.int32)
 REQUESTS = {"pixelcnn": ["dog", 0, "eel"], "multiscale": ["dog", 0, "eel"], "map": MAP}
 REQUESTS |= {"caption": CAPTION, "text": CAPTION}
+DIGITS_FLOW = "bcba23d49dbfaefd709bbcb64704294b937a47570e8b71e6adc29b3b73de145b"
 
 
 @functools.cache
@@ -342,6 +344,18 @@ def test_a_bare_folder_is_the_model_alone(tmp_path):
     assert names == {"model.json", "weights.npz"}
     said = json.loads((tmp_path / "model" / "model.json").read_text())
     assert said["kind"] == "pixelcnn" and "serving" not in said
+
+
+def test_a_bare_folder_has_the_weights_that_the_model_shares(tmp_path):
+    out = tmp_path / "model"
+    assert onepass.main(["export", "shipped-digits-flow", "--bare", "--out", str(out)]) == 0
+    assert "shared_weights" not in json.loads((out / "model.json").read_text())
+    digest = hashlib.sha256()
+    with np.load(out / "weights.npz") as stored:
+        for name in sorted(stored.files):
+            digest.update(name.encode() + stored[name].tobytes())
+    # Those that version 0.2 drew with: a new `shipped-digits` must not change them.
+    assert digest.hexdigest() == DIGITS_FLOW
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ from speech import (
 )
 from speech import phonemes as reading
 from speech.acoustic import AcousticLoss, AcousticModel, LossConfig, TensorFlowBackend, arrays
+from speech.card import card
 from speech.density_training import DensityConfig
 from speech.network import NumpyBackend, VoiceConfig
 from speech.phonemes import COMMA, QUESTION, START, STOP, Phoneme, phonemes
@@ -489,6 +491,16 @@ def test_the_same_sound_said_slower_is_at_no_distance():
     assert evaluation.warped_distance_db(frames, np.repeat(frames, 2, axis=0), 100.0) < 1e-4
     other = np.random.default_rng(1).random((30, 8))
     assert evaluation.warped_distance_db(frames, other, 100.0) > 10.0
+
+
+def test_a_card_does_not_say_a_training_time_that_is_unknown():
+    spec = json.loads(
+        (Path(speech.__file__).parent / "shipped/kathleen-22k/model.json").read_text()
+    )
+    spec = {**spec, "training_seconds": 0, "density": {**spec["density"], "training_seconds": 0}}
+    text = card(spec)
+    assert f"- Training: {spec['steps']:,} steps on {spec['machine']};\n" in text
+    assert f"{spec['density']['steps']:,} steps\non {spec['density']['machine']} (" in text
 
 
 def test_arithmetic_of_tensors_sees_both_neighbours():
