@@ -185,5 +185,5 @@ def test_a_stored_model_over_tokens_takes_prompts(tmp_path):
         np.testing.assert_array_equal(
             live.sample(3, 30, 5, **given), found.sample(3, 30, 5, **given)
         )
-    with pytest.raises(ValueError, match="`prefix` must be integers in .*, got float64"):
+    with pytest.raises(ValueError, match=r"`prefix` must be integers in .*, got float64"):
         found.sample(1, 30, 5, prefix=[0.5])
