@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
+from autoregressive.condition_specs import plain
 from autoregressive.incremental.replay import CALLS, called_graph, captured, needed, run_op
 from autoregressive.model import Autoregressive
 
@@ -77,7 +78,8 @@ def assigning_nothing(model: Autoregressive) -> Autoregressive:
     network = model.symbol_network
     if model.order != "raster" or not hasattr(network, "call"):
         return model
-    call = without_assignments(network.call, [network.inputs])
+    specs = [network.inputs, *map(plain, model.conditions.values())]
+    call = without_assignments(network.call, specs)
     if call is network.call:
         return model
     changed = copy.copy(network)
