@@ -120,7 +120,10 @@ def _of_user(given: ExportArguments) -> list[str]:
         "warm": given.warm,
         "entries": entries_of(given.entries),
     }
-    own_export.export(model, given.out, length=length, **options)
+    try:
+        own_export.export(model, given.out, length=length, **options)
+    except ValueError as error:  # an option that has no meaning for the model
+        raise UserError(str(error)) from error
     return [f"{given.out}: {model.kind}"]
 
 
