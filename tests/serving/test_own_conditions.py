@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 
+import causal_networks
 import grpc_running
 import http_running
 import numpy as np
@@ -296,6 +297,109 @@ def test_a_bundle_whose_conditions_are_not_its_inputs_is_refused(tmp_path, case)
     folder = changed_bundle(tmp_path, "voices", BROKEN[case])
     with pytest.raises(UserError, match="does not describe a model that can be served"):
         serving.load(folder)
+
+
+SINGING = {
+    "score": onepass.Memory([None, None, 3]),
+    "singer": tf.TensorSpec([None], tf.int64),
+    "vowel": tf.TensorSpec([None, None], tf.int32),
+}
+
+
+class Singing(tf.Module):
+    """A network that brings its step, with a class, a memory, and a class at every time."""
+
+    def __init__(self):
+        super().__init__()
+        sizes = ([4, 6], [3, 6], [5, 6], [6, 2])
+        self.parts = [causal_networks.variable(size, n) for n, size in enumerate(sizes)]
+
+    def __call__(self, x, score, singer, vowel):
+        singers, keys, vowels, head = self.parts
+        h = tf.tanh(x + tf.gather(singers, singer)[:, tf.newaxis] + tf.gather(vowels, vowel))
+        notes = tf.tensordot(score, keys, 1)
+        h += tf.matmul(tf.nn.softmax(tf.matmul(h, notes, transpose_b=True)), notes)
+        return tf.tensordot(h, head, 1)
+
+    def initial_state(self, batch):
+        return tf.zeros([batch])
+
+    def step(self, inputs, state, *conditions):
+        return self(inputs, *conditions), state + 1.0
+
+
+SUNG = {
+    "score": RANDOM.normal(size=[NUM, ENTRIES, 3]),
+    "singer": [3, 0, 1],
+    "vowel": RANDOM.integers(0, 5, [NUM, LENGTH]),
+}
+
+
+def test_sound_with_a_step_of_its_own_is_streamed_by_a_server(tmp_path):
+    gaussian = likelihoods.Gaussian(levels=64)
+    live = onepass.Autoregressive(Singing(), gaussian, conditions=SINGING)
+    options = {"length": LENGTH, "entries": {"score": ENTRIES}, "sample_rate_hz": 4000}
+    made = serving.load(onepass.export(live, tmp_path / "singing" / "1", **options))
+    made.warm()
+    expected = live.sample(NUM, LENGTH, SEED, SUNG)
+    np.testing.assert_allclose(made.sample(NUM, LENGTH, SEED, SUNG), expected, atol=1e-6)
+    with pytest.raises(InvalidInput, match="`condition_vowel` must be between 0 and 4, got 5"):
+        made.sample(NUM, LENGTH, SEED, SUNG | {"vowel": np.full([NUM, LENGTH], 5)})
+
+    class Store:
+        root = tmp_path
+
+        def load(self, *arguments, **named):
+            return made
+
+    with http_running.Running(Store()) as server:
+        remote = RemoteModel(f"{server.url}/singing")
+        assert remote.makes_sound
+        one = {name: value[0] for name, value in SUNG.items()}
+        parts = list(remote.stream(one, seed=SEED, length=LENGTH))
+        np.testing.assert_allclose(np.concatenate(parts), expected[0], atol=1e-6)
+        with pytest.raises(UserError, match="`condition_score` must be given"):
+            speak(remote, server.url)
+        remote.close()
+
+
+def speak(remote, url):
+    """What asks for sound without the conditions."""
+    with serving.Client(url) as client, client.speak(remote.name, seconds=0.005) as speech:
+        return list(speech)
+
+
+class Ahead(tf.Module):
+    """A network without a step: it reads a condition from its end."""
+
+    def __init__(self):
+        super().__init__()
+        self.singers = causal_networks.variable([4, 2], 1)
+
+    def __call__(self, x, singer, mel):
+        mel = tf.reverse(tf.concat([mel, mel], -1), [1])
+        return 0.3 * tf.concat([x, x], -1) + tf.gather(self.singers, singer)[:, tf.newaxis] + mel
+
+
+def test_a_network_without_a_step_is_evaluated_from_its_bundle(tmp_path, capsys):
+    conditions = {"singer": tf.TensorSpec([None], tf.int32), "mel": tf.TensorSpec([None, None, 1])}
+    live = onepass.Autoregressive(Ahead(), likelihoods.Gaussian(levels=64), conditions=conditions)
+    folder = onepass.export(live, tmp_path / "ahead" / "1", length=LENGTH)
+    given = {"singer": 1, "mel": RANDOM.normal(size=[NUM, LENGTH, 1])}
+    expected = live.sample(NUM, LENGTH, SEED, given, return_log_prob=True)
+    same(serving.load(folder).sample(NUM, LENGTH, SEED, given, return_log_prob=True), expected)
+    np.save(tmp_path / "rows.npy", expected[0])
+    np.save(tmp_path / "mel.npy", given["mel"])
+    words = ["--data", tmp_path / "rows.npy", "--json", "--condition", "singer=1"]
+    assert ran("evaluate", folder, *words, "--condition", f"mel={tmp_path / 'mel.npy'}") == 0
+    bits = json.loads(capsys.readouterr().out)["bits_per_element"]["mean"]
+    assert bits == pytest.approx(-expected[1].mean() / np.log(2.0), rel=1e-4)
+
+
+def test_a_row_for_all_takes_no_memory_for_each():
+    inputs = {"num_samples": np.ones([1000], np.int32), "condition": GIVEN["reading"][:1]}
+    checked = bundle("reading").check("compiled", inputs)["condition"]
+    assert checked.shape[0] == 1000 and checked.strides[0] == 0
 
 
 def ran(*words):
