@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from serving.client.prompt_options import PromptOptions
+from serving.client.prompt_options import ConditionWords, PromptOptions
 
 MODEL = tyro.conf.arg(metavar="MODEL")
 
@@ -34,8 +34,6 @@ class SampleArguments(PromptOptions):
     """Number of samples: rows 0, 1, ... of the seed."""
     seed: int = 0
     """Seed of the noise: the same seed gives the same samples."""
-    condition: Path | None = None
-    """npy file [num, length, channels], for a model with a condition."""
     method: Literal["auto", "cached", "fixed-point", "naive"] = "auto"
     """Sampler of a saved model; all return the same samples."""
     npy: bool = False
@@ -55,8 +53,9 @@ class EvaluateArguments:
     data: Path
     """npy file [num, time] or [num, height, width, channels]; or a folder of WAV or FLAC files, for
     a model of sound, or of PNG or TIFF files of one size, for a model of images."""
-    condition: Path | None = None
-    """npy file [num, time, channels], for a model with a condition."""
+    condition: ConditionWords = ()
+    """FILE.npy [num, ...], or NUMBER for all rows, for a model with a condition; with several,
+    NAME=FILE.npy or NAME=NUMBER for each, the option repeated."""
     batch: int = 16
     """Rows computed together."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False

@@ -11,10 +11,10 @@ from onepass.array_command import EvaluateArguments, SampleArguments
 from onepass.array_files import rows_of
 from onepass.evaluation import evaluate as measure
 from onepass.models import load
-from replicator.runs.atomic_files import read_npy
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, make_folder
 from replicator.runs.intervals import format_measure
+from serving.bundles.condition_words import condition_of
 from serving.bundles.own_signatures import elements_of
 from serving.errors import ServingError
 
@@ -24,10 +24,8 @@ def sample(given: SampleArguments) -> int:
     model: Any = load(given.model, trust=given.trust)
     length: Any = given.length[0] if len(given.length) == 1 else given.length
     options = given.arguments()
-    if model.kind == "flow-student" and (named := options.keys() - {"temperature"}):
+    if model.kind == "flow-student" and (named := options.keys() - {"temperature", "condition"}):
         raise UserError(f"{given.model} is a student, which takes no `{min(named)}`.")
-    if given.condition is not None:
-        options["condition"] = read_npy(given.condition)
     if model.kind == "autoregressive":
         options["method"] = given.method
     paths, of_nats = _paths(given, model, length), given.log_prob_path(given.out, given.seed)
@@ -50,7 +48,7 @@ def evaluate(given: EvaluateArguments) -> int:
     model: Any = load(given.model, trust=given.trust)
     if model.kind == "flow-student":
         raise UserError(f"{given.model} is a student, which has no log-probabilities.")
-    condition = None if given.condition is None else read_npy(given.condition)
+    condition = condition_of(given.condition)
     if given.batch < 1:
         raise UserError(f"`--batch` must be at least 1, got {given.batch}.")
     rows = rows_of(given.data, model)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from replicator.runs.errors import UserError
+from serving.bundles.condition_inputs import has_named
 from serving.client.arrays import ArrayClient
 from serving.client.client import Client, server_and_name
 from serving.client.streams import whole_images
@@ -126,10 +127,11 @@ class RemoteModel:
         """Return one sound, or one sequence of a user's model, in chunks [samples].
 
         With frames from the `frames(...)` of a local model, it has the recording's level. For a
-        user's model of sequences, `length` is required, and `temperature`, `top_k`, `top_p`,
-        `prefix`, `stop` and `chunk` are those of `Autoregressive.stream`.
+        user's model of sequences, or of sound with conditions other than frames, `length` is
+        required, and `temperature`, `top_k`, `top_p`, `prefix`, `stop` and `chunk` are those of
+        `Autoregressive.stream`.
         """
-        if self.spec.get("kind") == "array":
+        if self.spec.get("kind") == "array" or (self.makes_sound and has_named(self.spec)):
             length, unknown = given.pop("length", None), ", ".join(given.keys() - STREAMED)
             if length is None or unknown:
                 got = unknown or "no `length`"

@@ -28,6 +28,54 @@ def gru(num_parameters):
     return keras.Sequential([*stack, keras.layers.Dense(num_parameters)])
 
 
+def gated():
+    """A network of convolutions whose weights do not depend on what was made before it."""
+    keras.utils.set_random_seed(1)
+    return causal_networks.Gated(6)
+
+
+VOICES, ENTRIES = 4, 5
+VOICED = {
+    "voice": tf.TensorSpec([None], tf.int32),
+    "tone": tf.TensorSpec([None, 3]),
+    "mel": tf.TensorSpec([None, None, 2]),
+}
+
+
+class Voices(tf.Module):
+    """A network of sound with a class, a vector, and a condition at the rate of the elements."""
+
+    def __init__(self):
+        super().__init__()
+        self.voices = causal_networks.variable([VOICES, 6], 5)
+        self.tones = causal_networks.variable([3, 6], 6)
+        self.mels = causal_networks.variable([2, 6], 7)
+        self.head = causal_networks.variable([6, 2], 8)
+
+    def __call__(self, x, voice, tone, mel):
+        before = tf.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1]
+        h = tf.gather(self.voices, voice) + tf.matmul(tone, self.tones)
+        h = tf.tanh(x - 0.5 * before + h[:, tf.newaxis] + tf.tensordot(mel, self.mels, 1))
+        return tf.tensordot(h, self.head, 1)
+
+
+class Reading(tf.Module):
+    """A network of tokens that attends to a memory."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.tokens = causal_networks.variable([count, 6], 5)
+        self.keys = causal_networks.variable([3, 6], 6)
+        self.head = causal_networks.variable([6, count], 7)
+
+    def __call__(self, tokens, memory):
+        h = tf.gather(self.tokens, tokens)
+        h = tf.tanh(h + tf.pad(h, [[0, 0], [1, 0], [0, 0]])[:, :-1])
+        keys = tf.tensordot(memory, self.keys, 1)
+        h += tf.matmul(tf.nn.softmax(tf.matmul(h, keys, transpose_b=True)), keys)
+        return 3.0 * tf.tensordot(h, self.head, 1)
+
+
 class Masked(tf.Module):
     """An image network that sees the pixel to the left and the one above."""
 
@@ -42,6 +90,17 @@ class Masked(tf.Module):
         return tf.tensordot(tf.concat([left, above], -1), self.kernel, 1) + self.bias
 
 
+class Classes(Masked):
+    """The same with a class."""
+
+    def __init__(self, num_parameters):
+        super().__init__(num_parameters)
+        self.classes = causal_networks.variable([VOICES, num_parameters], 5)
+
+    def __call__(self, x, label):
+        return super().__call__(x) + tf.gather(self.classes, label)[:, tf.newaxis, tf.newaxis]
+
+
 def mixture(levels):
     return likelihoods.LogisticMixture(levels=levels, components=2)
 
@@ -52,7 +111,7 @@ def images(levels):
 
 MAKERS = {
     "own": lambda: onepass.Autoregressive(gru(2), Laplace()),
-    "sound": lambda: onepass.Autoregressive(causal_networks.Gated(6), mixture(65536)),
+    "sound": lambda: onepass.Autoregressive(gated(), mixture(65536)),
     "conditioned": lambda: onepass.Autoregressive(
         causal_networks.two_inputs(), likelihoods.Gaussian(levels=LEVELS)
     ),
@@ -74,9 +133,21 @@ MAKERS = {
     ),
     "long": lambda: model("tokens"),
     "tiles": lambda: onepass.Autoregressive(Masked(4), likelihoods.Categorical(4), order="raster"),
+    "voices": lambda: onepass.Autoregressive(
+        Voices(), likelihoods.Gaussian(levels=LEVELS), conditions=VOICED
+    ),
+    "reading": lambda: onepass.Autoregressive(
+        Reading(attention_networks.TOKENS),
+        likelihoods.Categorical(attention_networks.TOKENS),
+        inputs=attention_networks.SPEC,
+        conditions=onepass.Memory([None, None, 3]),
+    ),
+    "classes": lambda: onepass.Autoregressive(
+        Classes(6), mixture(256), order="raster", conditions=tf.TensorSpec([None], tf.int32)
+    ),
     "student": lambda: flow_student(model("real"), num_flows=2, channels=4),
 }
-LENGTHS = {"picture": SHAPE, "deep": SHAPE, "tiles": SHAPE, "long": 600}
+LENGTHS = {"picture": SHAPE, "classes": SHAPE, "deep": SHAPE, "tiles": SHAPE, "long": 600}
 
 
 @functools.cache
@@ -108,7 +179,9 @@ def root():
 def bundle_folder(name):
     rate_hz = RATE_HZ if name == "sound" else None
     made, longest = model(name), None if name == "sound" else length(name)
-    return onepass.export(made, root() / name / "1", length=longest, sample_rate_hz=rate_hz)
+    options = {"entries": ENTRIES} if name == "reading" else {}
+    options |= {"length": longest, "sample_rate_hz": rate_hz}
+    return onepass.export(made, root() / name / "1", **options)
 
 
 @functools.cache

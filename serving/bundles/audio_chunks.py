@@ -57,7 +57,13 @@ def first_state(streaming: StreamingModel, batch) -> State:
 
 
 def synthesize(
-    streaming: StreamingModel, steps: dict[int, Step], frames, lengths, speaker, source: NoiseSource
+    streaming: StreamingModel,
+    steps: dict[int, Step],
+    frames,
+    lengths,
+    speaker,
+    source: NoiseSource,
+    state: State,
 ):
     """Generate whole sounds, float32 [batch, longest] in [-1, 1], zeros after each row's end.
 
@@ -68,6 +74,7 @@ def synthesize(
       lengths: lengths of the sounds, int32 [batch], in samples.
       speaker: int32 [batch] or None.
       source: the noise from position 0 on.
+      state: the state before position 0.
     """
     batch, longest = tf.shape(lengths)[0], tf.reduce_max(lengths)
     segment = _segment_samples(streaming, batch)
@@ -80,7 +87,6 @@ def synthesize(
         phase = phase if conditioning.phase is None else conditioning.phase
         return first + samples, tf.concat([sound, new], 1), phase, state
 
-    state = first_state(streaming, batch)
     start = (tf.constant(0), tf.zeros([batch, 0]), tf.zeros([batch], tf.float64), state)
     shapes = (tf.TensorShape([]), tf.TensorShape([None, None]), tf.TensorShape([None]))
     _, sound, _, _ = tf.while_loop(

@@ -15,6 +15,7 @@ import tensorflow as tf
 from serving.bundles.audio_chunks import (
     Step,
     Window,
+    first_state,
     make_steps,
     round_up,
     row_conditioning,
@@ -76,7 +77,8 @@ def streaming_functions(
     is the default; for `allowed_batches` see `export_functions`.
     """
     batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
-    signatures = _signatures(streaming, lengths[-1], temperature)
+    usual = _signatures(streaming, lengths[-1], temperature)
+    signatures = {name: streaming.named(signature) for name, signature in usual.items()}
     compiled = make_steps(streaming, compiled=True)
     rows: dict[str, Callable[[Tensors], Tensors]] = {
         PLAIN: lambda given: _synthesize(streaming, make_steps(streaming, compiled=False), given),
@@ -87,9 +89,11 @@ def streaming_functions(
     serving = serving_spec(signatures, batches, max_frames=lengths[-1])
     serving["cropped"] = {streaming.output: {"axis": 1, "length": "num_samples"}}
     serving["streaming"] = _streaming_spec(streaming, signatures[CHUNK])
-    if streaming.feature_channels:
-        padded = {"axis": 1, "length": "num_frames", "buckets": list(lengths)}
-        serving["padded"] = {"frames": padded}
+    padded = {
+        name: {"axis": 1, "length": length, "buckets": list(lengths)}
+        for name, length in streaming.padded().items()
+    }
+    serving |= {"padded": padded} if padded else {}
     return functions, serving
 
 
@@ -169,22 +173,26 @@ def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, An
 
 
 def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) -> Tensors:
+    given = streaming.framed(given)
     frames, speaker = given.get("frames"), given.get("speaker")
+    state = streaming.begun(given, first_state(streaming, tf.shape(given["row"])[0]))
     source = noise_source(given, tf.zeros_like(given["row"]))
     if frames is None:
         lengths = given["num_samples"]
-        made = synthesize(streaming, steps, None, lengths, speaker, source)
+        made = synthesize(streaming, steps, None, lengths, speaker, source, state)
         return {streaming.output: made, "num_samples": lengths}
     count = tf.shape(frames)[1]
     lengths = tf.minimum(given["num_frames"], count) * streaming.hop_samples
-    sound = synthesize(streaming, steps, frames, lengths, speaker, source)
+    sound = synthesize(streaming, steps, frames, lengths, speaker, source, state)
     missing = count * streaming.hop_samples - tf.shape(sound)[1]
     return {streaming.output: tf.pad(sound, [[0, 0], [0, missing]]), "num_samples": lengths}
 
 
 def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) -> Tensors:
+    given = streaming.framed(given)
     frames, start, hop = given.get("frames"), given["start"], streaming.hop_samples
     state = {name: given[f"{STATE}{name}"] for name in streaming.state()}
+    state = streaming.begun(given, state)
     lengths, window = given.get("num_samples"), None
     if frames is not None:
         before, count = given["frames_before"], given["num_frames"]

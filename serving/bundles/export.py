@@ -16,6 +16,7 @@ from replicator.runs.errors import UserError
 from replicator.runs.model_folder import SHARED, read_folder
 from replicator.runs.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
 from serving.bundles import own_export, stored_models
+from serving.bundles.condition_words import entries_of
 from serving.bundles.export_arguments import ExportArguments
 from serving.bundles.folder_kind import folder_kind
 from serving.bundles.manifest import private_key, sign, write_manifest
@@ -35,7 +36,12 @@ PORTABLE = "portable"
 PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle is the program, and the weights a few times
 RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from", "temperature", "refine", "float16")
 NOTHING = (None, "", (), False)
-OWN_OPTIONS = ("length", "sample_rate_hz", "trust")  # of a model that `onepass.save` wrote
+OWN_OPTIONS = (
+    "length",
+    "entries",
+    "sample_rate_hz",
+    "trust",
+)  # of a model that `onepass.save` wrote
 # What such a model has no use for.
 NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
@@ -113,8 +119,12 @@ def _of_user(given: ExportArguments) -> list[str]:
         "sample_rate_hz": given.sample_rate_hz,
         "sign_with": given.sign,
         "warm": given.warm,
+        "entries": entries_of(given.entries),
     }
-    own_export.export(model, given.out, length=length, **options)
+    try:
+        own_export.export(model, given.out, length=length, **options)
+    except ValueError as error:  # an option that has no meaning for the model
+        raise UserError(str(error)) from error
     return [f"{given.out}: {model.kind}"]
 
 

@@ -47,6 +47,9 @@ class ExportArguments:
     length: tuple[int, ...] = ()
     """For a folder of `onepass.save`: elements of the longest sequence, or height, width and
     channels of an image."""
+    entries: tuple[str, ...] = ()
+    """For a folder of `onepass.save`: how many entries a memory has in every request; NAME=NUMBER
+    for each of several."""
     sample_rate_hz: int | None = None
     """For a folder of `onepass.save` with an audio model; None: the rate it was saved with."""
     trust: bool = False

@@ -10,6 +10,7 @@ import numpy as np
 from replicator.runs.errors import UserError
 from serving.bundles.audio_bundle import CHUNK, CHUNK_SAMPLES, AudioBundle
 from serving.bundles.bundle import Bundle, Program, signatures_of
+from serving.bundles.condition_inputs import has_named
 from serving.bundles.image_bundle import ImageBundle
 from serving.bundles.own_requests import OwnRequest
 from serving.bundles.own_sampling import OwnSampling
@@ -75,7 +76,7 @@ class SequenceBundle(_OwnBundle, AudioBundle):
 
     def stream(
         self,
-        condition: np.ndarray | None = None,
+        condition: Any = None,
         *,
         seed: int = 0,
         num: int = 1,
@@ -93,10 +94,11 @@ class SequenceBundle(_OwnBundle, AudioBundle):
         With a prompt it ends early where all rows have ended.
 
         Args:
-          condition: [frames, channels] for all rows, or None for a model without.
+          condition: [frames, channels] for all rows, or None for a model without; others as for
+            `sample`, those at the rate of the elements perhaps once for all rows.
           seed: as for `sample`.
           num: number of rows.
-          num_samples: length; None: that of the condition.
+          num_samples: length; None: that of the frames.
           temperature: as for `sample`; None: 1.
           chunk_samples: elements at a time, rounded up to a multiple of the model's unit.
           top_k: as for `sample`.
@@ -109,19 +111,23 @@ class SequenceBundle(_OwnBundle, AudioBundle):
           InvalidInput: the model cannot make this; at the call.
         """
         prompt = {"top_k": top_k, "top_p": top_p, "prefix": prefix, "stop": stop}
-        is_plain = prefix is None and stop is None and top_k == 0 and top_p == 1.0
-        length = len(condition) if num_samples is None and condition is not None else num_samples
+        is_named = has_named(self.spec)
+        is_plain = prefix is None and stop is None and top_k == 0 and top_p == 1.0 and not is_named
+        counted = num_samples is None and condition is not None and not is_named
+        length = len(condition) if counted else num_samples
         if is_plain and np.ndim(temperature) == 0:
             self._check_streamed(length or 0)
             given = {"seed": seed, "num": num, "num_samples": num_samples, **of_sound}
             given |= {"temperature": temperature, "chunk_samples": chunk_samples}
             return super().stream(condition, **given)
         if of_sound:
-            raise InvalidInput(f"`{next(iter(of_sound))}` must not be given with a prompt.")
-        rows = None if condition is None else np.repeat(np.asarray(condition)[None], num, 0)
+            raise InvalidInput(
+                f"`{next(iter(of_sound))}` must not be given with a prompt or with conditions that"
+                " are not frames."
+            )
         heat = 1.0 if temperature is None else temperature
         with self._own_errors():
-            asked = (num, length, seed, rows)
+            asked = (num, length, seed, self._conditions(condition, for_all=True))
             request = OwnRequest.checked("time", *asked, temperature=heat, **prompt)
         return self.streamed(request, chunk_samples)
 
@@ -138,6 +144,11 @@ class SequenceBundle(_OwnBundle, AudioBundle):
             inputs[NUM_PREFIX][:] = count - 1
             yield PROMPTED, inputs
 
+    def _frames(self, condition: Any) -> np.ndarray | None:
+        if has_named(self.spec):
+            raise InvalidInput(f"`{self.name}` has conditions by name: call `sample` or `stream`.")
+        return super()._frames(condition)
+
     def frames(self, waveform: np.ndarray) -> np.ndarray:
         """Raise InvalidInput: the condition is the user's own, and no recording has it."""
         raise InvalidInput(f"`{self.name}` reads no frames of a recording.")
@@ -151,6 +162,12 @@ class ArrayBundle(_OwnBundle):
 
 class ByteImageBundle(_OwnBundle, ImageBundle):
     """A model of 8-bit images of one size, which is drawn from as a PixelCNN is."""
+
+    def condition(self, value: Any) -> dict[str, np.ndarray]:
+        """Return no inputs; raise InvalidInput for a model that has conditions, or is given one."""
+        if has_named(self.spec):
+            raise InvalidInput(f"`{self.name}` has conditions by name: call `sample`.")
+        return super().condition(value)
 
 
 def own_bundle(

@@ -17,8 +17,10 @@ from distill.flow_student import FlowStudent
 from replicator.runs.errors import UserError
 from serving.bundles.allowed_operations import PROGRAM, scanned_program
 from serving.bundles.audio_signatures import default_buckets, streaming_functions
+from serving.bundles.condition_inputs import CONDITIONS, FRAMES
 from serving.bundles.manifest import private_key, sign, write_manifest
 from serving.bundles.own_bundle import MODEL_FOLDER
+from serving.bundles.own_conditions import Conditions, Entries
 from serving.bundles.own_prompts import with_prompts, with_prompts_of_shape
 from serving.bundles.own_sampling import ELEMENTS
 from serving.bundles.own_signatures import (
@@ -54,6 +56,7 @@ def export(
     *,
     length: Length = None,
     sample_rate_hz: int | None = None,
+    entries: Entries = None,
     sign_with: Path | None = None,
     warm: bool = True,
 ) -> Path:
@@ -67,6 +70,8 @@ def export(
         (height, width, channels); default: the shape of the network's input.
       sample_rate_hz: of a model of sound, which is then served as one; None: what the model was
         saved with, or none.
+      entries: of conditions with an axis of any size of their own, such as a `Memory`, how many a
+        request has: a number, or numbers by name; required for these.
       sign_with: private key of ed25519, in PEM, for `onepass serve --trust`.
       warm: write the warm-up requests that TensorFlow Serving makes, where the package
         tensorflow-serving-api is installed.
@@ -76,7 +81,8 @@ def export(
 
     Raises:
       UserError: the model cannot be stored as a bundle, and why; or `out` is in use.
-      ValueError: the model is of another kind, or `length` or `sample_rate_hz` has no meaning.
+      ValueError: the model is of another kind, or `length`, `sample_rate_hz` or `entries` has no
+        meaning.
     """
     if getattr(model, "kind", None) not in STREAMING:
         raise ValueError(
@@ -93,17 +99,20 @@ def export(
     check_new(out)
     before, model.sample_rate_hz = model.sample_rate_hz, rate_of(model, sample_rate_hz)
     try:
-        _write(model, out, length, sign_with, warm)
+        _write(model, out, length, entries, sign_with, warm)
     finally:
         model.sample_rate_hz = before
     return out
 
 
-def _write(model: Any, out: Path, length: Length, sign_with: Path | None, warm: bool) -> None:
+def _write(
+    model: Any, out: Path, length: Length, entries: Entries, sign_with: Path | None, warm: bool
+) -> None:
+    conditions = Conditions(model, entries)
     shape = _image_shape(model, length) if model.order == "raster" else _length(length)
     key = None if sign_with is None else private_key(sign_with)
     with atomic_folder(out) as folder, named_reasons("exported"):
-        spec, exported = _exported(assigning_nothing(model), shape)
+        spec, exported = _exported(assigning_nothing(model), shape, conditions)
         module = tf.Module(name="model")
         known = [*variables_of(exported.functions.values()), *exported.variables]
         module.weights = list({variable.ref(): variable for variable in known}.values())
@@ -130,44 +139,34 @@ def _write_model(model: Autoregressive, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_conditions(model: Any) -> None:
-    """Raise UserError for conditions that a request of a bundle cannot have."""
-    others = getattr(model, "conditions", {})
-    if others and not model.condition_channels:
-        raise UserError(
-            "The model cannot be exported: a bundle takes one condition at the rate of a sequence,"
-            f" this model reads {', '.join(others)}; `onepass.save` stores it."
-        )
-
-
-def _exported(model: Any, shape: Any) -> tuple[dict[str, Any], Exported]:
-    _check_conditions(model)
+def _exported(model: Any, shape: Any, conditions: Conditions) -> tuple[dict[str, Any], Exported]:
     spec: dict[str, Any] = {
         "kind": model.kind,
         "makes": ARRAY if model.sample_rate_hz is None else SOUND,
         "order": model.order,
-        "condition": "frames" if model.condition_channels else "none",
-        "condition_channels": model.condition_channels,
+        "condition": FRAMES if conditions.is_frames else "none",
+        "condition_channels": conditions.frame_channels,
+        **({CONDITIONS: conditions.names} if conditions.names else {}),
         "codec": type(model.codec).__name__,
         "distribution": type(getattr(model, "distribution", model)).__name__,
         "temperature": 1.0,
         ELEMENTS: elements_of(model),
     }
     if model.order == "raster":
-        return _exported_images(model, shape, spec)
+        return _exported_images(model, shape, spec, conditions)
     if model.sample_rate_hz is not None:
         spec["sample_rate_hz"] = model.sample_rate_hz
-    return _exported_sequences(model, shape, spec)
+    return _exported_sequences(model, shape, spec, conditions)
 
 
 def _exported_sequences(
-    model: Any, length: int | None, spec: dict[str, Any]
+    model: Any, length: int | None, spec: dict[str, Any], conditions: Conditions
 ) -> tuple[dict[str, Any], Exported]:
     lengths = _lengths(model.sample_rate_hz, length)
     for each in lengths if model.kind == Autoregressive.kind else ():
         model.check_length((each,))  # the shorter first: they are cheaper to look at
     try:
-        streaming = STREAMING[model.kind](model, lengths[-1])
+        streaming = STREAMING[model.kind](model, lengths[-1], conditions)
     except (NotCausalError, UnsupportedNetworkError) as error:
         if model.kind != "autoregressive" or model.sample_rate_hz is not None:
             raise UserError(f"The model cannot be exported: it has no step: {error}") from error
@@ -175,26 +174,29 @@ def _exported_sequences(
             raise UserError(
                 f"The network has no step, so that `length` must be given: {error}"
             ) from error
-        exported = with_log_prob(of_shape(model, (length,), False), model, None)
-        return spec, with_prompts_of_shape(exported, model, (length,))
+        exported = of_shape(model, (length,), False, conditions)
+        exported = with_log_prob(exported, model, None, conditions)
+        return spec, with_prompts_of_shape(exported, model, (length,), conditions)
     exported = Exported(*streaming_functions(streaming, lengths), streaming.variables)
     if model.kind == "autoregressive":
-        exported = with_prompts(with_log_prob(exported, model, None), model, streaming)
+        exported = with_log_prob(exported, model, None, conditions)
+        exported = with_prompts(exported, model, streaming)
     spec |= {"hop_samples": 1, "speakers": [], "max_length": lengths[-1]}
     spec["unit_samples"] = exported.serving["streaming"]["unit_samples"]
     return spec, exported
 
 
 def _exported_images(
-    model: Autoregressive, shape: tuple[int, ...], spec: dict[str, Any]
+    model: Autoregressive, shape: tuple[int, ...], spec: dict[str, Any], conditions: Conditions
 ) -> tuple[dict[str, Any], Exported]:
     height, width, channels = shape
     is_level = model.codec.levels == 256 and element_type(model) == np.int32
     is_byte_image = is_level and height == width and channels in (1, 3)
     if is_byte_image:
         spec |= {"makes": IMAGE, "size": height, "channels": channels, "classes": []}
-    exported = with_log_prob(of_shape(model, shape, is_byte_image), model, channels)
-    return spec, with_prompts_of_shape(exported, model, shape)
+    exported = of_shape(model, shape, is_byte_image, conditions)
+    exported = with_log_prob(exported, model, channels, conditions)
+    return spec, with_prompts_of_shape(exported, model, shape, conditions)
 
 
 def _length(length: Length) -> int | None:

@@ -19,6 +19,7 @@ from likelihoods.truncated import Choice
 from serving.bundles.audio_chunks import first_state
 from serving.bundles.audio_signatures import STATE, noise_source
 from serving.bundles.functions import ROWS_AT_ONCE, Tensors, concrete_function
+from serving.bundles.own_conditions import Conditions
 from serving.bundles.own_signatures import (
     Exported,
     StreamingSequence,
@@ -82,7 +83,7 @@ def with_prompts(
 
 
 def with_prompts_of_shape(
-    exported: Exported, model: Autoregressive, shape: tuple[int, ...]
+    exported: Exported, model: Autoregressive, shape: tuple[int, ...], conditions: Conditions
 ) -> Exported:
     """Return the functions with `prompted`, for a model that makes arrays of one shape.
 
@@ -90,6 +91,7 @@ def with_prompts_of_shape(
       exported: functions of the model.
       model: in time order, or in raster order over tokens; any other is returned as it is.
       shape: of a row.
+      conditions: of the model.
     """
     in_time = model.order == "time"
     if not in_time and table_of(model.distribution) is None:
@@ -100,7 +102,7 @@ def with_prompts_of_shape(
     signature = Signature(
         {**base.inputs, **prompt, WITH_LOG_PROB: _flag()}, {**base.outputs, LOG_PROB: nats}
     )
-    made = concrete_function(signature, _of_passes(model, shape, signature))
+    made = concrete_function(signature, _of_passes(model, shape, signature, conditions))
     longest = shape[0] if in_time else 0
     return _added(exported, {PROMPTED: made}, {PROMPTED: signature}, longest)
 
@@ -154,14 +156,15 @@ def _stop(model: Autoregressive, given: Tensors) -> tf.Tensor:
     return tf.where(given[HAS_STOP][0] > 0, symbol, NEVER)
 
 
-def _log_prob(model: Autoregressive, elements: Any, part: Any, given: Tensors) -> tf.Tensor:
+def _log_prob(
+    model: Autoregressive, conditions: Conditions, elements: Any, part: Any, given: Tensors
+) -> tf.Tensor:
     """Return the log-probability of every element of a row, zeros where nobody asked."""
     symbols = model.codec.encode(elements)
 
     def found() -> tf.Tensor:
-        frames = given.get("frames")
-        condition = () if frames is None else (frames[:, : tf.shape(elements)[1]],)
-        nats = tf.cast(model.log_prob(elements, *condition), tf.float32)
+        length = tf.shape(elements)[1] if model.order == "time" else None
+        nats = tf.cast(model.log_prob(elements, conditions.of(given, length)), tf.float32)
         return nats if part is None else tf.where(is_after(symbols, part), 0.0, nats)
 
     def nothing() -> tf.Tensor:
@@ -212,8 +215,9 @@ def _of_steps(
             count,
             _padded(given.get("frames"), count + rows.longest_loop),
         )
-        first = {name: given[key] for name, key in states.items()} if is_chunk else None
-        symbols, ended, after = rows.made(part, first or first_state(streaming, 1))
+        state = {name: given[key] for name, key in states.items()} if is_chunk else None
+        first = streaming.begun(given, state or first_state(streaming, 1))
+        symbols, ended, after = rows.made(part, first)
         elements = tf.cast(model.codec.decode(symbols), element_type(model))
         outputs = {
             streaming.output: _padded(tf.cast(elements, tf.float32), longest)[0],
@@ -222,9 +226,11 @@ def _of_steps(
         if is_chunk:
             stored = {states[name]: value[0] for name, value in after.items()}
             return {**outputs, ENDED: tf.cast(ended, tf.int32), **stored}
-        return {**outputs, LOG_PROB: _padded(_log_prob(model, elements, part, given), longest)[0]}
+        nats = _log_prob(model, streaming.conditions, elements, part, given)
+        return {**outputs, LOG_PROB: _padded(nats, longest)[0]}
 
     def made(given: Tensors) -> Tensors:
+        given = streaming.framed(given)
         counts = _counts(given)
         longest = tf.shape(given["frames"])[1] if "frames" in given else tf.reduce_max(counts)
         return _by_rows(lambda one: row(one, longest), specs)(given)
@@ -249,7 +255,7 @@ def _padded(values: Any, length: Any) -> Any:
 
 
 def _of_passes(
-    model: Autoregressive, shape: Sequence[int], signature: Signature
+    model: Autoregressive, shape: Sequence[int], signature: Signature, conditions: Conditions
 ) -> Callable[[Tensors], Tensors]:
     """Return the function of a signature, by passes over whole rows until nothing changes."""
     positions = tuple(shape[:2] if pixel_channels(model.distribution) else shape)
@@ -274,12 +280,12 @@ def _of_passes(
             )
             part = Part(source, None, known, prompt.known[0], prompt.stop, shape[0], None)
         row = tf.ensure_shape(given["row"], [1])
-        symbols = drawn(source.key[0], row, _heat(given), given.get("frames"), prompt)
+        symbols = drawn(source.key[0], row, _heat(given), conditions.of(given), prompt)
         symbols = tf.ensure_shape(symbols, [1, *shape])
         if part is not None:
             symbols = filled(symbols, part)
         elements = model.codec.decode(symbols)
-        nats = _log_prob(model, elements, part, given)
+        nats = _log_prob(model, conditions, elements, part, given)
         made = {output: tf.cast(elements[0], info.dtype), LOG_PROB: nats[0]}
         return {name: tf.ensure_shape(made[name], specs[name].shape) for name in specs}
 

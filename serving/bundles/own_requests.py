@@ -1,7 +1,7 @@
 """What a user's model is asked for, checked once and turned into the inputs of its signatures."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from replicator.runs.arguments import (
     checked_top_p,
     whole_number,
 )
+from serving.bundles.condition_inputs import FRAMES, is_timed
 from serving.bundles.prompt_inputs import NUM_PREFIX, PREFIX, STOP, TOP_K, TOP_P
 from serving.bundles.signature import Arrays, TensorInfo
 
@@ -29,7 +30,7 @@ class OwnRequest:
       shape: of a row.
       seed: seed of the noise.
       temperature: one for each row, [num].
-      condition: [num, ...], or None.
+      conditions: inputs of the signatures that are conditions, [num, ...] each.
       top_k: number of tokens; 0: all.
       top_p: share of probability.
       prefix: what each row begins with, one array for each; None: nothing.
@@ -40,7 +41,7 @@ class OwnRequest:
     shape: tuple[int, ...]
     seed: int
     temperature: np.ndarray
-    condition: np.ndarray | None
+    conditions: Arrays
     top_k: int
     top_p: float
     prefix: list[np.ndarray] | None
@@ -53,7 +54,7 @@ class OwnRequest:
         num: Any,
         length: Any,
         seed: Any,
-        condition: Any = None,
+        condition: Callable[[int, int], Arrays] | None = None,
         *,
         temperature: Any = 1.0,
         top_k: Any = 0,
@@ -63,13 +64,15 @@ class OwnRequest:
     ) -> "OwnRequest":
         """Return the request; arguments as for `Autoregressive.sample`.
 
+        `condition` is the function of the number of rows and of the first axis of a row to the
+        inputs that are conditions.
+
         Raises:
           ValueError: an argument has no meaning.
         """
         num, shape = whole_number(num, "num"), checked_length(length, order)
         heat = np.broadcast_to(checked_temperatures(temperature, num), [num])
-        if condition is not None and len(condition) != num:
-            raise ValueError(f"`condition` must have {num} rows, got {len(condition)}.")
+        conditions = {} if condition is None else condition(num, shape[0])
         if order != "time" and (prefix is not None or stop is not None):
             raise ValueError("`prefix` and `stop` need a model in time order, got raster.")
         rows = None if prefix is None else checked_prefix(prefix, num, shape[0])
@@ -78,7 +81,7 @@ class OwnRequest:
             shape,
             checked_seed(seed),
             np.asarray(heat, np.float32),
-            None if condition is None else np.asarray(condition, np.float32),
+            conditions,
             checked_top_k(top_k),
             checked_top_p(top_p),
             rows,
@@ -126,8 +129,9 @@ class OwnRequest:
             "row": rows,
             "temperature": np.broadcast_to(heat, sides),
         }
-        if self.condition is not None:
-            inputs["frames"] = self.condition[rows, first : first + count]
+        for name, array in self.conditions.items():
+            timed = name == FRAMES or (name in known and is_timed(known[name]))
+            inputs[name] = array[rows, first : first + count] if timed else array[rows]
         for name in LENGTHS:
             if name in known:
                 inputs[name] = np.full([size], count, np.int32)

@@ -1,13 +1,14 @@
 """Samples and log-probabilities of a user's model by its signatures, here or on a server."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from replicator.runs.arguments import whole_number
 from replicator.runs.errors import UserError
+from serving.bundles.condition_inputs import conditions_given, names_of
 from serving.bundles.own_requests import OwnRequest, as_elements
 from serving.bundles.prompt_inputs import ENDED, PROMPTED, PROMPTED_CHUNK, WITH_LOG_PROB
 from serving.bundles.signature import COMPILED, LOG_PROB, Arrays, TensorInfo
@@ -64,7 +65,7 @@ class OwnSampling:
         prompt = {"top_k": top_k, "top_p": top_p, "prefix": prefix, "stop": stop}
         with self._own_errors():
             order = self.spec.get("order", "time" if np.ndim(length) == 0 else "raster")
-            given = (num, length, seed, condition)
+            given = (num, length, seed, self._conditions(condition))
             request = OwnRequest.checked(order, *given, temperature=temperature, **prompt)
         signature = self._signature_for(request, COMPILED, PROMPTED)
         with_nats = return_log_prob and signature == PROMPTED
@@ -81,6 +82,21 @@ class OwnSampling:
         if not return_log_prob:
             return elements
         return elements, np.concatenate(nats) if with_nats else self.log_prob(elements, condition)
+
+    def _conditions(
+        self, condition: Any, for_all: bool = False
+    ) -> Callable[[int, int], Arrays] | None:
+        """Return the function of rows and times to inputs; see `OwnRequest.checked`.
+
+        Args:
+          condition: as for `Autoregressive.sample`.
+          for_all: one row of it may be given for all rows, whatever the condition.
+        """
+        if condition is None:
+            return None
+        known = self._inputs_of(COMPILED)
+        names = names_of(self.spec, known)
+        return lambda rows, length: conditions_given(condition, names, known, rows, length, for_all)
 
     def _made(
         self, signature: str, request: OwnRequest, rows: np.ndarray, with_nats: bool
@@ -158,14 +174,17 @@ class OwnSampling:
 
         Args:
           elements: [batch, time] or [batch, height, width, channels].
-          condition: float32 [batch, time, channels], where the model has one.
+          condition: as for `Autoregressive.log_prob`, where the model has one.
         """
         known = self._inputs_of(LOG_PROB)
         if not known:
             raise UserError(f"The model `{self.name}` has no log-probabilities.")
         with self._own_errors():
             given = {ELEMENTS: as_elements(known[ELEMENTS], elements)}
-        given |= {} if condition is None else {"frames": np.asarray(condition, np.float32)}
+            sizes = np.shape(given[ELEMENTS])[:2]
+            if condition is not None and len(sizes) == 2:
+                names = names_of(self.spec, known)
+                given |= conditions_given(condition, names, known, *sizes)
         parts = []
         for first in range(0, max(1, len(given[ELEMENTS])), ROWS):
             inputs = {name: array[first : first + ROWS] for name, array in given.items()}

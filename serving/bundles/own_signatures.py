@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.given import Given
+from autoregressive.given import first_state as state_before
 from autoregressive.model import Autoregressive
 from autoregressive.samplers import cached_chunk
 from autoregressive.samplers.fixed_point import fixed_point
@@ -19,8 +21,15 @@ from autoregressive.storage.program import function_of, network_specs, variables
 from distill.flow_student import FlowStudent
 from likelihoods.capabilities import pixel_channels, tempers
 from serving.bundles.audio_signatures import MAX_TEMPERATURE
-from serving.bundles.functions import Tensors, row_function, serving_spec, specs_of
+from serving.bundles.functions import (
+    ROWS_AT_ONCE,
+    Tensors,
+    row_function,
+    serving_spec,
+    specs_of,
+)
 from serving.bundles.image_signatures import BATCHES, seed_key
+from serving.bundles.own_conditions import Conditions
 from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Signature, TensorInfo
 from serving.bundles.streaming_models import (
     Conditioning,
@@ -42,23 +51,26 @@ class StreamingSequence(StreamingModel):
 
     Args:
       longest: elements of the longest sequence.
-      first: state before the first element of one row.
+      first: state before the first element of one row, of conditions of zeros.
       networks: as functions of one input signature.
+      conditions: that it reads.
     """
 
     hop_samples, side_frames, speakers = 1, 0, 0
-    dtype = tf.float32
     limits: tuple[float, float] | None = None
     largest_feature: float | None = None
 
-    def __init__(self, model: Any, longest: int, first: Any, networks: list[Any]):
+    def __init__(
+        self, model: Any, longest: int, first: Any, networks: list[Any], conditions: Conditions
+    ):
         # A derived step reads them by their handles, which does not name them.
         self.variables = tuple(
             variables_of(network.get_concrete_function() for network in networks)
         )
         self._model, self._structure = model, first
         self._first = [tf.convert_to_tensor(tensor).numpy() for tensor in tf.nest.flatten(first)]
-        self.feature_channels = self.channels = model.condition_channels
+        self.conditions, self._longest, self.dtype = conditions, longest, conditions.dtype
+        self.feature_channels = self.channels = conditions.channels
         self.output = ELEMENTS if model.sample_rate_hz is None else SOUND
         short = min(PIECES[0], longest)
         self.pieces: tuple[int, int] = (short, max(short, min(PIECES[1], longest) // short * short))
@@ -70,6 +82,45 @@ class StreamingSequence(StreamingModel):
             for n, value in enumerate(self._first)
             if value.size  # no protocol has an input without one
         }
+
+    def begun(self, given: Tensors, state: State) -> State:
+        """Return a state whose rows that begin are of their conditions; see `StreamingModel`.
+
+        Args:
+          given: inputs of a signature; without `start` all rows begin.
+          state: of the rows.
+        """
+        fixed, start = self.conditions.fixed(given), given.get("start")
+        if not fixed:
+            return state
+
+        def row(n: tf.Tensor) -> State:
+            def first() -> State:
+                made = self._state_of({name: x[n][tf.newaxis] for name, x in fixed.items()})
+                return {name: value[0] for name, value in self.packed(made).items()}
+
+            if start is None:
+                return first()
+            return tf.cond(start[n] == 0, first, lambda: {name: x[n] for name, x in state.items()})
+
+        return tf.map_fn(
+            row,
+            tf.range(tf.shape(next(iter(fixed.values())))[0]),
+            fn_output_signature={n: tf.TensorSpec(x.shape[1:], x.dtype) for n, x in state.items()},
+            parallel_iterations=ROWS_AT_ONCE,
+        )
+
+    def named(self, signature: Signature) -> Signature:
+        """Return a signature with the inputs of the conditions; see `StreamingModel`."""
+        return self.conditions.named(signature)
+
+    def framed(self, given: Tensors) -> Tensors:
+        """Return the inputs with frames; see `StreamingModel`."""
+        return self.conditions.framed(given)
+
+    def padded(self) -> dict[str, str]:
+        """Return the inputs that rows are padded in; see `StreamingModel`."""
+        return self.conditions.padded()
 
     def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
         """Return the rows of the condition; see `StreamingModel`."""
@@ -93,12 +144,15 @@ class StreamingSequence(StreamingModel):
           start: int32 [1], position of the next element.
           state: as it is handed out.
         """
-        before = [
-            tf.where(start[0] == 0, first, tf.cast(state[str(n)][0], first.dtype))
-            if first.size
-            else tf.constant(first)
-            for n, first in enumerate(self._first)
-        ]
+        before = []
+        for n, first in enumerate(self._first):
+            if not first.size:
+                before.append(tf.constant(first))
+                continue
+            value = tf.cast(state[str(n)][0], first.dtype)
+            # Of a model whose first state is not of its conditions, `begun` does nothing.
+            is_made = self.conditions.has_fixed
+            before.append(value if is_made else tf.where(start[0] == 0, first, value))
         return tf.nest.pack_sequence_as(self._structure, before)
 
     def packed(self, state: Any) -> State:
@@ -111,6 +165,10 @@ class StreamingSequence(StreamingModel):
             if 0 not in shape
         }
 
+    def _state_of(self, fixed: Tensors) -> Any:
+        """Return the step's state before the first element of a row, of its conditions by name."""
+        raise NotImplementedError
+
     def _next(self, source: NoiseSource, channels, state: Any, samples: int) -> tuple[Any, Any]:
         raise NotImplementedError
 
@@ -118,16 +176,21 @@ class StreamingSequence(StreamingModel):
 class StreamingAutoregressive(StreamingSequence):
     """A model that draws every element from those before it."""
 
-    def __init__(self, model: Autoregressive, longest: int):
+    def __init__(self, model: Autoregressive, longest: int, conditions: Conditions):
         network = model.symbol_network
         call = function_of(network.call, network_specs(model))
-        super().__init__(model, longest, network.initial_state(1, longest), [call])
+        first = state_before(network, 1, longest, Given({}, conditions.zeros()))
+        super().__init__(model, longest, first, [call], conditions)
         self.tempers = tempers(model.distribution)
 
+    def _state_of(self, fixed: Tensors) -> Any:
+        network = self._model.symbol_network
+        return state_before(network, 1, self._longest, Given({}, fixed))
+
     def _next(self, source: NoiseSource, channels, state: Any, samples: int) -> tuple[Any, Any]:
-        model = self._model
+        model, condition = self._model, self.conditions.unpacked(channels)
         noise = model.distribution.noise(source.key[0], source.row, source.start[0], samples)
-        given = (noise, channels, source.temperature[0], state)
+        given = (noise, condition, source.temperature[0], state)
         symbols, after = cached_chunk(model.symbol_network, model.distribution, *given)
         return model.codec.decode(symbols), after
 
@@ -135,9 +198,9 @@ class StreamingAutoregressive(StreamingSequence):
 class StreamingFlows(StreamingSequence):
     """A student that makes all elements of a piece from its noise at once."""
 
-    def __init__(self, student: FlowStudent, longest: int):
+    def __init__(self, student: FlowStudent, longest: int, conditions: Conditions):
         calls = [function_of(call, student.specs) for call in student.calls]
-        super().__init__(student, longest, student.initial_state(1), calls)
+        super().__init__(student, longest, student.initial_state(1), calls, conditions)
 
     def _next(self, source: NoiseSource, channels, state: Any, samples: int) -> tuple[Any, Any]:
         noise = self._model.noise(source.key[0], source.row, samples, source.start[0])
@@ -156,7 +219,9 @@ class Exported(NamedTuple):
     variables: tuple = ()
 
 
-def of_shape(model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool) -> Exported:
+def of_shape(
+    model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool, conditions: Conditions
+) -> Exported:
     """Return the functions of a model that makes arrays of one shape, without the batch axis.
 
     `is_byte_image` says that it is an 8-bit image, whose output and temperature are then an image
@@ -171,30 +236,31 @@ def of_shape(model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool)
         "row": TensorInfo(INT32, (None,), low=0, default=0),
         "temperature": TensorInfo(FLOAT32, heat, coldest, hottest, 1),
     }
-    if model.condition_channels:
-        inputs["frames"] = TensorInfo(FLOAT32, (None, shape[0], model.condition_channels))
+    inputs |= conditions.infos(shape[:1] if model.order == "time" else shape[:2])
     signature = Signature(inputs, {output: info})
     functions = {}
     for name, compiled in ((PLAIN, False), (COMPILED, True)):
         drawn = tf.function(_drawer(model, shape), autograph=False, jit_compile=compiled)
-        functions[name] = row_function(signature, _row(drawn, output, info))
+        functions[name] = row_function(signature, _row(drawn, output, info, conditions))
     return Exported(functions, serving_spec(dict.fromkeys(functions, signature), BATCHES))
 
 
-def with_log_prob(exported: Exported, model: Autoregressive, channels: int | None) -> Exported:
-    """Return the functions and `log_prob`, from elements, and a condition where there is one.
+def with_log_prob(
+    exported: Exported, model: Autoregressive, channels: int | None, conditions: Conditions
+) -> Exported:
+    """Return the functions and `log_prob`, from elements and the conditions that there are.
 
     The channels are those of an image; None: sequences.
     """
     axes = (None, None) if channels is None else (None, None, None, channels)
     inputs = {ELEMENTS: TensorInfo(element_type(model), axes, *element_range(model))}
-    if model.condition_channels:
-        inputs["frames"] = TensorInfo(FLOAT32, (None, None, model.condition_channels))
+    inputs |= conditions.infos([None] if channels is None else [None, None])
     axes_out = len(axes) - (channels is not None and pixel_channels(model.distribution) is not None)
 
     @tf.function(autograph=False, input_signature=specs_of(inputs))
-    def log_prob(*given: tf.Tensor) -> Tensors:
-        found = tf.cast(model.log_prob(*given), tf.float32)
+    def log_prob(*tensors: tf.Tensor) -> Tensors:
+        given = dict(zip(inputs, tensors, strict=True))
+        found = tf.cast(model.log_prob(given[ELEMENTS], conditions.of(given)), tf.float32)
         return {LOG_PROB: tf.ensure_shape(found, [None] * axes_out)}
 
     function = log_prob.get_concrete_function()
@@ -245,13 +311,13 @@ def _drawer(model: Autoregressive, shape: tuple[int, ...]):
     return drawn
 
 
-def _row(drawn: Any, output: str, info: TensorInfo) -> Any:
+def _row(drawn: Any, output: str, info: TensorInfo, conditions: Conditions) -> Any:
     """Return the function of a row, for `row_function`."""
 
     def row(given: Tensors) -> Tensors:
-        condition = (given["frames"],) if "frames" in given else ()
         temperature = tf.reshape(given["temperature"], [])
-        made = drawn(seed_key(given["seed"]), given["row"], temperature, *condition)
+        given_to = seed_key(given["seed"]), given["row"], temperature
+        made = drawn(*given_to, conditions.of(given))
         return {output: tf.cast(tf.ensure_shape(made, [1, *info.shape[1:]])[0], info.dtype)}
 
     return row

@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from replicator.runs.errors import UserError
+from serving.bundles.condition_inputs import (
+    CONDITIONS,
+    FRAMES,
+    is_condition,
+    is_timed,
+    names_of,
+)
 from serving.bundles.prompt_inputs import (
     ENDED,
     NUM_PREFIX,
@@ -66,6 +73,14 @@ FINITE = Rule(
     lambda x: type(x) in (int, float) and abs(x) < 1e300 and math.isfinite(x), "a finite number"
 )
 FLAG = Rule(lambda x: type(x) is bool, "true or false")
+NAMES = Rule(
+    lambda x: (
+        isinstance(x, dict)
+        and len(x) <= MOST_LIST
+        and all(TEXT.holds(name) and TEXT.holds(each) for name, each in x.items())
+    ),
+    "an object of texts",
+)
 OBJECT = Rule(lambda x: isinstance(x, dict) and len(x) <= MOST_LIST, "an object")
 RATE = whole(1, 10**7)
 ROWS = listed(whole(1, MOST_ROWS), least=1)  # the sizes of a batch
@@ -76,6 +91,7 @@ FIELDS: dict[str, Rule] = {
     "order": optional(one_of("time", "raster")),
     "condition": optional(one_of("none", "frames")),
     "condition_channels": optional(whole(0, 2**16)),
+    CONDITIONS: optional(NAMES),
     "codec": optional(TEXT),
     "distribution": optional(TEXT),
     "temperature": optional(FINITE),
@@ -112,6 +128,7 @@ OF_SEQUENCES = {
 ROW = ("seed", "row", "temperature")
 CROPPING = {"axis": one_of(1), "length": one_of("num_samples")}
 PADDING = {"axis": one_of(1), "length": one_of("num_frames"), "buckets": listed(LENGTH, least=1)}
+TIMED = PADDING | {"length": one_of("num_samples")}
 PREFIXES = PADDING | {"length": one_of(NUM_PREFIX)}
 STATE = {"dtype": TEXT, "fill": FINITE}
 
@@ -137,6 +154,7 @@ def check_own_spec(
         _check_fields(spec, OF_SOUND if makes == SOUND else nothing)
         _check_fields(spec, OF_IMAGES if makes == IMAGE else {})
         _check_signatures(signatures, streams)
+        _check_conditions(spec, signatures)
         if streams:
             _check_sequences(spec, signatures)
         elif PROMPTED in signatures and PREFIX in signatures[PROMPTED].inputs:
@@ -195,13 +213,27 @@ def _check_signatures(signatures: Mapping[str, Signature], streams: bool) -> Non
             raise _Broken(f"serving.signatures.{name}.outputs.{output}", "there", None)
 
 
+def _check_conditions(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
+    """Raise _Broken unless all signatures have the conditions that are named, and no others."""
+    for name in (COMPILED, PLAIN, CHUNK, LOG_PROB, PROMPTED, PROMPTED_CHUNK):
+        known = signatures[name].inputs if name in signatures else {}
+        named = set(names_of(spec, known).values()) if known else set()
+        for each in sorted(named - known.keys()):
+            raise _Broken(f"serving.signatures.{name}.inputs.{each}", "there", None)
+        for each in known:
+            if each not in named and (is_condition(each) or each == FRAMES):
+                raise _Broken(f"{CONDITIONS}", f"with the input `{each}`", spec.get(CONDITIONS))
+
+
 def _check_sequences(spec: Mapping[str, Any], signatures: Mapping[str, Signature]) -> None:
     _check_fields(spec, OF_SEQUENCES)
     serving, has_prompts = spec["serving"], PROMPTED in signatures
     cropped = set(signatures[COMPILED].outputs) - {"num_samples"}
     cropped |= {LOG_PROB} if has_prompts else set()
     _check_rules("cropped", serving.get("cropped"), dict.fromkeys(cropped, CROPPING))
-    padded = {"frames": PADDING} if "frames" in signatures[COMPILED].inputs else {}
+    known = signatures[COMPILED].inputs
+    padded = {"frames": PADDING} if "frames" in known else {}
+    padded |= {n: TIMED for n, info in known.items() if is_condition(n) and is_timed(info)}
     padded |= {PREFIX: PREFIXES} if has_prompts else {}
     _check_rules("padded", serving.get("padded"), padded)
     states = {name for name in signatures[CHUNK].inputs if name.startswith("state_")}

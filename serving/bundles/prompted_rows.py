@@ -160,7 +160,8 @@ class Rows:
 
     def _after(self, symbols: tf.Tensor, channels: Any, start: tf.Tensor, state: State) -> State:
         before = self._streaming.unpacked(start, state)
-        return self._streaming.packed(self._samplers.read(symbols, channels, before))
+        condition = self._streaming.conditions.unpacked(channels)
+        return self._streaming.packed(self._samplers.read(symbols, condition, before))
 
     def _longer(
         self, part: Part, begun: tf.Tensor, state: State
@@ -183,7 +184,7 @@ class Rows:
         row = tf.ensure_shape(row, [1])
         noise = self._noise(key[0], row, start[0], size)
         prompt: Any = Bounded(Prompt(symbols, known[tf.newaxis], stop), count)
-        given = (noise, channels, heat, before, prompt)
+        given = (noise, self._streaming.conditions.unpacked(channels), heat, before, prompt)
         new, after = cached_chunk(self._network, self._distribution, *given)
         return tf.ensure_shape(new, [1, size]), self._streaming.packed(after)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from serving.bundles.condition_inputs import check_conditions, shared_conditions
 from serving.bundles.prompt_inputs import check_prompt, completed_prompt
 from serving.errors import InvalidInput, TooLarge, shortened
 
@@ -139,12 +140,14 @@ def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
     """
     infos = {name: input_info(signature.inputs, name) for name in inputs}
     arrays = {name: checked(name, infos[name], inputs[name]) for name in inputs}
+    shared_conditions(signature.inputs, arrays)
     rows = _rows(arrays)
     completed_prompt(signature.inputs, arrays, rows)
     for name, info in signature.inputs.items():
         if name not in arrays:
             arrays[name] = _default(name, info, rows)
     _check_counts(arrays)
+    check_conditions(signature.inputs, arrays)
     check_prompt(signature.inputs, arrays)
     return {name: arrays[name] for name in signature.inputs}
 

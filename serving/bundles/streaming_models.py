@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
+from serving.bundles.signature import Signature
 from wavenet.network import WaveNet
 from wavenet.samplers import SamplerState, VocoderSampler, VocoderState, XlaSampler
 from wavenet.vocoder import VocoderWaveNet
@@ -86,6 +87,23 @@ class StreamingModel:
     def state(self) -> dict[str, Filled]:
         """Return every tensor of the state by name."""
         raise NotImplementedError
+
+    def begun(self, given: State, state: State) -> State:
+        """Return a state, of the inputs' conditions in rows that begin; here it reads none."""
+        del given
+        return state
+
+    def named(self, signature: Signature) -> Signature:
+        """Return a signature, whose frames may have inputs of other names; here they do not."""
+        return signature
+
+    def framed(self, given: State) -> State:
+        """Return the inputs of a signature that `named` returned as those of the one before."""
+        return given
+
+    def padded(self) -> dict[str, str]:
+        """Return the inputs that rows are padded in, with the inputs of their lengths."""
+        return {"frames": "num_frames"} if self.feature_channels else {}
 
     def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
         """Return the conditioning of so many samples.

@@ -35,7 +35,7 @@ class ArrayClient(OwnSampling):
         Args:
           length: number of elements.
           seed: seed of the noise.
-          condition: float32 [length, channels], where the model has one.
+          condition: as for `Autoregressive.sample` of one row, whose axis may be missing.
           chunk: elements at a time, rounded up to a multiple of the model's unit.
           **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of
             `Autoregressive.sample`, for one row.
@@ -43,9 +43,9 @@ class ArrayClient(OwnSampling):
         Raises:
           UserError: an argument has no meaning, or the model cannot make this; at the call.
         """
-        rows = None if condition is None else np.asarray(condition)[np.newaxis]
         with self._own_errors():
-            request = OwnRequest.checked("time", 1, length, seed, rows, **options)
+            given = self._conditions(condition, for_all=True)
+            request = OwnRequest.checked("time", 1, length, seed, given, **options)
         return (part[0] for part in self.streamed(request, chunk))
 
     def _inputs_of(self, signature: str) -> Mapping[str, TensorInfo]:

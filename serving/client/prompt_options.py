@@ -1,21 +1,27 @@
-"""Options of `onepass sample` for a user's model: what rows begin with, end with and draw from."""
+"""Options of `onepass sample` for a user's model: conditions, prompts, and what is drawn from."""
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import tyro
 
 from replicator.runs.atomic_files import read_npy
 from replicator.runs.errors import UserError
+from serving.bundles.condition_words import condition_of
 
 SUFFIX = ".npy"
+ConditionWords = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PromptOptions:
-    """The options of a prompt, the same for a model here and on a server."""
+    """The options of a row, the same for a model here and on a server."""
 
+    condition: ConditionWords = ()
+    """FILE.npy [num, ...], or NUMBER, such as a class, for a model with a condition; with several,
+    NAME=FILE.npy or NAME=NUMBER for each, the option repeated."""
     temperature: tuple[float, ...] = (1.0,)
     """1 samples the model, lower values approach its mode; one number, or one for each row."""
     prefix: tuple[str, ...] | None = None
@@ -35,8 +41,10 @@ class PromptOptions:
         Raises:
           UserError: a word is no number, or a file cannot be read.
         """
+        condition = condition_of(self.condition)
         heat: Any = self.temperature[0] if len(self.temperature) == 1 else list(self.temperature)
         given = {
+            "condition": condition,
             "temperature": heat,
             "top_k": self.top_k,
             "top_p": self.top_p,

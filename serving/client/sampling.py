@@ -24,6 +24,7 @@ from replicator.runs.atomic_files import read_npy
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, counted, make_folder
 from replicator.runs.progress import Progress
+from serving.bundles.condition_inputs import has_named
 from serving.bundles.image_inputs import image_inputs
 from serving.bundles.signature import fastest
 from serving.client.arrays import ArrayClient
@@ -114,8 +115,6 @@ class ArrayArguments(PromptOptions, Connection):
     """Length of a sequence, or the shape that the model was exported for."""
     num: int = 1
     """Number of samples, from rows 0, 1, ... of the seed."""
-    condition: Path | None = None
-    """npy file of a condition [num, length, channels], for a model with one."""
 
 
 def run_sample(arguments: list[str], parse: Callable) -> int:
@@ -127,7 +126,7 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     address, name = server_and_name(next(filter(is_url, arguments)))
     with Client(address, token=os.environ.get(TOKEN_VARIABLE) or None) as client:
         spec = client.spec(name)
-    kind = str(spec.get("kind"))
+    kind = "array" if has_named(spec) else str(spec.get("kind"))
     if kind not in RUNS:
         states = " and ".join(str(version.get("state")) for version in spec.get("versions", ()))
         state = states.lower() or "not served"
@@ -148,9 +147,8 @@ def _sample_arrays(client: Client, name: str, spec: dict[str, Any], given: Array
     paths = [path, *given.log_prob_path(given.out, given.seed)]
     check_new(paths, given.overwrite)
     length: Any = given.length[0] if len(given.length) == 1 else given.length
-    condition = None if given.condition is None else read_npy(given.condition)
-    model, arguments = ArrayClient(client, name, spec), (given.num, length, given.seed, condition)
-    found = model.sample(*arguments, **given.arguments())
+    model = ArrayClient(client, name, spec)
+    found = model.sample(given.num, length, given.seed, **given.arguments())
     for each, array in zip(paths, found if given.log_prob else (found,), strict=True):
         np.save(each, array)
     print(f"{path}: {given.num} samples {list(given.length)}")

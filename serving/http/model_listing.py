@@ -23,7 +23,7 @@ OWNER = "onepass"
 FACTS: tuple[str, ...] = ("preset", "data_licence", "quality", "size", "channels")
 FACTS += ("sample_rate_hz", "hop_samples", "temperature")
 # Of models of users.
-FACTS += ("order", "elements", "condition_channels", "codec", "distribution")
+FACTS += ("order", "elements", "condition_channels", "conditions", "codec", "distribution")
 FACTS += ("max_length", "unit_samples")
 RENAMED = {"data_licence": "licence"}
 

@@ -1,0 +1,179 @@
+"""The inputs of signatures that are conditions of a user's model, and the rules that hold for them.
+
+The only condition of a model is the input `condition`, one of several `condition_NAME`. A condition
+at the rate of a sequence that is the only one is `frames`, counted by `num_frames`. `conditions` of
+model.json has the input of each condition by its name. An input of any length is at the rate of the
+elements, any other is the same at every time.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from serving.errors import InvalidInput
+
+CONDITION, FRAMES = "condition", "frames"
+CONDITIONS = "conditions"  # in model.json
+COUNT, ELEMENTS = "num_samples", "elements"
+
+
+def input_of(name: str, count: int) -> str:
+    """Return the input of a condition by its name, of a model with so many."""
+    return CONDITION if count == 1 else f"{CONDITION}_{name}"
+
+
+def is_condition(name: str) -> bool:
+    """Return whether an input is a condition, other than `frames`."""
+    return name == CONDITION or name.startswith(f"{CONDITION}_")
+
+
+def is_timed(info: Any) -> bool:
+    """Return whether an input is at the rate of elements of any number."""
+    return len(info.shape) > 1 and info.shape[1] is None
+
+
+def names_of(spec: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, str]:
+    """Return the input of each condition by its name.
+
+    Args:
+      spec: model.json, or what a server says of the model.
+      known: inputs of a signature.
+    """
+    stored = spec.get(CONDITIONS)
+    if isinstance(stored, Mapping):
+        return {str(name): str(each) for name, each in stored.items()}
+    return {CONDITION: FRAMES} if FRAMES in known else {}
+
+
+def has_named(spec: Mapping[str, Any]) -> bool:
+    """Return whether a model has other conditions than `frames`."""
+    return bool(set(names_of(spec, {}).values()) - {FRAMES})
+
+
+def conditions_given(
+    given: Any,
+    names: Mapping[str, str],
+    known: Mapping[str, Any],
+    rows: int,
+    length: int | None = None,
+    for_all: bool = False,
+) -> dict[str, np.ndarray]:
+    """Return conditions as inputs, with one row for each of the elements.
+
+    Args:
+      given: None; an array for the only condition; or arrays by name.
+      names: the input of each condition by its name.
+      known: inputs of the signature.
+      rows: number of rows.
+      length: times of a row; None: they are not compared.
+      for_all: a condition at the rate of the elements may be given once for all rows, too.
+
+    Raises:
+      ValueError: they have other names, another number of rows, or are no such numbers.
+    """
+    if given is None:
+        return {}  # what must be given is said by the check of the signature
+    if not names:
+        raise ValueError("`condition` must be None: the model reads none.")
+    listed = ", ".join(names)
+    if not isinstance(given, Mapping):
+        if len(names) > 1:
+            raise ValueError(f"`condition` must be a dict with {listed}.")
+        given = {next(iter(names)): given}
+    if given.keys() != names.keys():
+        got = ", ".join(map(str, given)) or "none"
+        raise ValueError(f"`condition` must be a dict with {listed}, got {got}.")
+    found = {}
+    for name, place in names.items():
+        label = CONDITION if len(names) == 1 else f'condition["{name}"]'
+        if place not in known:
+            raise ValueError(f"`{label}` is no input of the model.")
+        info, timed = known[place], place == FRAMES or is_timed(known[place])
+        array = _numbers(given[name], info, label)
+        array = _with_rows(array, len(info.shape), rows, for_all or not timed)
+        if array.ndim == 0 or len(array) != rows:
+            got = str(len(array)) if array.ndim else "one number"
+            raise ValueError(f"`{label}` must have {rows} rows, got {got}.")
+        if place != FRAMES and timed and length is not None and array.shape[1:2] != (length,):
+            raise ValueError(
+                f"`{label}` must have {length} times, as the elements, got shape"
+                f" {list(array.shape)}."
+            )
+        found[place] = array
+    return found
+
+
+def _numbers(value: Any, info: Any, label: str) -> np.ndarray:
+    """Return a condition in the type of its input.
+
+    Raises:
+      ValueError: it is none of numbers, or whole numbers are needed.
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError:  # ragged
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+        raise ValueError(f"`{label}` must be {info.dtype.name}, an array of numbers.")
+    if info.dtype.kind not in "iu" or array.dtype.kind == "b":
+        with np.errstate(over="ignore"):  # infinity is refused by the signature
+            return array.astype(info.dtype)
+    limits = np.iinfo(info.dtype)
+    if array.dtype.kind not in "iu" and not (array == np.round(array)).all():
+        raise ValueError(f"`{label}` must be whole numbers, {info.dtype.name}.")
+    if array.size and not (limits.min <= array.min() and array.max() <= limits.max):
+        got = f"{array.min()} to {array.max()}"
+        raise ValueError(f"`{label}` must be {info.dtype.name}, got {got}.")
+    return array.astype(info.dtype)
+
+
+def _with_rows(array: np.ndarray, axes: int, rows: int, once: bool) -> np.ndarray:
+    """Return a condition [rows, ...], which may have been given `once` for all rows."""
+    if array.ndim == axes + 1 and array.shape[-1] == 1:  # one channel, as others have several
+        array = array[..., 0]
+    if once and array.ndim == axes - 1:
+        array = array[np.newaxis]
+    return np.repeat(array, rows, 0) if once and array.shape[:1] == (1,) else array
+
+
+def shared_conditions(known: Mapping[str, Any], given: dict[str, np.ndarray]) -> None:
+    """Give every row of a request a condition that is given once and the same at every time.
+
+    Args:
+      known: inputs of the signature.
+      given: checked inputs of the request, changed in place.
+    """
+    rows = max(map(len, given.values()), default=1)
+    for name, array in given.items():
+        if is_condition(name) and len(array) == 1 and not is_timed(known[name]):
+            # Nothing is copied: a short request may ask for any number of rows.
+            given[name] = np.broadcast_to(array, [rows, *array.shape[1:]])
+
+
+def check_conditions(known: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Raise InvalidInput for a condition of fewer times than the elements, and cut a longer one.
+
+    Args:
+      known: inputs of the signature.
+      arrays: all inputs of the request, changed in place.
+    """
+    timed = [name for name in known if is_condition(name) and is_timed(known[name])]
+    if ELEMENTS in known:  # of log-probabilities
+        shape = arrays[ELEMENTS].shape
+        for name in (name for name in known if name in timed or name == FRAMES):
+            free = [axis for axis, size in enumerate(known[name].shape) if axis and size is None]
+            got = arrays[name].shape
+            if any(axis < len(shape) and got[axis] != shape[axis] for axis in free):
+                raise InvalidInput(
+                    f"`{name}` must be as long as `{ELEMENTS}`, {list(shape)}, got {list(got)}."
+                )
+    elif COUNT in arrays:
+        longest = int(arrays[COUNT].max())
+        for name in timed:
+            if longest > arrays[name].shape[1]:
+                raise InvalidInput(
+                    f"`{COUNT}` must be at most the {arrays[name].shape[1]} of `{name}`, got"
+                    f" {longest}."
+                )
+            arrays[name] = arrays[name][:, :longest]

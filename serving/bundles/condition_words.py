@@ -1,0 +1,66 @@
+"""Words of the command that are said of conditions: their values, and their numbers of entries."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from replicator.runs.atomic_files import read_npy
+from replicator.runs.errors import UserError
+
+SUFFIX = ".npy"
+
+
+def condition_of(words: Sequence[str]) -> Any:
+    """Return conditions as `Autoregressive.sample` takes them.
+
+    Args:
+      words: FILE.npy or a number, for the only condition; NAME=FILE.npy or NAME=NUMBER for each of
+        several.
+
+    Returns:
+      None without a word; an array or a number, or a dict of them by name.
+
+    Raises:
+      UserError: a word is neither, a name is given twice, or a file cannot be read.
+    """
+    return _by_name(words, "--condition", _value, "FILE.npy or NAME=NUMBER")
+
+
+def entries_of(words: Sequence[str]) -> Any:
+    """Return numbers of entries as `export` takes them, from NUMBER or from NAME=NUMBER.
+
+    Raises:
+      UserError: a word is neither, or a name is given twice.
+    """
+
+    def whole(word: str) -> int:
+        if not word.isdecimal():
+            raise UserError(f"--entries must be NUMBER or NAME=NUMBER, got {word}.")
+        return int(word)
+
+    return _by_name(words, "--entries", whole, "NUMBER")
+
+
+def _by_name(words: Sequence[str], option: str, read: Callable[[str], Any], what: str) -> Any:
+    """Return what words say, by name where they have one."""
+    found: dict[str, Any] = {}
+    for word in words:
+        name, sign, value = ("", "", word) if Path(word).is_file() else word.partition("=")
+        name, value = (name, value) if sign else ("", word)
+        if name in found or (sign and not name) or ("" in (*found, name) and found):
+            raise UserError(
+                f"{option} must be NAME={what} for each of several conditions, once, got {word}."
+            )
+        found[name] = read(value)
+    return found.get("", found) if found else None
+
+
+def _value(word: str) -> Any:
+    """Return a number, or the array of a file."""
+    if not word.endswith(SUFFIX) and not Path(word).is_file():
+        for kind in (int, float):
+            try:
+                return kind(word)
+            except ValueError:
+                continue
+    return read_npy(Path(word))

@@ -1,0 +1,230 @@
+"""The conditions of a user's model as inputs of the signatures of its bundle."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.condition_specs import Specs, as_specs, is_at_rate
+from autoregressive.given import Given
+from replicator.runs.errors import UserError
+from serving.bundles.condition_inputs import COUNT, FRAMES, input_of
+from serving.bundles.functions import Tensors
+from serving.bundles.signature import V2_NAMES, Signature, TensorInfo
+
+FLOAT32, INT32 = np.dtype(np.float32), np.dtype(np.int32)
+# Of frames, which conditions at the rate of a sequence have as inputs of their own instead.
+COUNTS = ("num_frames", "frames_before", "frames_after")
+Entries = int | Mapping[str, int | Sequence[int]] | None
+
+
+class Conditions:
+    """The conditions that a model reads, and their inputs.
+
+    Inside the program, those at the rate of a sequence are `frames` [batch, time, channels], one
+    after the other.
+
+    Args:
+      model: an `Autoregressive` or a `FlowStudent`.
+      entries: of axes of any size of conditions that are the same at every time, as for `export`.
+
+    Raises:
+      UserError: the model cannot be exported with these.
+      ValueError: `entries` has no meaning.
+
+    Attributes:
+      names: the input of each condition by its name.
+      channels: of the frames; 0: none.
+      is_frames: its only condition is at the rate of a sequence, and its input `frames`.
+      has_fixed: a condition is the same at every time.
+      dtype: of the frames.
+    """
+
+    def __init__(self, model: Any, entries: Entries = None):
+        known = getattr(model, "conditions", None)
+        specs = as_specs(model.condition_channels) if known is None else known
+        self._axes = 1 if model.order == "time" else 2
+        self._timed = {name for name, x in specs.items() if is_at_rate(x, self._axes)}
+        self._specs = _sized(specs, self._timed, self._axes, entries)
+        only = next(iter(specs.values())) if len(specs) == 1 else None
+        self.is_frames = only is not None and self._axes == 1 and bool(self._timed)
+        self.is_frames &= only is not None and only.shape.rank <= 3
+        self.names = {name: input_of(name, len(specs)) for name in specs}
+        self.names = dict.fromkeys(specs, FRAMES) if self.is_frames else self.names
+        self._counts = {} if self.is_frames else _class_counts(model)
+        timed = [self._specs[name] for name in specs if name in self._timed and self._axes == 1]
+        self._sizes = [math.prod(spec.shape[2:]) for spec in timed]
+        self.channels = sum(self._sizes)
+        self.has_fixed = len(self._timed) < len(specs)
+        exact = self.is_frames or all(x.dtype.is_floating and x.dtype.size <= 4 for x in timed)
+        self.dtype = tf.float32 if exact else tf.float64  # which holds whole numbers up to 2^53
+
+    @property
+    def frame_channels(self) -> int:
+        """Channels of the input `frames`; 0: there is none."""
+        return self.channels if self.is_frames else 0
+
+    def infos(self, sizes: Sequence[int | None]) -> dict[str, TensorInfo]:
+        """Return the inputs of the conditions.
+
+        Args:
+          sizes: of the elements, [time] or [height, width]; None: any.
+        """
+        if self.is_frames:
+            return {FRAMES: TensorInfo(FLOAT32, (None, *sizes, self.channels))}
+        found = {}
+        for name, spec in self._specs.items():
+            shape = spec.shape.as_list()[1:]
+            if name in self._timed:
+                shape = [*sizes, *shape[self._axes :]]
+            count = self._counts.get(name)
+            limits = (0, 1) if spec.dtype.is_bool else (0, count - 1) if count else (None, None)
+            found[self.names[name]] = TensorInfo(_stored(spec.dtype), (None, *shape), *limits)
+        return found
+
+    def of(self, given: Tensors, length: Any = None) -> Any:
+        """Return what the model's functions take as `condition`.
+
+        Args:
+          given: inputs of a signature.
+          length: times to keep of those at the rate of a sequence; None: all.
+        """
+        if not self.names:
+            return None
+        named = {}
+        for name, place in self.names.items():
+            cut = name in self._timed and length is not None
+            named[name] = given[place][:, :length] if cut else given[place]
+        return named[next(iter(named))] if self.is_frames else named
+
+    def fixed(self, given: Tensors) -> Tensors:
+        """Return the conditions among the inputs that are the same at every time, by name."""
+        return {n: given[place] for n, place in self.names.items() if n not in self._timed}
+
+    def zeros(self) -> Tensors:
+        """Return zeros for `fixed`, of one row."""
+        return {
+            name: tf.zeros([1, *spec.shape[1:]], spec.dtype)
+            for name, spec in self._specs.items()
+            if name not in self._timed
+        }
+
+    def named(self, signature: Signature) -> Signature:
+        """Return a signature with the inputs of the conditions in place of frames."""
+        if self.is_frames or not self.names:
+            return signature
+        inputs = dict(signature.inputs)
+        if FRAMES in inputs:
+            counted = {COUNT: inputs["num_frames"]}
+            inputs = counted | {n: x for n, x in inputs.items() if n not in (FRAMES, *COUNTS)}
+        return Signature({**inputs, **self.infos([None])}, signature.outputs)
+
+    def padded(self) -> dict[str, str]:
+        """Return the inputs at the rate of a sequence, with the inputs of their lengths."""
+        if self.is_frames:
+            return {FRAMES: "num_frames"}
+        return {place: COUNT for name, place in self.names.items() if name in self._timed}
+
+    def framed(self, given: Tensors) -> Tensors:
+        """Return the inputs of a signature with frames, where those have inputs of their own."""
+        if self.is_frames or not self.channels:
+            return given
+        parts = []
+        for name in self._specs:
+            if name in self._timed:
+                part = tf.cast(given[self.names[name]], self.dtype)
+                shape = tf.concat([tf.shape(part)[:2], [math.prod(part.shape[2:])]], 0)
+                parts.append(tf.reshape(part, shape))
+        none = tf.zeros_like(given[COUNT])
+        frames = tf.ensure_shape(tf.concat(parts, -1), [None, None, self.channels])
+        counts = {"num_frames": given[COUNT], "frames_before": none, "frames_after": none}
+        return {**given, FRAMES: frames, **counts}
+
+    def unpacked(self, frames: tf.Tensor | None) -> Any:
+        """Return frames as samplers hold conditions, without those that a state was made of."""
+        if frames is None or self.is_frames:
+            return frames
+        timed = {name: spec for name, spec in self._specs.items() if name in self._timed}
+        parts = tf.split(frames, self._sizes, -1)
+        found = {}
+        for (name, spec), part in zip(timed.items(), parts, strict=True):
+            shape = tf.concat([tf.shape(part)[:2], spec.shape[2:]], 0)
+            part = tf.ensure_shape(tf.reshape(part, shape), [*part.shape[:2], *spec.shape[2:]])
+            found[name] = tf.cast(part, spec.dtype)
+        return Given(found, {})
+
+
+def _sized(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
+    """Return specs without axes of any size, other than those of the elements.
+
+    Raises:
+      UserError: a name or a type cannot be that of an input, or a size is missing.
+      ValueError: `entries` has no meaning.
+    """
+    free = {
+        name: sum(size is None for size in spec.shape[1:])
+        for name, spec in specs.items()
+        if name not in timed and None in spec.shape[1:]
+    }
+    given = _entries(entries, free)
+    found = {}
+    for name, spec in specs.items():
+        if len(specs) > 1 and not re.fullmatch("[A-Za-z0-9_]+", name):
+            raise _refused(f"a condition is an input, named by letters, digits and _, not {name!r}")
+        if not spec.dtype.is_bool and np.dtype(_stored(spec.dtype)) not in V2_NAMES:
+            raise _refused(f"its condition `{name}` must be of numbers, not {spec.dtype.name}")
+        shape = list(spec.shape)
+        if name in timed and None in shape[1 + axes :]:
+            raise _refused(f"its condition `{name}` must have a known number of channels")
+        if name in free:
+            if name not in given:
+                raise _refused(
+                    f"`entries` must say how many entries its condition `{name}` has, such as"
+                    f' entries={{"{name}": 16}}'
+                )
+            sizes = iter(given[name])
+            shape = [None, *(next(sizes) if size is None else size for size in shape[1:])]
+        found[name] = tf.TensorSpec(shape, spec.dtype)
+    return found
+
+
+def _entries(entries: Entries, free: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of axes of any size by the name of their condition."""
+    if entries is None:
+        return {}
+    by_name = entries if isinstance(entries, Mapping) else dict.fromkeys(free, entries)
+    others = by_name.keys() - free.keys()
+    if others or not free:
+        known = ", ".join(free) or "none"
+        raise ValueError(f"`entries` must be of conditions with an axis of any size: {known}.")
+    found = {}
+    for name, given in by_name.items():
+        sizes = tuple(given) if isinstance(given, list | tuple) else (given,)
+        is_whole = all(isinstance(size, int | np.integer) and size > 0 for size in sizes)
+        if not is_whole or len(sizes) != free[name]:
+            count = f"{free[name]} numbers" if free[name] > 1 else "a number"
+            raise ValueError(
+                f"`entries` must be {count} of entries, at least 1, for `{name}`, got {given!r}."
+            )
+        found[name] = tuple(map(int, sizes))
+    return found
+
+
+def _refused(reason: str) -> UserError:
+    return UserError(f"The model cannot be exported: {reason}.")
+
+
+def _class_counts(model: Any) -> dict[str, int]:
+    return getattr(getattr(model, "symbol_network", None), "class_counts", {})
+
+
+def _stored(dtype: tf.DType) -> np.dtype:
+    """Return the type of an input for conditions of a type."""
+    if dtype.is_bool:
+        return INT32
+    if dtype.is_floating and dtype.size <= 4:
+        return FLOAT32
+    return np.dtype(dtype.as_numpy_dtype)

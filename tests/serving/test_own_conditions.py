@@ -1,0 +1,474 @@
+"""Conditions of any structure give the same rows live, in a bundle, and over HTTP and gRPC."""
+
+import contextlib
+import json
+import shutil
+
+import causal_networks
+import grpc_running
+import http_running
+import numpy as np
+import own_models
+import pytest
+import tensorflow as tf
+from own_models import ENTRIES, LONGEST, SHAPE, bundle, model
+
+import onepass
+import serving
+from onepass import likelihoods
+from onepass.remote_model import RemoteModel
+from replicator.runs.errors import UserError
+from serving.bundles.manifest import write_manifest
+from serving.errors import InvalidInput
+
+LENGTH, SEED, NUM = 30, 5, 3
+NAMES = ("voices", "reading", "classes")
+RANDOM = np.random.default_rng(4)
+GIVEN = {
+    "voices": {
+        "voice": np.array([3, 0, 1], np.int32),
+        "tone": RANDOM.normal(size=[NUM, 3]).astype(np.float32),
+        "mel": RANDOM.normal(size=[NUM, LENGTH, 2]).astype(np.float32),
+    },
+    "reading": 2.0 * RANDOM.normal(size=[NUM, ENTRIES, 3]).astype(np.float32),
+    "classes": np.array([1, 3, 0], np.int32),
+}
+PREFIXES = {"voices": [np.zeros(4), np.zeros(19), np.zeros(0)], "reading": [[3, 1], [2] * 20, [0]]}
+
+
+def length(name):
+    return SHAPE if name == "classes" else LENGTH
+
+
+def rows_of(condition, which):
+    """The conditions of some rows."""
+    if isinstance(condition, dict):
+        return {name: value[which] for name, value in condition.items()}
+    return condition[which]
+
+
+def same(found, expected):
+    assert found[0].dtype == expected[0].dtype
+    np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=1e-4)
+
+
+def drawn(made, name, condition=None, num=NUM, **options):
+    given = GIVEN[name] if condition is None else condition
+    return made.sample(num, length(name), SEED, given, return_log_prob=True, **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundle_draws_what_the_model_draws_given_any_conditions(name):
+    live, made = drawn(model(name), name), bundle(name)
+    same(drawn(made, name), live)
+    given = made.log_prob(live[0], GIVEN[name])
+    np.testing.assert_allclose(given, live[1], rtol=1e-4, atol=1e-4)
+    if name in PREFIXES:
+        options = {"prefix": PREFIXES[name], "temperature": [0.5, 1.0, 1.5]}
+        same(drawn(made, name, **options), drawn(model(name), name, **options))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_depends_on_its_own_condition_alone(name):
+    made, whole = bundle(name), drawn(bundle(name), name)[0]
+    alone = drawn(made, name, rows_of(GIVEN[name], slice(1)), 1)[0]
+    np.testing.assert_array_equal(alone, whole[:1])
+    turned = drawn(made, name, rows_of(GIVEN[name], [0, 0, 2]))[0]
+    np.testing.assert_array_equal(turned[[0, 2]], whole[[0, 2]])
+    assert (turned[1] != whole[1]).any()
+
+
+ONCE = {
+    "voices": {"voice": 2, "tone": np.ones(3), "mel": GIVEN["voices"]["mel"]},
+    "reading": GIVEN["reading"][1],
+    "classes": [2],
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_row_stands_for_all_where_it_does_not_change_with_time(name):
+    same(drawn(bundle(name), name, ONCE[name]), drawn(model(name), name, ONCE[name]))
+
+
+def parts_of(stream):
+    return np.concatenate(list(stream), 1)
+
+
+@pytest.mark.parametrize("name", ["voices", "reading"])
+def test_a_stream_reads_what_does_not_change_with_its_first_state(name):
+    made, live = bundle(name), drawn(model(name), name)[0]
+    given = {"seed": SEED, "num": NUM, "num_samples": LENGTH, "chunk_samples": 1}
+    for options in ({}, {"prefix": PREFIXES[name]}):
+        expected = drawn(model(name), name, **options)[0] if options else live
+        found = parts_of(made.stream(GIVEN[name], **given, **options))
+        np.testing.assert_allclose(found, expected[:, : found.shape[1]], rtol=0, atol=1e-6)
+
+
+def chunk(made, start, count, state, **changed):
+    """The next elements of one row of `voices`, and the state after them."""
+    rows = rows_of(GIVEN["voices"], slice(1)) | changed
+    rows["mel"] = rows["mel"][:, :count]
+    inputs = {f"condition_{name}": value for name, value in rows.items()} | state
+    inputs |= {"seed": [SEED], "row": [0], "num_samples": [count], "start": [start]}
+    outputs = made.call("chunk", made.check("chunk", inputs))
+    return outputs["elements"], {n: x for n, x in outputs.items() if n.startswith("state_")}
+
+
+def test_conditions_that_do_not_change_are_not_read_after_the_first_part():
+    made = bundle("voices")
+    unit = made.spec["unit_samples"]
+    zeros = {
+        name: np.zeros([1, *info.shape[1:]], info.dtype)
+        for name, info in made.signatures["chunk"].inputs.items()
+        if name.startswith("state_")
+    }
+    assert zeros and unit >= LENGTH
+    first, state = chunk(made, 0, LENGTH // 2, zeros)
+    rest, _ = chunk(made, unit, 5, state)
+    other, _ = chunk(made, unit, 5, state, voice=[0], tone=np.zeros([1, 3]))
+    np.testing.assert_array_equal(rest, other)
+    changed, _ = chunk(made, 0, LENGTH // 2, zeros, voice=[0])
+    assert (changed != first).any()
+
+
+@contextlib.contextmanager
+def served(protocol, *names):
+    running = (http_running if protocol == "http" else grpc_running).Running
+    with running(own_models.Store(*names)) as server:
+        url = server.url if protocol == "http" else f"grpc://{server.address}"
+        remotes = [RemoteModel(f"{url}/{name}") for name in names]
+        try:
+            yield url, remotes
+        finally:
+            for remote in remotes:
+                remote.close()
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_served_model_draws_what_the_model_draws(protocol):
+    with served(protocol, *NAMES) as (url, remotes):
+        for name, remote in zip(NAMES, remotes, strict=True):
+            live = drawn(model(name), name)
+            same(drawn(remote, name), live)
+            same(drawn(remote, name, ONCE[name]), drawn(model(name), name, ONCE[name]))
+            nats = remote.log_prob(live[0], GIVEN[name])
+            np.testing.assert_allclose(nats, live[1], rtol=1e-4, atol=1e-4)
+            if name == "classes":
+                continue
+            one = rows_of(GIVEN[name], 0)
+            parts = list(remote.stream(one, seed=SEED, length=LENGTH, chunk=7))
+            np.testing.assert_allclose(np.concatenate(parts), live[0][0], rtol=0, atol=1e-6)
+            for text, condition in WRONG[name].items():
+                with pytest.raises(UserError, match=text) as refused:
+                    remote.sample(NUM, LENGTH, SEED, condition)
+                assert "\n" not in str(refused.value)
+        check_raw(url)
+
+
+def check_raw(url):
+    """What other clients send: one row stands for all; what is wrong is an invalid input."""
+    inputs = {"num_samples": [LENGTH] * NUM, "row": [0, 1, 2], "seed": [SEED] * NUM}
+    named = {f"condition_{name}": value for name, value in GIVEN["voices"].items()}
+    live = drawn(model("voices"), "voices", GIVEN["voices"] | {"voice": 2})[0]
+    with serving.Client(url) as client:
+        given = inputs | named
+        made = client.predict("voices", given | {"condition_voice": [2]})["elements"]
+        np.testing.assert_allclose(made, live, rtol=0, atol=1e-6)
+        for text, changed in RAW.items():
+            asked = {name: x for name, x in (given | changed).items() if x is not None}
+            with pytest.raises(UserError, match=text) as refused:
+                client.predict("voices", asked)
+            assert refused.value.code == "invalid_input" and "\n" not in str(refused.value)
+        elements = {"elements": live, **named}
+        with pytest.raises(UserError, match="`condition_mel` must be as long as `elements`"):
+            client.predict("voices", elements | {"elements": live[:, 1:]}, "log_prob")
+
+
+RAW = {
+    "`condition_voice` must be between 0 and 3, got 4": {"condition_voice": [0, 4, 1]},
+    "`condition_voice` must be int32, got float": {"condition_voice": np.array([0.5, 1, 1])},
+    "`condition_voice` must be given": {"condition_voice": None},
+    "`condition_mel` must be given": {"condition_mel": None},
+    "must have [23] rows as": {"condition_voice": [0, 1]},  # the order of inputs is the client's
+    r"`condition_tone` must have the shape \[any, 3\]": {"condition_tone": np.ones([3, 2])},
+    "`num_samples` must be at most the 9 of `condition_mel`": {"condition_mel": np.ones([3, 9, 2])},
+    "`condition_mel` must be finite, got nan": {"condition_mel": np.full([3, LENGTH, 2], np.nan)},
+    "`condition_pitch` is not an input": {"condition_pitch": [1, 1, 1]},
+    "`frames` is not an input": {"frames": np.ones([3, LENGTH, 2])},
+}
+
+
+def voices_but(**changed):
+    return GIVEN["voices"] | changed
+
+
+WRONG = {
+    "voices": {
+        "`condition_voice` must be given": None,
+        "`condition` must be a dict with voice, tone, mel": GIVEN["voices"]["mel"],
+        "`condition` must be a dict with voice, tone, mel, got voice": {"voice": 1},
+        "`condition_voice` must be between 0 and 3, got 4": voices_but(voice=[0, 4, 1]),
+        "`condition_voice` must be between 0 and 3, got -1": voices_but(voice=-1),
+        r'`condition\["voice"\]` must be whole numbers, int32': voices_but(voice=0.5),
+        r'`condition\["voice"\]` must be int32, an array of numbers': voices_but(voice="Ann"),
+        r'`condition\["voice"\]` must be int32, got 1099511627776': voices_but(voice=2**40),
+        r'`condition\["voice"\]` must have 3 rows, got 2': voices_but(voice=[0, 1]),
+        r"`condition_tone` must have the shape \[any, 3\]": voices_but(tone=np.ones([3, 4])),
+        "`condition_tone` must be finite, got inf": voices_but(tone=np.full([3], np.inf)),
+        r'`condition\["mel"\]` must have 30 times': voices_but(mel=np.ones([NUM, 29, 2])),
+        r'`condition\["mel"\]` must have 3 rows, got 1': voices_but(mel=np.ones([1, LENGTH, 2])),
+    },
+    "reading": {
+        "`condition` must be given": None,
+        r"`condition` must have the shape \[any, 5, 3\], got \[3, 4, 3\]": np.ones([NUM, 4, 3]),
+        "`condition` must be a dict with condition, got memory": {"memory": GIVEN["reading"]},
+        "`condition` must have 3 rows, got 2": GIVEN["reading"][:2],
+    },
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_bundle_refuses_conditions_that_do_not_fit_in_one_line(name):
+    made = bundle(name)
+    for text, condition in WRONG[name].items():
+        if "rows, got 1" not in text:  # which a stream takes for all
+            with pytest.raises(InvalidInput, match=text):
+                list(made.stream(condition, seed=SEED, num=NUM, num_samples=LENGTH))
+        with pytest.raises(InvalidInput, match=text) as refused:
+            made.sample(NUM, LENGTH, SEED, condition)
+        assert "\n" not in str(refused.value)
+    with pytest.raises(InvalidInput, match="`condition` must be None: the model reads none"):
+        bundle("own").sample(1, 5, SEED, np.ones([1, 5, 2]))
+    for generate in (made.generate, bundle("classes").generate):
+        with pytest.raises(InvalidInput, match="has conditions by name: call `sample`"):
+            generate(seed=SEED)
+
+
+def test_what_cannot_be_exported_is_said(tmp_path):
+    out = tmp_path / "made" / "1"
+    with pytest.raises(UserError, match="`entries` must say how many entries its condition"):
+        onepass.export(model("reading"), out, length=LENGTH)
+    for entries in (0, 1.5, [2, 3]):
+        with pytest.raises(ValueError, match="`entries` must be a number of entries, at least 1"):
+            onepass.export(model("reading"), out, length=LENGTH, entries=entries)
+    with pytest.raises(ValueError, match="`entries` must be of conditions with an axis of any"):
+        onepass.export(model("voices"), out, length=LENGTH, entries={"tone": 3})
+    named = {"a b": tf.TensorSpec([None]), "c": tf.TensorSpec([None])}
+
+    def network(x, first, second):
+        return tf.concat([x, x], -1) * (first + second)[:, tf.newaxis, tf.newaxis]
+
+    odd = onepass.Autoregressive(network, likelihoods.Gaussian(levels=16), conditions=named)
+    with pytest.raises(UserError, match="named by letters, digits and _, not 'a b'"):
+        onepass.export(odd, out, length=LENGTH)
+    assert not out.exists()
+
+
+def changed_bundle(tmp_path, name, change):
+    """A copy of a bundle whose model.json is changed."""
+    folder = tmp_path / "changed" / "1"
+    shutil.copytree(own_models.bundle_folder(name), folder)
+    spec = json.loads((folder / "model.json").read_text())
+    change(spec)
+    (folder / "model.json").write_text(json.dumps(spec))
+    write_manifest(folder)
+    return folder
+
+
+def test_a_bundle_that_does_not_name_its_frames_is_as_before(tmp_path):
+    folder = changed_bundle(tmp_path, "conditioned", lambda spec: spec.pop("conditions"))
+    given = own_models.condition("conditioned")
+    found = serving.load(folder).sample(2, LONGEST, SEED, *given)
+    np.testing.assert_allclose(found, model("conditioned").sample(2, LONGEST, SEED, *given))
+
+
+BROKEN = {
+    "no names": lambda spec: spec.pop("conditions"),
+    "another input": lambda spec: spec["conditions"].update(tone="condition_pitch"),
+    "one too few": lambda spec: spec["conditions"].pop("tone"),
+    "no text": lambda spec: spec["conditions"].update(tone=3),
+    "not padded": lambda spec: spec["serving"]["padded"].pop("condition_mel"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_bundle_whose_conditions_are_not_its_inputs_is_refused(tmp_path, case):
+    folder = changed_bundle(tmp_path, "voices", BROKEN[case])
+    with pytest.raises(UserError, match="does not describe a model that can be served"):
+        serving.load(folder)
+
+
+SINGING = {
+    "score": onepass.Memory([None, None, 3]),
+    "singer": tf.TensorSpec([None], tf.int64),
+    "vowel": tf.TensorSpec([None, None], tf.int32),
+}
+
+
+class Singing(tf.Module):
+    """A network that brings its step, with a class, a memory, and a class at every time."""
+
+    def __init__(self):
+        super().__init__()
+        sizes = ([4, 6], [3, 6], [5, 6], [6, 2])
+        self.parts = [causal_networks.variable(size, n) for n, size in enumerate(sizes)]
+
+    def __call__(self, x, score, singer, vowel):
+        singers, keys, vowels, head = self.parts
+        h = tf.tanh(x + tf.gather(singers, singer)[:, tf.newaxis] + tf.gather(vowels, vowel))
+        notes = tf.tensordot(score, keys, 1)
+        h += tf.matmul(tf.nn.softmax(tf.matmul(h, notes, transpose_b=True)), notes)
+        return tf.tensordot(h, head, 1)
+
+    def initial_state(self, batch):
+        return tf.zeros([batch])
+
+    def step(self, inputs, state, *conditions):
+        return self(inputs, *conditions), state + 1.0
+
+
+SUNG = {
+    "score": RANDOM.normal(size=[NUM, ENTRIES, 3]),
+    "singer": [3, 0, 1],
+    "vowel": RANDOM.integers(0, 5, [NUM, LENGTH]),
+}
+
+
+def test_sound_with_a_step_of_its_own_is_streamed_by_a_server(tmp_path):
+    gaussian = likelihoods.Gaussian(levels=64)
+    live = onepass.Autoregressive(Singing(), gaussian, conditions=SINGING)
+    options = {"length": LENGTH, "entries": {"score": ENTRIES}, "sample_rate_hz": 4000}
+    made = serving.load(onepass.export(live, tmp_path / "singing" / "1", **options))
+    made.warm()
+    expected = live.sample(NUM, LENGTH, SEED, SUNG)
+    np.testing.assert_allclose(made.sample(NUM, LENGTH, SEED, SUNG), expected, atol=1e-6)
+    with pytest.raises(InvalidInput, match="`condition_vowel` must be between 0 and 4, got 5"):
+        made.sample(NUM, LENGTH, SEED, SUNG | {"vowel": np.full([NUM, LENGTH], 5)})
+
+    class Store:
+        root = tmp_path
+
+        def load(self, *arguments, **named):
+            return made
+
+    with http_running.Running(Store()) as server:
+        remote = RemoteModel(f"{server.url}/singing")
+        assert remote.makes_sound
+        one = {name: value[0] for name, value in SUNG.items()}
+        parts = list(remote.stream(one, seed=SEED, length=LENGTH))
+        np.testing.assert_allclose(np.concatenate(parts), expected[0], atol=1e-6)
+        with pytest.raises(UserError, match="`condition_score` must be given"):
+            speak(remote, server.url)
+        remote.close()
+
+
+def speak(remote, url):
+    """What asks for sound without the conditions."""
+    with serving.Client(url) as client, client.speak(remote.name, seconds=0.005) as speech:
+        return list(speech)
+
+
+class Ahead(tf.Module):
+    """A network without a step: it reads a condition from its end."""
+
+    def __init__(self):
+        super().__init__()
+        self.singers = causal_networks.variable([4, 2], 1)
+
+    def __call__(self, x, singer, mel):
+        mel = tf.reverse(tf.concat([mel, mel], -1), [1])
+        return 0.3 * tf.concat([x, x], -1) + tf.gather(self.singers, singer)[:, tf.newaxis] + mel
+
+
+def test_a_network_without_a_step_is_evaluated_from_its_bundle(tmp_path, capsys):
+    conditions = {"singer": tf.TensorSpec([None], tf.int32), "mel": tf.TensorSpec([None, None, 1])}
+    live = onepass.Autoregressive(Ahead(), likelihoods.Gaussian(levels=64), conditions=conditions)
+    folder = onepass.export(live, tmp_path / "ahead" / "1", length=LENGTH)
+    given = {"singer": 1, "mel": RANDOM.normal(size=[NUM, LENGTH, 1])}
+    expected = live.sample(NUM, LENGTH, SEED, given, return_log_prob=True)
+    same(serving.load(folder).sample(NUM, LENGTH, SEED, given, return_log_prob=True), expected)
+    np.save(tmp_path / "rows.npy", expected[0])
+    np.save(tmp_path / "mel.npy", given["mel"])
+    words = ["--data", tmp_path / "rows.npy", "--json", "--condition", "singer=1"]
+    assert ran("evaluate", folder, *words, "--condition", f"mel={tmp_path / 'mel.npy'}") == 0
+    bits = json.loads(capsys.readouterr().out)["bits_per_element"]["mean"]
+    assert bits == pytest.approx(-expected[1].mean() / np.log(2.0), rel=1e-4)
+
+
+def test_a_row_for_all_takes_no_memory_for_each():
+    inputs = {"num_samples": np.ones([1000], np.int32), "condition": GIVEN["reading"][:1]}
+    checked = bundle("reading").check("compiled", inputs)["condition"]
+    assert checked.shape[0] == 1000 and checked.strides[0] == 0
+
+
+def ran(*words):
+    return onepass.main([str(word) for word in words])
+
+
+def words_of(name, folder):
+    """The words of the conditions of a model, and of how many rows of what length."""
+    words = ["--length", *np.atleast_1d(length(name)), "--num", NUM, "--seed", SEED, "--npy"]
+    named = GIVEN[name] if isinstance(GIVEN[name], dict) else {"": GIVEN[name]}
+    for place, array in named.items():
+        np.save(folder / f"{name}{place}.npy", array)
+        file = folder / f"{name}{place}.npy"
+        words += ["--condition", f"{place}={file}" if place else file]
+    return words
+
+
+def test_the_command_draws_what_the_model_draws_here_saved_and_served(tmp_path):
+    with http_running.Running(own_models.Store(*NAMES)) as server:
+        for name in NAMES:
+            live, words = drawn(model(name), name)[0], words_of(name, tmp_path)
+            onepass.save(model(name), tmp_path / name)
+            places = [tmp_path / name, own_models.bundle_folder(name), f"{server.url}/{name}"]
+            for number, place in enumerate(places):
+                out = tmp_path / f"{name}{number}"
+                given = [word for word in words if word != "--npy" or number < 2]
+                assert ran("sample", place, "--out", out, *given) == 0
+                found = np.load(out / f"sample_{SEED}.npy")
+                np.testing.assert_allclose(found, live, rtol=0, atol=1e-6)
+        number = ["--condition", "2", "--length", *SHAPE, "--seed", SEED]
+        assert ran("sample", f"{server.url}/classes", "--out", tmp_path / "n", *number) == 0
+        found = np.load(tmp_path / "n" / f"sample_{SEED}.npy")
+        np.testing.assert_array_equal(found, model("classes").sample(1, SHAPE, SEED, 2))
+
+
+LINES = {
+    "--condition must be NAME=FILE.npy or NAME=NUMBER for each": ["voice=1", "voice=2"],
+    "--condition must be NAME=FILE.npy": ["voice=1", "2"],
+    "none.npy: no such file": ["voice=none.npy"],
+    "must be a dict with voice": ["voice=1"],
+    "voice": ["voice=9", "tone=tone.npy", "mel=mel.npy"],
+    "tone": ["voice=1", "tone=0.5", "mel=mel.npy"],
+}
+
+
+def test_the_command_refuses_conditions_that_do_not_fit_with_status_2(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("tone", "mel"):
+        np.save(f"{name}.npy", GIVEN["voices"][name][:1])
+    onepass.save(model("voices"), "saved")
+    with http_running.Running(own_models.Store("voices")) as server:
+        for place in ("saved", own_models.bundle_folder("voices"), f"{server.url}/voices"):
+            for text, words in LINES.items():
+                given = [word for each in words for word in ("--condition", each)]
+                assert ran("sample", place, "--out", "out", "--length", LENGTH, *given) == 2
+                said = capsys.readouterr().err
+                assert text in said and said.count("\n") == 1, (place, words, said)
+
+
+def test_a_saved_memory_is_exported_by_the_command(tmp_path, capsys):
+    onepass.save(model("reading"), tmp_path / "saved")
+    words = ["export", tmp_path / "saved", "--length", LENGTH, "--out"]
+    assert ran(*words, tmp_path / "made" / "1") == 2
+    assert "`entries` must say how many" in capsys.readouterr().err
+    for wrong in ("x", "other=3"):
+        assert ran(*words, tmp_path / "made" / "1", "--entries", wrong) == 2
+        assert "entries" in capsys.readouterr().err
+    assert ran(*words, tmp_path / "made" / "1", "--entries", ENTRIES) == 0
+    made = serving.load(tmp_path / "made" / "1")
+    same(drawn(made, "reading"), drawn(model("reading"), "reading"))
