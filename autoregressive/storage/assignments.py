@@ -76,7 +76,7 @@ def assigning_nothing(model: Any) -> Any:
     Args:
       model: any model of arrays, with its weights, which are shared.
     """
-    network = getattr(model, "symbol_network", None)
+    network: Any = getattr(model, "symbol_network", None)
     if model.order != "raster" or not hasattr(network, "call"):
         return model
     specs = [network.inputs, *map(plain, conditions_of(network).values())]
