@@ -228,7 +228,7 @@ RAW = {
     "`prefix` must be at most as long as `num_samples`, 1": {"num_samples": [1]},
     "`prefix` must be between 0 and 12, got 13": {"prefix": [[13]]},
     "`prefix` must be int32, got float": {"prefix": np.array([[0.5]])},
-    "`prefix` must have 1 rows as": {"prefix": [[1], [2]]},
+    "rows as `": {"prefix": [[1], [2]]},  # gRPC has no order of inputs
     "`top_p` must be between 1e-30 and 1, got 0": {"top_p": [0.0]},
     "`top_p` must be finite, got nan": {"top_p": np.array([np.nan])},
     "`top_k` must be at least 0, got -1": {"top_k": [-1]},
