@@ -14,7 +14,7 @@ import tensorflow as tf
 from autoregressive.condition_specs import Memory
 from autoregressive.networks import as_function, keras_inputs
 from autoregressive.other_sizes import ERRORS, BakedSizeError, OtherSizes, built_sizes, graph_of
-from autoregressive.outputs import SMALL, in_words
+from autoregressive.outputs import SMALL, size_text
 
 Call = Callable[..., tf.Tensor]
 CHANGES = "its outputs change with the size of its input"
@@ -202,8 +202,8 @@ def _chosen(
         # A later check names the layer of a network that looks ahead.
         if not faults[-1] or (faults[-1] == CHANGES and trial.looks_ahead()):
             more = _reason(trial.is_equal_beyond, "more")
-            return number, more and f"it was built for {in_words(sizes)}, and {more}"
-    return None, f"it was built for {in_words(sizes)}, and {faults[0]}"
+            return number, more and f"it was built for {size_text(sizes)}, and {more}"
+    return None, f"it was built for {size_text(sizes)}, and {faults[0]}"
 
 
 def _reason(is_equal: Callable[[], bool], others: str) -> str:

@@ -1,7 +1,7 @@
 """Keras models of layers in a graph, run at other sizes than they were built for.
 
 The layers are called again, no layer is copied. Keras checks the shape of a model's inputs where
-the model is called, and layers may hold sizes: those that can be told are replaced.
+the model is called, and layers may hold sizes: those that are recognised are replaced.
 """
 
 import sys

@@ -102,7 +102,7 @@ def one_line(error: BaseException) -> str:
     return " ".join((kept or [type(error).__name__])[0].split())[:300].rstrip(".")
 
 
-def in_words(sizes: Sequence[int | None]) -> str:
+def size_text(sizes: Sequence[int | None]) -> str:
     """Return the sizes of a sequence, [time], or of an image, [height, width], in words."""
     return f"{sizes[0]} elements" if len(sizes) == 1 else " x ".join(map(str, sizes)) + " pixels"
 

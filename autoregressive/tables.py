@@ -18,7 +18,7 @@ from autoregressive.incremental.plan import LENGTHS
 from autoregressive.incremental.replay import captured, needed, run_graph
 from autoregressive.incremental.sizes import static_value
 from autoregressive.incremental.tracing import Traces, graph_of
-from autoregressive.outputs import SMALL, in_words, one_line
+from autoregressive.outputs import SMALL, one_line, size_text
 
 SLICES = ("Slice", "StridedSlice")
 DERIVED = LENGTHS[0]  # the lengths that `incremental` traces a network for
@@ -56,7 +56,7 @@ class Tables:
         """
         fault = "" if None in sizes else self.fault(*(int(size or 0) for size in sizes))
         if fault:
-            raise ValueError(f"`network` cannot take {in_words(sizes)}: {fault}.")
+            raise ValueError(f"`network` cannot take {size_text(sizes)}: {fault}.")
 
     def fault(self, *sizes: int) -> str:
         """Return why the network cannot take a size, "" if it can. Arguments as for `check`."""

@@ -151,7 +151,7 @@ class Trainer:
             `Replicator.batches`.
           evaluate: from the log and the step to the score on dev (lower is better). Only the chief
             needs one.
-          listener: told of updates and scores, and may end training; None: nobody. Where several
+          listener: hears of updates and scores, may end training; None: nobody. Where several
             processes train, all end after the update that follows one at which it asked for that,
             unless that one was scored.
 
