@@ -37,6 +37,8 @@ LONG, LESS_LONG = (VERIFIED, 600), 96
 MANY_WEIGHTS = 20_000_000
 # Most steps of which both rows of a batch are called together.
 BOTH_ROWS = 600
+# Most numbers in the outputs of both rows, with which memory is bounded for large vocabularies.
+MOST_COMPARED = 2**26
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,10 +142,19 @@ def probe_lengths(
     length = next((n for n in lengths if _is_traceable(call, _sized(specs, n))), lengths[-1])
     if not with_random_weights:
         return length, 0
-    if parameter_count(weights_of(call, _sized(specs, length)).trained) > MANY_WEIGHTS:
+    sized = _sized(specs, length)
+    if parameter_count(weights_of(call, sized).trained) > MANY_WEIGHTS:
         return length, tables.longest(LESS_LONG, *LENGTHS)
     any_length = length == LENGTHS[0]  # others may have to be multiples of some number
-    return length, tables.longest(*LONG[0 if any_length else 1 :], LESS_LONG, *LENGTHS)
+    most = MOST_COMPARED // (2 * _numbers_per_step(call, sized))
+    long = [n for n in LONG[0 if any_length else 1 :] if n <= most]
+    return length, tables.longest(*long, LESS_LONG, *LENGTHS)
+
+
+def _numbers_per_step(call: Traces, specs: Sequence[tf.TensorSpec]) -> int:
+    """Return the size of one output of a network, where its graph tells; 1 otherwise."""
+    shape = call.of(specs).outputs[0].shape if _is_traceable(call, specs) else []
+    return int(np.prod([size or 1 for size in shape[2:]], dtype=np.int64))
 
 
 def opened(specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:

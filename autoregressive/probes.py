@@ -117,7 +117,8 @@ def differs(first: tf.Tensor, second: tf.Tensor) -> bool:
 
 
 def _distance(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    first, second = (tf.cast(x, tf.float64) for x in (first, second))
+    dtype = tf.float64 if first.dtype in (tf.float64, tf.int32, tf.int64) else tf.float32
+    first, second = (tf.cast(x, dtype) for x in (first, second))
     return tf.abs(first - second) / (1.0 + tf.abs(first))
 
 
