@@ -1,4 +1,5 @@
-"""Lossless codes by exact conditionals: odds, rounding, range-coded streams and the file.
+"""Lossless code and files of the elements of any model, by its exact conditionals.
 
-It is independent of networks: models provide their conditionals as distributions of elements.
+`files` compresses and decompresses, by `conditionals` that a model offers: `symbols` for any
+`Autoregressive`, and those of images in `pixelcnn`. `arrays` is what a file of arrays holds.
 """

@@ -106,24 +106,20 @@ def _least_size(elements: int, described: int) -> int:
     return max(-(-elements // MOST_ELEMENTS), -(-(described - DESCRIBED) // MOST_DESCRIBED))
 
 
-def read(data: bytes) -> Container:
+def read(
+    data: bytes, check: Callable[[int, str, bytes, int], None] = lambda *head: None
+) -> Container:
     """Return the compressed file in some bytes.
 
     Time and memory are bounded by the number of bytes, whatever they declare.
-
-    Raises:
-      UserError: the bytes are no such file, or a damaged or truncated one, or of a later version.
-    """
-    return _read(data, lambda *head: None)
-
-
-def _read(data: bytes, check: Callable[[int, str, bytes, int], None]) -> Container:
-    """Return the compressed file in some bytes.
 
     Args:
       data: the bytes.
       check: called with the version, the kind, the model's digest and the number of levels, before
         anything else of the file is read.
+
+    Raises:
+      UserError: the bytes are no such file, or a damaged or truncated one, or of a later version.
     """
     if data[: len(MAGIC)] != MAGIC:
         raise UserError("The file must be written by `onepass compress`.")
@@ -206,7 +202,7 @@ def read_for(
                 f"got {own.hex()[:12]}."
             )
 
-    return _read(data, check)
+    return read(data, check)
 
 
 def read_file(path: Path) -> bytes:
@@ -231,15 +227,20 @@ def digest_of(weights: Mapping[str, np.ndarray]) -> bytes:
     return whole.digest()[:16]
 
 
-def checksum_of(elements: np.ndarray) -> int:
-    """Return the CRC-32 of elements, as bytes or as little-endian pairs of bytes."""
+def checksum_of(elements: np.ndarray, before: int = 0) -> int:
+    """Return the CRC-32 of elements, as bytes or as little-endian pairs of bytes.
+
+    Args:
+      elements: of one or two bytes.
+      before: checksum of the elements before them.
+    """
     dtype = "u1" if elements.dtype.itemsize == 1 else "<u2"
-    return zlib.crc32(np.ascontiguousarray(elements, dtype).tobytes())
+    return zlib.crc32(np.ascontiguousarray(elements, dtype).tobytes(), before)
 
 
-def check_decoded(elements: np.ndarray, container: Container) -> None:
-    """Raise UserError unless the elements are those that were compressed."""
-    if checksum_of(elements) != container.checksum:
+def check_decoded(checksum: int, container: Container) -> None:
+    """Raise UserError unless the checksum is that of the elements that were compressed."""
+    if checksum != container.checksum:
         raise UserError(
             "The compressed file cannot be decoded on this processor: its network outputs differ "
             "from those of the encoder by more than the tolerance."

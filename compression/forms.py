@@ -4,6 +4,7 @@ A distribution names its form by the attribute `form`, and the code of a level t
 masses between levels, however many levels there are.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -68,18 +69,6 @@ def _softmax(
     return Categorical(outputs, np.zeros_like(outputs) if off is None else off)
 
 
-def _logistics(
-    distribution: Any, outputs: np.ndarray, off: np.ndarray | None, narrowest: float | None
-) -> Mixture:
-    return _components(distribution, outputs, off, narrowest, normal=False)
-
-
-def _normals(
-    distribution: Any, outputs: np.ndarray, off: np.ndarray | None, narrowest: float | None
-) -> Mixture:
-    return _components(distribution, outputs, off, narrowest, normal=True)
-
-
 def _components(
     distribution: Any,
     outputs: np.ndarray,
@@ -117,6 +106,6 @@ def _sections(distribution: Any, array: np.ndarray) -> list[np.ndarray]:
 
 FORMS: dict[str, Callable[..., Mixture | Categorical]] = {
     "softmax": _softmax,
-    "logistic": _logistics,
-    "normal": _normals,
+    "logistic": functools.partial(_components, normal=False),
+    "normal": functools.partial(_components, normal=True),
 }

@@ -14,6 +14,7 @@ coded together: channel by channel, and per channel the highest bits of all pixe
 import dataclasses
 import math
 import struct
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -38,6 +39,15 @@ class Distribution(Protocol):
 
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
         """Return the odds of bits."""
+
+
+# From the levels of a pixel's channel before, None at first, to the next channel's distribution.
+Channels = Callable[[np.ndarray | None], Distribution]
+
+
+def alone(distribution: Distribution) -> Channels:
+    """Return the distributions of pixels that have one channel."""
+    return lambda before: distribution
 
 
 class Odds(NamedTuple):
@@ -99,20 +109,19 @@ class Encoder:
         self._classes: list[np.ndarray] = []
         self._calls: list[int] = []
 
-    def add(self, channels: list[Odds], class_: int, calls: int) -> None:
-        """Add pixels of one class that a decoder requests in calls of equal size.
+    def add(self, channels: list[Odds], class_: int, calls: Sequence[int]) -> None:
+        """Append pixels of one class.
 
         Args:
-          channels: the odds of each channel, of the pixels of all calls.
+          channels: the odds of each channel.
           class_: of the pixels.
-          calls: number of calls.
+          calls: number of pixels in each of the decoder's calls that begin here.
         """
         self._odds.append(
             Odds(*(np.concatenate(arrays, 1) for arrays in zip(*channels, strict=True)))
         )
-        pixels = len(channels[0].t)
-        self._classes.append(np.full(pixels, class_))
-        self._calls += [pixels // calls] * calls
+        self._classes.append(np.full(len(channels[0].t), class_))
+        self._calls += calls
 
     def finish(self) -> bytes:
         """Return the stream.
@@ -200,6 +209,20 @@ class Decoder:
         if groups * self._bits > 8 * (len(stream) + _SLACK_BYTES):
             raise UserError("The compressed file is damaged: a stream is too short.")
         self._choices = self._coder.decode(_choice_model(self._bits), groups).astype(np.int64)
+
+    def pixels(self, channels: Channels, pixels: int, class_: int = 0) -> np.ndarray:
+        """Return the levels of the next pixels, int64 [pixels, channels].
+
+        Args:
+          channels: the distribution of each channel, given the levels of the one before.
+          pixels: number of them.
+          class_: of the pixels.
+        """
+        found: list[np.ndarray] = []
+        for channel in range(self.layout.channels):
+            distribution = channels(found[-1] if found else None)
+            found.append(self.levels(distribution, pixels, class_, channel))
+        return np.stack(found, -1)
 
     def levels(self, distribution: Distribution, pixels: int, class_: int, channel: int):
         """Return the levels, int64 [pixels], of a channel of the next pixels."""

@@ -1,16 +1,40 @@
-"""Rows of data for a user's model, from an npy file or a folder of sounds or images."""
+"""Elements of models in files: npy files, sounds and images."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import soundfile
 from PIL import Image, UnidentifiedImageError
 
+from pixelcnn.data.colour import in_srgb
+from pixelcnn.sampling.grids import write_png
 from replicator.runs.atomic_files import read_npy
 from replicator.runs.errors import UserError
+from wavenet.data import audio
+from wavenet.data.streams import Source, found_in
 
 SOUNDS, IMAGES = (".wav", ".flac"), (".png", ".tif", ".tiff")
+
+
+class ElementFiles(NamedTuple):
+    """Files of a kind of elements, which are read and written without conversion.
+
+    Attributes:
+      read: returns the elements of a file for a model.
+      together: returns what `compress` takes, from the elements of all files.
+      write: writes those of one file to a path.
+      suffixes: of files that are written; the last one for a file of another name.
+      most: files and conditions of a compressed file; None: any number.
+    """
+
+    read: Callable[[Path, Any], np.ndarray]
+    together: Callable[[list[np.ndarray]], Any]
+    write: Callable[[Path, np.ndarray, Any], object]
+    suffixes: tuple[str, ...]
+    most: tuple[int | None, int | None] = (None, None)
 
 
 def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
@@ -33,20 +57,85 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
     if not files:
         raise UserError(f"{path} contains no {', '.join(suffixes)} file.")
     for file in files:
-        yield _image(file) if rate_hz is None else _sound(file, rate_hz)
+        yield _opened(file)[0] if rate_hz is None else audio.read(file, rate_hz)
 
 
-def _sound(path: Path, rate_hz: int) -> np.ndarray:
-    from wavenet.data import audio
+def _opened(path: Path) -> tuple[np.ndarray, str, int, bool]:
+    """Return the stored levels [height, width, channels] of an image file.
 
-    return audio.read(path, rate_hz)
-
-
-def _image(path: Path) -> np.ndarray:
-    """Return the stored levels of an image, [height, width, channels]."""
+    Returns:
+      The levels, the mode, the number of frames, and whether the colours are others than of sRGB.
+    """
     try:
         with Image.open(path) as opened:
-            levels = np.asarray(opened)
+            levels, mode, frames = np.asarray(opened), opened.mode, getattr(opened, "n_frames", 1)
+            others = bool(in_srgb(opened)[1])
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file.") from error
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} cannot be read as an image.") from error
-    return levels[..., np.newaxis] if levels.ndim == 2 else levels
+    return levels[..., np.newaxis] if levels.ndim == 2 else levels, mode, frames, others
+
+
+def _image(path: Path, model: Any) -> np.ndarray:
+    """Return the pixels of a file, uint8 [size, size, channels].
+
+    Raises:
+      UserError: the file cannot be read, or has another size or mode than the model.
+    """
+    pixels, mode, frames, others = _opened(path)
+    wanted, (height, width) = "L" if model.channels == 1 else "RGB", pixels.shape[:2]
+    if mode != wanted or (height, width) != (model.size, model.size):
+        raise UserError(
+            f"{path} must be {model.size}x{model.size} pixels of mode {wanted}, got "
+            f"{width}x{height} of mode {mode}."
+        )
+    if frames > 1:
+        raise UserError(f"{path} must be one image, it holds {frames}.")
+    if others:
+        print(f"{path}: its pixels are kept, its colour profile is not", file=sys.stderr)
+    return pixels
+
+
+def _recording(path: Path, model: Any) -> np.ndarray:
+    """Return the samples of a file, int16 [samples].
+
+    Raises:
+      UserError: the file cannot be read, or has another format than the model's recordings.
+    """
+    try:
+        with soundfile.SoundFile(path) as file:
+            subtype, rate_hz, channels = file.subtype, file.samplerate, file.channels
+            samples = file.read(dtype="int16")
+        with open(path, "rb") as opened:
+            found = found_in(Source(opened))
+    except (soundfile.SoundFileError, OSError) as error:
+        raise UserError(f"{path} cannot be read as a recording.") from error
+    if (subtype, rate_hz, channels) != ("PCM_16", model.sample_rate_hz, 1):
+        raise UserError(
+            f"{path} must be mono PCM_16 at {model.sample_rate_hz} Hz, got {channels} channels of "
+            f"{subtype} at {rate_hz} Hz."
+        )
+    if found.streams or found.unread_bytes:
+        raise UserError(
+            f"{path} must be one sound with its own length in its header: it holds more."
+        )
+    return samples
+
+
+def _write_sound(path: Path, sound: np.ndarray, model: Any) -> None:
+    audio.write(path, sound, model.sample_rate_hz)
+
+
+# By the name of the `compression.files.Kind`.
+FILES = {
+    "images": ElementFiles(_image, np.stack, lambda path, x, _: write_png(path, x), (".png",)),
+    "sound": ElementFiles(_recording, list, _write_sound, (".wav", ".flac"), (None, 1)),
+    "arrays": ElementFiles(
+        lambda path, _: read_npy(path),
+        lambda only: only[0],
+        lambda path, x, _: np.save(path, x),
+        (".npy",),
+        (1, 0),
+    ),
+}

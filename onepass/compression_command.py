@@ -1,88 +1,78 @@
-"""The verbs `compress` and `decompress`: files of images or sound, and one compressed file."""
+"""The verbs `compress` and `decompress`: files of images, sounds or an array, and one file."""
 
-import dataclasses
-import sys
 import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-import soundfile
-from PIL import Image, UnidentifiedImageError
-
-from compression.container import Container, read, read_file
-from onepass import array_compression
+from compression import files
+from compression.container import Container, read_file
+from onepass.array_compression import kind_of
+from onepass.array_files import FILES, ElementFiles
 from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.models import load
-from pixelcnn.data.colour import in_srgb
-from pixelcnn.sampling.grids import write_png
-from replicator.runs.atomic_files import read_npy, replacing
+from replicator.runs.atomic_files import replacing
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new, make_folder
-from serving.bundles.folder_kind import folder_kind
-from wavenet.data import audio
-from wavenet.data.streams import Source, found_in
 
 LONGEST_NAME = 200  # bytes of a file's name, without a suffix
+VERIFY = {"cheap": None, "always": True, "never": False}
 
 
 def compress(given: CompressArguments) -> int:
     """Run `onepass compress` and return the exit status."""
-    if folder_kind(given.model) == "saved":
-        return _compress_array(given)
     if not given.files:
         raise UserError("`FILES` is empty: pass the files to compress.")
     check_new([given.out], given.overwrite)
     make_folder(given.out.parent)
-    model, makes_images = _model(given.model)
-    start = time.perf_counter()
-    if makes_images:
-        images = np.stack([_image(path, model) for path in given.files])
-        condition = list(given.condition) or None
-        options = {"batch": given.batch, "tolerance": given.tolerance, **_verify(given)}
-        data, raw = model.compress(images, condition, **options), images.size
-    else:
-        if len(given.condition) > 1:
-            raise UserError("`--condition` must be one speaker for all recordings.")
-        recordings = [_recording(path, model) for path in given.files]
-        speaker = given.condition[0] if given.condition else None
-        options = {"tolerance": given.tolerance, **_verify(given)}
-        data = model.compress(recordings, speaker=speaker, **options)
-        raw = sum(recording.nbytes for recording in recordings)
-    found = read(data)
-    described = {**found.description, "names": [path.name for path in given.files]}
-    data = dataclasses.replace(found, description=described).to_bytes()
+    model: Any = load(given.model, trust=given.trust)
+    kind, start = kind_of(model, str(given.model)), time.perf_counter()
+    own = FILES[kind.name]
+    for option, values, most in zip(
+        ("FILES", "--condition"), (given.files, given.condition), own.most, strict=True
+    ):
+        if most is not None and len(values) > most:
+            raise UserError(
+                f"`{option}` must be at most {most} for {kind.name}, got {len(values)}."
+            )
+    parts = [own.read(path, model) for path in given.files]
+    condition: Any = list(given.condition) or None
+    condition = condition[0] if condition and own.most[1] == 1 else condition
+    names = [path.name for path in given.files] if own.most[0] is None else None
+    options: dict[str, Any] = {"tolerance": given.tolerance, "verify": VERIFY[given.verify]}
+    options |= {"names": names, "batch": given.batch}
+    try:
+        data = files.compress(kind, own.together(parts), condition, **options)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{given.files[0]}: {error}") from error
     with replacing(given.out) as temporary:
         temporary.write_bytes(data)
-    seconds = time.perf_counter() - start
+    size, seconds = sum(part.size for part in parts), time.perf_counter() - start
     print(
-        f"{given.out}: {len(given.files)} files, {raw:,} bytes of pixels or samples in "
-        f"{len(data):,}, {8 * len(data) / raw:.3f} bits per byte, in {seconds:.1f} s"
+        f"{given.out}: {size:,} elements of {len(parts)} files in {len(data):,} bytes,"
+        f" {8 * len(data) / size:.3f} bits per element, in {seconds:.1f} s"
     )
     return 0
 
 
 def decompress(given: DecompressArguments) -> int:
     """Run `onepass decompress` and return the exit status."""
-    data = read_file(given.file)
-    if folder_kind(given.model) == "saved":
-        return _decompress_array(given, data)
-    model, makes_images = _model(given.model)
-    paths = _paths(given.out, model.read_compressed(data))
+    data, model = read_file(given.file), load(given.model, trust=given.trust)
+    kind, start = kind_of(model, str(given.model)), time.perf_counter()
+    own, found = FILES[kind.name], files.read(kind, data)
+    many = own.most[0] is None
+    paths = _paths(given.out, found, own) if many else [given.out / f"{given.file.stem}.npy"]
     check_new(paths, given.overwrite)
-    start = time.perf_counter()
-    elements = model.decompress(data)
+    elements = files.decompress(kind, data)
     make_folder(given.out)
-    for path, each in zip(paths, elements, strict=True):
-        if makes_images:
-            write_png(path, each)
-        else:
-            audio.write(path, each, model.sample_rate_hz)
-    print(f"{given.out}: {len(elements)} files in {time.perf_counter() - start:.1f} s")
+    for path, each in zip(paths, elements if many else [elements], strict=True):
+        own.write(path, each, model)
+    print(f"{given.out}: {len(paths)} files in {time.perf_counter() - start:.1f} s")
     return 0
 
 
-def _paths(out: Path, found: Container) -> list[Path]:
+def _paths(out: Path, found: Container, own: ElementFiles) -> list[Path]:
     """Return the path of every element's file, named after the compressed file.
 
     Elements of the same name get different files.
@@ -94,10 +84,8 @@ def _paths(out: Path, found: Container) -> list[Path]:
     paths: dict[Path, None] = {}
     for i, name in enumerate(names):
         path = out / _name(name)
-        if found.kind == "images":
-            path = path.with_suffix(".png")
-        elif path.suffix.lower() != ".wav":
-            path = path.with_suffix(".flac")
+        if path.suffix.lower() not in own.suffixes:
+            path = path.with_suffix(own.suffixes[-1])
         while path in paths:
             path = path.with_stem(f"{path.stem}-{i}")
         paths[path] = None
@@ -114,107 +102,3 @@ def _name(name: Any) -> str:
     while len(clean.encode()) > LONGEST_NAME:
         clean = clean[:-1]
     return clean if clean.strip(". ") else "unnamed"
-
-
-def _verify(given: CompressArguments) -> dict[str, bool]:
-    """Return the argument `verify` of a model's `compress`, or none for its default."""
-    return {} if given.verify == "cheap" else {"verify": given.verify == "always"}
-
-
-def _compress_array(given: CompressArguments) -> int:
-    """Compress an npy file, by a model that `onepass.save` wrote, and return the exit status."""
-    if len(given.files) != 1 or given.condition:
-        raise UserError(f"{given.model} needs exactly one npy file, and no `--condition`.")
-    check_new([given.out], given.overwrite)
-    make_folder(given.out.parent)
-    start, elements = time.perf_counter(), read_npy(given.files[0])
-    try:
-        options: dict[str, Any] = {"tolerance": given.tolerance, **_verify(given)}
-        data = array_compression.compress(load(given.model, trust=given.trust), elements, **options)
-    except ValueError as error:
-        raise UserError(f"{given.files[0]}: {error}") from error
-    with replacing(given.out) as temporary:
-        temporary.write_bytes(data)
-    bits, seconds = 8 * len(data) / elements.size, time.perf_counter() - start
-    print(
-        f"{given.out}: {elements.size:,} elements in {len(data):,} bytes, {bits:.3f} bits per"
-        f" element, in {seconds:.1f} s"
-    )
-    return 0
-
-
-def _decompress_array(given: DecompressArguments, data: bytes) -> int:
-    """Write the elements of a compressed file as an npy file, and return the exit status."""
-    path = given.out / f"{given.file.stem}.npy"
-    check_new([path], given.overwrite)
-    elements = array_compression.decompress(load(given.model, trust=given.trust), data)
-    make_folder(given.out)
-    np.save(path, elements)
-    print(f"{path}: {list(elements.shape)}")
-    return 0
-
-
-def _model(path: Path) -> tuple[Any, bool]:
-    """Return the model, and whether it generates images.
-
-    Raises:
-      UserError: the model cannot compress.
-    """
-    model: Any = load(path)
-    if not model.compresses:
-        raise UserError(f"{path} cannot compress: it has no exact conditionals.")
-    return model, model.makes == "images"
-
-
-def _image(path: Path, model: Any) -> np.ndarray:
-    """Return the pixels of a file, uint8 [size, size, channels], without conversion.
-
-    Raises:
-      UserError: the file cannot be read, or has another size or mode than the model.
-    """
-    try:
-        with Image.open(path) as opened:
-            mode, size, frames = opened.mode, opened.size, getattr(opened, "n_frames", 1)
-            pixels = np.asarray(opened)
-            others = in_srgb(opened)[1]
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file.") from error
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} cannot be read as an image.") from error
-    wanted = "L" if model.channels == 1 else "RGB"
-    if mode != wanted or size != (model.size, model.size):
-        raise UserError(
-            f"{path} must be {model.size}x{model.size} pixels of mode {wanted}, got "
-            f"{size[0]}x{size[1]} of mode {mode}."
-        )
-    if frames > 1:
-        raise UserError(f"{path} must be one image, it holds {frames}.")
-    if others:
-        print(f"{path}: its pixels are kept, its colour profile is not", file=sys.stderr)
-    return pixels.reshape(model.size, model.size, model.channels)
-
-
-def _recording(path: Path, model: Any) -> np.ndarray:
-    """Return the samples of a file, int16 [samples], without conversion.
-
-    Raises:
-      UserError: the file cannot be read, or has another format than the model's recordings.
-    """
-    try:
-        with soundfile.SoundFile(path) as file:
-            subtype, rate_hz, channels = file.subtype, file.samplerate, file.channels
-            samples = file.read(dtype="int16")
-        with open(path, "rb") as opened:
-            found = found_in(Source(opened))
-    except (soundfile.SoundFileError, OSError) as error:
-        raise UserError(f"{path} cannot be read as a recording.") from error
-    if (subtype, rate_hz, channels) != ("PCM_16", model.sample_rate_hz, 1):
-        raise UserError(
-            f"{path} must be mono PCM_16 at {model.sample_rate_hz} Hz, got {channels} channels of "
-            f"{subtype} at {rate_hz} Hz."
-        )
-    if found.streams or found.unread_bytes:
-        raise UserError(
-            f"{path} must be one sound with its own length in its header: it holds more."
-        )
-    return samples

@@ -1,42 +1,47 @@
-"""A lossless code for images by a density's exact conditionals, decoded in few passes.
+"""Compressed files of images, by a density's exact conditionals, decoded in few passes.
 
 A PixelCNN is decoded with the caches of its cached sampler, pixel by pixel. Of a multiscale model
 only the base is, and each doubling then takes three network passes: O(log N) per image. All images
 of a batch are decoded together.
 """
 
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from compression.stream import Decoder, Encoder, Layout, depth_of, odds_of
-from compression.verification import Moved
+from compression import fields
+from compression.conditionals import Coding, Known
+from compression.container import Container
+from compression.files import Kind
+from compression.model_digest import digest_of_network
+from compression.stream import Decoder, Layout, depth_of
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import GROUPS
 from pixelcnn.networks.groups import merge, paste
 from pixelcnn.networks.mode import Mode
 from pixelcnn.networks.multiscale import Multiscale, condition_at
-from pixelcnn.networks.outputs import Hidden, Output
+from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
-from pixelcnn.pixel_distributions import pixels_of
+from pixelcnn.pixel_distributions import PIXELS, Pixels
 from pixelcnn.stepping import SteppedPixelCNN
+from replicator.runs.errors import UserError
 
 MODE = Mode(linear=tf.float64)
+MOST_BATCH = 1 << 12  # images that are decoded together, in memory
+# Types of conditions in a file, by the kind of the model's condition.
+STORED: dict[str, type] = {"none": type(None), "class": int, "text": str, "map": list}
+# The levels int32 [pixels, channels] of the next pixels of a part, with these hidden states.
+Read = Callable[[str, Hidden], np.ndarray]
 
 
-class _Part(NamedTuple):
-    """The pixels of one part, one call of the decoder after another, with their hidden states."""
+class ImageConditionals:
+    """The conditionals of a density, with the weights that it has when it is called.
 
-    output: Output
-    hidden: Hidden
-    levels: np.ndarray
-    calls: int
-
-
-class ImageCodec:
-    """An encoder and decoder of batches of images, with the weights of the density at the call.
+    Their conditions are dicts of what the conditioner reads.
 
     Attributes:
       passes: network passes, and pixels that were stepped through, of the newest decoding.
@@ -44,49 +49,64 @@ class ImageCodec:
 
     def __init__(self, density: ImageDensity):
         self.density = density
-        self.channels = density.config.output.channels
-        self.depth = depth_of(density.config.output.levels)
+        self.levels: int = density.config.output.levels
+        self.ways: Sequence[str] = ("closed",)
         self.passes = self.steps = 0
-        self._moved: Moved | None = None
         self._mapped = density.conditioner.map_channels > 0
         self._conditionals = tf.function(self._hidden, autograph=False, reduce_retracing=True)
         self._condition = tf.function(density.conditioner, autograph=False, reduce_retracing=True)
         self._factors: dict[str, tf.types.experimental.GenericFunction] = {}
         self._stepped: dict[tuple[str, int], SteppedPixelCNN] = {}
 
-    def encode(self, levels: np.ndarray, batch: dict, tolerance: float) -> bytes:
-        """Return the stream of images int32 [batch, size, size, channels] and their conditions.
+    def layout(self, shape: tuple[int, ...]) -> Layout:
+        """Return the sizes of a stream, see `Conditionals`; each scale has its class."""
+        scales = 1 if self.density.multiscale is None else len(self.density.multiscale.sizes)
+        sizes = (shape[-1], scales, int(np.prod(shape[:3])))
+        return Layout(depth_of(self.levels), *sizes, self.levels)
 
-        `tolerance` is relative, of the network's outputs on another processor.
-        """
-        encoder = Encoder(self._layout(levels.shape))
-        parts = self._conditionals({"levels": tf.constant(levels), **batch})
+    def is_cheap(self, shape: tuple[int, ...]) -> bool:
+        """Return True: all images of a batch are decoded together."""
+        return True
+
+    def known(self, levels: np.ndarray, condition: dict, coding: Coding) -> Iterator[Known]:
+        """Yield the pixels of images [batch, size, size, channels] by parts; see `Conditionals`."""
+        parts = self._conditionals({"levels": tf.constant(levels), **condition})
         for name, (hidden, own) in parts.items():
-            part = self._ordered(name, hidden, own.numpy())
-            pixels = pixels_of(part.output, part.hidden, tolerance, self._mapped)
-            odds, before = [], None
-            for channel in range(self.channels):
-                distribution = pixels.next_channel(before)
-                before = part.levels[:, channel].astype(np.int64)
-                odds.append(odds_of(distribution, before, self.depth))
-            encoder.add(odds, self._class(name), part.calls)
-        return encoder.finish()
+            direct = self._network(name).draws_at_once
+            order = (0, 1, 2, 3) if direct else (1, 2, 0, 3)
+            units, prediction, flat = (
+                np.asarray(array).transpose(order).reshape(-1, array.shape[-1])
+                for array in (*hidden, own)
+            )
+            calls = 1 if direct else own.shape[1] * own.shape[2]
+            pixels = self.pixels(name, Hidden(units, prediction), coding)
+            sizes = [len(flat) // calls] * calls
+            yield Known(flat.astype(np.int64), pixels.next_channel, self._class(name), sizes)
 
-    def decode(
-        self, stream: bytes, shape: tuple[int, ...], batch: dict, moved: Moved | None = None
+    def read(
+        self, shape: tuple[int, ...], condition: dict, coding: Coding, decoder: Decoder
     ) -> np.ndarray:
-        """Return images int32 of a shape [batch, size, size, channels] from their stream.
+        """Return images int32 [batch, size, size, channels], see `Conditionals`."""
 
-        `moved`, if given, changes the last layer's outputs.
-        """
-        self._moved = moved
-        decoder = Decoder(stream, self._layout(shape))
+        def read(name: str, hidden: Hidden) -> np.ndarray:
+            hidden = Hidden(*(np.asarray(each) for each in hidden))
+            channels = self.pixels(name, hidden, coding).next_channel
+            found = decoder.pixels(channels, len(hidden.units), self._class(name))
+            return found.astype(np.int32)
+
         self.passes = self.steps = 0
-        condition = self._condition(batch)
+        given = self._condition(condition)
         if self.density.multiscale is not None:
-            return self._scales(decoder, self.density.multiscale, condition, shape[0])
+            return self._scales(read, self.density.multiscale, given, shape[0])
         name, size = str(shape[1]), shape[1]
-        return self._scan(decoder, name, self._network(name), condition, shape[0], size)
+        return self._scan(read, name, self._network(name), given, shape[0], size)
+
+    def pixels(self, name: str, hidden: Hidden, coding: Coding) -> Pixels:
+        """Return the distributions of pixels of a part with hidden states [pixels, ...]."""
+        network = self._network(name)
+        output = network.output or network.shallow.output
+        made = PIXELS[output.kind]
+        return made(output, hidden, coding.tolerance, self._mapped, coding.moved)
 
     def _hidden(self, batch: dict) -> dict:
         """Return the hidden states and levels of all pixels, part by part."""
@@ -94,30 +114,21 @@ class ImageCodec:
         parts = self.density.conditionals(batch["levels"], condition, MODE)
         return {name: (part.hidden, part.levels) for name, part in parts.items()}
 
-    def _ordered(self, name: str, hidden: Hidden, levels: np.ndarray) -> _Part:
-        """Return the pixels [rows, height, width, ...] of a part in the order of decoding."""
-        direct = self._network(name).draws_at_once
-        order = (0, 1, 2, 3) if direct else (1, 2, 0, 3)
-        flat = [
-            np.asarray(array).transpose(order).reshape(-1, array.shape[-1])
-            for array in (*hidden, levels)
-        ]
-        calls = 1 if direct else levels.shape[1] * levels.shape[2]
-        return _Part(self._output(name), Hidden(*flat[:2]), flat[2], calls)
-
-    def _scales(self, decoder, model: Multiscale, condition: Condition, batch: int) -> np.ndarray:
+    def _scales(
+        self, read: Read, model: Multiscale, condition: Condition, batch: int
+    ) -> np.ndarray:
         base = model.sizes[0]
         at_base = condition_at(condition, base)
-        image = self._scan(decoder, str(base), model.base, at_base, batch, base)
+        image = self._scan(read, str(base), model.base, at_base, batch, base)
         for side in model.sizes[1:]:
             groups = [image]
             placed = with_coordinates(condition_at(condition, side), side, side)
             for group in GROUPS:
-                groups.append(self._group(decoder, f"{side}.{group}", groups, placed))
+                groups.append(self._group(read, f"{side}.{group}", groups, placed))
             image = merge([tf.constant(each) for each in groups]).numpy()
         return image
 
-    def _group(self, decoder, name: str, groups: list, placed: Condition) -> np.ndarray:
+    def _group(self, read: Read, name: str, groups: list, placed: Condition) -> np.ndarray:
         """Return the pixels of a group given the groups before it, int32 like the first group."""
         factor, shape = self._network(name), groups[0].shape
         if name not in self._factors:
@@ -127,15 +138,15 @@ class ImageCodec:
         self.passes += 1
         if factor.output is not None:
             flat = Hidden(*(np.asarray(each).reshape(-1, each.shape[-1]) for each in hidden))
-            return self._levels(decoder, name, flat).reshape(shape)
+            return read(name, flat).reshape(shape)
         known, patch = factor.patch_hidden(hidden), factor.config.patch
         rows = known.units.shape[0]
         inner, more = Condition(None, known.units), known.prediction
-        patches = self._scan(decoder, name, factor.shallow, inner, rows, patch, more)
+        patches = self._scan(read, name, factor.shallow, inner, rows, patch, more)
         return paste(tf.constant(patches), tf.constant(shape)).numpy()
 
     def _scan(
-        self, decoder, name: str, network: PixelCNN, condition, batch: int, size: int, more=None
+        self, read: Read, name: str, network: PixelCNN, condition, batch: int, size: int, more=None
     ) -> np.ndarray:
         """Return images [batch, size, size, channels] of a part, decoded pixel by pixel.
 
@@ -144,27 +155,8 @@ class ImageCodec:
         if (name, size) not in self._stepped:
             self._stepped[name, size] = SteppedPixelCNN(network, size, MODE)
         self.steps += size**2
-
-        def read(hidden: Hidden) -> np.ndarray:
-            return self._levels(decoder, name, hidden)
-
-        return self._stepped[name, size].read(condition, batch, size, read, more)
-
-    def _levels(self, decoder: Decoder, name: str, hidden: Hidden) -> np.ndarray:
-        """Return the levels int32 [pixels, channels] of pixels with these hidden states."""
-        hidden = Hidden(*(np.asarray(each) for each in hidden))
-        pixels = pixels_of(self._output(name), hidden, None, self._mapped, self._moved)
-        channels, before = [], None
-        for channel in range(self.channels):
-            distribution = pixels.next_channel(before)
-            before = decoder.levels(distribution, len(hidden.units), self._class(name), channel)
-            channels.append(before)
-        return np.stack(channels, -1).astype(np.int32)
-
-    def _layout(self, shape: tuple[int, ...]) -> Layout:
-        scales = 1 if self.density.multiscale is None else len(self.density.multiscale.sizes)
-        levels = self.density.config.output.levels
-        return Layout(self.depth, self.channels, scales, int(np.prod(shape[:3])), levels)
+        own = functools.partial(read, name)
+        return self._stepped[name, size].read(condition, batch, size, own, more)
 
     def _class(self, name: str) -> int:
         """Return the class of the pixels of a part: each scale has its own."""
@@ -178,6 +170,120 @@ class ImageCodec:
             return self.density.pixelcnn
         return model.factors.get(name, model.base)
 
-    def _output(self, name: str) -> Output:
-        network = self._network(name)
-        return network.output or network.shallow.output
+
+class Images(Kind):
+    """The images of an `ImageModel` in a file, and their conditions.
+
+    Raises:
+      UserError: the model has no exact conditionals.
+    """
+
+    name, version, dtype = "images", 1, "u1"
+
+    def __init__(self, model: Any):
+        multiscale, kind = model.multiscale, model.config.conditioning.kind
+        if not model.whole:
+            raise UserError("The run has not trained all parts; it gives no probability.")
+        if multiscale is not None and multiscale.has_flow:
+            raise UserError(
+                "The model's base is a flow, of whose images only a bound is known: it has no "
+                "conditionals to compress by."
+            )
+        if kind == "video":
+            raise UserError(
+                "A video model's images cannot be compressed: they need the frames before."
+            )
+        self._model, self.conditionals = model, ImageConditionals(model.density)
+        self._shape = (model.size, model.size, model.channels)
+
+    def digests(self) -> tuple[bytes, bytes | None]:
+        """Return the digest of the density."""
+        return digest_of_network(self._model.density), None
+
+    def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:
+        """Return the parts of a file of images uint8 [num, size, size, channels].
+
+        Args:
+          elements: the images.
+          condition: one for all, or a list with one for each.
+          tolerance: is not stored.
+          **options: `batch`, the number of images in a stream.
+        """
+        batch = options.get("batch", 256)
+        images, model = self._checked(np.asarray(elements)), self._model
+        if not 1 <= batch <= MOST_BATCH:
+            raise UserError(f"`batch` must be 1 to {MOST_BATCH}, got {batch}.")
+        values = list(condition) if isinstance(condition, list | tuple) else [condition]
+        if len(values) not in (1, len(images)):
+            raise UserError(f"There must be 1 or {len(images)} conditions, got {len(values)}.")
+        stored = [_stored(model, value) for value in values]
+        stored = stored[:1] if all(each == stored[0] for each in stored) else stored
+        described = {"batch": batch} | ({} if stored == [None] else {"condition": stored})
+        parts = (images[first : first + batch] for first in range(0, len(images), batch))
+        return images.shape, described, (part.astype(np.int32) for part in parts)
+
+    def check(self, found: Container) -> None:
+        """Raise UserError unless all fields of a file but its conditions' content are in range."""
+        num, *shape = found.shape
+        if not num or tuple(shape) != self._shape:
+            size = self._model.size
+            fields.damaged("shape", f"one or more images of {size}x{size} pixels")
+        batch = fields.whole("batch", found.description.get("batch"), 1, MOST_BATCH)
+        if len(found.streams) != -(-num // batch):
+            fields.damaged("streams", f"one for each {batch} images")
+        stored = fields.listed("condition", found.description.get("condition", [None]), (1, num))
+        wanted = STORED[self._model.config.conditioning.kind]
+        if not all(type(value) is wanted for value in stored):
+            fields.damaged("condition", f"a list of {wanted.__name__}")
+
+    def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """Yield the batches of a file."""
+        num, batch = found.shape[0], found.description["batch"]
+        stored = found.description.get("condition", [None])
+        for first in range(0, num, batch):
+            count = min(batch, num - first)
+            yield (count, *self._shape), self._rows(stored, first, count)
+
+    def unpack(self, parts: list[np.ndarray]) -> np.ndarray:
+        """Return the images, uint8 [num, size, size, channels]."""
+        return np.concatenate(parts)
+
+    def _checked(self, images: np.ndarray) -> np.ndarray:
+        """Return the images, once they are known to be of the model's size."""
+        if images.dtype != np.uint8 or images.shape[1:] != self._shape or not len(images):
+            raise UserError(
+                f"Images must be uint8 [num, {', '.join(map(str, self._shape))}], got "
+                f"{images.dtype} {list(images.shape)}."
+            )
+        return images
+
+    def _rows(self, stored: list, first: int, count: int) -> dict[str, np.ndarray]:
+        """Return the conditions of `count` images from `first` on, as the model reads them.
+
+        Raises:
+          UserError: a condition is none of the model's.
+        """
+        values = stored * count if len(stored) == 1 else stored[first : first + count]
+        read, size = self._model.condition, self._model.size
+        try:
+            rows = [read(np.array(v) if isinstance(v, list) else v) for v in values]
+            found = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+        except (TypeError, ValueError, OverflowError):  # of lists that are no maps
+            fields.damaged("condition", "maps")
+        if "map" in found and found["map"].shape != (count, size, size):
+            fields.damaged("condition", f"maps of {size}x{size} labels")
+        return found
+
+
+def _stored(model: Any, value: Any) -> Any:
+    """Return a condition as stored: a class's number, a caption, the rows of a map, or None."""
+    model.condition(value)  # refuses what the model does not know
+    if value is None:
+        return None
+    if isinstance(value, np.ndarray):
+        if value.shape != (model.size, model.size):
+            raise UserError(
+                f"`condition` must be maps [{model.size}, {model.size}], got {list(value.shape)}."
+            )
+        return value.tolist()
+    return model.label(value) if model.config.conditioning.kind == "class" else str(value)

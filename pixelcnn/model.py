@@ -28,8 +28,7 @@ from replicator.runs.stored_config import checked_config
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
-    from compression.container import Container
-    from pixelcnn.compression import ImageCodec
+    from pixelcnn.compression import Images
 
 ConditionValue = int | str | np.ndarray | None
 
@@ -205,11 +204,11 @@ class ImageModel:
         return np.sum([part.numpy() for part in parts.values()], axis=0)
 
     @functools.cached_property
-    def codec(self) -> "ImageCodec":
-        """The encoder and decoder of batches of images; see `compress`."""
-        from pixelcnn.compression import ImageCodec
+    def compressed(self) -> "Images":
+        """What its compressed files hold; UserError for a model without exact conditionals."""
+        from pixelcnn.compression import Images
 
-        return ImageCodec(self.density)
+        return Images(self)
 
     @functools.cached_property
     def autoregressive(self) -> "Autoregressive":
@@ -249,29 +248,20 @@ class ImageModel:
           UserError: a model that has no exact conditionals, other images, or a file that failed
             `verify`.
         """
-        from pixelcnn.compressed_images import compress
+        from compression.files import compress
 
-        return compress(self, images, condition, batch, tolerance, verify)
+        options: dict[str, Any] = {"tolerance": tolerance, "verify": verify, "batch": batch}
+        return compress(self.compressed, images, condition, **options)
 
     def decompress(self, data: bytes) -> np.ndarray:
-        """Return the images uint8 [num, size, size, channels] of a file from `compress`.
+        """Return the images uint8 [num, size, size, channels] in a file from `compress`.
 
         Raises:
           UserError: the file is damaged, truncated or of another model.
         """
-        from pixelcnn.compressed_images import decompress
+        from compression.files import decompress
 
-        return decompress(self, data)
-
-    def read_compressed(self, data: bytes) -> "Container":
-        """Return what is in a file from `compress`, without decoding the images.
-
-        Raises:
-          UserError: as for `decompress`.
-        """
-        from pixelcnn.compressed_images import read
-
-        return read(self, data)
+        return decompress(self.compressed, data)
 
     def condition(self, value: ConditionValue) -> dict[str, np.ndarray]:
         """Return a batch of one with a class, a caption or a map, as the conditioner reads it.

@@ -5,25 +5,17 @@ processors. All else, from the last layer and the linear prediction on, is float
 """
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
+from compression.conditionals import Moved
+from compression.forms import tolerances
 from compression.splits import Categorical, Mixture
-from compression.verification import Moved
 from likelihoods.pixels import PAIRS
-from pixelcnn.networks.outputs import Hidden, MixtureOutput, Output, SoftmaxOutput
+from pixelcnn.networks.outputs import Hidden, MixtureOutput, SoftmaxOutput
 
-# Of the root mean square of an output, which is a sum whose terms may cancel: what it is taken to
-# be at least when it is asked how far it may be off.
-LEAST_SHARE = 0.03
 LINEAR_SHARE = 0.1  # of the tolerance of a network's outputs, that of a linear function of a map
-
-
-def tolerance_of(outputs: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return how far outputs [..., parameters] may be off, relative to each or to its kind."""
-    like = np.sqrt(np.mean(np.square(outputs), tuple(range(outputs.ndim - 1))))
-    return tolerance * (np.abs(outputs) + LEAST_SHARE * like)
 
 
 def tanh_off(raw: np.ndarray, off: np.ndarray) -> np.ndarray:
@@ -55,7 +47,7 @@ class MixturePixels:
         shape = [len(outputs), -1, self.likelihood.components]
         self.parameters = (outputs + output.bias.numpy().astype(np.float64)).reshape(shape)
         self.bounded, tolerance = tolerance is not None, tolerance or 0.0
-        self.off = tolerance_of(outputs, tolerance).reshape(shape)
+        self.off = tolerances(outputs, tolerance).reshape(shape)
         # Sums of few float32 terms, which are off by less than what deep networks give.
         self.prediction_off = LINEAR_SHARE * tolerance * mapped * np.abs(self.prediction)
         self._before: list[np.ndarray] = []
@@ -85,17 +77,14 @@ class MixturePixels:
                 off = off + tanh_off(raw, self.off[:, 1 + 2 * count + i]) * np.abs(value)
         scales = self.parameters[:, 1 + count + channel]
         clipped = np.maximum(scales, likelihood.min_log_scale) + math.log(half)
-        tolerances = (
-            _whole(weight_off),
-            _whole(half * off),
-            _whole(self.off[:, 1 + count + channel]),
-        )
+        scale_off = self.off[:, 1 + count + channel]
+        offs = (_whole(weight_off), _whole(half * off), _whole(scale_off))
         self._mixture = Mixture(
             likelihood.levels,
             _whole(weights),
             _whole(half * (means + 1.0)),
             _whole(clipped),
-            tolerances if self.bounded else None,
+            offs if self.bounded else None,
         )
         return self._mixture
 
@@ -132,25 +121,14 @@ class SoftmaxPixels:
         outputs = self.outputs(output, channel, inside)
         outputs = outputs if self._moved is None else self._moved(outputs)
         logits = outputs + output.biases[channel].numpy()
-        return Categorical(logits, tolerance_of(outputs, self.tolerance))
+        return Categorical(logits, tolerances(outputs, self.tolerance))
 
 
 Pixels = MixturePixels | SoftmaxPixels
-PIXELS: dict[str, Any] = {
+PIXELS: dict[str, Callable[..., Pixels]] = {
     MixtureOutput.kind: MixturePixels,
     SoftmaxOutput.kind: SoftmaxPixels,
 }
-
-
-def pixels_of(
-    output: Output,
-    hidden: Hidden,
-    tolerance: float | None,
-    mapped: bool,
-    moved: Moved | None = None,
-) -> Pixels:
-    """Return the distributions of pixels; arguments as for `MixturePixels`."""
-    return PIXELS[output.kind](output, hidden, tolerance, mapped, moved)
 
 
 def _whole(array: np.ndarray) -> np.ndarray:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fine_models import LEVELS, Steps, mixed, outputs, softmax
 
 FOLDER = Path(__file__).parent / "compression" / "files"
 ELEMENTS = FOLDER / "elements.npz"
-LEVELS = 65536
 
 
 def words(count: int, seed: int) -> np.ndarray:
@@ -109,55 +109,6 @@ def rows(*shape: int) -> Callable[[Any, dict[str, Any]], np.ndarray]:
         return model.codec.decode(symbols).numpy()
 
     return draw
-
-
-def outputs(x):
-    """A causal network of a mean and a log-scale."""
-    import tensorflow as tf
-
-    return tf.concat([0.5 * x, 0.25 * x - 3.5], -1)
-
-
-def mixed(x):
-    """The same of three components."""
-    import tensorflow as tf
-
-    means, scales = [0.5 * x, 0.25 * x, -0.25 * x], [0.25 * x - 3.5, 0.0 * x - 4.0, 0.125 * x - 6.0]
-    return tf.concat([0.5 * x, 0.0 * x, -x, *means, *scales], -1)
-
-
-def softmax(x):
-    """Logits of 1000 levels."""
-    import tensorflow as tf
-
-    return -0.5 * tf.square((tf.range(1000.0) - 500.0 - 250.0 * x) / 64.0)
-
-
-class Steps:
-    """A logistic in steps of one, as a library of distributions would write it."""
-
-    def __init__(self, parameters):
-        import tensorflow as tf
-
-        self.mean = 32768.0 * (1.0 + parameters[..., 0])
-        self.scale = 32768.0 * tf.exp(parameters[..., 1])
-
-    def cdf(self, value):
-        import tensorflow as tf
-
-        whole = tf.sigmoid((value + 0.5 - self.mean) / self.scale)
-        return tf.where(value >= LEVELS - 1, tf.ones_like(whole), whole)
-
-    def log_prob(self, value):
-        import tensorflow as tf
-
-        below = tf.where(value <= 0, 0.0, self.cdf(value - 1.0))
-        return tf.math.log(tf.maximum(self.cdf(value) - below, 1e-12))
-
-    def quantile(self, uniform):
-        import tensorflow as tf
-
-        return tf.math.ceil(self.mean + self.scale * tf.math.log(uniform / (1 - uniform)) - 0.5)
 
 
 def own(name: str) -> Callable[[], Any]:

@@ -1,205 +1,143 @@
-"""A lossless code for 16-bit sound by a WaveNet's exact conditionals, decoded by its cached step.
+"""Compressed files of recordings, by a WaveNet's exact conditionals and its cached step."""
 
-One parallel pass gives the distributions of a whole recording to the encoder. The decoder takes
-them from the step of the cached sampler, sample by sample, and feeds back the decoded samples.
-"""
-
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from compression import fields, verification
-from compression.container import (
-    VERSION,
-    Container,
-    check_decoded,
-    checksum_of,
-    digest_of,
-    read_for,
-)
-from compression.forms import closed, form_of, narrowest_of, tolerances
-from compression.stream import Decoder, Encoder, Layout, depth_of, odds_of
-from compression.verification import Moved
+from autoregressive.model import Autoregressive
+from autoregressive.symbols import State
+from compression import fields
+from compression.container import Container
+from compression.files import Kind
+from compression.forms import form_of, narrowest_of
+from compression.model_digest import digest_of_network
+from compression.symbols import SymbolConditionals
 from replicator.runs.errors import UserError
-from replicator.runs.model_folder import variable_names
+from wavenet.autoregression import WaveNetSymbols
 from wavenet.density import Density
 from wavenet.network import WaveNet
 from wavenet.samplers.xla import Step, XlaSampler
 
-CHUNK_SAMPLES = 4096
 SIXTEEN_BIT = 1 << 16  # levels
 
 
-class SoundCodec:
-    """An encoder and decoder of recordings of levels, with the weights of the network at the call.
+class RingSymbols(WaveNetSymbols):
+    """A WaveNet with the step of its cached sampler, which compiles faster than a derived one."""
+
+    def __init__(self, network: WaveNet):
+        super().__init__(network)
+        self._sampler = XlaSampler(network)
+
+    def initial_state(self, batch: int, length: int = 0) -> State:
+        """Return the state before the first sample: silence, and empty queues."""
+        silence = tf.fill([batch, 1], tf.constant(self.network.silence, self.inputs.dtype))
+        first = self._sampler.initial_state(batch)
+        return {"input": silence, "network": (first.position, first.past, first.queues)}
+
+    def stepper(self, condition: tf.Tensor | None) -> Callable:
+        """Return the steps of a chunk, see `SteppedSymbols`."""
+        step, given = Step(self.network, self._sampler.rings), self.given(condition)
+        config = self.network.config
+
+        def one(time: int, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
+            position, past, queues = state["network"]
+            newest = tf.cast(state["input"], past.dtype)
+            newest = newest if config.reads_levels else newest * config.input_gain
+            past = tf.concat([past[:, 1:], newest], 1)
+            now = None if given is None else given[:, time : time + 1]
+            gates = step.gate_offsets(now, past.shape[0], 1)[0]
+            parameters, queues = step(position, past, queues, gates)
+            return parameters[:, tf.newaxis], (position + 1, past, queues)
+
+        return one
+
+
+class Recordings(Kind):
+    """The recordings of a `SpeechModel` in a file, and their speaker.
 
     Raises:
       UserError: the network has a condition that a file would have to hold, or makes blocks.
     """
 
-    def __init__(self, network: Any):
-        config = network.config
+    name = "sound"
+
+    def __init__(self, model: Any):
+        config, likelihood = model.network.config, model.network.likelihood
         if config.conditioner_units or config.feature_channels or config.context_layers:
             raise UserError(
                 "Only a WaveNet without frames and context stack compresses: frames are made of "
                 "the sound itself, and would have to be in the file."
             )
-        if form_of(network.likelihood) is None:
+        if form_of(likelihood) is None:
             raise UserError(
                 "Only softmax, logistic and Gaussian outputs compress, got "
-                f"{type(network.likelihood).__name__}."
+                f"{type(likelihood).__name__}."
             )
-        self.network: WaveNet = network
-        self.levels: int = config.levels
-        self.depth = depth_of(self.levels)
-        self._density = Density(network)
-        self._parameters = tf.function(
-            lambda levels, condition: network(network.inputs(levels), condition),
-            autograph=False,
-            reduce_retracing=True,
-        )
-        self._sampler = XlaSampler(network)
-        self._step = tf.function(self._one_step, jit_compile=True, autograph=False)
-        self._shift = tf.function(Step(network, self._sampler.rings).shift, autograph=False)
+        self._model, self._network, density = model, model.network, Density(model.network)
+        sizes = (density.window_samples, density.past_samples)
+        symbols = RingSymbols(model.network)
+        own = Autoregressive.of_symbols(symbols, likelihood, model.network.codec)
+        self.conditionals = SymbolConditionals(own, *sizes)
 
-    def encode(self, levels: np.ndarray, speaker: int | None, tolerance: float) -> bytes:
-        """Return the stream of a recording, int32 [samples]."""
-        condition, narrowest = self._condition(len(levels), speaker), narrowest_of(tolerance)
-        encoder = Encoder(Layout(self.depth, 1, 1, len(levels)))
-        window, past = self._density.window_samples, self._density.past_samples
-        for start in range(0, len(levels), window):
-            first = max(0, start - past)
-            part = slice(first, start + window)
-            here = None if condition is None else condition[:, part]
-            found = self._parameters(tf.constant(levels[None, part], tf.int32), here)
-            own = levels[start : start + window]
-            outputs = self.outputs(found.numpy()[0, start - first :].astype(np.float64))
-            off = tolerances(outputs, tolerance)
-            distribution = closed(self.network.likelihood, outputs, off, narrowest)
-            encoder.add([odds_of(distribution, own, self.depth)], 0, len(own))
-        return encoder.finish()
+    def digests(self) -> tuple[bytes, bytes | None]:
+        """Return the digest of the network."""
+        return digest_of_network(self._network), None
 
-    def decode(
-        self,
-        stream: bytes,
-        samples: int,
-        speaker: int | None,
-        narrowest: float | None,
-        moved: Moved | None = None,
-    ) -> np.ndarray:
-        """Return the recording int32 [samples] of a stream.
+    def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:
+        """Return the parts of a file of recordings [samples]; the condition is a speaker's name."""
+        parts = [self._levels(np.asarray(recording))[None] for recording in elements]
+        speaker, lengths = self._model.speaker_number(condition), [part.size for part in parts]
+        if not parts or not all(lengths):
+            raise UserError("There must be a recording, and a sample in each.")
+        described: dict[str, Any] = {"lengths": lengths, "narrowest": narrowest_of(tolerance)}
+        described |= {} if speaker is None else {"speaker": speaker}
+        return (len(parts), sum(lengths), 1, 1), described, parts
 
-        Args:
-          stream: from `encode`.
-          samples: of the recording.
-          speaker: as for `encode`.
-          narrowest: of `forms.closed`, as in the file.
-          moved: changes the network's outputs; None: they are as they are.
+    def check(self, found: Container) -> None:
+        """Raise UserError unless all fields of a file are in range."""
+        count, samples, *rest = found.shape
+        if rest != [1, 1] or not count or count != len(found.streams):
+            fields.damaged("shape", "recordings, samples, 1, 1")
+        lengths = fields.listed("lengths", found.description.get("lengths"), (count,))
+        if sum(fields.whole("lengths", length, 1, samples) for length in lengths) != samples:
+            fields.damaged("lengths", f"{samples} in all")
+        speaker, speakers = found.description.get("speaker"), self._network.config.speakers
+        if speakers:
+            fields.whole("speaker", speaker, 0, speakers - 1)
+        elif speaker is not None:
+            fields.damaged("speaker", "absent")
+
+    def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """Yield the recordings of a file as batches of one row."""
+        speaker, given = found.description.get("speaker"), None
+        for samples in found.description["lengths"]:
+            if speaker is not None:
+                given = self._network.condition(None, tf.constant([speaker]), samples)
+            yield (1, samples), given
+
+    def unpack(self, parts: list[np.ndarray]) -> list[np.ndarray]:
+        """Return recordings [samples]: int16 of 65,536 levels, uint8 or uint16 of fewer."""
+        levels = self.conditionals.levels
+        if levels == SIXTEEN_BIT:
+            return [
+                (part[0].astype(np.int32) - SIXTEEN_BIT // 2).astype(np.int16) for part in parts
+            ]
+        return [part[0].astype(np.uint8 if levels <= 256 else np.uint16) for part in parts]
+
+    def _levels(self, recording: np.ndarray) -> np.ndarray:
+        """Return the levels int32 [samples] of a recording.
+
+        Raises:
+          UserError: it has another type or shape, or other levels.
         """
-        decoder = Decoder(stream, Layout(self.depth, 1, 1, samples, self.levels))
-        condition, levels = self._condition(samples, speaker), np.zeros(samples, np.int32)
-        step, state = Step(self.network, self._sampler.rings), self._sampler.initial_state(1)
-        past, queues = state.past, state.queues
-        for start in range(0, samples, CHUNK_SAMPLES):
-            count = min(CHUNK_SAMPLES, samples - start)
-            here = None if condition is None else condition[:, start : start + count]
-            gates = step.gate_offsets(here, 1, count)
-            for t in range(count):
-                found, queues = self._step(tf.constant(start + t), past, queues, gates[t])
-                outputs = self.outputs(found.numpy().astype(np.float64))
-                outputs = outputs if moved is None else moved(outputs)
-                distribution = closed(self.network.likelihood, outputs, None, narrowest)
-                levels[start + t] = decoder.levels(distribution, 1, 0, 0)[0]
-                past = self._shift(past, tf.constant(levels[start + t : start + t + 1]))
-        return levels
-
-    def _one_step(self, position, past, queues, gates):
-        return Step(self.network, self._sampler.rings)(position, past, queues, gates)
-
-    def _condition(self, samples: int, speaker: int | None):
-        if speaker is None:
-            return None
-        return self.network.condition(None, tf.constant([speaker]), samples)
-
-    @staticmethod
-    def outputs(outputs: np.ndarray) -> np.ndarray:
-        """Return the network's outputs as the code reads them, float64 [samples, parameters]."""
-        return outputs
-
-
-def compress(
-    codec: SoundCodec,
-    recordings: list[np.ndarray],
-    speaker: int | None,
-    tolerance: float,
-    verify: bool | None = None,
-) -> bytes:
-    """Return the file of recordings of levels, int32 [samples] each.
-
-    Arguments and errors are as for `WaveNetModel.compress`.
-    """
-    if not recordings or not all(len(levels) for levels in recordings):
-        raise UserError("There must be a recording, and a sample in each.")
-    if not 0 <= tolerance <= 1e-3:
-        raise UserError(f"The tolerance must be 0 to 0.001, got {tolerance:g}.")
-    lengths = [len(levels) for levels in recordings]
-    described: dict[str, Any] = {"lengths": lengths, "narrowest": narrowest_of(tolerance)}
-    described |= {} if speaker is None else {"speaker": speaker}
-    streams = [codec.encode(levels, speaker, tolerance) for levels in recordings]
-    shape = (len(recordings), sum(lengths), 1, 1)
-    checksum = checksum_of(np.concatenate(recordings).astype("<u2"))
-    made = (digest(codec.network), codec.levels, checksum, shape, described, tuple(streams))
-    data = Container("sound", *made, VERSION).to_bytes()
-    if sum(lengths) <= verification.CHEAP_STEPS if verify is None else verify:
-        moved = verification.moved_by(tolerance)
-        verification.verify(lambda: decompress(codec, data, moved), tolerance)
-    return data
-
-
-def read(codec: SoundCodec, data: bytes) -> Container:
-    """Return a file of this model's recordings, all fields of which are in range.
-
-    Raises:
-      UserError: the file is damaged, truncated or of another model.
-    """
-    found = read_for(data, "sound", digest(codec.network), codec.levels)
-    count, samples, *rest = found.shape
-    if rest != [1, 1] or not count or count != len(found.streams):
-        fields.damaged("shape", "recordings, samples, 1, 1")
-    lengths = fields.listed("lengths", found.description.get("lengths"), (count,))
-    if sum(fields.whole("lengths", length, 1, samples) for length in lengths) != samples:
-        fields.damaged("lengths", f"{samples} in all")
-    if (speaker := found.description.get("speaker")) is not None:
-        fields.whole("speaker", speaker, 0, max(codec.network.config.speakers, 1) - 1)
-    if found.version > 1:
-        fields.share("narrowest", found.description.get("narrowest"))
-    return found
-
-
-def decompress(codec: SoundCodec, data: bytes, moved: Moved | None = None) -> list[np.ndarray]:
-    """Return the recordings of levels, int32 [samples] each, of a file.
-
-    Args:
-      codec: of the model.
-      data: the file.
-      moved: changes the network's outputs; None: they are as they are.
-
-    Raises:
-      UserError: the file is damaged, truncated or of another model.
-    """
-    found = read(codec, data)
-    lengths, speaker = found.description["lengths"], found.description.get("speaker")
-    narrowest = found.description["narrowest"] if found.version > 1 else None
-    pairs = zip(found.streams, lengths, strict=True)
-    recordings = [
-        codec.decode(stream, samples, speaker, narrowest, moved) for stream, samples in pairs
-    ]
-    check_decoded(np.concatenate(recordings).astype("<u2"), found)
-    return recordings
-
-
-def digest(network: tf.Module) -> bytes:
-    """Return the digest of a network's weights, 16 bytes."""
-    named = zip(variable_names(network), network.trainable_variables, strict=True)
-    return digest_of({name: variable.numpy() for name, variable in named})
+        levels = self.conditionals.levels
+        top = int(recording.max(initial=0)) if recording.dtype.kind == "u" else -1
+        whole = recording.dtype == np.int16 and levels == SIXTEEN_BIT
+        if recording.ndim != 1 or not (whole or 0 <= top < levels):
+            raise UserError(
+                f"A recording must be int16 [samples] for {SIXTEEN_BIT} levels, or unsigned "
+                f"levels below {levels}, got {recording.dtype} {list(recording.shape)}."
+            )
+        return recording.astype(np.int32) + (SIXTEEN_BIT // 2 if whole else 0)

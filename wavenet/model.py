@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 import numpy as np
 import tensorflow as tf
 
-from replicator.runs.errors import UserError
 from replicator.runs.model_folder import assign_weights, stored_model
 from replicator.runs.stored_config import checked_config
 from wavenet import shipped
@@ -26,8 +25,7 @@ from wavenet.training import KIND, config_from
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
-    from compression.container import Container
-    from wavenet.compression import SoundCodec
+    from wavenet.compression import Recordings
 
 SHIPPED = shipped.TEACHER
 
@@ -164,52 +162,26 @@ class SpeechModel(TrainedSpeechModel):
         Raises:
           UserError: a model that reads frames, other recordings, or a file that failed `verify`.
         """
-        from wavenet.compression import SIXTEEN_BIT, compress
+        from compression.files import compress
 
-        levels = []
-        for recording in map(np.asarray, recordings):
-            top = int(recording.max(initial=0)) if recording.dtype.kind == "u" else -1
-            whole = recording.dtype == np.int16 and self._codec.levels == SIXTEEN_BIT
-            if recording.ndim != 1 or not (whole or 0 <= top < self._codec.levels):
-                raise UserError(
-                    f"A recording must be int16 [samples] for {SIXTEEN_BIT} levels, or unsigned "
-                    f"levels below {self._codec.levels}, got {recording.dtype} "
-                    f"{list(recording.shape)}."
-                )
-            levels.append(recording.astype(np.int32) + (SIXTEEN_BIT // 2 if whole else 0))
-        return compress(self._codec, levels, self.speaker_number(speaker), tolerance, verify)
+        return compress(self.compressed, recordings, speaker, tolerance=tolerance, verify=verify)
 
     def decompress(self, data: bytes) -> list[np.ndarray]:
-        """Return the recordings of a file from `compress`.
-
-        A model of 65,536 levels returns int16, one of fewer uint8 or uint16 levels.
+        """Return the recordings in a file from `compress`, as it took them.
 
         Raises:
           UserError: the file is damaged, truncated or of another model.
         """
-        from wavenet.compression import SIXTEEN_BIT, decompress
+        from compression.files import decompress
 
-        recordings = decompress(self._codec, data)
-        if self._codec.levels == SIXTEEN_BIT:
-            return [(levels - SIXTEEN_BIT // 2).astype(np.int16) for levels in recordings]
-        dtype = np.uint8 if self._codec.levels <= 256 else np.uint16
-        return [levels.astype(dtype) for levels in recordings]
-
-    def read_compressed(self, data: bytes) -> "Container":
-        """Return what is in a file from `compress`, without decoding the recordings.
-
-        Raises:
-          UserError: as for `decompress`.
-        """
-        from wavenet.compression import read
-
-        return read(self._codec, data)
+        return decompress(self.compressed, data)
 
     @functools.cached_property
-    def _codec(self) -> "SoundCodec":
-        from wavenet.compression import SoundCodec
+    def compressed(self) -> "Recordings":
+        """What its compressed files hold; UserError for a model that cannot compress."""
+        from wavenet.compression import Recordings
 
-        return SoundCodec(self.network)
+        return Recordings(self)
 
     @functools.cached_property
     def autoregressive(self) -> "Autoregressive":

@@ -11,9 +11,9 @@ import onepass
 from autoregressive.fit import ADAM, fit
 from autoregressive.model import Autoregressive
 from autoregressive.trainable import weights_read
+from compression.model_digest import digest_of_model
 from distill.any_teacher import flow_student
 from likelihoods import Categorical, Gaussian, Integers
-from onepass.array_compression import digest_of_model
 
 LEVELS = 6
 TOKENS = np.random.default_rng(0).integers(0, LEVELS, [8, 10]).astype(np.int32)

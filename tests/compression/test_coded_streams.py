@@ -61,7 +61,7 @@ def encoded(mixture, levels, calls):
     """The stream, and its layout."""
     layout = Layout(depth_of(mixture.levels), 1, 1, len(levels))
     encoder = Encoder(layout)
-    encoder.add([odds_of(mixture, levels, layout.depth)], 0, calls)
+    encoder.add([odds_of(mixture, levels, layout.depth)], 0, [len(levels) // calls] * calls)
     return encoder.finish(), layout
 
 

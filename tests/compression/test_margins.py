@@ -122,7 +122,7 @@ def test_streams_decode_at_every_tolerance(levels, tolerance):
     for narrowest in (None, forms.narrowest_of(tolerance)):
         encoder = Encoder(layout)
         closed = forms.closed(distribution, outputs, off, narrowest)
-        encoder.add([odds_of(closed, known, layout.depth)], 0, 1)
+        encoder.add([odds_of(closed, known, layout.depth)], 0, [len(known)])
         stream = encoder.finish()
         assert 8 * len(stream) <= (layout.depth + 0.1) * len(known)
         for signs in (1.0, -1.0, draws.choice([-1.0, 1.0], outputs.shape)):
@@ -138,7 +138,7 @@ def test_digital_silence_takes_hardly_any_bits(tolerance, most):
     encoder, known = Encoder(Layout(16, 1, 1, count)), np.full(count, 32768)
     off = forms.tolerances(outputs, tolerance)
     closed = forms.closed(silence, outputs, off, forms.narrowest_of(tolerance))
-    encoder.add([odds_of(closed, known, 16)], 0, 1)
+    encoder.add([odds_of(closed, known, 16)], 0, [len(known)])
     assert 8 * len(encoder.finish()) < most * count
 
 
@@ -154,5 +154,13 @@ def test_a_quiet_narrow_distribution_takes_little_more_than_its_own_bits(toleran
     encoder, off = Encoder(Layout(16, 1, 1, count)), forms.tolerances(outputs, tolerance)
     normal = likelihoods.Gaussian(MANY)
     closed = forms.closed(normal, outputs, off, forms.narrowest_of(tolerance))
-    encoder.add([odds_of(closed, known, 16)], 0, 1)
+    encoder.add([odds_of(closed, known, 16)], 0, [len(known)])
     assert 8 * len(encoder.finish()) / count < own + most
+
+
+def test_tolerances_are_of_each_output_and_no_less_than_of_its_like():
+    outputs = np.array([[1.0, 0.0], [-3.0, 2.0]])
+    found = forms.tolerances(outputs, 1e-5)
+    like = np.sqrt([5.0, 2.0])
+    expected = 1e-5 * (np.abs(outputs) + forms.LEAST_SHARE * like)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -8,61 +8,27 @@ import numpy as np
 import own_models
 import pytest
 import tensorflow as tf
+from fine_models import LEVELS, Steps, mixed, outputs, softmax
 from marks import some_slow
 from own_models import model
 
 import onepass
+from compression.conditionals import Coding, encode
 from compression.container import Container, checksum_of, read
+from compression.model_digest import digests_of_model
+from compression.symbols import SymbolConditionals
 from onepass import likelihoods
-from onepass.array_compression import ArrayCodec
-from onepass.array_digest import digests_of_model
 from onepass.command import main
 from replicator.runs.errors import UserError
 
 pytest.importorskip("constriction")
 HEADER = 120  # bytes of a file that are not the stream's
-LEVELS = 65536
-
-
-class Steps:
-    """A logistic in steps of one, as a library of distributions would write it."""
-
-    def __init__(self, parameters):
-        self.mean = 32768.0 * (1.0 + parameters[..., 0])
-        self.scale = 32768.0 * tf.exp(parameters[..., 1])
-
-    def cdf(self, value):
-        whole = tf.sigmoid((value + 0.5 - self.mean) / self.scale)
-        return tf.where(value >= LEVELS - 1, tf.ones_like(whole), whole)
-
-    def log_prob(self, value):
-        below = tf.where(value <= 0, 0.0, self.cdf(value - 1.0))
-        return tf.math.log(tf.maximum(self.cdf(value) - below, 1e-12))
-
-    def quantile(self, uniform):
-        return tf.math.ceil(self.mean + self.scale * tf.math.log(uniform / (1 - uniform)) - 0.5)
 
 
 class Many(likelihoods.Tabulated):
     """Levels without a closed form."""
 
     levels, num_parameters = LEVELS, 20
-
-
-def outputs(x):
-    """A causal network of two outputs: near the element before, and narrower than the range."""
-    return tf.concat([0.6 * x, 0.2 * x - 3.5], -1)
-
-
-def mixed(x):
-    """The same of three components."""
-    means, scales = [0.6 * x, 0.3 * x, -0.2 * x], [0.2 * x - 3.5, 0.0 * x - 4.0, 0.1 * x - 6.0]
-    return tf.concat([0.5 * x, 0.0 * x, -x, *means, *scales], -1)
-
-
-def softmax(x):
-    """Logits of 1000 levels."""
-    return -0.5 * tf.square((tf.range(1000.0) - 500.0 - 300.0 * x) / 50.0)
 
 
 FINE = {
@@ -132,7 +98,7 @@ def test_a_damaged_file_is_refused(index):
 def test_a_file_that_names_no_odds_is_decoded_by_tables_of_all_levels():
     made, elements = model("own"), own_models.drawn("own")
     symbols = made.symbols(elements).numpy()
-    stream = ArrayCodec(made, "table").encode(symbols, made.conditionals(elements).numpy(), 1e-5)
+    stream = encode(SymbolConditionals(made), symbols, None, Coding("table", tolerance=1e-5))
     parts = (digests_of_model(made)[1], made.codec.levels, checksum_of(symbols.astype("<u2")))
     old = Container("arrays", *parts, (*symbols.shape, 1, 1), {}, (stream,)).to_bytes()
     np.testing.assert_array_equal(onepass.decompress(made, old), elements)
@@ -142,7 +108,7 @@ def test_a_file_whose_odds_the_model_cannot_compute_is_refused():
     made, elements = model("own"), own_models.drawn("own")
     found = read(onepass.compress(made, elements))
     changed = dataclasses.replace(found, description=found.description | {"odds": "closed"})
-    with pytest.raises(UserError, match="requires odds by 'closed', which Laplace cannot compute"):
+    with pytest.raises(UserError, match="requires odds by 'closed', which the model's"):
         onepass.decompress(made, changed.to_bytes())
 
 

@@ -1,52 +1,23 @@
 """Files of arrays: wrong ones are refused, and the digest names all weights."""
 
+import dataclasses
 import functools
 
 import hostile_files
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
+from fine_models import LEVELS, Steps, mixed, outputs
 
 import onepass
+from compression.conditionals import Coding, decode, encode
 from compression.container import read
+from compression.model_digest import digest_of_model, ranked
+from compression.symbols import SymbolConditionals
 from onepass import likelihoods
-from onepass.array_compression import ArrayCodec
-from onepass.array_digest import digest_of_model, ranked
 from replicator.runs.errors import UserError
 
 pytest.importorskip("constriction")
-LEVELS = 65536
-
-
-class Steps:
-    """A logistic in steps of one, in float32."""
-
-    def __init__(self, parameters):
-        self.mean = 32768.0 * (1.0 + parameters[..., 0])
-        self.scale = 32768.0 * tf.exp(parameters[..., 1])
-
-    def cdf(self, value):
-        whole = tf.sigmoid((value + 0.5 - self.mean) / self.scale)
-        return tf.where(value >= LEVELS - 1, tf.ones_like(whole), whole)
-
-    def log_prob(self, value):
-        below = tf.where(value <= 0, 0.0, self.cdf(value - 1.0))
-        return tf.math.log(tf.maximum(self.cdf(value) - below, 1e-12))
-
-    def quantile(self, uniform):
-        return tf.math.ceil(self.mean + self.scale * tf.math.log(uniform / (1 - uniform)) - 0.5)
-
-
-def outputs(x):
-    """A causal network of a mean near the element before, and a log-scale."""
-    return tf.concat([0.6 * x, 0.2 * x - 3.5], -1)
-
-
-def mixed(x):
-    """The same of three components."""
-    means, scales = [0.6 * x, 0.3 * x, -0.2 * x], [0.2 * x - 3.5, 0.0 * x - 4.0, 0.1 * x - 6.0]
-    return tf.concat([0.5 * x, 0.0 * x, -x, *means, *scales], -1)
 
 
 def test_a_file_with_wrong_fields_is_refused():
@@ -77,12 +48,13 @@ def test_an_empty_array_is_refused():
 
 def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
     made = onepass.Autoregressive(outputs, likelihoods.Gaussian(LEVELS))
-    elements, decode = made.sample(num=2, length=50, seed=1), ArrayCodec.decode
+    elements, reading = made.sample(num=2, length=50, seed=1), SymbolConditionals.read
 
-    def moved(codec, stream, shape, condition, moved=None):
-        return decode(codec, stream, shape, condition, lambda rows: rows * 1.01)
+    def moved(conditionals, shape, condition, coding, decoder):
+        coding = dataclasses.replace(coding, moved=lambda rows: rows * 1.01)
+        return reading(conditionals, shape, condition, coding, decoder)
 
-    monkeypatch.setattr(ArrayCodec, "decode", moved)
+    monkeypatch.setattr(SymbolConditionals, "read", moved)
     with pytest.raises(UserError, match="could not be decoded again, and is not written"):
         onepass.compress(made, elements)
     assert onepass.compress(made, elements, verify=False)
@@ -100,19 +72,20 @@ def test_verified_files_are_returned_at_every_tolerance(tolerance):
 @pytest.mark.parametrize("tolerance", [0.0, 1e-5, 1e-3])
 def test_masses_in_float32_do_not_move_odds_beyond_their_margins(tolerance):
     made = onepass.Autoregressive(outputs, likelihoods.FromTFP(Steps, 2, LEVELS))
-    elements, codec = made.sample(num=2, length=500, seed=1), ArrayCodec(made)
-    symbols = made.symbols(elements).numpy()
-    stream = codec.encode(symbols, made.conditionals(elements).numpy(), tolerance)
+    symbols = made.symbols(made.sample(num=2, length=500, seed=1)).numpy()
+    conditionals, coding = SymbolConditionals(made), Coding("cumulative", 0.0)
+    tolerant = dataclasses.replace(coding, tolerance=tolerance)
+    stream = encode(conditionals, symbols, None, tolerant)
     draws = np.random.default_rng(0)
     for share in (0.5, 0.95):
         # Without a tolerance, what float32 rounds.
         by = max(share * tolerance, 2e-8)
-        found = codec.decode(
-            stream,
-            symbols.shape,
-            None,
-            lambda rows, by=by: rows * (1.0 + by * draws.choice([-1.0, 1.0], rows.shape)),
-        )
+
+        def moved(rows, by=by):
+            return rows * (1.0 + by * draws.choice([-1.0, 1.0], rows.shape))
+
+        off = dataclasses.replace(coding, moved=moved)
+        found = decode(conditionals, stream, symbols.shape, None, off)
         np.testing.assert_array_equal(found, symbols)
 
 

@@ -12,6 +12,7 @@ from image_densities import images_for, model_of
 from PIL import Image
 
 from compression.container import Container, read
+from compression.files import Kind
 from onepass import compression_command
 from onepass.command import main
 
@@ -24,7 +25,7 @@ def model():
 @pytest.fixture
 def here(tmp_path, monkeypatch, model):
     """A folder with images a.png to c.png, where every name names the model."""
-    monkeypatch.setattr(compression_command, "load", lambda path: model)
+    monkeypatch.setattr(compression_command, "load", lambda path, trust: model)
     for name, image in zip("abc", images_for(model, 3), strict=True):
         Image.fromarray(image[..., 0]).save(tmp_path / f"{name}.png")
     monkeypatch.chdir(tmp_path)
@@ -140,26 +141,38 @@ def test_files_that_are_no_images_are_named(here, capsys):
     assert "class" in mistake(capsys, "compress", "m", "a.png", "--out", "x.onepass")
 
 
-class _Sounds:
-    """Stands in for a WaveNet: keeps the recordings as they are."""
+class _Sounds(Kind):
+    """Stands in for a WaveNet and its files: keeps the recordings as they are."""
 
-    sample_rate_hz, makes, compresses = 8000, "sound", True
+    name, sample_rate_hz, compresses = "sound", 8000, True
+    conditionals = types.SimpleNamespace(
+        levels=65536, ways=("closed",), is_cheap=lambda shape: False
+    )
 
-    def compress(self, recordings, *, speaker, tolerance):
-        self.kept = recordings
-        shape = (len(recordings), 1, 1, 1)
-        return Container("sound", bytes(16), 65536, 0, shape, {}, ()).to_bytes()
+    @property
+    def compressed(self):
+        return self
 
-    def read_compressed(self, data):
-        return read(data)
+    def digests(self):
+        return bytes(16), None
 
-    def decompress(self, data):
+    def pack(self, elements, condition, tolerance, **options):
+        self.kept = elements
+        return (len(elements), 1, 1, 1), {"narrowest": tolerance}, ()
+
+    def check(self, found):
+        pass
+
+    def blocks(self, found, condition):
+        return iter(())
+
+    def unpack(self, parts):
         return self.kept
 
 
 def test_recordings_keep_every_sample(tmp_path, monkeypatch, capsys):
     sounds, draws = _Sounds(), np.random.default_rng(0)
-    monkeypatch.setattr(compression_command, "load", lambda path: sounds)
+    monkeypatch.setattr(compression_command, "load", lambda path, trust: sounds)
     monkeypatch.chdir(tmp_path)
     samples = draws.integers(-32768, 32768, 50).astype(np.int16)
     soundfile.write("a.wav", samples, 8000, subtype="PCM_16")
@@ -176,8 +189,23 @@ def test_recordings_keep_every_sample(tmp_path, monkeypatch, capsys):
     assert "d.flac must be one sound" in line and not pathlib.Path("y.onepass").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["a.wav", "--condition", "one", "two"],
+            "`--condition` must be at most 1 for sound, got 2",
+        ),
+        ([], "`FILES` is empty"),
+    ],
+)
+def test_what_a_kind_does_not_take_is_refused(tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.setattr(compression_command, "load", lambda path, trust: _Sounds())
+    assert said in mistake(capsys, "compress", "m", *words, "--out", tmp_path / "x.onepass")
+
+
 def test_a_model_without_conditionals_is_refused(tmp_path, monkeypatch, capsys):
     silent = types.SimpleNamespace(compresses=False)
-    monkeypatch.setattr(compression_command, "load", lambda path: silent)
+    monkeypatch.setattr(compression_command, "load", lambda path, trust: silent)
     line = mistake(capsys, "compress", "shipped", "a.wav", "--out", tmp_path / "x.onepass")
-    assert "shipped cannot compress: it has no exact conditionals" in line
+    assert "shipped must have exact conditionals to compress, got SimpleNamespace" in line

@@ -10,10 +10,11 @@ import tensorflow as tf
 from image_densities import ARCHITECTURES, conditions_for, images_for, model_of
 from marks import some_slow
 
-from compression import container
+from compression import container, forms
+from compression.conditionals import Coding, decode
 from compression.stream import odds_of
 from pixelcnn import pixel_distributions
-from pixelcnn.compression import ImageCodec
+from pixelcnn.compression import ImageConditionals
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.pixel_distributions import MixturePixels, SoftmaxPixels
 from replicator.runs.errors import UserError
@@ -69,26 +70,26 @@ def test_hidden_units_may_be_off_by_what_float32_leaves_open(architecture, monke
     model, draws = model_of(architecture), np.random.default_rng(5)
     images = images_for(model, 4)
     data = model.compress(images, conditions_for(model, 4))
-    levels, mapped = ImageCodec._levels, model.density.conditioner.map_channels > 0
+    pixels, mapped = ImageConditionals.pixels, model.density.conditioner.map_channels > 0
 
-    def moved(codec, decoder, name, hidden):
+    def moved(conditionals, name, hidden, coding):
         units = off(np.asarray(hidden.units, np.float64), 3e-7, draws)
         prediction = off(np.asarray(hidden.prediction), 3e-7 * mapped, draws)
-        return levels(codec, decoder, name, Hidden(units, prediction))
+        return pixels(conditionals, name, Hidden(units, prediction), coding)
 
-    monkeypatch.setattr(ImageCodec, "_levels", moved)
+    monkeypatch.setattr(ImageConditionals, "pixels", moved)
     np.testing.assert_array_equal(model.decompress(data), images)
 
 
 def test_a_stream_takes_the_bits_of_the_model_and_half_a_per_cent():
     model = model_of("multiscale A, colour")
-    shape, layout = (300, 8, 8, 3), model.codec._layout((300, 8, 8, 3))
+    shape, conditionals = (300, 8, 8, 3), model.compressed.conditionals
+    layout = conditionals.layout(shape)
     words = np.random.default_rng(0).integers(1, 2**32, 40000, np.uint32).tobytes()
     table = bytes(layout.classes * layout.bits // 2)
     # Random bits decode to samples of the model.
-    drawn = model.codec.decode(
-        b"\x01\xff\xff" + table + words, shape, {"label": np.ones(300, np.int32)}
-    )
+    labels = {"label": np.ones(300, np.int32)}
+    drawn = decode(conditionals, b"\x01\xff\xff" + table + words, shape, labels, Coding())
     images = drawn.astype(np.uint8)
     bits = -model.log_prob(images, 1).astype(np.float64).sum() / math.log(2)
     found = container.read(model.compress(images, 1, batch=300))
@@ -98,7 +99,8 @@ def test_a_stream_takes_the_bits_of_the_model_and_half_a_per_cent():
 def test_a_multiscale_model_decodes_in_three_passes_a_doubling_besides_its_base():
     model = model_of("multiscale A, colour")
     model.decompress(model.compress(images_for(model, 2), 1))
-    assert (model.codec.passes, model.codec.steps) == (3, 4 * 4)
+    conditionals = model.compressed.conditionals
+    assert (conditionals.passes, conditionals.steps) == (3, 4 * 4)
 
 
 def test_an_image_decodes_the_same_in_any_batch():
@@ -115,7 +117,8 @@ def test_a_codec_that_encoded_nothing_decodes():
     images = images_for(model, 3)
     found = container.read(model.compress(images, 2))
     rows = {"label": np.full(3, 2, np.int32)}
-    again = ImageCodec(model.density).decode(found.streams[0], images.shape, rows)
+    fresh = ImageConditionals(model.density)
+    again = decode(fresh, found.streams[0], images.shape, rows, Coding())
     np.testing.assert_array_equal(again, images)
 
 
@@ -167,13 +170,15 @@ def test_a_file_with_wrong_fields_is_refused(architecture):
 
 def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
     model, draws = model_of("PixelCNN"), np.random.default_rng(5)
-    images, levels = model.generate(2, seed=1, num=6), ImageCodec._levels
+    images, pixels = model.generate(2, seed=1, num=6), ImageConditionals.pixels
 
-    def moved(codec, decoder, name, hidden):
-        units = off(np.asarray(hidden.units, np.float64), 1.0, draws)
-        return levels(codec, decoder, name, Hidden(units, hidden.prediction))
+    def moved(conditionals, name, hidden, coding):
+        if coding.tolerance is None:  # in the decoder
+            units = off(np.asarray(hidden.units, np.float64), 1.0, draws)
+            hidden = Hidden(units, hidden.prediction)
+        return pixels(conditionals, name, hidden, coding)
 
-    monkeypatch.setattr(ImageCodec, "_levels", moved)
+    monkeypatch.setattr(ImageConditionals, "pixels", moved)
     assert "could not be decoded again" in refused(model.compress, images, 2)
     assert model.compress(images, 2, verify=False)
 
@@ -189,7 +194,7 @@ def test_the_coefficients_of_channels_move_by_no_more_than_is_said(size):
 
 @pytest.mark.parametrize("tolerance", [1e-5, 1e-3, 1e-2])
 def test_no_corner_of_a_pixels_outputs_moves_odds_by_more_than_their_margin(tolerance, monkeypatch):
-    output = model_of("multiscale A, colour").codec._output("4")
+    output = model_of("multiscale A, colour").density.multiscale.base.output
     draws, parameters = np.random.default_rng(0), output.likelihood.num_parameters
     outputs = draws.normal(size=[100, parameters]) * 3.0
     hidden = Hidden(np.zeros([100, output.hidden_units]), draws.normal(size=[100, 3]) * 0.2)
@@ -204,15 +209,7 @@ def test_no_corner_of_a_pixels_outputs_moves_odds_by_more_than_their_margin(tole
             found.append(odds_of(distribution, before, 8))
         return found
 
-    right, by = odds(outputs, tolerance), pixel_distributions.tolerance_of(outputs, tolerance)
+    right, by = odds(outputs, tolerance), forms.tolerances(outputs, tolerance)
     for signs in (1.0, -1.0, *draws.choice([-1.0, 1.0], [20, *outputs.shape])):
         for one, other in zip(right, odds(outputs + signs * by, None), strict=True):
             assert np.all(np.abs(one.t - other.t) <= one.margin)
-
-
-def test_tolerances_are_of_each_output_and_no_less_than_of_its_like():
-    outputs = np.array([[1.0, 0.0], [-3.0, 2.0]])
-    found = pixel_distributions.tolerance_of(outputs, 1e-5)
-    like = np.sqrt([5.0, 2.0])
-    expected = 1e-5 * (np.abs(outputs) + pixel_distributions.LEAST_SHARE * like)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)

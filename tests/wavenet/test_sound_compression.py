@@ -1,91 +1,115 @@
 """Compressed recordings come back exactly from whatever nearly equal network, or not at all."""
 
+import dataclasses
 import math
 
 import hostile_files
 import numpy as np
 import pytest
-import tensorflow as tf
 from networks import network_of
 
+from compression import files
+from compression.conditionals import Coding, encode
 from compression.container import read
+from compression.symbols import SymbolConditionals
 from replicator.runs.errors import UserError
-from wavenet.compression import SoundCodec, compress, decompress
+from wavenet.model import SpeechModel
 from wavenet.samplers.generation import generate
 from wavenet.speech_model import Request
 
-SPEAKERS = {"softmax, speakers": 1}
+SPEAKERS = {"softmax, speakers": "two"}
 
 
-def recordings_for(network, lengths=(90, 40)):
-    """Wandering waveforms with digital silence in them, int32 levels [samples] each."""
-    draws = np.random.default_rng(0)
+def model_of(kind, seed=0):
+    network = network_of(kind, seed)
+    speakers = ("one", "two", "three")[: network.config.speakers]
+    return SpeechModel(network, None, 0.0, speakers, {"kind": "wavenet"})
+
+
+def recordings_for(model, lengths=(90, 40)):
+    """Wandering waveforms with digital silence in them, levels [samples] each."""
+    draws, top = np.random.default_rng(0), model.network.config.levels
     waves = [0.2 * np.sin(np.cumsum(0.3 * draws.normal(size=length))) for length in lengths]
     for wave in waves:
         wave[10:20] = 0.0
-    return [network.codec.encode(tf.constant(wave, tf.float32)).numpy() for wave in waves]
+    dtype = np.int16 if top == 65536 else np.uint8
+    return [(top // 2 * (dtype is np.uint8) + wave * top / 2).astype(dtype) for wave in waves]
 
 
-def refused(call, *arguments):
+def refused(call, *arguments, **options):
     with pytest.raises(UserError) as caught:
-        call(*arguments)
+        call(*arguments, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["mixture, predicting, amplified", "softmax, speakers"])
-def test_recordings_come_back_exactly_although_outputs_are_off(kind, monkeypatch):
-    network, draws = network_of(kind), np.random.default_rng(1)
-    codec, recordings = SoundCodec(network), recordings_for(network)
-    data = compress(codec, recordings, SPEAKERS.get(kind), 1e-5)
+def test_recordings_come_back_exactly_although_outputs_are_off(kind):
+    model, draws = model_of(kind), np.random.default_rng(1)
+    recordings = recordings_for(model)
+    data = model.compress(recordings, speaker=SPEAKERS.get(kind), verify=False)
 
     def moved(outputs):
         return outputs * (1.0 + 1e-5 * draws.choice([-1.0, 0.0, 1.0], outputs.shape))
 
-    monkeypatch.setattr(SoundCodec, "outputs", staticmethod(moved))
-    for found, expected in zip(decompress(codec, data), recordings, strict=True):
+    for found, expected in zip(
+        files.decompress(model.compressed, data, moved=moved), recordings, strict=True
+    ):
         np.testing.assert_array_equal(found, expected)
+        assert found.dtype == expected.dtype
 
 
 def test_a_stream_takes_the_bits_of_the_model():
-    network = network_of("mixture")
-    codec, levels = SoundCodec(network), generate(network, Request(6000), "xla")[0]
-    bits = -codec._density.log_prob(levels).astype(np.float64).sum() / math.log(2)
-    assert 0.999 < 8 * len(codec.encode(levels, None, 1e-5)) / bits < 1.005
+    model = model_of("mixture")
+    levels = generate(model.network, Request(6000), "xla")
+    bits = -model._density.log_prob(levels[0]).astype(np.float64).sum() / math.log(2)
+    coding = Coding(narrowest=8e-5, tolerance=1e-5)
+    stream = encode(model.compressed.conditionals, levels, None, coding)
+    assert 0.999 < 8 * len(stream) / bits < 1.005
 
 
 def test_a_network_that_needs_frames_is_refused():
-    line = refused(SoundCodec, network_of("gaussian, frames"))
-    assert "frames are made of the sound itself" in line
-    refused(SoundCodec, network_of("mixture, context"))
+    for kind in ("gaussian, frames", "mixture, context"):
+        line = refused(model_of(kind).compress, [np.zeros(9, np.int16)])
+        assert "frames are made of the sound itself" in line
 
 
 def test_another_network_refuses_the_file():
-    network = network_of("mixture, predicting, amplified")
-    data = compress(SoundCodec(network), recordings_for(network, (20,)), None, 1e-5)
-    other = SoundCodec(network_of("mixture, predicting, amplified", seed=1))
-    assert "requires the model" in refused(decompress, other, data)
+    kind = "mixture, predicting, amplified"
+    model = model_of(kind)
+    data = model.compress(recordings_for(model, (20,)), verify=False)
+    assert "requires the model" in refused(model_of(kind, seed=1).decompress, data)
+
+
+def test_what_is_no_recording_is_refused():
+    model = model_of("softmax, speakers")
+    assert "unsigned levels below 256, got int16" in refused(model.compress, [np.zeros(3, "i2")])
+    assert "got uint16 [3]" in refused(model.compress, [np.full(3, 256, np.uint16)])
+    assert "There must be a recording" in refused(model.compress, [np.zeros(0, np.uint8)])
+    assert "no speaker 'four'" in refused(model.compress, [np.zeros(3, "u1")], speaker="four")
 
 
 @pytest.mark.parametrize("kind", ["mixture, predicting, amplified", "softmax, speakers"])
 def test_a_file_with_wrong_fields_is_refused(kind):
-    codec = SoundCodec(network_of(kind))
-    recordings = recordings_for(codec.network, (9, 4))
-    data = compress(codec, recordings, SPEAKERS.get(kind), 1e-5, verify=False)
+    model = model_of(kind)
+    recordings = recordings_for(model, (9, 4))
+    data = model.compress(recordings, speaker=SPEAKERS.get(kind), verify=False)
     hostile_files.check(
         read(data),
-        lambda changed: decompress(codec, changed),
+        model.decompress,
         lambda found: all(map(np.array_equal, found, recordings)),
     )
 
 
 def test_a_file_that_cannot_be_decoded_is_not_returned(monkeypatch):
-    codec, decode = SoundCodec(network_of("mixture")), SoundCodec.decode
-    recordings = [generate(codec.network, Request(200), "xla")[0]]
+    model, parameters = model_of("mixture"), SymbolConditionals.read
+    drawn = generate(model.network, Request(200), "xla")[0]
+    recordings = [(drawn - 32768).astype(np.int16)]
 
-    def moved(codec, stream, samples, speaker, narrowest, moved=None):
-        return decode(codec, stream, samples, speaker, narrowest, lambda outputs: 1.1 * outputs)
+    def moved(conditionals, shape, condition, coding, decoder):
+        coding = dataclasses.replace(coding, moved=lambda outputs: 1.1 * outputs)
+        return parameters(conditionals, shape, condition, coding, decoder)
 
-    monkeypatch.setattr(SoundCodec, "decode", moved)
-    assert "could not be decoded again" in refused(compress, codec, recordings, None, 1e-5)
-    assert compress(codec, recordings, None, 1e-5, False)
+    monkeypatch.setattr(SymbolConditionals, "read", moved)
+    assert "could not be decoded again" in refused(model.compress, recordings)
+    assert model.compress(recordings, verify=False)

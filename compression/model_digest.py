@@ -1,4 +1,4 @@
-"""The digest of a user's model, by which a compressed file of arrays names it."""
+"""The digests of models, by which compressed files name them."""
 
 import hashlib
 import json
@@ -11,8 +11,16 @@ import tensorflow as tf
 from autoregressive.condition_specs import zeros_for
 from autoregressive.model import Autoregressive
 from autoregressive.reading import unusual_settings
+from compression.container import digest_of
+from replicator.runs.model_folder import variable_names
 
 _NUMBERED = re.compile(r"(.*?)(?:_([0-9]{1,18}))?")
+
+
+def digest_of_network(network: tf.Module) -> bytes:
+    """Return the digest of the trainable weights of a network of this library, 16 bytes."""
+    named = zip(variable_names(network), network.trainable_variables, strict=True)
+    return digest_of({name: variable.numpy() for name, variable in named})
 
 
 def digest_of_model(model: Autoregressive) -> bytes:

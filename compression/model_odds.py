@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.model import Autoregressive
 from compression import forms
+from compression.conditionals import Coding
 from compression.odds import FLOOR, LARGEST_LOG_ODDS, REACH, ROUNDING
 from compression.splits import Categorical, Split
 from likelihoods.capabilities import cumulative_of
@@ -25,17 +25,15 @@ FARTHER = 10.0  # factor on differences, at which their effects exceed rounding
 Values = Callable[[np.ndarray], np.ndarray]
 
 
-def ways_of(model: Autoregressive) -> list[str]:
-    """Return the ways in which a model's levels can be coded, the best first."""
-    distribution: Any = model.distribution
+def ways_of(distribution: Any) -> list[str]:
+    """Return the ways in which a distribution's levels can be coded, the best first."""
     is_cumulative = distribution.levels > FINE and cumulative_of(distribution) is not None
     known = {"closed": forms.form_of(distribution) is not None, "cumulative": is_cumulative}
     return [*(way for way, is_known in known.items() if is_known), "table"]
 
 
-def check_table(model: Autoregressive) -> None:
+def check_table(distribution: Any) -> None:
     """Raise UserError if a table of all levels would be too large to encode an element."""
-    distribution: Any = model.distribution
     if distribution.levels * (1 + distribution.num_parameters) > MOST_TABLE:
         raise UserError(
             f"`model` must have a distribution with `cumulative` to compress {distribution.levels}"
@@ -44,47 +42,44 @@ def check_table(model: Autoregressive) -> None:
         )
 
 
-class ArrayOdds:
+class ModelOdds:
     """Distributions of elements, as an encoder or decoder splits them.
 
     Args:
-      model: with levels.
-      way: of `ways_of`.
-      narrowest: of `forms.closed`.
+      distribution: with levels.
+      order: of the model, "time" or "raster".
     """
 
-    def __init__(self, model: Autoregressive, way: str, narrowest: float | None = None):
-        self._distribution: Any = model.distribution
-        self._way, self._narrowest = way, narrowest
-        self._log_prob = _evaluation(model.distribution.log_prob, model.order)
-        cumulative = cumulative_of(model.distribution)
-        if way == "cumulative" and cumulative is not None:
-            self._below = _evaluation(cumulative, model.order)
+    def __init__(self, distribution: Any, order: str):
+        self._distribution = distribution
+        self._log_prob = _evaluation(distribution.log_prob, order)
+        cumulative = cumulative_of(distribution)
+        if cumulative is not None:
+            self._below = _evaluation(cumulative, order)
 
-    @property
-    def table_levels(self) -> int:
-        """Number of levels in a table of an element."""
-        return {"closed": 1, "cumulative": FINE}.get(self._way, int(self._distribution.levels))
+    def table_levels(self, way: str) -> int:
+        """Return the number of levels in a table of an element."""
+        return {"closed": 1, "cumulative": FINE}.get(way, int(self._distribution.levels))
 
-    def __call__(self, rows: np.ndarray, off: np.ndarray | None, tolerance: float) -> Any:
+    def __call__(self, rows: np.ndarray, off: np.ndarray | None, coding: Coding) -> Any:
         """Return the distributions of elements.
 
         Args:
           rows: of parameters, float64 [elements, num_parameters].
           off: largest differences of the parameters; None: no margins are needed.
-          tolerance: of the log-probabilities themselves.
+          coding: its tolerance is that of the log-probabilities themselves, too.
         """
-        if self._way == "closed":
-            return forms.closed(self._distribution, rows, off, self._narrowest)
-        if self._way == "cumulative":
-            return _Cumulative(self, rows, off, tolerance)
-        return self.table(rows, off, tolerance, np.zeros(len(rows), np.int64))
+        if coding.way == "closed":
+            return forms.closed(self._distribution, rows, off, coding.narrowest)
+        if coding.way == "cumulative":
+            return _Cumulative(self, rows, off, coding)
+        return self.table(rows, off, coding, np.zeros(len(rows), np.int64))
 
     def table(
-        self, rows: np.ndarray, off: np.ndarray | None, tolerance: float, first: np.ndarray
+        self, rows: np.ndarray, off: np.ndarray | None, coding: Coding, first: np.ndarray
     ) -> "_Table":
         """Return the distributions over `table_levels` levels from `first` [elements] on."""
-        levels = first[:, None] + np.arange(self.table_levels)
+        levels = first[:, None] + np.arange(self.table_levels(coding.way))
         last = self._distribution.levels - 1
 
         def values(moved: np.ndarray) -> np.ndarray:
@@ -94,7 +89,7 @@ class ArrayOdds:
         table = values(rows)
         if off is None:
             return _Table(Categorical(table, np.zeros_like(table)), is_bounded=False)
-        margin = tolerance * (forms.LEAST_SHARE + np.abs(table))
+        margin = (coding.tolerance or 0.0) * (forms.LEAST_SHARE + np.abs(table))
         margin += _effect(values, table, rows, off)
         return _Table(Categorical(table, margin), is_bounded=True)
 
@@ -128,24 +123,15 @@ class _Table:
             return found
         edges = np.minimum(low[:, None] + half * np.arange(3), self._softmax.levels)
         masses = np.diff(np.take_along_axis(self._below, edges, 1), axis=1)
-        spread = FLOOR * half / whole * self._below[:, -1:]
-        fewest, most = np.maximum(masses - TABLE_ERROR, 0.0), masses + TABLE_ERROR
-        t, least, largest = (
-            _warped(upper, lower, spread[:, 0])
-            for upper, lower in (
-                masses.T[::-1],
-                (fewest[:, 1], most[:, 0]),
-                (most[:, 1], fewest[:, 0]),
-            )
-        )
-        return Split(found.t, found.margin + np.maximum(largest - t, t - least))
+        spread = FLOOR * half / whole * self._below[:, -1]
+        return Split(found.t, found.margin + _bounded(masses, TABLE_ERROR, spread).margin)
 
 
 class _Cumulative:
     """Distributions whose upper bits are coded by cumulative masses, the last 8 by a table."""
 
-    def __init__(self, odds: ArrayOdds, rows: np.ndarray, off: np.ndarray | None, tolerance: float):
-        self._odds, self._rows, self._off, self._tolerance = odds, rows, off, tolerance
+    def __init__(self, odds: ModelOdds, rows: np.ndarray, off: np.ndarray | None, coding: Coding):
+        self._odds, self._rows, self._off, self._coding = odds, rows, off, coding
         self._table: tuple[np.ndarray, _Table] | None = None
 
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
@@ -153,7 +139,7 @@ class _Cumulative:
         if 2 * half > FINE:
             return self._coarse(low[:, None] + half * np.arange(3))
         if 2 * half == FINE:
-            table = self._odds.table(self._rows, self._off, self._tolerance, low)
+            table = self._odds.table(self._rows, self._off, self._coding, low)
             self._table = low, table
         if self._table is None:
             raise ValueError("`half` must fall from call to call.")
@@ -163,16 +149,29 @@ class _Cumulative:
     def _coarse(self, edges: np.ndarray) -> Split:
         values = functools.partial(self._odds.masses, edges=edges)
         masses = values(self._rows)
-        t = _warped(masses[:, 1], masses[:, 0])
         if self._off is None:
-            return Split(t, np.zeros_like(t))
+            return _bounded(masses, 0.0, SHARE)
         off = MASS_ERROR + _effect(values, masses, self._rows, self._off)
-        fewest, most = np.maximum(masses - off, 0.0), masses + off
-        least, largest = _warped(fewest[:, 1], most[:, 0]), _warped(most[:, 1], fewest[:, 0])
-        return Split(t, np.maximum(largest - t, t - least) + ROUNDING)
+        found = _bounded(masses, off, SHARE)
+        return Split(found.t, found.margin + ROUNDING)
 
 
-def _warped(upper: np.ndarray, lower: np.ndarray, spread: np.ndarray | float = SHARE) -> np.ndarray:
+def _bounded(masses: np.ndarray, off: np.ndarray | float, spread: np.ndarray | float) -> Split:
+    """Return the odds of the masses of a lower and an upper half, float64 [elements, 2].
+
+    Args:
+      masses: of the halves.
+      off: largest differences of the masses.
+      spread: added to both, so that each has a code.
+    """
+    fewest, most = np.maximum(masses - off, 0.0), masses + off
+    t = _warped(masses[:, 1], masses[:, 0], spread)
+    least = _warped(fewest[:, 1], most[:, 0], spread)
+    largest = _warped(most[:, 1], fewest[:, 0], spread)
+    return Split(t, np.maximum(largest - t, t - least))
+
+
+def _warped(upper: np.ndarray, lower: np.ndarray, spread: np.ndarray | float) -> np.ndarray:
     """Return t of the masses of both halves [elements], each with a spread; see `odds`."""
     u = np.clip(np.log((upper + spread) / (lower + spread)), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
     return np.copysign(REACH * (1.0 - np.exp(-np.abs(u) / REACH)), u)

@@ -1,0 +1,64 @@
+"""Compressed files of arrays, by the exact conditionals of a user's model."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.condition_values import given_to
+from autoregressive.model import Autoregressive
+from compression import fields
+from compression.container import Container
+from compression.files import Kind
+from compression.forms import narrowest_of
+from compression.model_digest import digests_of_model
+from compression.model_odds import check_table
+from compression.symbols import SymbolConditionals
+from replicator.runs.errors import UserError
+
+
+class Arrays(Kind):
+    """The elements of an `Autoregressive` in a file, which does not hold their condition."""
+
+    name, way = "arrays", "table"
+
+    def __init__(self, model: Autoregressive):
+        self.conditionals = SymbolConditionals(model)
+        self._model, self._is_in_time = model, model.order == "time"
+
+    def digests(self) -> tuple[bytes, bytes | None]:
+        """Return the digests of the model."""
+        return digests_of_model(self._model)
+
+    def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:
+        """Return the parts of a file of elements, as `Autoregressive.log_prob` takes them."""
+        model, way = self._model, self.conditionals.ways[0]
+        if way == "table":
+            check_table(model.distribution)
+        symbols = model.symbols(elements).numpy()
+        if not symbols.size:
+            raise UserError(f"`elements` must not be empty, got {list(symbols.shape)}.")
+        model.check_causal()
+        described = {"odds": way, "narrowest": narrowest_of(tolerance)}
+        return (*symbols.shape, 1, 1)[:4], described, [symbols]
+
+    def check(self, found: Container) -> None:
+        """Raise UserError unless the shape and the number of streams are those of the model."""
+        channels = self._model.symbol_network.inputs.shape[-1]
+        wanted = "[rows, elements, 1, 1]"
+        wanted = wanted if self._is_in_time else f"[rows, height, width, {channels}]"
+        rest = (1, 1) if self._is_in_time else (channels,)
+        if not found.elements or found.shape[-len(rest) :] != rest:
+            fields.damaged("shape", wanted)
+        if len(found.streams) != 1:
+            fields.damaged("streams", "one")
+
+    def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """Yield the only stream of a file, with the condition that is given for it."""
+        model, shape = self._model, found.shape[:2] if self._is_in_time else found.shape
+        yield shape, given_to(model.symbol_network, condition, model.order, shape)
+
+    def unpack(self, parts: list[np.ndarray]) -> np.ndarray:
+        """Return the elements."""
+        return self._model.codec.decode(tf.constant(parts[0].astype(np.int32))).numpy()

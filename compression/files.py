@@ -1,0 +1,173 @@
+"""`compress` and `decompress`: elements of any model in a file, and back.
+
+A `Kind` says what differs between images, recordings and arrays; all else is the same.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from compression import fields
+from compression.conditionals import Coding, Conditionals, Moved, decode, encode
+from compression.container import VERSION, Container, check_decoded, checksum_of, read_for
+from replicator.runs.errors import UserError
+
+TOLERANCE, MOST_TOLERANCE = 1e-5, 1e-3
+SHARE = 0.5  # of the tolerance; the rest is for what differs already between the two networks
+
+
+class Kind(abc.ABC):
+    """The elements of a model, and what a file of them holds besides streams.
+
+    Attributes:
+      name: a key of `container.KINDS`.
+      version: of the format that is written.
+      dtype: of the levels in the checksum.
+      way: of the odds in a file that names none.
+      conditionals: of the model.
+    """
+
+    name: str
+    version, dtype, way = VERSION, "<u2", "closed"
+    conditionals: Conditionals
+
+    @abc.abstractmethod
+    def digests(self) -> tuple[bytes, bytes | None]:
+        """Return the digest of the model, and that in files of format version 1 if it differs."""
+
+    @abc.abstractmethod
+    def pack(
+        self, elements: Any, condition: Any, tolerance: float, **options: Any
+    ) -> tuple[tuple[int, ...], dict[str, Any], Iterable[np.ndarray]]:
+        """Return a container's shape and description, and the levels int32 of its streams.
+
+        Raises:
+          UserError: the elements or the condition are not the model's.
+        """
+
+    @abc.abstractmethod
+    def check(self, found: Container) -> None:
+        """Raise UserError unless all fields of a file are in range."""
+
+    @abc.abstractmethod
+    def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """Yield the shape and the condition of each stream.
+
+        Args:
+          found: a file with or without its streams.
+          condition: of the elements, where the file does not hold it.
+        """
+
+    @abc.abstractmethod
+    def unpack(self, parts: list[np.ndarray]) -> Any:
+        """Return the elements of a file, from the levels of its streams, of type `dtype`."""
+
+    def coding(self, found: Container) -> Coding:
+        """Return how a file's streams are coded, without a tolerance."""
+        way, narrowest = found.description.get("odds", self.way), None
+        if way not in self.conditionals.ways:
+            raise UserError(
+                f"The compressed file requires odds by {way!r:.20}, which the model's distribution"
+                f" cannot compute; save the model again."
+            )
+        if found.version > 1 and self.version > 1:
+            narrowest = fields.share("narrowest", found.description.get("narrowest"))
+        return Coding(way, narrowest)
+
+
+def compress(
+    kind: Kind,
+    elements: Any,
+    condition: Any = None,
+    *,
+    tolerance: float = TOLERANCE,
+    verify: bool | None = None,
+    names: list[str] | None = None,
+    **options: Any,
+) -> bytes:
+    """Return the file of a model's elements.
+
+    Args:
+      kind: of the model.
+      elements: as `Kind.pack` takes them.
+      condition: of the elements.
+      tolerance: relative difference of the network's outputs that is allowed where it is decoded.
+      verify: decode the file once more, with outputs off by half the tolerance, and refuse to
+        return one that does not give the elements back; None: where it is cheap.
+      names: of the elements, for a reader.
+      **options: of `Kind.pack`.
+
+    Raises:
+      UserError: the tolerance is out of range, the elements or the condition are not the model's,
+        or the file failed `verify`.
+    """
+    if not 0 <= tolerance <= MOST_TOLERANCE:
+        raise UserError(f"`tolerance` must be 0 to {MOST_TOLERANCE:g}, got {tolerance:g}.")
+    shape, description, parts = kind.pack(elements, condition, tolerance, **options)
+    description |= {} if names is None else {"names": names}
+    head = (kind.name, kind.digests()[0], kind.conditionals.levels, 0, shape, description)
+    made = Container(*head, (), kind.version)
+    coding = dataclasses.replace(kind.coding(made), tolerance=tolerance)
+    streams, checksum = [], 0
+    for levels, (_, given) in zip(parts, kind.blocks(made, condition), strict=True):
+        checksum = checksum_of(levels.astype(kind.dtype), checksum)
+        streams.append(encode(kind.conditionals, levels, given, coding))
+    data = dataclasses.replace(made, checksum=checksum, streams=tuple(streams)).to_bytes()
+    if kind.conditionals.is_cheap(shape) if verify is None else verify:
+        _verify(kind, data, condition, tolerance)
+    return data
+
+
+def read(kind: Kind, data: bytes) -> Container:
+    """Return a file of a model's elements, all fields of which are in range.
+
+    Raises:
+      UserError: the file is damaged, truncated or of another model.
+    """
+    digest, old_digest = kind.digests()
+    found = read_for(data, kind.name, digest, kind.conditionals.levels, old_digest)
+    kind.check(found)
+    return found
+
+
+def decompress(kind: Kind, data: bytes, condition: Any = None, moved: Moved | None = None) -> Any:
+    """Return the elements in a file of `compress`.
+
+    Args:
+      kind: of the model.
+      data: the file.
+      condition: of the elements, where the file does not hold it.
+      moved: changes the network's outputs; None: they are as they are.
+
+    Raises:
+      UserError: the file is damaged, truncated or of another model.
+    """
+    found = read(kind, data)
+    coding = dataclasses.replace(kind.coding(found), moved=moved)
+    parts, checksum = [], 0
+    for stream, block in zip(found.streams, kind.blocks(found, condition), strict=True):
+        levels = decode(kind.conditionals, stream, *block, coding)
+        parts.append(levels.astype(kind.dtype))
+        checksum = checksum_of(parts[-1], checksum)
+    check_decoded(checksum, found)
+    return kind.unpack(parts)
+
+
+def _verify(kind: Kind, data: bytes, condition: Any, tolerance: float) -> None:
+    """Raise UserError unless a file is decoded by outputs off by half the tolerance at random."""
+    draws = np.random.default_rng(0)
+
+    def moved(outputs: np.ndarray) -> np.ndarray:
+        return outputs * (1.0 + SHARE * tolerance * draws.choice([-1.0, 1.0], outputs.shape))
+
+    try:
+        decompress(kind, data, condition, moved)
+    except UserError as error:
+        raise UserError(
+            f"The file could not be decoded again, and is not written: the network's cached or"
+            f" repeated outputs differ by more than half of `tolerance`, {tolerance:g}; pass a"
+            f" larger one, up to {MOST_TOLERANCE:g}."
+        ) from error

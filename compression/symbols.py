@@ -1,0 +1,141 @@
+"""The conditionals of a model of symbols, in time or raster order."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.given import between, first_state
+from autoregressive.model import Autoregressive
+from compression.conditionals import Coding, Known
+from compression.forms import tolerances
+from compression.model_odds import ModelOdds, ways_of
+from compression.stream import Decoder, Layout, alone, depth_of
+from likelihoods.capabilities import pixel_channels
+from replicator.runs.errors import UserError
+
+MOST_LEVELS = 1 << 16
+# Steps of a network that take a few seconds: without being asked, no more are made to verify.
+CHEAP_STEPS = 20_000
+TABLE_ELEMENTS = 1 << 22  # log-probabilities in memory at once
+
+
+class SymbolConditionals:
+    """The conditionals of a model of symbols, with the weights that it has when it is called.
+
+    The rows of a batch are coded together, position by position.
+
+    Args:
+      model: with levels and a distribution of single channels.
+      window: times that are encoded in one pass, which has its own tolerances; 0: all.
+      past: times that a pass reads before its window.
+
+    Raises:
+      UserError: the model has no levels, too many, several channels per time, or a distribution of
+        whole pixels.
+    """
+
+    def __init__(self, model: Autoregressive, window: int = 0, past: int = 0):
+        levels = model.distribution.levels
+        if levels is None or levels > MOST_LEVELS:
+            raise UserError(
+                f"`model` must have 2 to {MOST_LEVELS} levels to compress, got"
+                f" {'real numbers' if levels is None else levels}."
+            )
+        if model.layout.rank == 3:
+            raise UserError(
+                f"`model` must have one channel per time to compress, got {model.layout.channels}."
+            )
+        if pixel_channels(model.distribution) is not None:
+            raise UserError(
+                "`model` must have a distribution of single channels to compress, got one of whole"
+                " pixels."
+            )
+        self.levels: int = levels
+        self.ways: Sequence[str] = ways_of(model.distribution)
+        self._network, self._window, self._past = model.symbol_network, window, past
+        self._odds = ModelOdds(model.distribution, model.order)
+        self._passed = tf.function(
+            self._network.parameters, autograph=False, reduce_retracing=window > 0
+        )
+        self._step = tf.function(self._one_step, autograph=False, jit_compile=True)
+
+    def layout(self, shape: tuple[int, ...]) -> Layout:
+        """Return the sizes of a stream, see `Conditionals`."""
+        return Layout(depth_of(self.levels), 1, 1, math.prod(shape), self.levels)
+
+    def known(self, levels: np.ndarray, condition: Any, coding: Coding) -> Iterator[Known]:
+        """Yield all elements [num, time] or [num, height, width, channels]; see `Conditionals`."""
+        window = self._window or levels.shape[1]
+        for start in range(0, levels.shape[1], window):
+            first, stop = max(0, start - self._past), start + window
+            given = between(condition, first, stop) if self._window else condition
+            found = self._passed(tf.constant(levels[:, first:stop], tf.int32), given)
+            own = levels[:, start:stop]
+            yield from self._known(own, found.numpy()[:, start - first :], coding)
+
+    def _known(self, levels: np.ndarray, parameters: np.ndarray, coding: Coding) -> Iterator[Known]:
+        """Yield the elements of a window, as many at a time as there is memory for."""
+        axes = _axes(levels.shape)
+        own, count = np.moveaxis(levels, 0, len(axes)).ravel(), levels.size // math.prod(axes)
+        rows = np.moveaxis(parameters, 0, len(axes)).reshape(len(own), -1).astype(np.float64)
+        off = tolerances(rows, coding.tolerance or 0.0)
+        size = max(1, TABLE_ELEMENTS // self._odds.table_levels(coding.way))
+        for start in range(0, len(own), size):
+            part = slice(start, start + size)
+            distribution = self._odds(rows[part], off[part], coding)
+            calls = range(-(-start // count), -(-min(start + size, len(own)) // count))
+            yield Known(own[part, None], alone(distribution), 0, [count] * len(calls))
+
+    def read(
+        self, shape: tuple[int, ...], condition: Any, coding: Coding, decoder: Decoder
+    ) -> np.ndarray:
+        """Return the levels, int32 of a shape; see `Conditionals`."""
+        count = math.prod(shape) // math.prod(_axes(shape))
+
+        def read(parameters: tf.Tensor) -> np.ndarray:
+            rows = np.asarray(parameters, np.float64).reshape(count, -1)
+            rows = rows if coding.moved is None else coding.moved(rows)
+            return decoder.pixels(alone(self._odds(rows, None, coding)), count)[:, 0]
+
+        return (self._stepped if self._has_step else self._repeated)(shape, condition, read)
+
+    def is_cheap(self, shape: tuple[int, ...]) -> bool:
+        """Return whether elements take few steps, see `Conditionals`."""
+        return self._has_step and shape[1] <= CHEAP_STEPS
+
+    @property
+    def _has_step(self) -> bool:
+        return self._network.has_step and self._network.block == 1
+
+    def _stepped(self, shape: tuple[int, ...], condition: Any, read: Callable) -> np.ndarray:
+        """Decode with a step of the network per position."""
+        symbols = np.zeros(shape, np.int32)
+        state = first_state(self._network, shape[0], shape[1], condition)
+        for time in range(shape[1]):
+            parameters, after = self._step(state, between(condition, time, time + 1))
+            symbols[:, time] = read(parameters)
+            inputs = self._network.read(tf.constant(symbols[:, time : time + 1]))
+            state = {"input": inputs, "network": after}
+        return symbols
+
+    def _one_step(self, state: Any, now: Any) -> tuple[tf.Tensor, Any]:
+        return self._network.stepper(now)(0, 0, state)
+
+    def _repeated(self, shape: tuple[int, ...], condition: Any, read: Callable) -> np.ndarray:
+        """Decode with a pass of the network over all positions per position."""
+        symbols = np.zeros(shape, np.int32)
+        for position in np.ndindex(*_axes(shape)):
+            parameters, here = (
+                self._passed(tf.constant(symbols), condition),
+                (slice(None), *position),
+            )
+            symbols[here] = read(parameters[here]).reshape(symbols[here].shape)
+        return symbols
+
+
+def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sizes of the axes of positions, each of which is decoded in one call."""
+    return shape[1:3] if len(shape) == 4 else shape[1:2]
