@@ -27,6 +27,8 @@ def threefry2x32(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
       key: uint32 [..., 2].
       counter: uint32 [..., 2], broadcast against the key.
     """
+    if tf.executing_eagerly():
+        return tf.constant(_cipher_at_once(key.numpy(), counter.numpy()))
     words = _cipher(key, counter)
     words.set_shape(tf.broadcast_static_shape(key.shape, counter.shape))
     return words
@@ -64,7 +66,7 @@ def fold_in(seed: int | tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
       number: integer in [0, 2^32), or an int32 tensor [...], which gives seeds [..., 2].
     """
     word = _as_word(number, "number")
-    return threefry2x32(as_key(seed), tf.stack(_paired(word, FOLD_LANE), axis=-1))
+    return threefry2x32(as_key(seed), _addressed(word, FOLD_LANE))
 
 
 def bits(
@@ -93,7 +95,7 @@ def bits(
     key = fold_in(seed, tf.convert_to_tensor(rows))[:, tf.newaxis, :]
     steps = tf.bitcast(tf.range(length, dtype=tf.int32), tf.uint32)
     position = _as_word(start, "start")[..., tf.newaxis] + steps
-    return threefry2x32(key, tf.stack(_paired(position, lane), axis=-1))
+    return threefry2x32(key, _addressed(position, lane))
 
 
 def words(
@@ -173,6 +175,21 @@ def _cipher(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
     return tf.stack([left, right], axis=-1)
 
 
+def _cipher_at_once(key: np.ndarray, counter: np.ndarray) -> np.ndarray:
+    """Return the words of `_cipher`, from arrays: a call of a graph would take milliseconds."""
+    first, second = np.atleast_1d(key[..., 0], key[..., 1])
+    keys = first, second, first ^ second ^ np.uint32(KEY_PARITY)
+    left, right = counter[..., 0] + first, counter[..., 1] + second
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            left = left + right
+            right = (right << np.uint32(rotation) | right >> np.uint32(32 - rotation)) ^ left
+        left = left + keys[(group + 1) % 3]
+        right = right + keys[(group + 2) % 3] + np.uint32(group + 1)
+    shape = np.broadcast_shapes(key.shape, counter.shape)
+    return np.stack([left, right], axis=-1).reshape(shape)
+
+
 def _rotate_left(word: tf.Tensor, count: int) -> tf.Tensor:
     up = tf.bitwise.left_shift(word, tf.constant(count, tf.uint32))
     return up | tf.bitwise.right_shift(word, tf.constant(32 - count, tf.uint32))
@@ -187,8 +204,12 @@ def _as_word(number: int | tf.Tensor, name: str) -> tf.Tensor:
     return number if number.dtype == tf.uint32 else tf.bitcast(tf.cast(number, tf.int32), tf.uint32)
 
 
-def _paired(first: tf.Tensor, second: int) -> list[tf.Tensor]:
-    return [first, tf.fill(tf.shape(first), tf.constant(second, tf.uint32))]
+def _addressed(first: tf.Tensor, second: int) -> tf.Tensor:
+    """Return words [..., 2], all with the same second one."""
+    if tf.executing_eagerly():
+        word = first.numpy()
+        return tf.constant(np.stack([word, np.full_like(word, second)], axis=-1))
+    return tf.stack([first, tf.fill(tf.shape(first), tf.constant(second, tf.uint32))], axis=-1)
 
 
 def _uniform64(words: tf.Tensor) -> tf.Tensor:

@@ -10,6 +10,7 @@ from autoregressive.condition_specs import FIXED_ENTRIES
 from autoregressive.incremental.horizon import State
 from autoregressive.incremental.layer_names import layer_names
 from autoregressive.incremental.plan import LENGTHS, POSITION, Plan, batch_of, horizon_of
+from autoregressive.incremental.replay import captured, run_graph
 from autoregressive.incremental.streams import UnsupportedNetworkError
 from autoregressive.incremental.tracing import Traces, is_temporal, sized
 from autoregressive.incremental.verification import verify
@@ -115,14 +116,27 @@ class Incremental:
         plan = self.plan(batch, [tuple(each.shape) for each in fixed])
         return plan.initial_state(self._horizon(plan, length) if plan.has_horizon else 0, fixed)
 
-    def check_traced(self, state: State, *arguments: tf.Tensor) -> None:
-        """Trace a step, as those do who compile it.
+    def traced_step(self, state: State, *arguments: tf.Tensor) -> Callable:
+        """Trace a step, as those do who compile it, and return it; it executes its graph at once.
 
         Args:
           state: from `initial_state`.
           *arguments: those with a time axis, [batch, n, ...].
+
+        Returns:
+          A function from a state and such arguments to the parameters and the next state.
         """
-        self._compiled.get_concrete_function(arguments[0], state, *arguments[1:])
+        given = arguments[0], state, *arguments[1:]
+        traced = self._compiled.get_concrete_function(*given)
+        graph, names = traced.graph, [tensor.name for tensor in traced.graph.inputs]
+
+        def step(state: State, *arguments: tf.Tensor) -> tuple[tf.Tensor, State]:
+            flat = tf.nest.flatten((arguments[0], state, *arguments[1:]))
+            values = captured(graph) | dict(zip(names, flat, strict=False))
+            made = run_graph(values, graph.outputs)
+            return tf.nest.pack_sequence_as(traced.structured_outputs, made)
+
+        return step
 
     def _horizon(self, plan: Plan, length: int) -> int:
         """Return the horizon for a length: a power of two, or the length if positions end there."""
