@@ -92,6 +92,8 @@ def bits(
         raise ValueError(f"`lane` must be in [0, 2^32 - 1), got {lane}.")
     if isinstance(length, int) and length < 0:
         raise ValueError(f"`length` must be at least 0, got {length}.")
+    if tf.executing_eagerly():
+        return tf.constant(_bits_at_once(seed, rows, start, int(length), lane))
     key = fold_in(seed, tf.convert_to_tensor(rows))[:, tf.newaxis, :]
     steps = tf.bitcast(tf.range(length, dtype=tf.int32), tf.uint32)
     position = _as_word(start, "start")[..., tf.newaxis] + steps
@@ -175,6 +177,17 @@ def _cipher(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
     return tf.stack([left, right], axis=-1)
 
 
+def _bits_at_once(
+    seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int
+) -> np.ndarray:
+    """Return what `bits` returns: operations of TensorFlow would take most of a short call."""
+    words = _as_word(tf.convert_to_tensor(rows), "rows"), _as_word(start, "start")
+    rows, start = (word.numpy() for word in words)
+    key = _cipher_at_once(as_key(seed).numpy(), _addressed_at_once(rows, FOLD_LANE))
+    position = start[..., np.newaxis] + np.arange(length, dtype=np.uint32)
+    return _cipher_at_once(key[:, np.newaxis, :], _addressed_at_once(position, lane))
+
+
 def _cipher_at_once(key: np.ndarray, counter: np.ndarray) -> np.ndarray:
     """Return the words of `_cipher`, from arrays: a call of a graph would take milliseconds."""
     first, second = np.atleast_1d(key[..., 0], key[..., 1])
@@ -206,10 +219,11 @@ def _as_word(number: int | tf.Tensor, name: str) -> tf.Tensor:
 
 def _addressed(first: tf.Tensor, second: int) -> tf.Tensor:
     """Return words [..., 2], all with the same second one."""
-    if tf.executing_eagerly():
-        word = first.numpy()
-        return tf.constant(np.stack([word, np.full_like(word, second)], axis=-1))
     return tf.stack([first, tf.fill(tf.shape(first), tf.constant(second, tf.uint32))], axis=-1)
+
+
+def _addressed_at_once(first: np.ndarray, second: int) -> np.ndarray:
+    return np.stack([first, np.full_like(first, second)], axis=-1)
 
 
 def _uniform64(words: tf.Tensor) -> tf.Tensor:
