@@ -3,7 +3,9 @@ import os
 import re
 import signal
 
+import costs
 import pytest
+import tiers
 
 import onepass
 
@@ -30,12 +32,15 @@ QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emi
 
 
 def pytest_configure(config):
-    """The quick tests' programs are compiled quickly, the slow ones' as users compile theirs."""
-    if config.option.markexpr == "not slow":
+    """The slow tests' programs are compiled as users compile theirs, all others' quickly."""
+    config.option.markexpr = tiers.refined_selection(config.option.markexpr)
+    if tiers.compiles_quickly(config.option.markexpr):
         os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
     if hasattr(config, "workerinput"):  # one of several processes: threads would be in their way
         for threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
             os.environ.setdefault(threads, "1")
+    config.pluginmanager.register(tiers.ProcessWatch())
+    config.pluginmanager.register(costs.Costs())
     config.option.loadscopereorder = False  # of pytest-xdist: by the number of tests in a file
 
 
