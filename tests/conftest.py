@@ -4,6 +4,7 @@ import re
 import signal
 
 import costs
+import forgetting
 import pytest
 import tiers
 
@@ -66,12 +67,10 @@ def quick_compilation():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def forgetting(request):
+def forgotten(request):
     """Networks and programs that a module keeps for its tests go with it."""
     yield
-    for value in vars(request.module).values():
-        if hasattr(value, "cache_clear") and value.__module__ == request.module.__name__:
-            value.cache_clear()
+    forgetting.forget(request.module)
 
 
 @pytest.fixture
