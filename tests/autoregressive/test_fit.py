@@ -56,6 +56,7 @@ def test_a_run_that_failed_goes_on_as_if_nothing_had_happened(in_memory, tmp_pat
     np.testing.assert_array_equal(weights, in_memory)
 
 
+@pytest.mark.integration
 def test_a_run_that_was_killed_is_the_uninterrupted_one_bit_for_bit(in_memory, tmp_path):
     process = TensorflowProcess(fit_models.__file__, tmp_path / "log", tmp_path / "run")
     assert process.ended(300) == -signal.SIGKILL, process.output()
@@ -354,6 +355,7 @@ for call in (
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("backend", ["numpy"])  # which needs no further package
 def test_keras_on_another_backend_is_one_line(backend):
     environment = {**os.environ, "KERAS_BACKEND": backend}

@@ -7,6 +7,7 @@ import re
 import shutil
 
 import image_runs
+import made_once
 import numpy as np
 import pytest
 from image_runs import CLASSES, DEV, SIDES, TRAIN, best_step, images, model, run
@@ -31,7 +32,7 @@ from replicator.runs.stored_config import to_json
 def shared(monkeypatch):
     """Runs of `image_runs` are loaded once, so that their programs are compiled once."""
 
-    known = {image_runs.folder() / f"run_{kind}": kind for kind in SIDES}
+    known = {made_once.own_folder() / f"run_{kind}": kind for kind in SIDES}
     load_anew = models.load
 
     def load(path):

@@ -485,6 +485,7 @@ def test_paired_steps_start_together_and_all_run():
     assert seconds > 0 and sorted(made) == ["a", "b"]
 
 
+@pytest.mark.integration
 def test_neither_a_folders_plan_nor_its_programs_import_tensorflow():
     blocked = "import sys; sys.modules['tensorflow'] = None\n"
     modules = "import replicator.planning.command, replicator.planning.device_program"

@@ -513,6 +513,7 @@ def test_images_that_stop_coming_are_missed(body, words):
     assert words in str(refusal((200, {}, body), call=draw)[0])
 
 
+@pytest.mark.integration
 def test_the_client_needs_no_tensorflow_and_nothing_of_the_server():
     code = (
         "import sys, serving\n"
