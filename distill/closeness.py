@@ -75,7 +75,7 @@ def measure_closeness(
     """
     kind = student.noise_kind
     condition, _ = student.condition(frames, speaker, length)
-    drawn = student.sample(student.noise(seed, [row], 0, length), condition)
+    drawn = student.draw(student.noise(seed, [row], 0, length), condition)
     given = teacher.conditionals(drawn.output, teacher.condition(frames, speaker, length))
     draws = kl_divergence.standard_draws(kind, seed, 1, length, DRAWS, [row])
     apart = kl_divergence.divergence(given, drawn, draws, kind)

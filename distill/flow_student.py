@@ -1,7 +1,7 @@
 """A student of any teacher in time order: inverse autoregressive flows over causal networks."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -10,10 +10,9 @@ from autoregressive.any_length import any_length
 from autoregressive.elements import as_condition
 from autoregressive.incremental import incremental
 from autoregressive.model import Autoregressive
-from autoregressive.samplers.speculative import Block
 from autoregressive.tables import Tables
 from autoregressive.trainable import Weights, weights_read
-from likelihoods import noise as counter_noise
+from distill.drafts import NOISE, FlowDraft
 from likelihoods.affine import FlowOutput, compose
 from likelihoods.codec import Codec
 from replicator.runs.arguments import (
@@ -23,61 +22,12 @@ from replicator.runs.arguments import (
     whole_number,
 )
 
-FARTHEST = 20.0  # noise of a corrected symbol; the student meets none beyond
-
-
-class Flowed(NamedTuple):
-    """The noise of a block float32 [batch, n], and what the newest proposal made of it."""
-
-    noise: tf.Tensor
-    location: tf.Tensor
-    log_scale: tf.Tensor
-
-
-class FlowDraft:
-    """A draft of a block in one pass of the flows, from the last channel of the model's noise.
-
-    Where the model has drawn another symbol than proposed, the flow is inverted there, z_t = (x_t -
-    mu_t) / s_t, and the draft continues from there. See `autoregressive.samplers.Draft`.
-    """
-
-    def __init__(self, student: "FlowStudent"):
-        self._student, self._stepped = student, student.stepped  # which raises where there is none
-
-    def initial_state(self, batch: int) -> Any:
-        """Return the student's state before the first symbol."""
-        return self._student.initial_state(batch)
-
-    def memory(self, block: Block) -> Flowed:
-        """Return the noise of a block, which no flow has read yet."""
-        noise = block.temperature * tf.cast(block.noise[..., -1], tf.float32)
-        return Flowed(noise, tf.zeros_like(noise), tf.zeros_like(noise))
-
-    def propose(
-        self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Flowed, state: Any
-    ) -> tuple[tf.Tensor, Flowed, Any]:
-        """Return the block, which continues the known symbols; see `Draft.propose`."""
-        student, place = self._student, tf.range(symbols.shape[1])
-        wave = student.codec.scale(symbols)
-        inverted = (wave - memory.location) * tf.exp(-memory.log_scale)
-        inverted = tf.clip_by_value(inverted, -FARTHEST, FARTHEST)
-        noise = tf.where(place == known[:, tf.newaxis] - 1, inverted, memory.noise)
-        given = block.condition if student.condition_channels else None
-        whole, after = student.advance(noise, state, given)
-        proposed = nearest(whole.output, student.codec)
-        guess = tf.where(place < known[:, tf.newaxis], symbols, proposed)
-        return guess, Flowed(noise, whole.location, whole.log_scale), after
-
 
 def nearest(values: tf.Tensor, codec: Codec) -> tf.Tensor:
     """Return the symbols int32 [...] nearest to what networks read of them, about -1 to 1."""
     top = (codec.levels or 0) - 1
     levels = tf.clip_by_value(tf.round((values + 1.0) * (0.5 * top)), 0.0, float(top))
     return tf.cast(levels, tf.int32)
-
-
-# Standard noise of each kind, float32 [rows, length].
-NOISE = {"logistic": counter_noise.logistic, "normal": counter_noise.normal}
 
 
 class FlowStudent:
@@ -247,7 +197,8 @@ class FlowStudent:
                 f"`draft` must read no condition or one of {model.condition_channels} channels, "
                 f"got {self.condition_channels}."
             )
-        return FlowDraft(self)
+        self.stepped  # noqa: B018  # raises where there is none
+        return FlowDraft(self, self.codec, "model" if self.condition_channels else "nothing")
 
     def trainable_variables(self, elements: tf.Tensor, *condition: tf.Tensor) -> list[tf.Variable]:
         """Return the variables of all networks that are not frozen; arguments as an example."""

@@ -11,6 +11,7 @@ from distill import shipped
 from distill.generation import CHUNK_SAMPLES, FIRST_SAMPLES, Backend, generate, stream
 from distill.presets import REMOVED, DistillConfig
 from distill.refinement import Refiner, refined
+from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
 from distill.training import KIND
 from replicator.runs.atomic_files import Arrays
@@ -122,6 +123,14 @@ class StudentModel(TrainedSpeechModel):
         chunks = stream(self.network, request, backend, chunk_samples, first)
         chunks = self._refined(chunks, frames, refiner)
         return (at_recorded_level(chunk, gain_of(condition)) for chunk in chunks)
+
+    def as_draft(self, model: Any) -> SoundDraft:
+        """Return the student as a draft of a WaveNet, see `SpeechModel.sample`.
+
+        Raises:
+          UserError: the model has another rate, other frames or speakers, or no density.
+        """
+        return sound_draft(self, model)
 
     def _passes(self, condition, refine: int | None) -> int:
         if refine is not None:

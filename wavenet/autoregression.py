@@ -15,6 +15,7 @@ from autoregressive.samplers import register
 from autoregressive.symbols import State, Step
 from replicator.runs.errors import UserError
 from wavenet.network import WaveNet
+from wavenet.samplers.fixed_point import BlockPass
 from wavenet.samplers.numba.sampler import is_known, sampler_for
 from wavenet.samplers.vocoder import BunchStep, written_at
 from wavenet.samplers.xla import Rings
@@ -50,6 +51,11 @@ class SoundSymbols:
     def parameters_after(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return the parameters from what the network reads of all samples, see `read`."""
         return self.network(inputs, self.given(condition))
+
+    @functools.cached_property
+    def block_passes(self) -> BlockPass:
+        """Its passes over blocks of samples, see `autoregressive.samplers.speculative`."""
+        return BlockPass(self.network)
 
     @property
     def call(self) -> Any:

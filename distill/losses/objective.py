@@ -111,7 +111,7 @@ class Objective:
             self._side_frames,
         )
         noise = self.student.noise(counter_noise.fold_in(seed, SOUND), names, 0, samples)
-        return self.student.sample(noise, condition)
+        return self.student.draw(noise, condition)
 
     @property
     def _side_frames(self) -> int:

@@ -162,7 +162,7 @@ class StreamingStudent(StreamingModel):
         noise = self._student.noise(source.key, source.row, source.start, samples)
         pasts = self._pasts(state)
         noise *= source.temperature[:, None]
-        flowed, pasts = self._student.chunk(noise, self._condition(channels), pasts)
+        flowed, pasts = self._student.advance(noise, pasts, self._condition(channels))
         return tf.cast(flowed.output, tf.float32), self._stored(pasts)
 
     def _by_sample(self, condition: Condition, samples):

@@ -9,7 +9,7 @@ The stop is exact. Every pass settles the samples up to and including the first 
 window then begins behind them, in each row of a batch for itself.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -45,8 +45,9 @@ class BlockPass:
         past = config.history_samples + config.prediction_order
         self.history = -(-past // self.bunch) * self.bunch
 
-    def initial_state(self, batch: int) -> PassState:
+    def initial_state(self, batch: int, length: int = 0, condition: Any = None) -> PassState:
         """Return the state before the first sample: silence."""
+        del length, condition  # on which it does not depend
         config, network = self.network.config, self.network
         inputs = tf.zeros([batch, self.history], network.front_dtype)
         if config.reads_levels:
@@ -69,19 +70,21 @@ class BlockPass:
         inputs = tf.concat([state.inputs, inputs], 1)
         if condition is None:
             condition = tf.zeros([*levels.shape, 0], state.condition.dtype)
-        condition = tf.concat([state.condition, condition], 1)
+        condition = tf.concat([state.condition, tf.cast(condition, state.condition.dtype)], 1)
         parameters, hiddens = self.network.resumed(
             inputs, condition if condition.shape[-1] else None, state.pasts, self.history
         )
         pasts = [tf.concat(both, 1) for both in zip(state.pasts, hiddens, strict=True)]
         return parameters, PassState(inputs, condition, pasts)
 
-    def after(self, read: PassState, levels, samples) -> PassState:
-        """Return the state after so many samples, int32 [batch] and whole bunches, of a block.
+    def after(self, read: PassState, levels, samples=None) -> PassState:
+        """Return the state after so many samples of a block, int32 [batch] and whole bunches.
 
-        `read` is from the pass over it; only the last of these samples, or of their bunch, may
-        differ from the pass.
+        None: after all of them. `read` is from the pass over it; only the last of these samples, or
+        of their bunch, may differ from the pass.
         """
+        if samples is None:
+            samples = tf.fill(tf.shape(levels)[:1], tf.shape(levels)[1])
         inputs = tf.cast(self.network.inputs(levels), read.inputs.dtype)
         inputs = tf.concat([read.inputs[:, : self.history], inputs], 1)
         steps, layers = samples // self.bunch, self.network.stack.layers
@@ -123,7 +126,7 @@ class FixedPointSampler(ChunkSampler):
     def primed(self, state, condition, levels):
         """See `ChunkSampler`."""
         read = self._pass(state, levels, condition)[1]
-        return self._pass.after(read, levels, tf.fill(tf.shape(levels)[:1], tf.shape(levels)[1]))
+        return self._pass.after(read, levels)
 
     def chunk(self, state: PassState, condition, noise, temperature):
         """See `ChunkSampler`."""
