@@ -126,10 +126,8 @@ def bundle(name: str) -> Any:
 
 def drafted(name: str, seed: int) -> np.ndarray:
     """The levels of a sound of a teacher for which a student drafts."""
-    from distill.speculative_sampler import load_speculative
-
-    speculative = load_speculative(Path(name), draft=Path(DRAFTED[name]))
-    return spoken(name, seed, TEACHER_SAMPLES, drawer=speculative)
+    drafted = model(name).drafted_by(model(DRAFTED[name]), "rejection")
+    return spoken(name, seed, TEACHER_SAMPLES, drawer=drafted)
 
 
 def packed() -> np.ndarray:
