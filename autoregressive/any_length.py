@@ -44,7 +44,7 @@ class OneSize:
 
     def __init__(
         self, call: Call, specs: Sequence[tf.TensorSpec], sizes: Sequence[int], reason: str
-    ):
+    ) -> None:
         self._call, self.sizes, self.reason = call, tuple(sizes), reason
         self._grows = [spec.shape.rank > 1 and spec.shape[1] is None for spec in specs]
 
@@ -87,7 +87,7 @@ class UpTo:
       reason: why it takes no more.
     """
 
-    def __init__(self, call: Call, sizes: Sequence[int], reason: str):
+    def __init__(self, call: Call, sizes: Sequence[int], reason: str) -> None:
         self._call, self._sizes, self._reason = call, tuple(sizes), reason
 
     def fault(self, *sizes: int) -> str:

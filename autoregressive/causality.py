@@ -365,7 +365,7 @@ class _Draw:
         seed: int,
         symbols: int | None,
         sizes: Sequence[int],
-    ):
+    ) -> None:
         self._specs, self._generator = list(specs), np.random.default_rng(seed)
         self._symbols = 2  # which every network of symbols takes
         if specs[0].dtype.is_integer:

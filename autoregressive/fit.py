@@ -52,7 +52,9 @@ class Trainable(Protocol):
         """
 
 
-def negative_log_likelihood(model: Autoregressive, batch: dict[str, tf.Tensor]):
+def negative_log_likelihood(
+    model: Autoregressive, batch: dict[str, tf.Tensor]
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """Return the mean negative log-likelihood of an element, nats, and the same in bits.
 
     Args:
@@ -244,7 +246,13 @@ def _counted(weights: Weights) -> str:
     return f"{trained:,} weights" + (f" train, {frozen:,} are frozen" if frozen else "")
 
 
-def _state(weights: Weights, optimizer, schedule, steps, replicator) -> TrainState:
+def _state(
+    weights: Weights,
+    optimizer: Any,
+    schedule: Callable[[tf.Tensor], tf.Tensor] | None,
+    steps: int,
+    replicator: Replicator,
+) -> TrainState:
     module = WeightsModule(weights.trained)
     if isinstance(optimizer, OptimizerConfig):
         return TrainState(module, optimizer, steps, schedule)
@@ -255,7 +263,9 @@ def _state(weights: Weights, optimizer, schedule, steps, replicator) -> TrainSta
     return KerasState(module, optimizer, steps)
 
 
-def _identity(state: TrainState, optimizer, batch_size: int, seed: int, loop: LoopConfig) -> dict:
+def _identity(
+    state: TrainState, optimizer: Any, batch_size: int, seed: int, loop: LoopConfig
+) -> dict:
     is_adam = isinstance(optimizer, OptimizerConfig)
     return {
         "kind": "fit",

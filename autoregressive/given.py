@@ -110,7 +110,7 @@ class OwnStep:
       is_fixed: of each of its conditions.
     """
 
-    def __init__(self, network: Any, is_fixed: list[bool]):
+    def __init__(self, network: Any, is_fixed: list[bool]) -> None:
         self._network, self._is_fixed = network, is_fixed
 
     def initial_state(self, batch: int, fixed: list[tf.Tensor]) -> Any:

@@ -27,7 +27,7 @@ class KerasInputs:
       ValueError: several inputs of a model with inputs by name may be the elements.
     """
 
-    def __init__(self, network: Any):
+    def __init__(self, network: Any) -> None:
         try:
             inputs = list(network.inputs or ())
             specs = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in inputs]

@@ -1,6 +1,6 @@
 """`Autoregressive`: a causal network and a distribution make a model of arrays."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -85,7 +85,7 @@ class Autoregressive:
         inputs: tf.TensorSpec | None = None,
         start: float | None = None,
         input_scale: Sequence[float] | None = None,
-    ):
+    ) -> None:
         if order not in ("time", "raster"):
             raise ValueError(f"`order` must be time or raster, got {order!r}.")
         check_parts(network, distribution)
@@ -385,7 +385,9 @@ class Autoregressive:
     def _given(self, condition: Any, shape: Sequence[int | None]) -> Any:
         return given_to(self.symbol_network, condition, self.order, shape)
 
-    def _function(self, name: Any, function, jit_compile: bool = False):
+    def _function(
+        self, name: Any, function: Callable[..., Any], jit_compile: bool = False
+    ) -> Callable[..., Any]:
         """Return the function compiled, once per name."""
         if name not in self._functions:
             self._functions[name] = tf.function(function, autograph=False, jit_compile=jit_compile)

@@ -24,7 +24,7 @@ class BakedSizeError(ValueError):
       layer: its name.
     """
 
-    def __init__(self, layer: str, reason: str):
+    def __init__(self, layer: str, reason: str) -> None:
         super().__init__(reason)
         self.layer = layer
 
@@ -63,7 +63,9 @@ class OtherSizes:
         are first, since numbers of channels may be equal to them; "": nowhere.
     """
 
-    def __init__(self, network: Any, sizes: Sequence[int], replaces: Literal["", "first", "all"]):
+    def __init__(
+        self, network: Any, sizes: Sequence[int], replaces: Literal["", "first", "all"]
+    ) -> None:
         self.network, self._sizes, self._replaces = network, tuple(sizes), replaces
 
     def __call__(self, *inputs: tf.Tensor) -> Any:
@@ -118,7 +120,7 @@ def _constants(graph: Any) -> dict[int, Any]:
 class _Replaced:
     """Sizes in the place of those that a model was built for."""
 
-    def __init__(self, built: Sequence[int], now: Sequence[Any], is_first: bool):
+    def __init__(self, built: Sequence[int], now: Sequence[Any], is_first: bool) -> None:
         self._now, self._is_first = dict(zip(built, now, strict=True)), is_first
 
     def _axes(self, shape: Sequence[Any]) -> dict[int, Any]:

@@ -40,7 +40,7 @@ class Probe:
         first: Sequence[tf.Tensor],
         other: Sequence[tf.Tensor],
         kinds: Sequence[Argument],
-    ):
+    ) -> None:
         self._alone, self._together = alone, together
         self._first, self._other, self._kinds = list(first), list(other), list(kinds)
         self._length = first[0].shape[1]

@@ -154,7 +154,7 @@ class Following:
       prompt: what the rows began with; None: no row ends.
     """
 
-    def __init__(self, prompt: Prompt | None):
+    def __init__(self, prompt: Prompt | None) -> None:
         self._prompt, self._position = prompt, 0
         self._ended = np.zeros(0 if prompt is None else prompt.known.shape[0], bool)
 

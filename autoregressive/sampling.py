@@ -27,7 +27,7 @@ class Samplers:
       model: an `Autoregressive`; only its parts are used.
     """
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Any) -> None:
         self._model = model
         self._network = model.symbol_network
         self._functions: dict[Any, Any] = {}
@@ -108,7 +108,9 @@ class Samplers:
         """Return a sampler by whole passes."""
         sampler, distribution = SAMPLERS[method], self._distribution(is_truncated)
 
-        def run(noise, condition, temperature, prompt):
+        def run(
+            noise: tf.Tensor, condition: Any, temperature: tf.Tensor | Choice, prompt: Prompt | None
+        ) -> tf.Tensor:
             return sampler(self._network, distribution, noise, condition, temperature, prompt)
 
         return self._function((method, is_truncated), run, jit_compile=True)
@@ -127,7 +129,12 @@ class Samplers:
             # raises for a network without steps
             first_state(network, 1, 1, rows(condition, slice(1)))
 
-            def run(noise, condition, temperature, prompt):
+            def run(
+                noise: tf.Tensor,
+                condition: Any,
+                temperature: tf.Tensor | Choice,
+                prompt: Prompt | None,
+            ) -> tf.Tensor:
                 given = noise, condition, temperature, proposing
                 return speculative(network, distribution, *given, prompt=prompt)[0]
 
@@ -248,7 +255,7 @@ class Samplers:
         # An accelerator's loop has a known length; beyond `count` it draws what nobody reads.
         stop = None if tf.config.list_logical_devices("GPU") else tf.constant(count)
 
-        def run(given, state, count):
+        def run(given: Call, state: Any, count: tf.Tensor | None) -> tuple[tf.Tensor, Any]:
             noise, condition, temperature, prompt = given
             rest = noise, condition, temperature, state, prompt, count
             return cached_chunk(self._network, distribution, *rest)

@@ -33,7 +33,7 @@ class Trial:
         reference: Callable[..., tf.Tensor],
         specs: Sequence[tf.TensorSpec],
         sizes: Sequence[int],
-    ):
+    ) -> None:
         self._candidate, self._reference = candidate, reference
         self._specs, self._sizes = list(specs), tuple(sizes)
         generator = np.random.default_rng(0)

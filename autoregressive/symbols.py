@@ -104,7 +104,7 @@ class TimeOrder:
         reading: Reading,
         inputs: tf.TensorSpec,
         condition: tf.TensorSpec | Specs | None,
-    ):
+    ) -> None:
         self.network, self.reading = network, reading
         if inputs.shape.rank not in (2, 3) or None in inputs.shape[2:]:
             raise ValueError(
@@ -298,7 +298,7 @@ class RasterOrder:
         reading: Reading,
         inputs: tf.TensorSpec,
         conditions: Specs | None = None,
-    ):
+    ) -> None:
         self.network, self.reading = network, reading
         self.conditions: Specs = conditions or {}
         self._whole_pixels = pixel_channels(distribution) is not None

@@ -36,7 +36,7 @@ class Tables:
 
     def __init__(
         self, network: Any, call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes: int
-    ):
+    ) -> None:
         self.call, self._specs, self._axes = call, list(specs), axes
         self._built = call.function if isinstance(call, Traces) else call
         self._names = layer_names(network)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,7 +51,7 @@ def arguments_of(preset: str) -> Any:
     return ARGUMENTS[PRESETS[preset].config.kind]
 
 
-def run_train(preset: str, arguments: list[str], parse) -> int:
+def run_train(preset: str, arguments: list[str], parse: Callable[..., Any]) -> int:
     """Run `onepass train PRESET ...` and return the exit status, 128 + a signal that stopped it."""
     chosen = PRESETS[preset]
     arguments = [*arguments, *_detected(chosen.config, arguments)]
@@ -110,7 +111,7 @@ class EvaluateArguments:
     """Print one JSON object."""
 
 
-def run_evaluate(arguments: list[str], parse) -> int:
+def run_evaluate(arguments: list[str], parse: Callable[..., Any]) -> int:
     """Run `onepass evaluate ...`: print the figures of an image model."""
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     if given.samples < 0:
@@ -152,7 +153,7 @@ def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> 
     return {"samples": evaluate_samples(model, dataset, classifier, *options)}
 
 
-def run_sample(arguments: list[str], parse) -> int:
+def run_sample(arguments: list[str], parse: Callable[..., Any]) -> int:
     """Run `onepass sample ...`: write images."""
     given = parse(SampleArguments, arguments, "onepass sample")
     from pixelcnn.sample_command import sample

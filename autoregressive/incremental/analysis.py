@@ -55,7 +55,7 @@ class Analysis:
         lengths: tuple[int, int],
         temporal: Sequence[bool],
         names: frozenset[str],
-    ):
+    ) -> None:
         self.graphs, self.lengths, self._names = graphs, lengths, names
         self.inputs = [tensor.name for tensor in graphs[0].inputs[: len(temporal)]]
         self.timed = [index for index, has_time in enumerate(temporal) if has_time]

@@ -37,7 +37,7 @@ class Incremental:
 
     def __init__(
         self, function: Callable, specs: list[tf.TensorSpec], names: frozenset[str] = frozenset()
-    ):
+    ) -> None:
         self._function, self._names, self.specs = function, names, specs
         self._plans: dict[tuple, Plan] = {}
         self._starts: dict[tuple, Callable[..., State]] = {}
@@ -196,7 +196,9 @@ class Incremental:
         # Traced once per number of rows, also when called in a graph.
         return self._compiled(inputs, state, *(x for x in conditions if x is not None))
 
-    def _step(self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor):
+    def _step(
+        self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor
+    ) -> tuple[tf.Tensor, State]:
         plan = self.plan(inputs.shape[0], self._fixed_shapes(state))
         return plan.step([inputs, *conditions], state, horizon_of(state))
 

@@ -12,7 +12,7 @@ class Turned(Exception):  # noqa: N818, it is no error: the analysis starts agai
       group: the group of the pairs.
     """
 
-    def __init__(self, group: str):
+    def __init__(self, group: str) -> None:
         super().__init__(group)
         self.group = group
 
@@ -46,7 +46,7 @@ class Groups:
       weights: the pairs that values are multiplied with.
     """
 
-    def __init__(self, turned: frozenset[str]):
+    def __init__(self, turned: frozenset[str]) -> None:
         self.turned = turned
         self.softmaxes: list[tuple[str, tuple[Mask, ...]]] = []
         self.unbounded: set[str] = set()

@@ -46,7 +46,7 @@ class Horizon:
       names: of the streams whose rows are kept as keys, with the group that reads them.
     """
 
-    def __init__(self, analysis: Analysis, length: int, graph: tf.Graph | None):
+    def __init__(self, analysis: Analysis, length: int, graph: tf.Graph | None) -> None:
         self.length, self._analysis, self._graph = length, analysis, graph or tf.Graph()
         self._entries: dict[tuple[str, int], Entry] = {}
         self._constants: dict[str, np.ndarray] = {}
@@ -245,7 +245,7 @@ def _placeholders(tensor: tf.Tensor) -> list[tf.Tensor]:
     return [op.outputs[0] for op in needed([tensor]) if op.type == "Placeholder"]
 
 
-def _times_first(values, axes: Sequence[int]):
+def _times_first(values: np.ndarray | tf.Tensor, axes: Sequence[int]) -> np.ndarray | tf.Tensor:
     """Return an array or tensor with some axes first."""
     order = [*axes, *(i for i in range(len(values.shape)) if i not in axes)]
     return (

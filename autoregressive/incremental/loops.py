@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -100,7 +101,9 @@ class Body:
             results, states = self.iterate(fixed, [row[0] for row in rows], states)
             return [result[tf.newaxis] for result in results], states
 
-        def body(index, states, written):
+        def body(
+            index: tf.Tensor, states: list[tf.Tensor], written: list[tf.TensorArray]
+        ) -> tuple[Any, ...]:
             results, states = self.iterate(fixed, [row[index] for row in rows], states)
             pairs = zip(written, results, strict=True)
             return index + 1, states, [array.write(index, result) for array, result in pairs]

@@ -38,7 +38,7 @@ def _delay(node: Node, kind: Stream, is_query: bool) -> tuple[int, ...]:
 class Reads:
     """The inputs of a part, as they are read along the query's and the key's times."""
 
-    def __init__(self, node: Node):
+    def __init__(self, node: Node) -> None:
         self._node = node
         self.delays: dict[int, tuple[int, ...]] = {}
         self.tables: dict[int, TableRead] = {}

@@ -66,7 +66,7 @@ class Plan:
         function: Callable,
         specs: Sequence[tf.TensorSpec],
         names: frozenset[str] = frozenset(),
-    ):
+    ) -> None:
         self._function, self._specs = function, list(specs)
         self.lengths, self._traced = self._trace()
         self.graph = self._traced[0].graph
@@ -273,7 +273,14 @@ class Plan:
 class _Step:
     """One execution of a step."""
 
-    def __init__(self, analysis: Analysis, horizon: Horizon, graph, arguments, state: State):
+    def __init__(
+        self,
+        analysis: Analysis,
+        horizon: Horizon,
+        graph: tf.Graph,
+        arguments: Sequence[tf.Tensor],
+        state: State,
+    ) -> None:
         self._analysis, self._horizon, self._state = analysis, horizon, state
         self._output = graph.outputs[0].name
         self._position = state[POSITION]

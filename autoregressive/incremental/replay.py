@@ -114,7 +114,9 @@ def captured(graph: tf.Graph) -> dict[str, tf.Tensor]:
     return {inner.name: outer for outer, inner in graph.captures}
 
 
-def inlined(function: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]):
+def inlined(
+    function: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]
+) -> tf.types.experimental.ConcreteFunction:
     """Return the function as one graph without calls, with all shapes inferred from `specs`."""
     graph = function.graph
     names = [tensor.name for tensor in graph.inputs[: len(specs)]]

@@ -1,6 +1,7 @@
 """Operations that shift the sequence in time: slices, pads, concatenations."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -114,7 +115,7 @@ def strided_slices(node: Node) -> Part:
     return part
 
 
-def _sliced(node: Node, stream: Stream, first: int, run) -> Part:
+def _sliced(node: Node, stream: Stream, first: int, run: Callable[[tf.Tensor], tf.Tensor]) -> Part:
     if first and stream.is_merged:
         raise node.unsupported("it slices a merged axis")
     ahead = stream.ahead

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -151,7 +152,7 @@ class Node:
         kinds: Sequence[Kind],
         layer_of: Callable[[tf.Operation], str],
         static_inputs: frozenset[int] = frozenset(),
-    ):
+    ) -> None:
         self.op, self.longer = pair
         self.lengths, self.kinds, self._layer_of = lengths, list(kinds), layer_of
         self.static_inputs = static_inputs
@@ -216,7 +217,7 @@ class Node:
         """Return the axes of an output that grow with the length."""
         return moving_axes(self.op.outputs[output], self.longer.outputs[output])
 
-    def grown(self, output: int, like: Stream, **changes) -> Kind:
+    def grown(self, output: int, like: Stream, **changes: Any) -> Kind:
         """Return the kind of an output with the time of `like`, with the changes.
 
         Raises:

@@ -25,7 +25,7 @@ class Traces:
       function: from tensors to a tensor.
     """
 
-    def __init__(self, function: Callable):
+    def __init__(self, function: Callable) -> None:
         self.function = function
         self._graphs: dict[tuple, Any] = {}
         self._variables: dict[tuple, list[tf.Variable]] = {}

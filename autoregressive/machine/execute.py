@@ -37,7 +37,7 @@ _CUMULATE, _SOFTMAX, _DOT, _INPUT, _OUTPUT, _PAST = map(int, list(Op)[12:])
 
 
 @compiled
-def _one(p, o, a, b, c):
+def _one(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
     """Run an instruction of one row."""
     op = p[0]
     if op == _READ:
@@ -69,7 +69,9 @@ def _one(p, o, a, b, c):
 
 
 @compiled
-def _exchange(p, o, a, given, drawn, row, time):
+def _exchange(
+    p: np.ndarray, o: int, a: int, given: np.ndarray, drawn: np.ndarray, row: int, time: int
+) -> None:
     """Take a row's arguments of one time, or give its results."""
     if p[0] == _INPUT:
         for i in range(p[10]):
@@ -85,12 +87,21 @@ def _exchange(p, o, a, given, drawn, row, time):
 
 
 @compiled
-def _place(word, constants, workspace):
+def _place(word: int, constants: int, workspace: int) -> np.int64:
     return constants + 4 * ~np.int64(word) if word < 0 else workspace + 4 * np.int64(word)
 
 
 @entry
-def run(program, position, constants, workspaces, given, drawn, first, rows):
+def run(
+    program: np.ndarray,
+    position: int,
+    constants: np.ndarray,
+    workspaces: np.ndarray,
+    given: np.ndarray,
+    drawn: np.ndarray,
+    first: int,
+    rows: int,
+) -> None:
     """Run all times of some rows.
 
     Args:

@@ -35,7 +35,7 @@ class Fusion:
         assembly: Assembly,
         instructions: Sequence[Instruction],
         counters: Collection[Buffer],
-    ):
+    ) -> None:
         self._assembly, self._counters = assembly, counters
         self.instructions = list(instructions)
 

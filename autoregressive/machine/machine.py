@@ -50,7 +50,7 @@ class StepMachine:
         arguments: Sequence[tf.TensorSpec],
         settings: Sequence[tf.TensorSpec],
         state: Sequence[tf.Tensor],
-    ):
+    ) -> None:
         self.arguments, self.settings = list(arguments), list(settings)
         specs = [*arguments, *settings, *(tf.TensorSpec(x.shape, x.dtype) for x in state)]
         for spec in specs:
@@ -259,7 +259,7 @@ def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepM
     first = stepped.initial_state(1, **given)
     flat = tf.nest.flatten(first)
 
-    def step(*given):
+    def step(*given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         inputs, *condition = given[: len(specs)]
         packed = tf.nest.pack_sequence_as(first, list(given[len(specs) :]))
         parameters, after = stepped.step(inputs, packed, *condition)

@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 from autoregressive.machine.assembly import Assembly, Instruction, Op, Place, needed
 from autoregressive.machine.fusion import Fusion
 from autoregressive.machine.lowering import Lowering
@@ -155,7 +157,7 @@ def _copy(lowering: Lowering, out: Value, source: Value) -> list[Instruction]:
     return made
 
 
-def _dtype(states: Sequence[tuple[Value, Any_Value]]):
+def _dtype(states: Sequence[tuple[Value, Any_Value]]) -> np.dtype:
     return states[0][0].dtype
 
 

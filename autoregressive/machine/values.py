@@ -29,7 +29,7 @@ class Buffer:
       kept: the buffer outlives a step.
     """
 
-    def __init__(self, size: int, wide: bool, kept: bool = False):
+    def __init__(self, size: int, wide: bool, kept: bool = False) -> None:
         self.size, self.wide, self.kept = size, wide, kept
         self.number = next(_NUMBERS)
 
@@ -82,7 +82,7 @@ class Constant:
       array: the value, in the dtype of TensorFlow's tensor.
     """
 
-    def __init__(self, array: Any):
+    def __init__(self, array: Any) -> None:
         self.array = np.asarray(array)
 
     @property

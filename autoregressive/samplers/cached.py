@@ -57,7 +57,9 @@ def cached_chunk(
     symbols = tf.TensorArray(dtype, tf.shape(noise)[1], element_shape=[batch, *event])
     step = network.stepper(condition)
 
-    def body(number, state, symbols, ended):
+    def body(
+        number: tf.Tensor, state: Any, symbols: tf.Tensor, ended: tf.Tensor
+    ) -> tuple[Any, ...]:
         for remainder in range(block):
             time = number * block + remainder
             parameters, after = step(time, remainder, state)
@@ -70,7 +72,7 @@ def cached_chunk(
             symbols = symbols.write(time, drawn[:, 0])
         return number + 1, state, symbols, ended
 
-    def goes_on(number, state, symbols, ended):
+    def goes_on(number: tf.Tensor, state: Any, symbols: tf.Tensor, ended: tf.Tensor) -> tf.Tensor:
         return (number < blocks) if prompt is None else (number < blocks) & ~tf.reduce_all(ended)
 
     first = (0, state, symbols, tf.zeros([batch], tf.bool))

@@ -30,7 +30,7 @@ def naive(
     first = empty_symbols(distribution, noise)
     order = network.positions(first)
 
-    def body(position, symbols):
+    def body(position: tf.Tensor, symbols: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         drawn = redrawn(network, distribution, symbols, noise, condition, temperature, prompt)
         return position + 1, tf.where(order == position, drawn, symbols)
 

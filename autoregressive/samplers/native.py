@@ -67,7 +67,7 @@ class Native:
       distribution: of the symbols.
     """
 
-    def __init__(self, network: SteppedSymbols, distribution: Distribution):
+    def __init__(self, network: SteppedSymbols, distribution: Distribution) -> None:
         self._network, self._distribution = network, distribution
         self._machines: dict[Any, StepMachine] = {}
         self._firsts: dict[int, Any] = {}
@@ -196,7 +196,7 @@ class Native:
         network, distribution = self._network, self._distribution
         dtype = tf.float32 if distribution.levels is None else tf.int32
 
-        def step(noise, *given):
+        def step(noise: tf.Tensor, *given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
             condition = of_time(like, list(given[:count]))
             temperature, *flat = given[count:]
             state = tf.nest.pack_sequence_as(first, flat)

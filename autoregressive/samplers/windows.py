@@ -53,7 +53,7 @@ def by_windows(
     height = symbols.shape[1]
     places = tf.range(height)
 
-    def body(settled, symbols):
+    def body(settled: tf.Tensor, symbols: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         start = tf.clip_by_value(settled - above, 0, height - size)
         rows = start + tf.range(size)
         before, own = (tf.gather(x, rows, axis=1) for x in (symbols, noise))

@@ -74,7 +74,7 @@ class Batches:
         seed: int,
         name: str = "batches",
         takes: Callable[[int], bool] = lambda length: True,
-    ):
+    ) -> None:
         self._source, self._codec, self._layout = source, codec, layout
         self._rows, self._seed = rows, seed
         self._takes, self._one_length = takes, False

@@ -37,7 +37,7 @@ class KerasCallbacks(Listener):
       UserError: one needs more than figures; the message names it and what to use.
     """
 
-    def __init__(self, callbacks: Sequence[Any], every: int):
+    def __init__(self, callbacks: Sequence[Any], every: int) -> None:
         import keras  # which a model of plain TensorFlow does not need
 
         if isinstance(callbacks, keras.callbacks.Callback) or not isinstance(

@@ -46,7 +46,7 @@ def checked(loss: Loss, model: Any) -> LossFn:
 class _OfGlobalBatch:
     """A loss that reads figures of the global batch, see `GlobalBatchLoss`."""
 
-    def __init__(self, loss_fn: LossFn, global_inputs: Callable[[Batch, Any], Batch]):
+    def __init__(self, loss_fn: LossFn, global_inputs: Callable[[Batch, Any], Batch]) -> None:
         self._loss_fn, self.global_inputs = loss_fn, global_inputs
 
     def __call__(self, batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
@@ -111,7 +111,7 @@ class Score:
 
     def __init__(
         self, score: Callable[[], Any], state: TrainState, then: Callable[[], None] | None = None
-    ):
+    ) -> None:
         self._score, self._state, self._then = score, state, then
 
     def __call__(self, log: Any, step: int) -> float:
@@ -133,7 +133,7 @@ class MeanLoss:
       name: of the argument that they come from, for messages.
     """
 
-    def __init__(self, loss_fn: LossFn, parts: Callable[[], Iterable[Batch]], name: str):
+    def __init__(self, loss_fn: LossFn, parts: Callable[[], Iterable[Batch]], name: str) -> None:
         self._name = name
         self._loss = tf.function(lambda batch: loss_fn(batch)[0], autograph=False)
         self._parts = parts

@@ -58,7 +58,7 @@ def write_sheets(
     """Write a grid of images and, of those with several scales, their growth.
 
     Args:
-      folder: where the files are written.
+      folder: folder that the files are written to.
       images: the scales of each, smallest first.
       labels: texts to stand in the grid, in turn.
 
@@ -91,9 +91,9 @@ def check_new_images(folder: Path, names: Iterable[str], overwrite: bool) -> Non
     """Raise UserError if an image, or a sheet of images, must not be written over.
 
     Args:
-      folder: that the images go to.
-      names: of their files, without those of the sheets.
-      overwrite: whether files that are there may be replaced.
+      folder: folder that the images will be written to.
+      names: names of the images' files, without those of the sheets.
+      overwrite: allow existing files to be replaced.
     """
     check_new([folder / name for name in (*names, *SHEETS)], overwrite)
 
@@ -128,7 +128,7 @@ def write_png(path: Path, image: np.ndarray) -> None:
     """Write an image [height, width, 1 or 3]; the file is complete or absent.
 
     Args:
-      path: of the file.
+      path: the file to write.
       image: uint8, or uint16 of one channel, which makes a 16-bit file of unchanged levels.
     """
     if image.dtype == np.uint16 and image.shape[-1] != 1:
