@@ -21,7 +21,7 @@ class BakedSizeError(ValueError):
     """A layer cannot be called at another size.
 
     Attributes:
-      layer: its name.
+      layer: name of the layer.
     """
 
     def __init__(self, layer: str, reason: str) -> None:
@@ -56,11 +56,12 @@ class OtherSizes:
     """A Keras model whose inputs may have other sizes than it was built for.
 
     Args:
-      network: functional or built sequential, see `graph_of`.
-      sizes: those that it was built for, [time] or [height, width].
-      replaces: replace these sizes where layers hold them: in shapes, in numbers of repetitions,
-        and in constants, of which only as much is read as the input is long. "first": where they
-        are first, since numbers of channels may be equal to them; "": nowhere.
+      network: a functional or built sequential Keras model.
+      sizes: sizes that the network was built for, [time] or [height, width].
+      replaces: where the layers' own copies of these sizes are replaced. "all": in shapes, in
+        numbers of repetitions, and in constants, of which only as much is read as the input is
+        long; "first": only where they are first, since numbers of channels may be equal to them;
+        "": nowhere.
     """
 
     def __init__(

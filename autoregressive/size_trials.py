@@ -22,9 +22,9 @@ class Trial:
 
     Args:
       candidate: the network at any size.
-      reference: the network at its own.
-      specs: of the arguments, those that grow without sizes.
-      sizes: that the network was built for, [time] or [height, width].
+      reference: the network at the size that it was built for.
+      specs: specs of the arguments; the axes that grow have no size.
+      sizes: sizes that the network was built for, [time] or [height, width].
     """
 
     def __init__(

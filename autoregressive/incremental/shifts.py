@@ -138,8 +138,8 @@ def entry_of(node: Node, axis: int) -> int | None:
     """Return the entry of a slice's specification for an axis; None: all of the axis.
 
     Args:
-      node: a StridedSlice.
-      axis: of its input.
+      node: an operation StridedSlice.
+      axis: axis of the operation's input.
     """
     count = len(node.bounds(3)[0])
     new, ellipsis = (node.op.get_attr(f"{name}_mask") for name in ("new_axis", "ellipsis"))

@@ -105,14 +105,15 @@ def run(
     """Run all times of some rows.
 
     Args:
-      program: int32 [instructions, WIDTH]; its limited numbers are changed.
-      position: word of the position in the workspace; negative: there is none.
-      constants: float32, contiguous.
+      program: instructions, int32 [instructions, WIDTH]; those of its numbers that count rows up to
+        the position are overwritten.
+      position: the workspace's word that holds the position; negative: there is none.
+      constants: all constants, float32, contiguous.
       workspaces: float32 [all rows, words], contiguous; holds the states before and after.
-      given: float64 [all rows, times, channels], the arguments of every time.
-      drawn: float64 [all rows, times, channels], is filled.
-      first: row.
-      rows: how many.
+      given: arguments of every time, float64 [all rows, times, channels].
+      drawn: float64 [all rows, times, channels], filled with the results.
+      first: index of the first row to run.
+      rows: number of rows to run.
     """
     step = np.int64(workspaces.strides[0])
     base = np.int64(workspaces.ctypes.data) + first * step

@@ -40,11 +40,11 @@ class Function:
     """A function of one to three numbers.
 
     Attributes:
-      code: its number in programs.
+      code: the function's number in programs.
       arity: number of arguments.
-      numpy: the same on arrays, for constants.
-      vector: from a builder and vectors to a vector; None: only in doubles.
-      truth: its result is a truth value.
+      numpy: the same function on arrays, for constants.
+      vector: function from a builder and vectors to a vector; None: it is computed in doubles only.
+      truth: whether the result is a truth value.
     """
 
     code: int

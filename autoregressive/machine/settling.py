@@ -20,9 +20,9 @@ def settle(
     afterwards.
 
     Args:
-      lowering: of the step; its instructions are all there.
-      states: old and new values.
-      results: of the step, in order.
+      lowering: the lowering of the step, which has all its instructions.
+      states: old and new value of each state.
+      results: the results of the step, in order.
     """
     assembly = lowering.assembly
     column = 0

@@ -38,14 +38,15 @@ def cached_chunk(
     It ends early, with symbols that mean nothing, where every row has ended or after `count`.
 
     Args:
-      network: as for `naive`.
-      distribution: as for `naive`.
-      noise: of this chunk, as for `naive`.
-      condition: of this chunk, as for `naive`.
-      temperature: as for `naive`.
-      state: from `network.initial_state`, or from the previous chunk, whose length must have been a
-        multiple of the network's block.
-      prompt: of this chunk, as for `naive`.
+      network: a network of symbols with a step.
+      distribution: the distribution of a symbol.
+      noise: the noise of this chunk, [batch, time, noise channels].
+      condition: the condition of this chunk: [batch, time, channels], a `Given` or None.
+      temperature: 1 samples the distribution, smaller values are closer to its mode; a scalar, or
+        one number for each row.
+      state: the state from `network.initial_state`, or from the previous chunk, whose length must
+        have been a multiple of the network's block.
+      prompt: the symbols of this chunk that are given, and the one that ends a row; None: neither.
       count: int32 scalar, the symbols to draw; None: for all of the noise.
     """
     batch, length, block = noise.shape[0], tf.shape(noise)[1], network.block

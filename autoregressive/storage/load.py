@@ -21,7 +21,7 @@ class StoredNetwork:
 
     Args:
       program: the SavedModel.
-      listed: its variables, and which are trained.
+      listed: the network's variables, and which of them are trained.
     """
 
     def __init__(self, program: Any, listed: Listed) -> None:
@@ -39,7 +39,7 @@ class SteppedStoredNetwork(StoredNetwork):
 
     Args:
       program: the SavedModel.
-      listed: its variables, and which are trained.
+      listed: the network's variables, and which of them are trained.
       step_rows: batch sizes for which a step is stored.
     """
 

@@ -27,8 +27,8 @@ class KerasState(TrainState):
     """A `TrainState` whose update is that of a Keras optimiser, without an average.
 
     Args:
-      network: whose `trainable_variables` are trained.
-      optimizer: of Keras, built for them here.
+      network: module whose `trainable_variables` are trained.
+      optimizer: a Keras optimiser, which is built for these variables here.
       num_steps: total number of updates.
     """
 
