@@ -35,6 +35,6 @@ class GaussianMixture(Mixture):
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return a uniform and a normal, float32 [rows, length, 2]; see `noise.bits`."""
+        """Return a uniform and a standard normal for each symbol, float32 [rows, length, 2]."""
         uniform = counter_noise.uniform(seed, rows, start, length)[..., :1]
         return tf.concat([uniform, counter_noise.normal(seed, rows, start, length, 1)[..., :1]], -1)

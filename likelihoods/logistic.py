@@ -45,7 +45,7 @@ class LogisticMixture(Mixture):
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return a uniform and a logistic, float32 [rows, length, 2]; see `noise.bits`."""
+        """Return a uniform and a standard logistic for each symbol, float32 [rows, length, 2]."""
         words = counter_noise.bits(seed, rows, start, length)
         uniform = counter_noise.uniform_from_bits(words[..., 0])
         return tf.stack([uniform, counter_noise.logistic_from_bits(words[..., 1])], axis=-1)

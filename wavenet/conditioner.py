@@ -127,6 +127,7 @@ class Conditioner(tf.Module):
         if self.reader is None:
             return mel, frames[..., bands:] if self.given_pitch else None
         pitch = self._read(self.reader, mel)
+        # The reader is fixed here; zeros give its variables a gradient, as `frozen` does.
         still = tf.add_n([0.0 * tf.reduce_sum(v) for v in self.reader.variables])
         still = self._cast(still)
         side = self.reader.side_frames

@@ -98,6 +98,7 @@ def _likeliest(logits: tf.Tensor) -> tf.Tensor:
     """Return log2(F0 / 200 Hz) [batch, frames], the mean around the likeliest bin."""
     bins, dtype = logits.shape[-1], logits.dtype
     best = tf.argmax(logits, -1, tf.int32)[..., tf.newaxis]
+    # Only near bins count: a mean over two octaves would be the pitch of neither.
     near = tf.cast(tf.abs(tf.range(bins) - best) <= NEAR_BINS, dtype)
     weights = tf.nn.softmax(logits) * near
     return tf.reduce_sum(weights * _centres(bins, dtype), -1) / tf.reduce_sum(weights, -1)
@@ -115,6 +116,7 @@ def class_loss(logits: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Tens
     target = tf.nn.softmax(-0.5 * tf.square(cents / BLUR_CENTS))
     error = tf.nn.softmax_cross_entropy_with_logits(target, logits)
     doubt = tf.nn.sigmoid_cross_entropy_with_logits(voiced, logit)
+    # Unvoiced frames have no F0; a batch without a voiced frame must not divide by zero.
     share = tf.maximum(tf.reduce_mean(voiced), 1e-3)
     return tf.reduce_mean(voiced * error) / share + tf.reduce_mean(doubt)
 

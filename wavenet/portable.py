@@ -116,7 +116,7 @@ def export_corpus(
 
 
 def rounding_allowed(prediction_order: int, wanted: bool | None) -> bool:
-    """Return whether float32 is multiplied in TensorFloat32, see `export_run`."""
+    """Return whether to multiply in TensorFloat32: by default, if nothing is predicted linearly."""
     return not prediction_order if wanted is None else wanted
 
 

@@ -85,7 +85,12 @@ class PassCount:
 
 
 def request_of(condition: tuple, num_samples: int) -> Request:
-    """One sound of seed 0; condition: the frames and the speaker of a recording, None for none."""
+    """Return a request for one sound of seed 0.
+
+    Args:
+      condition: frames [frames, channels] and speaker of a recording; None for what it lacks.
+      num_samples: length of the sound, in samples.
+    """
     frames, speaker = condition
     return Request(
         num_samples,

@@ -147,6 +147,7 @@ class VocoderWaveNet(Network):
         """
         time = tf.shape(inputs)[1]
         if row_samples == 1 and self.config.bunch_samples > 1:  # rows are whole bunches anyway
+            # The padding is of samples after the last, which no earlier sample depends on.
             short = [[0, 0], [0, -time % self.config.bunch_samples]]
             inputs, condition = tf.pad(inputs, short), tf.pad(condition, [*short, [0, 0]])
         return self.resumed(inputs, condition, row_samples=row_samples)[0][:, :time]
@@ -275,7 +276,10 @@ class VocoderWaveNet(Network):
     def from_recent(
         self, residuals: tf.Tensor, scaled: tf.Tensor, taps: tf.Tensor | None
     ) -> tf.Tensor:
-        """Return the newest samples' part in the head, [..., units]; arguments as for `front`."""
+        """Return the newest samples' part in the head, [..., units].
+
+        Residuals and scaled samples are the newest ones, oldest first, [..., head_width] each.
+        """
         inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
         gates = tf.matmul(inputs, tf.cast(self.recent_kernel, inputs.dtype))
         return tf.cast(gates, self.dtype)

@@ -79,12 +79,12 @@ def _unless_refused(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def padded(channels: int) -> int:
-    """`channels` rounded up to whole vectors."""
+    """Return a number of channels, rounded up to whole vectors."""
     return -(-channels // LANES) * LANES
 
 
 def aligned(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.ndarray:
-    """Zeros whose first element starts a cache line of 64 bytes."""
+    """Return zeros whose first element starts a cache line of 64 bytes."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.zeros(size + 64, np.uint8)
     start = -memory.ctypes.data % 64

@@ -25,7 +25,7 @@ def fixed_point(
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> tf.Tensor:
-    """Return symbols; arguments as for `naive`."""
+    """Return the symbols of `naive`, by passes over all positions until nothing changes."""
     symbols = empty_symbols(distribution, noise)
     most = tf.reduce_max(network.positions(symbols)) + 1
 

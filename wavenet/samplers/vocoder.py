@@ -94,6 +94,7 @@ class BunchStep(LayerStep):
         if not taps:
             return None
         period = self.network.whole_period(self.made.period[:, time])
+        # The newest tap is AHEAD samples after the point one period ago, still in the past.
         first = end - period + AHEAD + 1 - taps
         rows = first[:, None] + tf.range(taps)
         columns = tf.broadcast_to(tf.range(tf.shape(rows)[0])[:, None], tf.shape(rows))

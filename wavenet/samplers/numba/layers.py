@@ -54,6 +54,7 @@ class Chunk(NamedTuple):
 @compiled
 def _clock(time: int, layer: int) -> int:
     """Return the step in the layer's own count; a block starts at its multiples."""
+    # Shifted by the layer, so that the blocks of different layers begin at different steps.
     return time + layer % BLOCK
 
 
