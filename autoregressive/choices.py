@@ -1,4 +1,4 @@
-"""How symbols are drawn from their distributions: temperature, top-k and top-p."""
+"""Settings of a draw of symbols from their distributions: temperature, top-k and top-p."""
 
 from typing import Any
 

@@ -12,8 +12,8 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
     """Return an `Autoregressive` as a draft of another one.
 
     Args:
-      draft: the model that proposes symbols.
-      model: the model that the symbols are proposed to.
+      draft: proposes.
+      model: whose samples it proposes.
 
     Raises:
       ValueError: the draft has other symbols, noise or condition, or no steps of one symbol.

@@ -13,7 +13,7 @@ from likelihoods.mixture import Mixture
 class GaussianMixture(Mixture):
     """Mixture of normal densities, each integrated over the bins of the level grid.
 
-    Parameters, arguments and errors as for `Mixture`.
+    Parameters, arguments and errors are those of `Mixture`.
 
     Source: Bishop 1994, "Mixture density networks", equation 22; the bins are those of `Gaussian`.
     """

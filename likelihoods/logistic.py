@@ -17,7 +17,7 @@ _SMALLEST_WIDTH = 1e-30
 class LogisticMixture(Mixture):
     """Mixture of logistic densities, each integrated over the bins of the level grid.
 
-    Parameters, arguments and errors as for `Mixture`.
+    Parameters, arguments and errors are those of `Mixture`.
 
     Source: Salimans et al. 2017, arXiv:1701.05517, section 2.1; with 10 components over 16-bit
     sound in van den Oord et al. 2017, arXiv:1711.10433.

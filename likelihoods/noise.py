@@ -106,7 +106,7 @@ def words(
 ) -> tf.Tensor:
     """Return `count` words for every position, from lane 0 on, uint32 [rows, length, count].
 
-    The first words are the same whatever the count; other arguments as for `bits`.
+    The first words are the same whatever the count; the other arguments are those of `bits`.
     """
     lanes = [bits(seed, rows, start, length, lane) for lane in range((count + 1) // 2)]
     return tf.concat(lanes, axis=-1)[..., :count]

@@ -101,7 +101,11 @@ class MixturePixels:
 
 
 class SoftmaxPixels:
-    """The softmaxes of some pixels; arguments and use as for `MixturePixels`."""
+    """The softmaxes of some pixels, used as `MixturePixels` is.
+
+    The hidden states are [pixels, ...]; the tolerance is relative, of the last layer's outputs, and
+    None if margins are not needed; `moved`, if given, changes the last layer's outputs.
+    """
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ class Condition(NamedTuple):
     local: tf.Tensor
     """Input of the gates, [batch, rows, channels]."""
     coefficients: tf.Tensor
-    """Of the linear prediction, float32 [batch, rows, order]."""
+    """Coefficients of the linear prediction, float32 [batch, rows, order]."""
     log_gain: tf.Tensor
     """Log of the residual's gain, float32 [batch, rows]."""
     log_level: tf.Tensor

@@ -125,7 +125,8 @@ def pitch_loss(octaves: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Ten
     """Return the error of F0 in semitones where voiced, plus a cross-entropy of voicing, [].
 
     The error is squared up to a semitone and linear beyond: a missed octave is one mistake. Octaves
-    and logits, [batch, frames], are those of a reader; `pitch` is as for `class_loss`.
+    and logits, [batch, frames], are those of a reader; `pitch` has the truth, octaves and voicing,
+    [batch, frames, 2].
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     off = tf.abs(12.0 * (octaves - truth))

@@ -99,7 +99,7 @@ class VocoderWaveNet(Network):
         speaker: tf.Tensor | None = None,
         num_samples: int | None = None,
     ) -> tf.Tensor:
-        """Return the condition of every sample, float32 [batch, time, channels], see `Network`.
+        """Return the condition of every sample, float32 [batch, time, channels].
 
         Its channels are those of `Condition`, in that order; it does not depend on the sound.
         """
@@ -112,7 +112,7 @@ class VocoderWaveNet(Network):
     ) -> tf.Tensor:
         """Return the condition of every sub-frame, [batch, rows, channels].
 
-        `side_frames` of the frames on either side get no row, see `Conditioner`.
+        `side_frames` of the frames on either side are only neighbours, and get no row.
         """
         check_condition(self.config, frames, speaker)
         made = self.conditioner(frames, side_frames)
@@ -163,7 +163,7 @@ class VocoderWaveNet(Network):
         """Return parameters of whole bunches, and every layer's input [batch, steps, residual].
 
         Both begin after the first `skipped` inputs, whole bunches, which front and head read and
-        the layers do not; see `Network.resumed`.
+        the layers do not. `pasts` are the earlier inputs of every layer; None: zeros.
         """
         made = self.split(tf.cast(condition, self.front_dtype))
         bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, row_samples)

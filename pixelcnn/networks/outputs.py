@@ -255,7 +255,7 @@ def guided_log_prob(
 ) -> tf.Tensor:
     """Return the guided log-probability of pixels int32 [batch, ..., channels], float32, nats.
 
-    The hidden states and the weight are as for `sample_guided`.
+    The hidden states [2 batch, ...] are under the conditions and then under the null condition.
     """
     sides, channels = both_sides(hidden), tf.unstack(levels, axis=-1)
     total = 0.0

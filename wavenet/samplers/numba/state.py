@@ -68,7 +68,7 @@ class Conditions(NamedTuple):
     gates: np.ndarray
     """Input of the gates, float32 [batch, steps, channels]."""
     described: np.ndarray
-    """Input of the rest of the network, float32 [batch, steps, channels], see `Chunk`."""
+    """Input of the rest of the network, float32 [batch, steps, channels]; none for a `WaveNet`."""
 
 
 class Group:

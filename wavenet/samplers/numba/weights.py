@@ -76,7 +76,7 @@ class PackedWeights:
 
     memory: np.ndarray
     plan: np.void
-    """Of `plan_type`, complete except for the rows and their buffers."""
+    """A record of type `plan_type`, complete except for the rows and their buffers."""
     dilations: np.ndarray
     """int64 [layers]."""
     ring_starts: np.ndarray
