@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from autoregressive.prompts import Prompt
 from autoregressive.samplers.passes import empty_symbols, redrawn
+from autoregressive.samplers.time_windows import WindowPasses, by_time_windows
 from autoregressive.samplers.windows import by_windows, window_of
 from autoregressive.symbols import SymbolNetwork
 from likelihoods.distribution import Distribution
@@ -26,6 +27,10 @@ def fixed_point(
     prompt: Prompt | None = None,
 ) -> tf.Tensor:
     """Return symbols; arguments as for `naive`."""
+    passes = getattr(network, "block_passes", None)
+    if passes is not None and prompt is None:
+        given = noise, network.given(condition)
+        return _of_blocks(passes, distribution, *given, temperature)
     symbols = empty_symbols(distribution, noise)
     most = tf.reduce_max(network.positions(symbols)) + 1
 
@@ -33,7 +38,7 @@ def fixed_point(
         drawn = redrawn(network, distribution, symbols, noise, condition, temperature, prompt)
         return tf.reduce_any(drawn != symbols), drawn
 
-    def passes(changed, symbols, count):
+    def repeated(changed, symbols, count):
         given = changed, symbols
         return tf.while_loop(lambda x, _: x, body, given, maximum_iterations=count)
 
@@ -41,6 +46,23 @@ def fixed_point(
     window = window_of(network, noise.shape[1]) if condition is None and prompt is None else None
     if window is not None:  # of an image that a few passes do not settle
         symbols.set_shape([*noise.shape[:3], None])
-        changed, symbols = passes(changed, symbols, FEW)
+        changed, symbols = repeated(changed, symbols, FEW)
         symbols = by_windows(network, distribution, noise, changed, symbols, temperature, window)
-    return passes(changed, symbols, most)[1]  # they find what windows leave to settle, if anything
+    # They find what windows leave to settle, if anything.
+    return repeated(changed, symbols, most)[1]
+
+
+def _of_blocks(
+    passes: WindowPasses,
+    distribution: Distribution,
+    noise: tf.Tensor,
+    condition: tf.Tensor | None,
+    temperature: float | tf.Tensor,
+) -> tf.Tensor:
+    """Return symbols int32 [batch, time], by the network's own passes over blocks."""
+    batch, time = noise.shape[:2]
+    beyond = [[0, 0], [0, -time % passes.bunch], [0, 0]]  # up to whole bunches
+    noise = tf.pad(noise, beyond)
+    condition = None if condition is None else tf.pad(condition, beyond)
+    given = passes, distribution, noise, condition, temperature
+    return by_time_windows(*given, passes.initial_state(batch))[0][:, :time]
