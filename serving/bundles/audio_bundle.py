@@ -222,7 +222,14 @@ class AudioBundle(Bundle):
         return arrays
 
     def _engine_request(
-        self, condition, seed: int, row: int, num: int, num_samples, speaker, temperature
+        self,
+        condition: Any,
+        seed: int,
+        row: int,
+        num: int,
+        num_samples: int | None,
+        speaker: int | str | None,
+        temperature: float | None,
     ) -> EngineRequest:
         for name, value, low in (("num", num, 1), ("seed", seed, 0), ("row", row, 0)):
             if value < low:
@@ -248,7 +255,7 @@ class AudioBundle(Bundle):
             raise InvalidInput(f"`refine` must be {rule}, got {passes}.")
         return _Refinement(self.spec, passes) if passes else None
 
-    def _frames(self, condition) -> np.ndarray | None:
+    def _frames(self, condition: Any) -> np.ndarray | None:
         if (condition is None) == self.conditional:
             rule = "given" if self.conditional else "None"
             raise InvalidInput(f"`condition` must be {rule} for {self.name}.")
