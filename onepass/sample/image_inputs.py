@@ -51,6 +51,8 @@ def labels_of(path: Path, model: Any) -> np.ndarray:
     else:
         with _readable(path), Image.open(path) as opened:
             labels = np.asarray(opened.convert("L"), np.int32)
+    if labels.dtype.kind not in "iu" or labels.min(initial=0) < 0:
+        raise UserError(f"{path} must hold whole numbers of at least 0, got {labels.dtype}.")
     config = getattr(model, "config", None)
     if config is None:  # the server knows
         return labels

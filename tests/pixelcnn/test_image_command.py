@@ -192,6 +192,10 @@ def test_a_map_is_read_from_an_image(tmp_path, mistake):
         Image.fromarray(wrong).save(tmp_path / "map.png")
         words = ["sample", run("map"), "--map", tmp_path / "map.png", "--out", tmp_path / "no"]
         assert mistake(*words) == f"{tmp_path / 'map.png'}: {line}"
+    for wrong in (labels - 0.5, labels.astype(int) - 1):
+        np.save(tmp_path / "map.npy", wrong)
+        words = ["sample", run("map"), "--map", tmp_path / "map.npy", "--out", tmp_path / "no"]
+        assert "map.npy must hold whole numbers of at least 0" in mistake(*words)
     assert not (tmp_path / "no").exists()
 
 
