@@ -14,7 +14,6 @@ limit; that is forward KL.
 """
 
 import dataclasses
-import functools
 import math
 from typing import Any
 
@@ -23,7 +22,7 @@ import tensorflow as tf
 from distill.images.config import FlowTargets
 from distill.images.features import Features, features_apart
 from distill.losses import kl_divergence
-from distill.losses.terms import Listed, Weighted, summed
+from distill.losses.terms import Weighted, weighed
 from likelihoods import PixelMixture
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput
@@ -96,48 +95,33 @@ class FlowLoss(ImageLoss):
         self._model = student.multiscale
         of_base = {weight.ref() for weight in self._model.base.trainable_variables}
         self._kept = [w for w in student.trainable_variables if w.ref() not in of_base]
-        self._terms = self._listed()
 
     def __call__(self, batch: dict):
         """Return the weighted sum of the terms, nats per dimension of the base, and each value."""
-        draw = ImageDraw(self, batch, *self._at_base(batch), self.density.training_mode(batch))
-        loss, values = summed(self._terms, draw)
+        targets, mode = self.targets, self.density.training_mode(batch)
+        levels, condition = self._at_base(batch)
+        terms: dict[str, Weighted] = {}
+        if targets.kl or targets.spectrum or targets.features:
+            drawn = self._drawn(batch["seed"], levels.shape, condition, mode)
+            kl, cross, own = self._divergence(drawn, batch["seed"], condition)
+            terms |= {"kl": Weighted(targets.kl, tf.reduce_mean(kl))}
+            terms |= {"cross_entropy": Weighted(0.0, cross), "entropy": Weighted(0.0, own)}
+            means = of_whole(self._statistics(drawn.output, levels), batch)
+            if targets.spectrum:
+                terms["spectrum"] = Weighted(targets.spectrum, spectra_apart(means))
+            if targets.features:
+                terms["features"] = Weighted(targets.features, features_apart(means))
+        if targets.likelihood:
+            nats = self._model.base.nats(levels, condition, mode, batch["seed"])
+            code = -tf.reduce_mean(nats) / math.prod(levels.shape[1:])
+            terms["likelihood"] = Weighted(targets.likelihood, code)
+        if targets.forward:
+            apart = tf.reduce_mean(self._forward_divergence(batch, condition, mode))
+            terms["forward"] = Weighted(targets.forward, apart / math.prod(levels.shape[1:]))
         # A state wants a gradient of every weight, and the other parts' is nothing.
         nothing = [0.0 * tf.reduce_sum(weight) for weight in self._kept]
+        loss, values = weighed(terms)
         return tf.add_n([loss, *nothing]), values
-
-    def _listed(self) -> list[Listed]:
-        """Return the terms that are on, in the order in which they are summed."""
-        weights = self.targets
-        compares = weights.kl or weights.spectrum or weights.features
-        terms: dict[str, tuple[float, Any]] = {
-            "kl": (compares, self._divergence_parts),
-            "spectrum": (weights.spectrum, lambda draw: spectra_apart(draw.means)),
-            "features": (weights.features, lambda draw: features_apart(draw.means)),
-            "likelihood": (weights.likelihood, self._code),
-            "forward": (weights.forward, self._forward),
-        }
-        return [Listed(name, weight, term) for name, (weight, term) in terms.items() if weight]
-
-    def _divergence_parts(self, draw: "ImageDraw") -> dict[str, Weighted]:
-        kl, cross, own = self._divergence(draw.output, draw.batch["seed"], draw.condition)
-        weighted = Weighted(self.targets.kl, tf.reduce_mean(kl))
-        return {
-            "kl": weighted,
-            "cross_entropy": Weighted(0.0, cross),
-            "entropy": Weighted(0.0, own),
-        }
-
-    def _code(self, draw: "ImageDraw"):
-        """Return a bound of the code length of the images, nats per dimension, []."""
-        base, seeds = self._model.base, draw.batch["seed"]
-        nats = base.nats(draw.levels, draw.condition, draw.mode, seeds)
-        return -tf.reduce_mean(nats) / math.prod(draw.levels.shape[1:])
-
-    def _forward(self, draw: "ImageDraw"):
-        """Return a bound of KL(teacher || student), nats per dimension, []."""
-        apart = self._forward_divergence(draw.batch, draw.condition, draw.mode)
-        return tf.reduce_mean(apart) / math.prod(draw.levels.shape[1:])
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
         """Return those of `ImageLoss.global_inputs`, and the means over the whole batch.
@@ -149,8 +133,10 @@ class FlowLoss(ImageLoss):
         targets = self.targets
         if targets.spectrum or targets.features:
             share = {**batch, **known}
-            draw = ImageDraw(self, share, *self._at_base(share), self.density.training_mode(share))
-            known |= replicator.all_reduce(draw.statistics, "mean")
+            levels, condition = self._at_base(share)
+            mode = self.density.training_mode(share)
+            drawn = self._drawn(share["seed"], levels.shape, condition, mode)
+            known |= replicator.all_reduce(self._statistics(drawn.output, levels), "mean")
         return known
 
     def _statistics(self, drawn, levels) -> dict[str, tf.Tensor]:
@@ -224,40 +210,6 @@ class FlowLoss(ImageLoss):
         own = kl_divergence.entropy(drawn, "logistic")
         kl = tf.reduce_mean(cross - own, [1, 2, 3])
         return kl, tf.reduce_mean(cross), tf.reduce_mean(own)
-
-
-@dataclasses.dataclass(frozen=True)
-class ImageDraw:
-    """The inputs of the terms of a flow over images.
-
-    Attributes:
-      loss: whose student draws.
-      batch: the batch itself.
-      levels: the images at the base's size, int32 [batch, height, width, channels].
-      condition: of the base.
-      mode: of training.
-    """
-
-    loss: "FlowLoss"
-    batch: dict
-    levels: tf.Tensor
-    condition: Condition
-    mode: Mode
-
-    @functools.cached_property
-    def output(self) -> FlowOutput:
-        """The images that the student draws, each from its own seed."""
-        return self.loss._drawn(self.batch["seed"], self.levels.shape, self.condition, self.mode)
-
-    @functools.cached_property
-    def statistics(self) -> dict[str, tf.Tensor]:
-        """The means over the batch in which the batch-comparing terms are not linear."""
-        return self.loss._statistics(self.output.output, self.levels)
-
-    @functools.cached_property
-    def means(self) -> dict[str, tf.Tensor]:
-        """Those of the whole batch, with the gradients of this share."""
-        return of_whole(self.statistics, self.batch)
 
 
 def of_whole(means: dict[str, tf.Tensor], batch: dict) -> dict[str, tf.Tensor]:

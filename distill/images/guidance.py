@@ -14,7 +14,6 @@ import math
 import tensorflow as tf
 
 from distill.images.config import GuidedTargets
-from distill.losses.terms import Listed, summed
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Conditionals, Hidden, both_sides, guided_nats
@@ -50,18 +49,11 @@ class GuidedLoss(ImageLoss):
     def __call__(self, batch: dict):
         """Return the weighted sum of the terms in nats per dimension, and their values."""
         mode, seeds = self.density.training_mode(batch), batch["seed"]
-
-        def kl(student: dict[str, Conditionals]) -> tf.Tensor:
-            return self._per_number(self._divergences(student, batch, mode, seeds))
-
-        def code(student: dict[str, Conditionals]) -> tf.Tensor:
-            return -self._per_number({part: own.nats() for part, own in student.items()})
-
-        weights = self.targets
-        terms = [Listed("kl_bits_per_dim", weights.kl, kl)]
-        terms.append(Listed("bits_per_dim", weights.likelihood, code))
-        loss, nats = summed(terms, self._student(batch, mode, seeds))
-        return loss, {name: value / math.log(2.0) for name, value in nats.items()}
+        student = self._student(batch, mode, seeds)
+        kl = self._per_number(self._divergences(student, batch, mode, seeds))
+        code = -self._per_number({part: own.nats() for part, own in student.items()})
+        values = {"kl_bits_per_dim": kl / math.log(2.0), "bits_per_dim": code / math.log(2.0)}
+        return self.targets.kl * kl + self.targets.likelihood * code, values
 
     def divergences(self, batch: dict) -> dict[str, tf.Tensor]:
         """Return KL(Q || P_S) of whole images, part by part, float32 [batch], nats."""

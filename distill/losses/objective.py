@@ -13,10 +13,9 @@ import tensorflow as tf
 
 from distill.losses.discriminators import Discriminators, Opposition
 from distill.losses.divergence import KL, Contrastive
-from distill.losses.perceptual import PerceptualLoss, gram
+from distill.losses.perceptual import Perceived, PerceptualLoss, gram
 from distill.losses.power import magnitude_loss, multi_loss, squared_loss
-from distill.losses.spectral import Spectral
-from distill.losses.terms import Draw, Listed, Term, summed
+from distill.losses.terms import Compared, Draw, Listed, Term, summed
 from distill.losses.unit_classifier import UnitClassifier
 from distill.presets import LossConfig
 from distill.student import ParallelWaveNet
@@ -55,13 +54,9 @@ def _perceptual(name: str, compared: Callable[[tf.Tensor], tf.Tensor]) -> Factor
     def make(config: LossConfig, parts: Parts) -> Term:
         if parts.classifier is None or parts.mel is None:
             raise UserError("`classifier` and `mel` must be given for the perceptual terms.")
-        return Spectral(name, PerceptualLoss(parts.classifier, parts.mel, compared))
+        return Perceived(name, PerceptualLoss(parts.classifier, parts.mel, compared))
 
     return make
-
-
-def _power(name: str, loss: Callable[..., tf.Tensor]) -> Factory:
-    return lambda config, parts: Spectral(name, loss)
 
 
 def _opposition(config: LossConfig, parts: Parts) -> Term:
@@ -74,9 +69,9 @@ def _opposition(config: LossConfig, parts: Parts) -> Term:
 TERMS: dict[str, Factory] = {
     "kl": lambda config, parts: KL(config.kl, config.draws, config.regularisation).parts,
     "contrastive": lambda config, parts: Contrastive(config.contrastive * config.kl, config.draws),
-    "squared": _power("squared", squared_loss),
-    "magnitude": _power("magnitude", magnitude_loss),
-    "multi": _power("multi", multi_loss),
+    "squared": lambda config, parts: Compared(squared_loss),
+    "magnitude": lambda config, parts: Compared(magnitude_loss),
+    "multi": lambda config, parts: Compared(multi_loss),
     "feature": _perceptual("feature", tf.identity),
     "style": _perceptual("style", gram),
     "opposition": _opposition,

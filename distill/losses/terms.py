@@ -70,6 +70,11 @@ def summed(terms: Iterable[Listed], draw: Any) -> tuple[tf.Tensor, dict[str, tf.
     for name, weight, term in terms:
         value = term(draw)
         found |= value if isinstance(value, dict) else {name: Weighted(weight, value)}
+    return weighed(found)
+
+
+def weighed(found: dict[str, Weighted]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """Return the weighted sum of values, [], and the values."""
     loss = tf.add_n([weight * value for weight, value in found.values()])
     return loss, {name: value for name, (_, value) in found.items()}
 
