@@ -154,7 +154,7 @@ class Aligned:
     """The result of `align`.
 
     Attributes:
-      paths: of each recording, int [frames], indices in its chain.
+      paths: the state of every frame of each recording, int [frames], as an index in its chain.
       gain: increase of the mean log-likelihood of a frame in each round, in nats.
     """
 

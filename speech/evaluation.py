@@ -22,7 +22,7 @@ class Vocoder(Protocol):
 
     @property
     def sample_rate_hz(self) -> int:
-        """Of its sounds."""
+        """Samples per second of the vocoder's sounds."""
 
     def generate(self, condition: np.ndarray, *, seed: int) -> np.ndarray:
         """Sounds, float32 [1, samples]."""

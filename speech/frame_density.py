@@ -89,7 +89,7 @@ def conditional(
     Args:
       backend: the operations.
       config: the sizes.
-      weights: by name.
+      weights: the weights by name.
       past: the whitened differences of the frames before, newest first, [..., past * bands].
       known: `context` of the frame.
     """

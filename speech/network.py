@@ -31,7 +31,7 @@ class Backend(Protocol):
     """The operations of the networks besides `+`, `*` and `@` of arrays [..., time, channels]."""
 
     def neighbours(self, hidden: Any, distance: int) -> Any:
-        """[hidden[t - distance] | hidden[t] | hidden[t + distance]], zeros beyond the ends."""
+        """Return rows t - distance, t and t + distance joined at t, zeros beyond the ends."""
 
     def gated(self, mixed: Any) -> Any:
         """Return tanh(a) sigmoid(b) of the halves a, b of the channels."""
@@ -53,7 +53,8 @@ class Backend(Protocol):
 class VoiceConfig:
     """The sizes of the networks; symbols is the number of phonemes, including the unknown one.
 
-    Those of the density are of `frame_density`: its channels, layers and past frames.
+    density_channels, density_layers and density_past are the channels, layers and past frames of
+    the network of `frame_density`.
     """
 
     symbols: int
@@ -173,27 +174,27 @@ class NumpyBackend:
     """`Backend` on NumPy arrays."""
 
     def neighbours(self, hidden: np.ndarray, distance: int) -> np.ndarray:
-        """See `Backend`."""
+        """Return rows t - distance, t and t + distance joined at t, zeros beyond the ends."""
         padded = np.pad(hidden, ((distance, distance), (0, 0)))
         return np.concatenate([padded[: len(hidden)], hidden, padded[2 * distance :]], axis=1)
 
     def gated(self, mixed: np.ndarray) -> np.ndarray:
-        """See `Backend`."""
+        """Return tanh of the first half of the channels times sigmoid of the second half."""
         first, second = np.split(mixed, 2, axis=-1)
         return np.tanh(first) * (0.5 + 0.5 * np.tanh(0.5 * second))
 
     def gather(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """See `Backend`."""
+        """Return the rows of these indices."""
         return rows[index]
 
     def exp(self, values: np.ndarray) -> np.ndarray:
-        """See `Backend`."""
+        """Return the exponential of each value."""
         return np.exp(values)
 
     def join(self, parts: list[np.ndarray]) -> np.ndarray:
-        """See `Backend`."""
+        """Return arrays joined along the channels."""
         return np.concatenate(parts, axis=-1)
 
     def bounded(self, values: np.ndarray, low: float, high: float) -> np.ndarray:
-        """See `Backend`."""
+        """Return the values, clipped to the range from `low` to `high`."""
         return np.clip(values, low, high)

@@ -47,7 +47,7 @@ class TooLongError(TextError):
 
 
 class EspeakError(UserError):
-    """espeak-ng is missing or did not answer; the message says what to do in one line."""
+    """An error for a missing or silent espeak-ng; the message says what to do in one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ def checked_text(text: str) -> str:
     """Return the text with single spaces.
 
     Raises:
-      TextError: it is empty, longer than MAX_CHARACTERS, or holds control characters.
+      TextError: the text is empty, longer than MAX_CHARACTERS, or holds control characters.
     """
     if not isinstance(text, str):
         raise TextError(f"The text must be a string, got {type(text).__name__}.")

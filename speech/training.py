@@ -29,9 +29,10 @@ SILENCE_FRAMES = 30  # at most, put before and behind a recording, which is cut 
 
 
 def harmonics_table(mel: MelConvention) -> np.ndarray:
-    """float32 [steps, bands]: log-mel of pulse trains over that of a flat spectrum, in nats.
+    """Return the log-mel of pulse trains minus that of a flat spectrum, float32 [steps, bands].
 
-    Row s is F0 = LOW_HZ * 2^(s / STEPS_PER_OCTAVE). Only the convention is needed, no recording.
+    The unit is nats. Row s has the F0 of LOW_HZ * 2^(s / STEPS_PER_OCTAVE). Only the convention is
+    needed, no recording.
     """
     steps = int(np.ceil(np.log2(HIGH_HZ / LOW_HZ) * STEPS_PER_OCTAVE)) + 1
     rows = [pulses(LOW_HZ * 2.0 ** (step / STEPS_PER_OCTAVE), mel) for step in range(steps)]

@@ -43,12 +43,12 @@ MIN_SPEED, MAX_SPEED = 0.25, 4.0
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How a text is read.
+    """The phonemes of a text with their lengths, before any frame is made.
 
     Attributes:
-      phonemes: those of the text.
-      lengths: the frames of each, int [phonemes].
-      hidden: the hidden states, float32 [phonemes, channels].
+      phonemes: the phonemes of the text.
+      lengths: number of frames of each phoneme, int [phonemes].
+      hidden: hidden states of the encoder, float32 [phonemes, channels].
     """
 
     phonemes: Sequence[Phoneme]
@@ -61,14 +61,14 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True)
 class Voice:
-    """The networks with all they need.
+    """The networks of a text front end with all they need.
 
     Attributes:
-      config: their sizes.
-      symbols: the number of each phoneme.
-      weights: by name, float32; those of the networks, `harmonics` [steps, bands] (see
-        `training.harmonics_table`), `mel_mean`, `mel_std` and `mel_stretch` [bands]; with a
-        density those of `frame_density`.
+      config: sizes of the networks.
+      symbols: number of each phoneme, by its symbol.
+      weights: float32 arrays by name: the weights of the networks, `harmonics` [steps, bands] of
+        `training.harmonics_table`, `mel_mean`, `mel_std` and `mel_stretch` [bands]; with a density
+        also the weights of `frame_density`.
       spec: the content of model.json.
     """
 
@@ -148,7 +148,7 @@ class Voice:
         return _whole(np.maximum(exact, least) / speed), hidden
 
     def pitch(self, hidden: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """float32 [frames, 2]: log2(F0 / 200 Hz), and voiced as 0 or 1."""
+        """Return log2(F0 / 200 Hz) of each frame, and voiced as 0 or 1, float32 [frames, 2]."""
         where = phoneme_of_frame(lengths)
         made = network.melody(
             NumpyBackend(), self.config, self.weights, hidden[where], positions(lengths), 1.0
@@ -206,7 +206,7 @@ class Voice:
         return float(self.spec.get("temperature", 0.0))
 
     def harmonics(self, octaves: np.ndarray) -> np.ndarray:
-        """float32 [frames, bands]: the harmonics of log2(F0 / 200 Hz), in standard deviations."""
+        """Return the harmonics of log2(F0 / 200 Hz), [frames, bands], in standard deviations."""
         return harmonics_of(self.weights, self.spec["harmonics"], octaves)
 
     def check(self, spec: dict[str, Any]) -> None:
@@ -229,7 +229,7 @@ class Voice:
 def harmonics_of(
     weights: dict[str, np.ndarray], table: dict[str, float], octaves: np.ndarray
 ) -> np.ndarray:
-    """float32 [frames, bands]: rows of the table at log2(F0 / 200 Hz), between its steps linear."""
+    """Return the table's harmonics at log2(F0 / 200 Hz), linear between steps, [frames, bands]."""
     rows = weights["harmonics"]
     step = (octaves + np.log2(200.0 / table["low_hz"])) * table["steps_per_octave"]
     step = np.clip(step, 0.0, len(rows) - 1.001)
@@ -249,7 +249,7 @@ def load(folder: Path) -> Voice:
     """Load the voice of a folder that training wrote.
 
     Raises:
-      UserError: it holds none.
+      UserError: the folder holds no voice that this version can read.
     """
     try:
         spec = json.loads((folder / SPEC_FILE).read_text("utf-8"))

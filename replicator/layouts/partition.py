@@ -46,9 +46,10 @@ class Estimate:
 
     Attributes:
       program: operations in order.
-      flops: floating-point operations of each.
-      arguments_bytes: of a device.
-      temporaries_bytes: peak of a device if nothing is fused or reused in place.
+      flops: number of floating-point operations in each of them.
+      arguments_bytes: size of the step's arguments on one device.
+      temporaries_bytes: peak size of temporaries on one device if nothing is fused or reused in
+        place.
     """
 
     program: list[Operation]

@@ -34,7 +34,7 @@ class Block(NamedTuple):
       interval: slots from a microbatch to the next of its group.
       group: microbatches per group.
       period: slots from a group to the next.
-      fused: see Schedule.
+      fused: whether B and W are one backward pass.
     """
 
     devices: tuple[int, ...]

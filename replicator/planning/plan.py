@@ -29,12 +29,13 @@ class Prediction:
     Attributes:
       rows, model: sizes of the mesh.
       microbatches: number into which a device's rows are divided.
-      step_seconds: of a step; asynchronous: seconds per update, over all workers.
+      step_seconds: duration of a step; of asynchronous workers, seconds per update of any of them.
       batch_rows: rows of a step, over all devices.
-      memory_bytes, sent_bytes: per device.
+      memory_bytes, sent_bytes: numbers of bytes that each device holds and sends.
       efficiency: rows per second and device, relative to a single device.
-      timeline: of a device; of a pipeline, of all of them.
-      schedule: of a pipeline, whose devices hold stages of the network instead of rows.
+      timeline: simulated step of one device; for a pipeline, of all devices.
+      schedule: name of a pipeline's schedule, if the devices hold stages of the network instead of
+        rows; otherwise "".
       bubble: the share of a pipeline's device time spent waiting.
     """
 

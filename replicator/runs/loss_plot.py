@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -65,7 +66,7 @@ def write_loss_plot(run: Path, is_same: bool) -> None:
         raise UserError(f"Cannot write {path}: {error.strerror or error}.") from error
 
 
-def _mark_best(axes, curve: Curve) -> None:
+def _mark_best(axes: Axes, curve: Curve) -> None:
     steps, values = curve
     if values:
         best = min(range(len(values)), key=values.__getitem__)

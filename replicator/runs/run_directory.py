@@ -222,6 +222,6 @@ def _lock_error_text(path: Path, lock: IO[str], error: OSError) -> str:
     )
 
 
-def _kind(value) -> str:
+def _kind(value: object) -> str:
     names = {list: "list", str: "string", int: "number", float: "number", bool: "boolean"}
     return names.get(type(value), "null")

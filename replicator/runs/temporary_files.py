@@ -24,7 +24,7 @@ def beside(target: Path, is_folder: bool = False) -> Iterator[Path]:
     """Yield a new empty file or folder beside `target`, and remove it when the block ends.
 
     Raises:
-      OSError: it cannot be made.
+      OSError: the file or folder cannot be created.
     """
     _sweep_once(target.parent)
     path, descriptor = _made(target, is_folder)

@@ -27,8 +27,8 @@ def as_dataset(
         rows.
       first: first batch number, at least 0.
       stop: end of the batch numbers.
-      rows: of every batch, or None if they differ.
-      then: a TensorFlow function of a batch; None: nothing.
+      rows: number of rows of every batch, or None if it differs.
+      then: a TensorFlow function that changes every batch; None: nothing.
       free: keys of arrays whose second axis differs from batch to batch.
     """
     if first < 0:

@@ -83,7 +83,7 @@ def number_of(word: str, option: str) -> int | float:
     """Return a word as a number, an integer where it is one.
 
     Raises:
-      UserError: it is none.
+      UserError: the word is not a number.
     """
     for kind in (int, float):
         try:
