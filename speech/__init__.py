@@ -31,8 +31,8 @@ def text_frames(
 ) -> np.ndarray:
     """Return the frames of a text for a model to speak, float32 [frames, bands].
 
-    Those of a voice that draws them from a density have the detail of recordings: students refine
-    their sound as they do a recording's.
+    Frames that a voice draws from a density have the detail of recordings: students refine their
+    sound as they refine that of a recording's frames.
 
     Args:
       model: the model that will speak them; its mel frames must be those of the voice.

@@ -98,7 +98,7 @@ class LossConfig:
 
 
 class AcousticLoss:
-    """Called with a batch; gives the weighted sum of the errors, and each of them."""
+    """The weighted sum of the errors of an acoustic model on a batch."""
 
     def __init__(self, model: AcousticModel, config: LossConfig):
         self.model, self.config = model, config

@@ -115,7 +115,7 @@ def whitened(row: Rows, weights: dict[str, np.ndarray]) -> Rows:
 
 
 def batches(rows: Sequence[Rows], config: DensityConfig, start_step: int = 0) -> Iterator[Rows]:
-    """Endless batches of clips from a step on, each a function of the seed and the step."""
+    """Yield endless batches of clips from a step on, each a function of the seed and the step."""
     step = start_step
     while True:
         random = np.random.default_rng([config.seed, step])
@@ -150,7 +150,7 @@ def train_density(
 ) -> tuple[Voice, Outcome]:
     """Train, or resume training, in a run directory; return the voice with its density.
 
-    The voice is the given one if training was stopped early.
+    If training was stopped early, return the given voice unchanged.
     """
     sizes = dataclasses.replace(
         voice.config,
@@ -182,7 +182,7 @@ def train_density(
 
 
 class _Evaluation:
-    """Called with the log and the step; gives the nats on dev, with the averaged weights."""
+    """The evaluation that training calls with the log and the step: nats on dev."""
 
     def __init__(self, state: TrainState, density: FrameDensity, batch: Rows):
         self.state, self.density, self.batch = state, density, batch

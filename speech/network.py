@@ -9,9 +9,9 @@ state of phoneme or frame t, every block of dilation d is
     melody    hidden spread over frames, positions -> log2(F0 / 200 Hz) and the logit of voicing
     mel       the same with F0 and voicing -> smooth + voiced * exp(depth) * harmonics(F0)
 
-harmonics(F0) is the log-mel spectrum of a pulse train, see `training.harmonics_table`: where the
-harmonics of a voice lie need not be learnt. (Durations, F0 and mel in this order: Ren et al. 2021,
-FastSpeech 2.)
+harmonics(F0) is the log-mel spectrum of a pulse train (`training.harmonics_table`), so that the
+places of a voice's harmonics need not be learnt. (Durations, F0 and mel in this order: Ren et al.
+2021, FastSpeech 2.)
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ class Backend(Protocol):
         """Return the rows [..., time, channels] at the index [..., frames]."""
 
     def exp(self, values: Any) -> Any:
-        """Return the exponential function."""
+        """Return the exponential of each value."""
 
     def join(self, parts: list[Any]) -> Any:
         """Return the parts concatenated along their channels."""
@@ -159,8 +159,9 @@ def mel(
 ) -> Any:
     """Return mel frames, [..., frames, bands], in standard deviations around the mean of each band.
 
-    Arguments are as for `melody`; pitch is log2(F0 / 200 Hz) and voiced, [..., frames, 2], and
-    `harmonics` [..., frames, bands] are those of F0 in the unit of the result.
+    `spread` has the hidden states of each frame's phoneme, positions are [..., frames,
+    POSITION_CHANNELS]; pitch is log2(F0 / 200 Hz) and voiced, [..., frames, 2], and `harmonics`
+    [..., frames, bands] are those of F0 in the unit of the result.
     """
     where = backend.join([positions, pitch])
     hidden = _dense(weights, "mel_in", spread) + _dense(weights, "mel_position", where)

@@ -57,8 +57,8 @@ class Phoneme:
     Attributes:
       symbol: espeak-ng's mnemonic, or one of `PAUSES`.
       stress: UNSTRESSED, SECONDARY or PRIMARY.
-      starts_word: whether it is the first of a word.
-      clause: the pause that its clause ends in.
+      starts_word: whether it is the first phoneme of a word.
+      clause: the pause that ends the phoneme's clause.
     """
 
     symbol: str
@@ -68,7 +68,7 @@ class Phoneme:
 
     @property
     def is_pause(self) -> bool:
-        """True if nothing is said."""
+        """True for a pause, False for a phoneme."""
         return self.symbol in PAUSES
 
 

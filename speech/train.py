@@ -60,7 +60,7 @@ class Arguments:
 
 
 def main(given: Arguments) -> int:
-    """Trains, and writes the voice once all steps are made; 128 + a signal that stopped it."""
+    """Train, and write the voice after the last step; return 0, or 128 + a signal's number."""
     model = load_model(Path(given.model))
     mel = model.data.mel(model.hop_samples)
     if mel is None:

@@ -87,7 +87,7 @@ class Voice:
         return self.spoken(self.reading(text, speed))
 
     def reading(self, text: str, speed: float = 1.0) -> "Reading":
-        """Return how a text is read, which takes little work.
+        """Return the `Reading` of a text, which takes little work.
 
         Raises:
           TextError: the text cannot be spoken, or would last more than MAX_FRAMES.
@@ -120,12 +120,12 @@ class Voice:
 
     @property
     def speaks_questions(self) -> bool:
-        """True if the voice was trained on questions; of one by version 0.2 it is unknown: True."""
+        """True if the voice was trained on questions, or is of version 0.2, which does not say."""
         return bool(self.spec.get("questions", True))
 
     @property
     def hop_seconds(self) -> float:
-        """Between two frames."""
+        """Seconds between two frames."""
         return self.spec["mel"]["hop_samples"] / self.spec["mel"]["sample_rate_hz"]
 
     def durations(
@@ -163,11 +163,11 @@ class Voice:
         temperature: float | None = None,
         pause: Callable[[], None] = no_pause,
     ) -> np.ndarray:
-        """Return the frames of phonemes of these lengths, by a given or their own pitch.
+        """Return the frames of phonemes of these lengths, with a given pitch or the voice's own.
 
-        A voice with a density draws them at a temperature, None: its own; at 0 they are the
-        expected frames. The noise is the same for all texts. `pause` is called between two pieces
-        of the work.
+        A voice with a density draws the frames at a temperature (None: the voice's own); at 0 they
+        are the expected frames. The noise is the same for all texts. `pause` is called between two
+        pieces of the work.
         """
         pitch = self.pitch(hidden, lengths) if pitch is None else pitch
         temperature = self.temperature if temperature is None else temperature
@@ -202,7 +202,7 @@ class Voice:
 
     @property
     def temperature(self) -> float:
-        """At which frames are drawn from their density."""
+        """Temperature at which frames are drawn from their density."""
         return float(self.spec.get("temperature", 0.0))
 
     def harmonics(self, octaves: np.ndarray) -> np.ndarray:
@@ -240,7 +240,7 @@ def harmonics_of(
 
 
 def _whole(exact: np.ndarray) -> np.ndarray:
-    """Whole lengths, at least 1, whose sums stray from those of the exact ones by rounding only."""
+    """Return whole lengths, at least 1, whose partial sums are rounded sums of the exact ones."""
     ends = np.rint(np.cumsum(np.maximum(exact, 1.0))).astype(np.int64)
     return np.diff(ends, prepend=0)
 
@@ -283,9 +283,9 @@ def _check_weights(weights: dict[str, np.ndarray], config: VoiceConfig) -> None:
 
 
 def shipped(spec: dict[str, Any] | None = None) -> Voice:
-    """Return the shipped voice that makes frames for a model, the first one where none does.
+    """Return the shipped voice that makes frames for a model, or the first one if none does.
 
-    The voices are of one person, each for the mel of one shipped student.
+    All voices are of one person; each makes the mel frames of one shipped student.
 
     Args:
       spec: the content of the model's model.json; None: the first voice.

@@ -61,7 +61,7 @@ class Task:
 
     @property
     def worker_index(self) -> int:
-        """Index among the tasks that train, of which the chief is the first."""
+        """Index of the task among those that train; the chief is the first of these."""
         return self.index + (len(self.cluster.get("chief", [])) if self.kind == "worker" else 0)
 
 

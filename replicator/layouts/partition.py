@@ -40,9 +40,9 @@ _AXES = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')  # "x", or a part of it: "x":
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A partitioned step: operations of a device, with floating-point operations by index.
+    """A partitioned step: the operations of one device, and their work.
 
-    The name of a collective is the axes along which it joins devices.
+    A collective is named by the axes along which it joins devices.
 
     Attributes:
       program: operations in order.

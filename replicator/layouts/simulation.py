@@ -89,8 +89,8 @@ class Timeline:
 def simulate(program: list[Operation], network: Network, compute_scale: float = 1.0) -> Timeline:
     """Return the timeline of a program.
 
-    Computations have their seconds, times `compute_scale` (see `sharing_scale`); collectives have
-    their bytes and devices.
+    A computation takes its seconds, times `compute_scale` (a result of `sharing_scale`); the time
+    of a collective follows from its bytes and devices.
     """
     free: dict[str, float] = {}
     ends: list[float] = []
@@ -119,8 +119,9 @@ def sharing_scale(
       replicas: number of replicas that run at once.
       busy_share: share of the cores, from 0 to 1, that one replica alone kept busy; others can use
         the idle rest.
-      paired_scale: measured slowdown of one next to another. The part that busy shares do not
-        explain (caches, bandwidth) is assumed for more replicas too.
+      paired_scale: measured factor by which one replica is slower next to another; None: not
+        measured. The part that busy shares do not explain (caches, bandwidth) is assumed for more
+        replicas too.
     """
     if replicas == 1 or paired_scale is None:
         return max(1.0, replicas * busy_share)

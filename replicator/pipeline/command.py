@@ -98,7 +98,7 @@ MICROSECONDS = 1000  # in a trace per unit of time
 
 
 def write_plot(path: Path, simulations: Sequence[Simulation]) -> None:
-    """Write an image: for every simulation one row per device, and its peak activations."""
+    """Write an image with one row per device for every simulation, and its peak activations."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -85,7 +85,7 @@ class Pipeline:
         return self._passes[each.kind, each.stage](given)
 
     def keeps(self, each: Pass, given: Mapping) -> Arrays:
-        """Return the arrays that are inputs of the pass."""
+        """Return those of the arrays that the pass takes as inputs."""
         return {name: given[name] for name in self._passes[each.kind, each.stage].inputs}
 
     def _microbatches(self, batch: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:

@@ -205,8 +205,8 @@ def export_stages(
     """Write the passes of every stage and the weights for `execution.Pipeline`.
 
     Args:
-      folder: created if missing.
-      stages: first to last.
+      folder: folder to write to, created if missing.
+      stages: stages of the network, first to last.
       batch_spec: static shape and dtype of every entry of a microbatch.
 
     Returns:

@@ -76,7 +76,7 @@ def _cut_last(step: Step, rows: int, model: int) -> Layout:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the compiler's figures of the program, and those of running it."""
+    """Return what the compiler says of the program, and what running it measured."""
     step = Compiled(request["folder"], request["rows"], request["model"], bool(request["rounds"]))
     text, devices = step.compiled.as_text() or "", request["rows"] * request["model"]
     program = [(o.name, o.kind, o.size_bytes, o.inputs, o.devices, o.resource)

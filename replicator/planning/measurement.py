@@ -90,8 +90,8 @@ class Measurement:
 class Store:
     """Measurements in a folder, one file each.
 
-    `fresh` repeats those that are stored. A step is timed in `rounds` of at least so many seconds.
-    Progress is logged, as a measurement may take minutes.
+    If `fresh`, stored measurements are repeated. A step is timed in `rounds` of at least so many
+    seconds. Progress is logged, as a measurement may take minutes.
     """
 
     def __init__(

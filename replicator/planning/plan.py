@@ -28,7 +28,7 @@ class Prediction:
 
     Attributes:
       rows, model: sizes of the mesh.
-      microbatches: number into which a device's rows are divided.
+      microbatches: number of microbatches into which a device's rows are divided.
       step_seconds: duration of a step; of asynchronous workers, seconds per update of any of them.
       batch_rows: rows of a step, over all devices.
       memory_bytes, sent_bytes: numbers of bytes that each device holds and sends.
@@ -79,7 +79,8 @@ class Planner:
     """Predictions for a model, from measurements that are taken on first use.
 
     Attributes:
-      free_share: least share of the processor time that other processes left to a profile.
+      free_share: smallest share of the processor time that other processes left free during any
+        profile.
     """
 
     def __init__(self, given: PlanArguments, programs: ModelPrograms, store: Store):
@@ -122,7 +123,7 @@ class Planner:
         return given is None or prediction.memory_bytes <= given * GIB
 
     def predicted(self, rows: int, model: int, microbatches: int) -> Prediction:
-        """Return the prediction of one configuration, see `Prediction`."""
+        """Return the prediction of one configuration."""
         if self._given.strategy == SERVERS:
             return self._asynchronous(rows)
         if self._given.strategy == PORTABLE:

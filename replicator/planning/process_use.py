@@ -106,7 +106,7 @@ def _idle_seconds() -> float:
 def needed_bytes(step: Callable[[], object], held_bytes: float) -> float | None:
     """Return the memory of a step that runs in this process; None if it cannot be measured.
 
-    `held_bytes` are those of arguments that are allocated already.
+    `held_bytes` is the size of the arguments, which are allocated already.
     """
     try:
         with _fresh_allocations():

@@ -1,4 +1,4 @@
-"""The training steps that a plan compares: those of one model, for batches of several sizes."""
+"""The training steps that a plan compares: one model's, for batches of several sizes."""
 
 import dataclasses
 from pathlib import Path

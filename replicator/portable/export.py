@@ -171,7 +171,7 @@ def restore(
 ) -> None:
     """Restore the state from the newest checkpoint of a run, if there is one, after `check`.
 
-    `workdir` None does nothing.
+    If `workdir` is None, do nothing.
     """
     if workdir is None or not (Path(workdir) / "config.json").exists():
         return
@@ -201,7 +201,7 @@ def specs_of(batch: Arrays) -> dict[str, tf.TensorSpec]:
 
 
 def training_step(state: TrainState, loss_fn: LossFn) -> PureFn:
-    """Return a pure function from a batch to the metrics and new values of all slots.
+    """Return a pure function that returns metrics and new values of all slots for a batch.
 
     The new value of each slot is the output `slot/NAME`. If the loss or the gradient is not finite,
     the new values are the current ones.

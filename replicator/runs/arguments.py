@@ -89,7 +89,7 @@ def checked_temperatures(temperature: Any, num: int, tempers: bool = True) -> An
 
 
 def checked_top_k(top_k: Any) -> int:
-    """Return a number of tokens, 0 for all.
+    """Return `top_k`, a number of tokens (0: all), as a Python integer.
 
     Raises:
       ValueError: `top_k` is not an integer of at least 0.
@@ -98,7 +98,7 @@ def checked_top_k(top_k: Any) -> int:
 
 
 def checked_top_p(top_p: Any) -> float:
-    """Return a share of probability.
+    """Return `top_p`, a share of probability, as a Python number.
 
     Raises:
       ValueError: `top_p` is not a number in (0, 1].
@@ -134,7 +134,7 @@ def checked_length(length: Any, order: str) -> tuple[int, ...]:
 
 
 def _integer(value: Any) -> int | None:
-    """Return an integer as Python's; None if it is none."""
+    """Return an integer of any library as a Python integer; None for anything else."""
     if isinstance(value, bool | np.bool_):
         return None
     try:

@@ -28,7 +28,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Received:
-    """The signal that a block was interrupted by; `number` is None where there was none."""
+    """The signal that interrupted a block; `number` is None if there was none."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -47,8 +47,8 @@ class Received:
 def signals_interrupt() -> Iterator[Received]:
     """Raise `Interrupted` in the block for the first of `ENDING` that would end the process.
 
-    What is ignored, such as SIGHUP under nohup, or handled otherwise stays so. Only the main thread
-    has handlers.
+    A signal that is ignored, such as SIGHUP under nohup, or has another handler is left alone. Only
+    the main thread has handlers.
     """
     received, replaced = Received(), []
     if threading.current_thread() is threading.main_thread():

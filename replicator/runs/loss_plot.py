@@ -32,8 +32,8 @@ def loss_figure(run: Path, is_same: bool) -> Figure:
 
     Args:
       run: the run directory.
-      is_same: the score is the loss of held-out data, so that both share one scale; otherwise they
-        have a panel each.
+      is_same: whether the score is the loss of held-out data, so that both share one scale;
+        otherwise they have a panel each.
     """
     curves = loss_curves(run)
     figure = Figure(figsize=(8.0, 4.0 if is_same else 6.0), layout="constrained")

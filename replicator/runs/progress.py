@@ -19,14 +19,14 @@ BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{left}, {rate_fmt}{postfix}]
 class Progress:
     """The progress of a long job; `with Progress(total, "training", "step") as progress`.
 
-    Without a terminal it prints a line every `line_seconds`, so none for a shorter job; within a
-    `heartbeat` it also prints one when no unit was completed for that long.
+    Without a terminal it prints a line every `line_seconds`, and no line for a shorter job; within
+    a `heartbeat` it also prints one when no unit was completed for that long.
 
     Args:
       total: number of units.
       title: a word for the work, such as "training".
       unit: singular name of a unit.
-      done: units completed before.
+      done: number of units that were completed before.
       line_seconds: seconds between lines without a terminal.
       stream: text stream to write to; None: standard error.
       until: latest end of the job on the monotonic clock; None: unlimited.

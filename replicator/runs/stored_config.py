@@ -33,7 +33,7 @@ def to_json(config: Any) -> dict[str, Any]:
 
 
 def defaults(config: Any) -> dict[str, Any]:
-    """Return the default of every setting that has one, nested as in `to_json`."""
+    """Return the default of every setting that has one, nested like the result of `to_json`."""
     found = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -46,7 +46,7 @@ def defaults(config: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Removed:
-    """A setting that earlier versions had, where `completed` reads defaults.
+    """A mark, among the defaults of `completed`, for a setting that only earlier versions had.
 
     Attributes:
       unused: the only value of the setting with which this version still reads a configuration;
@@ -103,10 +103,10 @@ def checked_config(
     needed: set[str],
     read: Callable[[dict], Config],
 ) -> Config:
-    """Return what `read` makes of the config.json of a run or model.
+    """Return the result of `read` for the config.json of a run or model.
 
-    Another kind than `kinds`, a missing key or a UserError of `read` raises UserError, which names
-    the path.
+    A kind that is not in `kinds`, a missing key or a UserError of `read` raises UserError, which
+    names the path.
     """
     if not isinstance(stored, dict):
         raise UserError(f"The configuration in {path} must be a JSON object.")

@@ -95,7 +95,7 @@ class ParameterServerReplicator(Replicator):
             yield
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> "AsynchronousStep":
-        """Return steps that workers run; see `AsynchronousStep`."""
+        """Return an `AsynchronousStep`, which runs the step function on workers."""
         check_steps_per_call(steps_per_call)
         return AsynchronousStep(self, step_fn, steps_per_call)
 
@@ -126,7 +126,7 @@ class AsynchronousStep:
     """A compiled step: a call returns the outputs of one update, while others are pending.
 
     Attributes:
-      num_pending: updates that were scheduled and whose outputs were not returned yet.
+      num_pending: number of updates that were scheduled and whose outputs were not returned yet.
     """
 
     def __init__(self, replicator: ParameterServerReplicator, step_fn: StepFn, steps_per_call: int):

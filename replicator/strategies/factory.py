@@ -118,11 +118,11 @@ def tpu(address: str = "") -> SynchronousReplicator:
     """Return a replicator of synchronous replicas on the cores of a TPU.
 
     Args:
-      address: name or `grpc://HOST:PORT`; empty: the one named by the environment; `local`: the one
-        of this machine.
+      address: name of the TPU, or `grpc://HOST:PORT`; empty: the TPU that the environment names;
+        `local`: the TPU of this machine.
 
     Raises:
-      UserError: there is none.
+      UserError: there is no such TPU.
     """
     name = f"`{address}`" if address else "the environment's address"
     _check_reachable(address)

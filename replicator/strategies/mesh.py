@@ -70,7 +70,7 @@ class ShardedReplicator(Replicator):
         return self.store.gathered_variables()
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
-        """Return a DTensor function of a step; see Replicator."""
+        """Return a DTensor function that runs steps, each one global computation."""
         check_steps_per_call(steps_per_call)
         return _CompiledStep(self, step_fn, steps_per_call)
 
@@ -79,9 +79,9 @@ class ShardedReplicator(Replicator):
     ) -> Call:
         """Return a step that gathers the weights, computes on each device and updates the shards.
 
-        See Replicator. `gradients_fn` gets each device's rows, with primitives over the devices,
-        and may read the trainable and scalar ones of `variables`, and `reads`. `update_fn` consists
-        of elementwise operations and sums, which DTensor runs on the shards.
+        `gradients_fn` gets each device's rows, with primitives over the devices, and may read
+        `reads` and those of `variables` that are trainable or scalar. `update_fn` consists of
+        elementwise operations and sums, which DTensor runs on the shards.
         """
         return _CompiledTraining(self, gradients_fn, update_fn, variables, reads)
 
@@ -216,7 +216,7 @@ class _CompiledTraining:
         return self._replicator._data_parallel._strategy.run(on_device, args=(values, batch))
 
     def _summand(self, value: Any, index: int) -> tf.Tensor:
-        """Return a device's term of the mean, with an axis of size 1 per dimension of the mesh."""
+        """Return one device's term of the mean, with an axis of size 1 per mesh dimension."""
         value = tf.convert_to_tensor(value)
         if not value.dtype.is_floating:  # not averaged: the outputs are those of the first device
             value = value if index == 0 else tf.zeros_like(value)

@@ -32,9 +32,9 @@ def check_mesh(mesh: Mapping[str, int]) -> None:
 class LayoutRules:
     """Rules that give the layout of a variable from its name and shape.
 
-    `layouts` gives for each pattern (see `sharded`) a mesh dimension or None for each axis. The
-    first pattern found in a name is used. Empty: every variable is sharded wherever the mesh
-    divides it. A pattern that is no regular expression, or a dimension that is not in the mesh,
+    `layouts` gives for each pattern, a regular expression, a mesh dimension or None for each axis.
+    The first pattern found in a name is used. Empty: every variable is sharded wherever the mesh
+    divides it. A pattern that is not a regular expression, or a dimension that is not in the mesh,
     raises UserError.
     """
 
@@ -184,7 +184,7 @@ class ShardedVariableStore:
             self.mode = before
 
     def create(self, next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
-        """Create a variable; a creator for `tf.variable_creator_scope`."""
+        """Create a sharded variable, as `tf.variable_creator_scope` calls a creator."""
         if self._is_making_copies:
             return next_creator(**options)
         value = options["initial_value"]
@@ -209,7 +209,7 @@ class ShardedVariableStore:
         return dtensor.unpack(replicated)[0]
 
     def copy(self, variable: "ShardedVariable", device: int) -> tf.Variable:
-        """Return a new plain variable of the same shape, of zeros, on a device."""
+        """Return a new plain variable of the same shape, filled with zeros, on a device."""
         self._is_making_copies = True
         try:
             with tf.init_scope(), tf.device(self.devices[device]):
@@ -245,7 +245,7 @@ class ShardedVariable(dtensor.DVariable):
 
     @property
     def _handle(self) -> tf.Tensor:
-        """The resource of the shards or of a copy: `handle`, and that of an eager operation."""
+        """The resource that is read now: that of the shards, or that of a copy."""
         mode = self._store.mode
         if mode is ReadMode.GATHERED:
             if 0 not in self._copies:

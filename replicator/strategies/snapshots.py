@@ -1,4 +1,4 @@
-"""Variables of which a step reads one snapshot, although other workers set them meanwhile.
+"""Variables of which a step reads one snapshot even if other workers set them meanwhile.
 
 An asynchronous update adds the difference of the new value to the value read. If a variable were
 read twice in a step, the gradient and the difference could belong to different values.
@@ -42,13 +42,13 @@ class Snapshots:
     def create(
         self, next_creator: Callable[..., tf.Variable], **options: Any
     ) -> "SnapshotVariable":
-        """Create a variable; for tf.variable_creator_scope, outside of a strategy's scope."""
+        """Create a variable, as a creator of `tf.variable_creator_scope` outside a strategy's scope."""
         known = {key: options[key] for key in _OPTIONS if options.get(key) is not None}
         return SnapshotVariable(self, known)
 
 
 def recorded_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
-    """Return the value as a read of the variable that gradient tapes record."""
+    """Return the value in a way that gradient tapes record as a read of the variable."""
     resource_variable_ops.variable_accessed(variable)
     with record.stop_recording():
         value = tf.identity(value)

@@ -77,13 +77,13 @@ class SynchronousReplicator(Replicator):
         return self.dataset(rows)
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
-        """Return a tf.function of `steps_per_call` steps; see Replicator."""
+        """Return a tf.function that runs `steps_per_call` steps on all replicas."""
         return _CompiledStep(self, step_fn, steps_per_call)
 
     def compile_training(
         self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence, reads: Sequence = ()
     ) -> Call:
-        """Return a compiled update, see Replicator; no collective runs after variables are set."""
+        """Return a compiled update in which no collective runs after the variables are set."""
         return _CompiledStep(
             self, self._training_step(gradients_fn, update_fn, variables), 1, outputs_are_equal=True
         )

@@ -20,13 +20,13 @@ class Collectives(Protocol):
 
     @property
     def replica_id(self) -> int | tf.Tensor:
-        """Number of the current one among them."""
+        """Number of the current replica or microbatch, from 0."""
 
     def all_reduce(self, value: Any, reducer: str, /) -> Any:
-        """Return each tensor of a nest reduced over all of them."""
+        """Return each tensor of a nest reduced over all replicas or microbatches."""
 
     def all_gather(self, value: Any, /) -> Any:
-        """Return each tensor of a nest from all of them: [...] becomes [num_replicas, ...]."""
+        """Return each tensor of a nest from all of these: [...] becomes [num_replicas, ...]."""
 
 
 @runtime_checkable
@@ -53,9 +53,15 @@ def split_microbatches(
 ) -> Batch:
     """Return a replica's batch as microbatches, with the global figures that the loss needs.
 
-    With more than one microbatch every tensor [rows, ...] becomes [num_microbatches, rows /
-    num_microbatches, ...]; rows that they do not divide raise ValueError. `replicator` None is a
-    single replica.
+    Args:
+      loss_fn: the loss; a `GlobalBatchLoss` gives global figures.
+      batch: the replica's batch, tensors [rows, ...] by name.
+      num_microbatches: number of microbatches. If it is above 1, every tensor becomes
+        [num_microbatches, rows / num_microbatches, ...].
+      replicator: the replicas; None: a single one.
+
+    Raises:
+      ValueError: `num_microbatches` does not divide the rows.
     """
     replicator = _SingleReplica() if replicator is None else replicator
     microbatches = [batch] if num_microbatches == 1 else _split_rows(batch, num_microbatches)

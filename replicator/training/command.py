@@ -72,10 +72,11 @@ def run_training(
     Args:
       options: options of the command line.
       train: trains with a replicator.
-      export: called instead with `--portable`.
+      export: exports the training step; called instead of `train` with `--portable`.
       score: a format of the best score, as in "best dev {:.3f} bits/sample".
       samples: output folder of the suggested next command.
-      adopt: replaces `replicator.portable.adopt`.
+      adopt: copies a checkpoint of run.py to the work directory and returns its step; None:
+        `replicator.portable.adopt`.
     """
     from replicator import strategies
     from replicator.portable.adopt import adopt as adopt_checkpoint

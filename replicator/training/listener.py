@@ -1,4 +1,4 @@
-"""Listeners to the course of training, who may end it."""
+"""Listeners, which hear of every update and score, and may end training."""
 
 from collections.abc import Mapping
 

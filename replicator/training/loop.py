@@ -1,6 +1,6 @@
 """The training loop: steps, checkpoints, evaluation and stopping.
 
-Several processes may run it together, see `Replicator`: all run the same steps and stop after the
+Several processes of one replicator may run it together: all run the same steps and stop after the
 same one; the chief evaluates and writes while the others wait.
 """
 
@@ -65,8 +65,8 @@ class Trainer:
 
     Args:
       run: the run's directory, which this process writes if it is the chief.
-      state: created in the scope of `replicator`.
-      loss_fn: created in that scope with every variable that it reads.
+      state: the variables to train, created in the scope of `replicator`.
+      loss_fn: the loss, created in that scope with every variable that it reads.
       config: length of training and frequency of evaluations and checkpoints.
       replicator: the devices; None: one device.
       reads: variables that the loss reads in addition to the state.
@@ -157,9 +157,8 @@ class Trainer:
             an argument of `Replicator.batches`.
           evaluate: returns the score on dev (lower is better), given the log and the step. Only the
             chief needs one.
-          listener: hears of updates and scores, may end training; None: nobody. Where several
-            processes train, all end after the update that follows one at which it asked for that,
-            unless that one was scored.
+          listener: hears of updates and scores, and may end training; None: nobody. If it asks for
+            the end at an update without a score, several processes all end after the next update.
 
         Raises:
           DivergedError: a loss or gradient was not finite; that update is not applied.

@@ -54,9 +54,9 @@ def adam(
       rate: float32 [], the learning rate.
       step: int32 [], number of updates before this one.
       weights: the weights, a tensor per variable.
-      gradients: their gradients.
-      first: their first moments.
-      second: their second moments.
+      gradients: gradients of the weights.
+      first: first moments of the weights.
+      second: second moments of the weights.
     """
     count = tf.cast(step + 1, tf.float32)
     first = [

@@ -133,9 +133,9 @@ class TrainState(tf.Module):
     def skip_nonfinite(
         self, values: list[tf.Tensor], metrics: Mapping[str, tf.Tensor], elementwise: bool = False
     ) -> list[tf.Tensor]:
-        """Return the values, or the current ones of all slots if loss or gradient is not finite.
+        """Return the values; if a loss or gradient is not finite, the current ones of all slots.
 
-        `elementwise` selects with a condition of each value's shape, which DTensor requires.
+        If `elementwise`, the condition has the shape of each value, which DTensor requires.
         """
         is_finite = tf.math.is_finite(metrics["loss"]) & tf.math.is_finite(metrics["gradient_norm"])
         pairs = zip(values, self.slots().values(), strict=True)

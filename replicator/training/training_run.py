@@ -82,7 +82,7 @@ class TrainingRun:
         return InMemoryRun() if self._workdir is None else self.directory
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Write config.json, or compare it with that of the run to resume; see `RunDirectory`."""
+        """Write config.json, or compare it with the resumed run's, by `RunDirectory.claim`."""
         self._record.claim(config, changeable, defaults)
 
     def log(self, *lines: str) -> None:
@@ -131,7 +131,8 @@ class TrainingRun:
           state: the variables to train; they are created in `variables`, as are `loss` and `reads`.
           loss: returns the loss [] of a batch, and metrics.
           loop: length of training and frequency of evaluations and checkpoints.
-          batches: returns part i of k equal parts of the rows of the batches from a step on.
+          batches: returns the batches from a step on, of whose rows each has part i of k equal
+            parts, given the step, i and k.
           evaluation: returns the evaluation callback; called only in the chief.
           start: initialises the weights of a new run; called only in the chief.
           listener: hears of updates and scores, and may end training; None: nobody.
