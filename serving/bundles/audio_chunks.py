@@ -34,8 +34,9 @@ Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 class Window:
     """The frames that condition a segment of each row, int32 [batch] each.
 
-    low, high: its frames, with their neighbours. skipped: neighbours before the segment. samples:
-    requested; 0 where a row has ended. start: position of the first frame's first sample.
+    low, high: the first frame and the one after the last, neighbours included. skipped: number of
+    neighbours before the segment. samples: number of samples to make; 0 where a row has ended.
+    start: position of the first frame's first sample in the sound.
     """
 
     low: Any
@@ -137,6 +138,7 @@ def row_conditioning(
             if streaming.channels
             else Conditioning(None)
         )
+    before: Any = phase  # there is one wherever the model has a phase
     shapes = {"channels": tf.TensorSpec([None, streaming.channels], streaming.dtype)}
     if streaming.has_phase:
         shapes["phase"] = tf.TensorSpec([], tf.float64)
@@ -146,7 +148,7 @@ def row_conditioning(
             empty = {
                 name: tf.zeros([0, *spec.shape[1:]], spec.dtype) for name, spec in shapes.items()
             }
-            return {**empty, "phase": phase[n]} if streaming.has_phase else empty
+            return {**empty, "phase": before[n]} if streaming.has_phase else empty
 
         def conditioning() -> dict[str, tf.Tensor]:
             result = streaming.conditioning(
@@ -222,7 +224,7 @@ def _pieces(
 
 
 def _step(streaming: StreamingModel, size: int, compiled: bool) -> Step:
-    # The arguments of `NoiseSource` one by one: a `tf.function` takes no dataclass as a nest.
+    # The parts of `NoiseSource` one by one: to a `tf.function` a dataclass is no nest of tensors.
     def step(
         key: tf.Tensor,
         row: tf.Tensor,

@@ -7,7 +7,7 @@ other, and each may be at a position of its own.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -21,8 +21,8 @@ from wavenet.vocoder import VocoderWaveNet
 
 State = dict[str, Any]
 Filled = tuple[tf.DType, tuple[int, ...], float]  # dtype, shape without the batch, first content
-Maybe = tf.Tensor | None
-Size = tf.Tensor | int  # int32 []
+Maybe: TypeAlias = tf.Tensor | None
+Size: TypeAlias = tf.Tensor | int  # int32 []
 Advanced = tuple[tf.Tensor, State]  # new samples, and the state after them
 STUDENT_PIECES = (1600, 16_000)  # samples that are compiled as one, about: the shorter, the longer
 TEACHER_PIECES = (256, 1024)
@@ -218,7 +218,8 @@ class StreamingResidual(StreamingStudent):
         """Return gates, source, gain and coefficients for each sample."""
         if condition.prediction is None:
             raise ValueError("The condition of a residual has a prediction.")
-        gates, prediction = super()._by_sample(condition, samples), condition.prediction
+        prediction = condition.prediction
+        gates: Any = super()._by_sample(condition, samples)  # every residual student reads one
         source = tf.zeros_like(gates[..., 0]) if condition.source is None else condition.source
         by_row = tf.concat([prediction.log_gain[..., None], prediction.coefficients], -1)
         spread = tf.repeat(by_row, self._student.config.row_samples, 1)[:, :samples]
