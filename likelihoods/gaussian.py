@@ -141,10 +141,10 @@ def log_mass(
     """Return the log of a normal's mass in a level's bin, float32 [...]; outer bins are infinite.
 
     Args:
-      mean: [...] in units in which the grid spans [-1, 1].
-      log_scale: [...] in the same units.
-      levels: int32 [...].
-      num_levels: of the grid.
+      mean: the normal's mean, [...], in units in which the grid spans [-1, 1].
+      log_scale: log of the standard deviation, [...], in the same units.
+      levels: the levels, int32 [...].
+      num_levels: number of levels of the grid.
     """
     half_bins_per_scale = tf.exp(-log_scale) * (1.0 / (num_levels - 1))
     # In half bins, so that neighbouring bins share an edge exactly.

@@ -94,7 +94,7 @@ class LogisticMixture(Mixture):
         Args:
           upper: distance of the upper edge above the mean, in half bins.
           lower: distance of the lower edge above the mean, in half bins.
-          log_scales: of the logistics.
+          log_scales: log-scales of the logistics, in units in which the grid spans [-1, 1].
         """
         half_bins_per_scale = tf.exp(-log_scales) * (1.0 / self._half_bins)
         below = -tf.nn.softplus(-upper * half_bins_per_scale)

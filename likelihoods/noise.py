@@ -62,7 +62,7 @@ def fold_in(seed: int | tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
     """Return a seed uint32 [2], unrelated to `seed` and to the seeds of all other numbers.
 
     Args:
-      seed: as for `as_key`.
+      seed: the seed, an integer in [0, 2^64) or a key uint32 [2].
       number: integer in [0, 2^32), or an int32 tensor [...], which gives seeds [..., 2].
     """
     word = _as_word(number, "number")
@@ -79,7 +79,8 @@ def bits(
     """Return two independent words for every position of every row, uint32 [rows, length, 2].
 
     Args:
-      seed: as for `as_key`; a tensor [2] for all rows or [rows, 2], one for each.
+      seed: the seed, an integer in [0, 2^64), a key uint32 [2] for all rows, or [rows, 2], one for
+        each.
       rows: int32 [rows], the number of each row under its seed (of a sound, say), in any order.
       start: position of the first word, an integer, an int32 scalar or int32 [rows].
       length: number of positions, an integer or an int32 scalar.

@@ -136,8 +136,8 @@ class PixelMixture:
 
         Args:
           parameters: [..., num_parameters].
-          before: as for `level_probabilities`.
-          temperature: of the distribution, as in `sample`: 0 counts as 1e-6.
+          before: the levels int32 [...] of the channels before this one.
+          temperature: temperature of the distribution, a scalar or [...]; 0 counts as 1e-6.
 
         Returns:
           float32 [..., levels], nats, each precise in both tails, with gradients, for training.
@@ -148,7 +148,9 @@ class PixelMixture:
         weights = tf.nn.log_softmax(logits)[..., tf.newaxis, :]
         return tf.reduce_logsumexp(weights + mass, axis=-1)
 
-    def _given(self, parameters, before, temperature):
+    def _given(
+        self, parameters: tf.Tensor, before: list[tf.Tensor], temperature: float | tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return logits, means and log-scales [..., components] of the channel after `before`."""
         logits, means, log_scales, coefficients = self._split(parameters)
         cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
@@ -208,7 +210,9 @@ class PixelMixture:
         uniform = counter_noise.uniform_from_bits(words[..., :1])
         return tf.concat([uniform, counter_noise.logistic_from_bits(words[..., 1:])], -1)
 
-    def _mean(self, channel, means, coefficients, values):
+    def _mean(
+        self, channel: int, means: tf.Tensor, coefficients: tf.Tensor, values: list[tf.Tensor]
+    ) -> tf.Tensor:
         """Return the mean of a channel, [..., components], given the values [..., 1] before it."""
         mean = means[..., channel, :]
         for i, (moved, by) in enumerate(PAIRS[self.channels]):
@@ -216,7 +220,7 @@ class PixelMixture:
                 mean += coefficients[..., i, :] * values[by]
         return mean
 
-    def _split(self, parameters):
+    def _split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return logits [..., K] and means, log-scales, coefficients [..., channels (pairs), K]."""
         parameters, count = level_grid.real(parameters), self.channels
         rows = tf.reshape(

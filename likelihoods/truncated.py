@@ -15,7 +15,7 @@ BITS = 31
 
 
 class Choice(NamedTuple):
-    """How symbols are drawn from a distribution over tokens.
+    """Settings of a draw from a distribution over tokens.
 
     Attributes:
       temperature: divides the logits first, at least 0; a scalar or [...].
@@ -80,7 +80,7 @@ class Truncated:
         Args:
           parameters: [..., num_parameters].
           noise: [..., 1], uniform in (0, 1).
-          temperature: how symbols are drawn.
+          temperature: temperature, and the symbols that may be drawn.
         """
         table = cast(Callable[..., tf.Tensor], table_of(self.distribution))
         kept = truncated(table(parameters), temperature)
@@ -92,7 +92,7 @@ def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
 
     Args:
       logits: float32 or float64 [..., levels].
-      choice: how symbols are drawn.
+      choice: temperature, and the symbols that may be drawn.
     """
     shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
     divisor = tf.cast(tf.maximum(choice.temperature, COLDEST), logits.dtype)[..., tf.newaxis]
@@ -116,7 +116,8 @@ def _threshold(odds: tf.Tensor, suffices: Callable[[tf.Tensor], tf.Tensor]) -> t
 
     Args:
       odds: float32 [..., levels] in [0, 1].
-      suffices: from a mask [..., levels] of the odds that are kept to bool [...].
+      suffices: function from a mask [..., levels] of the odds that are kept to bool [...], whether
+        those are enough.
     """
     bits = tf.bitcast(odds, tf.int32)
 

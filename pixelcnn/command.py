@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,7 +50,7 @@ def arguments_of(preset: str) -> Any:
     return ARGUMENTS[PRESETS[preset].config.kind]
 
 
-def run_train(preset: str, arguments: list[str], parse) -> int:
+def run_train(preset: str, arguments: list[str], parse: Callable[..., Any]) -> int:
     """Run `onepass train PRESET ...` and return the exit status, 128 + a signal that stopped it."""
     chosen = PRESETS[preset]
     arguments = [*arguments, *_detected(chosen.config, arguments)]
@@ -109,7 +110,7 @@ class EvaluateArguments:
     """Print one JSON object."""
 
 
-def run_evaluate(arguments: list[str], parse) -> int:
+def run_evaluate(arguments: list[str], parse: Callable[..., Any]) -> int:
     """Run `onepass evaluate ...`: print the figures of an image model."""
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     if given.samples < 0:

@@ -47,7 +47,7 @@ class MixturePixels:
         tolerance: float | None,
         mapped: bool = False,
         moved: Moved | None = None,
-    ):
+    ) -> None:
         self.likelihood = output.likelihood
         self.prediction = np.asarray(hidden.prediction, np.float64)
         outputs = self.outputs(output, np.asarray(hidden.units, np.float64))
@@ -110,7 +110,7 @@ class SoftmaxPixels:
         tolerance: float | None,
         mapped: bool = False,
         moved: Moved | None = None,
-    ):
+    ) -> None:
         self.output, self.tolerance, self._moved = output, tolerance or 0.0, moved
         parts = [np.asarray(part, np.float64) for part in hidden]
         self.inputs, self._before = np.concatenate(parts, -1), list[np.ndarray]()

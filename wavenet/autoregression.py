@@ -36,7 +36,7 @@ class SoundSymbols:
 
     block = 1
 
-    def __init__(self, network: Network):
+    def __init__(self, network: Network) -> None:
         config = network.config
         self.network = network
         self.inputs = tf.TensorSpec([None, None], tf.int32 if config.reads_levels else tf.float32)
@@ -86,10 +86,11 @@ class WaveNetSymbols(SoundSymbols):
 
     @functools.cached_property
     def stepped(self) -> Any:
-        """The network with `initial_state` and `step`.
+        """The network as a causal one with `initial_state` and `step`, derived on first use.
 
         Raises:
-          UnsupportedNetworkError: it has a context stack, which reads whole blocks of sound.
+          UnsupportedNetworkError: the network has a context stack, which reads whole blocks of
+            sound.
         """
         if self.network.context_stack is not None:
             raise UnsupportedNetworkError(
@@ -135,7 +136,7 @@ class VocoderSymbols(SoundSymbols):
     network: VocoderWaveNet
     has_step = True
 
-    def __init__(self, network: VocoderWaveNet):
+    def __init__(self, network: VocoderWaveNet) -> None:
         super().__init__(network)
         config = network.config
         self.block, self._rings = config.bunch_samples, Rings(config)
@@ -222,7 +223,13 @@ def compiled_loop(network: Network, distribution: Any) -> Any:
     if not is_known(network) or tf.config.list_physical_devices("GPU"):
         return None
 
-    def sample(symbols, distribution, noise, condition, temperature):
+    def sample(
+        symbols: SoundSymbols,
+        distribution: Any,
+        noise: tf.Tensor,
+        condition: tf.Tensor | None,
+        temperature: float,
+    ) -> tf.Tensor:
         length = noise.shape[1]
         block = network.config.block_samples
         beyond = [[0, 0], [0, -length % block], [0, 0]]

@@ -33,8 +33,8 @@ def keyed(
       cache: [horizon, ...], or [window, ...] with time t in slot t modulo the window.
       rows: [..., n, ...] with time at `axis`, of the times from `position` on.
       position: int32 scalar.
-      keys: of the step.
-      axis: of time in `rows`.
+      keys: the keys that the step's queries read.
+      axis: axis of time in `rows`.
     """
     rest = [i for i in range(rows.shape.rank) if i != axis]
     back = [1 + rest.index(i) if i != axis else 0 for i in range(rows.shape.rank)]

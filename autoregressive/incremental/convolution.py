@@ -10,7 +10,7 @@ from autoregressive.incremental.rowwise import rowwise
 from autoregressive.incremental.rules import rule
 from autoregressive.incremental.shifts import padded
 from autoregressive.incremental.sizes import static_value
-from autoregressive.incremental.streams import Call, Node, Part, Stream
+from autoregressive.incremental.streams import Call, Node, Part, Run, Stream
 
 CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 
@@ -125,7 +125,7 @@ def _padding(node: Node, axis: int, reach: int) -> tuple[int, int]:
     return 0, 0
 
 
-def _flat(type_name: str, axis: int):
+def _flat(type_name: str, axis: int) -> Run:
     """Return the `run` of a kernel that extends only along its `axis`: a single product."""
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
@@ -157,7 +157,7 @@ def _grouped(taps: Sequence[tf.Tensor], kernel: tf.Tensor, groups: int) -> tf.Te
     return tf.reshape(product, [*taps[0].shape[:-1], kernel.shape[-1]])
 
 
-def _tapwise(op: tf.Operation, axis: int):
+def _tapwise(op: tf.Operation, axis: int) -> Run:
     """Return the `run` of a kernel with another axis: a convolution along that axis per tap."""
     convolve = tf.nn.conv2d if op.type == "Conv2D" else tf.nn.depthwise_conv2d
     dilations = op.get_attr("dilations")

@@ -29,15 +29,15 @@ class Incremental:
     length that its state was made for, rounded up to a power of two; `lengthened` goes on beyond.
 
     Args:
-      function: from inputs, and conditions if there are any, to [batch, time, parameters].
-      specs: specs of its arguments, [None, None, ...]; one whose second axis has a size is the
-        same at every time.
+      function: function from inputs, and conditions if there are any, to [batch, time, parameters].
+      specs: specs of the function's arguments, [None, None, ...]; an argument whose second axis has
+        a size is the same at every time.
       names: names of the network's layers, for errors.
     """
 
     def __init__(
         self, function: Callable, specs: list[tf.TensorSpec], names: frozenset[str] = frozenset()
-    ):
+    ) -> None:
         self._function, self._names, self.specs = function, names, specs
         self._plans: dict[tuple, Plan] = {}
         self._starts: dict[tuple, Callable[..., State]] = {}
@@ -117,11 +117,11 @@ class Incremental:
         return plan.initial_state(self._horizon(plan, length) if plan.has_horizon else 0, fixed)
 
     def traced_step(self, state: State, *arguments: tf.Tensor) -> Callable:
-        """Trace a step, as those do who compile it, and return it; it executes its graph at once.
+        """Trace a step as compiled callers do, and return a function that runs its graph at once.
 
         Args:
-          state: from `initial_state`.
-          *arguments: those with a time axis, [batch, n, ...].
+          state: a state from `initial_state`.
+          *arguments: inputs, and conditions with a time axis, [batch, n, ...].
 
         Returns:
           A function from a state and such arguments to the parameters and the next state.
@@ -154,8 +154,8 @@ class Incremental:
         """Return a state for a longer sequence.
 
         Args:
-          state: from `initial_state` or `step`.
-          length: number of times that will be processed, those before included.
+          state: a state from `initial_state` or `step`.
+          length: number of times that will be processed, including those already processed.
           fixed: the conditions that `initial_state` was given.
 
         Raises:
@@ -175,8 +175,8 @@ class Incremental:
 
         Args:
           inputs: [batch, n, ...] with static n.
-          state: from `initial_state`, or from the previous step.
-          *conditions: those with a time axis, [batch, n, ...].
+          state: the state from `initial_state`, or from the previous step.
+          *conditions: conditions with a time axis, [batch, n, ...].
 
         Raises:
           ValueError: the state was made for fewer times; this is only noticed outside of graphs.
@@ -196,7 +196,9 @@ class Incremental:
         # Traced once per number of rows, also when called in a graph.
         return self._compiled(inputs, state, *(x for x in conditions if x is not None))
 
-    def _step(self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor):
+    def _step(
+        self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor
+    ) -> tuple[tf.Tensor, State]:
         plan = self.plan(inputs.shape[0], self._fixed_shapes(state))
         return plan.step([inputs, *conditions], state, horizon_of(state))
 

@@ -14,8 +14,8 @@ def delayed(
       ring: [size, ...], the rows of the last `size` times, time first; None if all delays are 0.
       rows: [..., n, ...] with time at `axis`; the first one is of time `position`.
       position: int32 scalar.
-      delays: at most `size`.
-      axis: of time in `rows`.
+      delays: numbers of times, from 0 to `size`.
+      axis: axis of time in `rows`.
     """
     if ring is None:
         return [rows] * len(delays)

@@ -25,8 +25,8 @@ class Fusion:
     """The instructions of a step while they are fused.
 
     Args:
-      assembly: of the step.
-      instructions: those that are needed, in order.
+      assembly: the assembly of the step.
+      instructions: the needed instructions, in order.
       counters: states that grow by one with every step.
     """
 
@@ -35,7 +35,7 @@ class Fusion:
         assembly: Assembly,
         instructions: Sequence[Instruction],
         counters: Collection[Buffer],
-    ):
+    ) -> None:
         self._assembly, self._counters = assembly, counters
         self.instructions = list(instructions)
 

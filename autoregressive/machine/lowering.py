@@ -80,9 +80,9 @@ class Lowering:
         """Lower the operations that some tensors need, and return these.
 
         Args:
-          graph: of one step.
-          fetches: tensors of it.
-          known: what its placeholders are, by tensor name.
+          graph: the graph of one step.
+          fetches: tensors of the graph.
+          known: values of the graph's placeholders, by tensor name.
 
         Raises:
           Unlowerable: an operation has no rule, or not for these arguments.
@@ -181,9 +181,10 @@ class Lowering:
         """Return a function of numbers, entry by entry, by its name in `formulas`.
 
         Args:
-          name: of the function.
-          *given: its arguments, which are broadcast.
-          dtype: of the result; by default that of the last argument, or a truth value.
+          name: name of the function.
+          *given: the function's arguments, which are broadcast.
+          dtype: type of the result; by default that of the last argument, or bool for a truth
+            value.
         """
         function = FUNCTIONS[name]
         dtype = np.dtype(bool if function.truth else dtype or given[-1].dtype)

@@ -34,11 +34,13 @@ def fixed_point(
     symbols = empty_symbols(distribution, noise)
     most = tf.reduce_max(network.positions(symbols)) + 1
 
-    def body(_, symbols):
+    def body(_: tf.Tensor, symbols: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         drawn = redrawn(network, distribution, symbols, noise, condition, temperature, prompt)
         return tf.reduce_any(drawn != symbols), drawn
 
-    def repeated(changed, symbols, count):
+    def repeated(
+        changed: tf.Tensor, symbols: tf.Tensor, count: int | tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         given = changed, symbols
         return tf.while_loop(lambda x, _: x, body, given, maximum_iterations=count)
 

@@ -20,8 +20,9 @@ def held_out_score(
 
     Args:
       model: argument of `evaluate`, if that is a function.
-      loss_fn: whose mean over held-out data is the score.
-      read: returns the batches of a source; `name` is its argument.
+      loss_fn: the loss whose mean over held-out data is the score.
+      read: function from a source to its batches; its argument `name` is the source's name in
+        errors.
       validation: held-out data.
       evaluate: a function from model to score, or held-out data.
 

@@ -57,7 +57,7 @@ def write_sheets(
     """Write a grid of images and, of those with several scales, their growth.
 
     Args:
-      folder: where the files are written.
+      folder: folder that the files are written to.
       images: the scales of each, smallest first.
       labels: texts to stand in the grid, in turn.
 
@@ -116,7 +116,7 @@ def write_png(path: Path, image: np.ndarray) -> None:
     """Write an image [height, width, 1 or 3]; the file is complete or absent.
 
     Args:
-      path: of the file.
+      path: the file to write.
       image: uint8, or uint16 of one channel, which makes a 16-bit file of unchanged levels.
     """
     if image.dtype == np.uint16 and image.shape[-1] != 1:
