@@ -6,6 +6,8 @@ passes as there are positions. Source: Song et al. 2021, arXiv:2002.03629; Wigge
 2020, arXiv:2002.09928.
 """
 
+from typing import Any
+
 import tensorflow as tf
 
 from autoregressive.prompts import Prompt
@@ -26,11 +28,22 @@ def fixed_point(
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> tf.Tensor:
-    """Return symbols; arguments as for `naive`."""
-    passes = getattr(network, "block_passes", None)
-    if passes is not None and prompt is None:
-        given = noise, network.given(condition)
-        return _of_blocks(passes, distribution, *given, temperature)
+    """Return the symbols that `naive` returns.
+
+    Args:
+      network: computes the parameters of every symbol from the symbols before it; one that has
+        `block_passes` is evaluated on windows of time.
+      distribution: the distribution whose parameters the network computes.
+      noise: the random numbers of every symbol, [batch, time, noise channels] or
+        [batch, height, width, ..., noise channels].
+      condition: what the network is conditioned on, or None.
+      temperature: divides the logits; 1 samples the model.
+      prompt: the symbols that are known of every row, in time order.
+    """
+    blocks: Any = network if getattr(network, "block_passes", None) else None
+    if blocks is not None and prompt is None:
+        given = noise, blocks.given(condition)
+        return _of_blocks(blocks.block_passes, distribution, *given, temperature)
     symbols = empty_symbols(distribution, noise)
     most = tf.reduce_max(network.positions(symbols)) + 1
 

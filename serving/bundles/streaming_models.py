@@ -285,7 +285,7 @@ class StreamingTeacher(StreamingModel):
         if frames is None:
             return Conditioning(self._network.condition(None, speaker, samples))
         hop = self.hop_samples
-        every = self._network.condition(frames, speaker, tf.shape(frames)[1] * hop)
+        every: Any = self._network.condition(frames, speaker, tf.shape(frames)[1] * hop)
         return Conditioning(every[:, skipped * hop :][:, :samples])
 
     def advance(self, source: NoiseSource, channels: Maybe, state: State, samples: int) -> Advanced:
