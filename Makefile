@@ -19,7 +19,7 @@ tests:
 	python -m pytest
 
 integration:
-	python -m pytest -m integration -n 4 --dist loadfile
+	python -m pytest -m integration -n 3 --dist loadfile
 
 fix:
 	ruff check --fix .

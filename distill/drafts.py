@@ -1,33 +1,19 @@
 """Students as drafts: a block of proposals in one pass of the flows."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from autoregressive.samplers.acceptance import Address, Block, Conditionals
+from distill.protocol import Flows
 from likelihoods import Distribution, Gaussian, LogisticMixture, levels
 from likelihoods import noise as counter_noise
-from likelihoods.affine import FlowOutput
 from likelihoods.codec import Codec
 
 FARTHEST = 20.0  # noise of a corrected symbol; the student meets none beyond
 LOWEST_LOG_SCALE = -40.0  # of a draft's likelihood: it holds none up
 # Standard noise of each kind, float32 [rows, length, 2].
 NOISE = {"logistic": counter_noise.logistic, "normal": counter_noise.normal}
-
-
-class Flows(Protocol):
-    """Flows over noise that run block by block."""
-
-    @property
-    def noise_kind(self) -> str:
-        """The noise that they start from: logistic or normal."""
-
-    def initial_state(self, batch: int) -> Any:
-        """Return the state before the first element."""
-
-    def advance(self, noise: tf.Tensor, state: Any, condition: Any) -> tuple[FlowOutput, Any]:
-        """Return the output for the next noise [batch, n], and the state after it."""
 
 
 class Flowed(NamedTuple):

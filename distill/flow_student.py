@@ -1,6 +1,6 @@
 """A student of any teacher in time order: inverse autoregressive flows over causal networks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -8,11 +8,13 @@ import tensorflow as tf
 
 from autoregressive.any_length import any_length
 from autoregressive.elements import as_condition
+from autoregressive.given import between
 from autoregressive.incremental import incremental
 from autoregressive.model import Autoregressive
 from autoregressive.tables import Tables
 from autoregressive.trainable import Weights, weights_read
 from distill.drafts import NOISE, FlowDraft
+from distill.losses.kl_divergence import log_density
 from likelihoods.affine import FlowOutput, compose
 from likelihoods.codec import Codec
 from replicator.runs.arguments import (
@@ -80,6 +82,7 @@ class FlowStudent:
                     f"a network of a student must return [batch, time, 2], got {shape} for [1, 4]."
                 )
         self._compiled = tf.function(self._drawn, autograph=False, jit_compile=True)
+        self._stepping = tf.function(self.step, autograph=False, jit_compile=True)
 
     def draw(self, noise: tf.Tensor, condition: tf.Tensor | None = None) -> FlowOutput:
         """Return the student's output for noise float32 [batch, time].
@@ -168,9 +171,52 @@ class FlowStudent:
         num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
         scale = tf.constant(checked_temperature(temperature), tf.float32)
         noise = scale * self.noise(checked_seed(seed), tf.range(num), length)
+        return self._compiled(noise, self._given(condition, num, length)).numpy()
+
+    def stream(
+        self,
+        length: int,
+        seed: int,
+        condition: Any = None,
+        *,
+        num: int = 1,
+        chunk: int = 2000,
+        temperature: float = 1.0,
+    ) -> Iterator[np.ndarray]:
+        """Yield the elements of `sample` in parts [num, chunk]; the last may be shorter.
+
+        Raises:
+          ValueError: an argument has no meaning.
+          NotCausalError, UnsupportedNetworkError: a network has no step.
+        """
+        num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
+        chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
+        scale = tf.constant(checked_temperature(temperature), tf.float32)
+        given, state = self._given(condition, num, length), self.initial_state(num)
+
+        def parts(state: Any) -> Iterator[np.ndarray]:
+            for start in range(0, length, chunk):
+                count = min(chunk, length - start)
+                noise = scale * self.noise(seed, tf.range(num), count, start)
+                values, state = self._stepping(noise, state, between(given, start, start + count))
+                yield self.elements(values).numpy()
+
+        return parts(state)
+
+    def log_density(self, num: int, length: int, seed: int, condition: Any = None) -> np.ndarray:
+        """Return nats per unit of what `sample` draws, float32 [num, length]; see `Student`.
+
+        A unit is that in which networks read elements. Arguments are as for `sample`.
+        """
+        num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
+        noise = self.noise(checked_seed(seed), tf.range(num), length)
+        drawn = self.draw(noise, self._given(condition, num, length))
+        return log_density(drawn, self.noise_kind).numpy()
+
+    def _given(self, condition: Any, num: int, length: int) -> tf.Tensor | None:
         spec = self.specs[1] if self.condition_channels else None
         given = as_condition(condition, spec, self.order, (num, length))
-        return self._compiled(noise, given).numpy()
+        return None if given is None else tf.cast(given, tf.float32)
 
     def _drawn(self, noise: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
         return self.elements(self.draw(noise, condition).output)

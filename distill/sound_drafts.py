@@ -1,5 +1,6 @@
 """Students of sound as drafts of the WaveNets that read the same frames."""
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -39,28 +40,25 @@ class SoundDraft(FlowDraft):
 
     def conditions(self, request: Request, length: int) -> Iterator[Condition]:
         """Yield the condition of every block of `length` samples of a request."""
-        student = self._student
-        together = math.lcm(length, student.config.hop_samples)
+        student, row = self._student, self._row_samples
+        together, bunch = math.lcm(length, student.config.hop_samples), student.config.bunch_samples
         phase = tf.zeros([len(request.rows)], tf.float64)
         for first in range(0, request.num_samples, together):
             last = min(first + together, request.num_samples)
             whole, phase = condition_between(student, request, first, last, phase)
+            prediction = whole.prediction
             for start in range(0, last - first, length):
-                yield self._part(whole, start, length)
+                part = functools.partial(_part, start, length)
+                if prediction is not None:
+                    prediction = Prediction(*(part(row, x) for x in whole.prediction))
+                channels, source = part(bunch, whole.channels), part(1, whole.source)
+                yield Condition(channels, source, prediction, part(row, whole.held))
 
-    def _part(self, whole: Condition, first: int, length: int) -> Condition:
-        """Return the condition of `length` samples from `first` on, zeros beyond its end."""
 
-        def part(values: tf.Tensor | None, samples: int) -> Any:
-            start, count = first // samples, length // samples
-            return None if values is None else padded(values[:, start : start + count], count)
-
-        prediction = whole.prediction
-        if prediction is not None:
-            prediction = Prediction(*(part(x, self._row_samples) for x in prediction))
-        bunch = self._student.config.bunch_samples
-        channels, held = part(whole.channels, bunch), part(whole.held, self._row_samples)
-        return Condition(channels, part(whole.source, 1), prediction, held)
+def _part(first: int, length: int, samples: int, values: tf.Tensor | None) -> Any:
+    """Return the part of what changes every so many samples that covers a block."""
+    start, count = first // samples, length // samples
+    return None if values is None else padded(values[:, start : start + count], count)
 
 
 def sound_draft(student: Any, model: Any) -> SoundDraft:

@@ -1,4 +1,4 @@
-"""The verbs of the command line for image models: train, evaluate, sample."""
+"""The verbs of the command line for image models: train, evaluate."""
 
 import contextlib
 import dataclasses
@@ -13,7 +13,6 @@ import tyro
 from pixelcnn import shipped
 from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.presets import PRESETS
-from pixelcnn.sample_arguments import SampleArguments
 from replicator.runs.errors import UserError
 from replicator.training.command import TrainingOptions, parse_training, run_training
 
@@ -151,14 +150,6 @@ def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> 
         return {}
     options = (given.samples, given.seed, given.guidance, given.temperature)
     return {"samples": evaluate_samples(model, dataset, classifier, *options)}
-
-
-def run_sample(arguments: list[str], parse: Callable[..., Any]) -> int:
-    """Run `onepass sample ...`: write images."""
-    given = parse(SampleArguments, arguments, "onepass sample")
-    from pixelcnn.sample_command import sample
-
-    return sample(given)
 
 
 def training_data(path: Path) -> str:

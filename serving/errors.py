@@ -15,7 +15,7 @@ class ServingError(Exception):
     """A request that failed; its message may be shown to the client.
 
     http_status: HTTP status. grpc_status: the name of a `grpc.StatusCode`. code: a short word
-    for programs. retry_after_seconds: when a retry may succeed; None where it will not.
+    for programs. retry_after_seconds: seconds until a retry may succeed; None: it will not.
     """
 
     http_status: ClassVar[int] = 500

@@ -27,9 +27,9 @@ class Chain:
     """The states of a recording, left to right.
 
     Attributes:
-      state: int [states], the Gaussian of each.
-      unit: int [states], the index of its phoneme in the recording.
-      may_go: bool [states], whether it may be left out; no two neighbours may.
+      state: int [states], the number of each state's Gaussian.
+      unit: int [states], the index in the recording of the phoneme that the state belongs to.
+      may_go: bool [states], whether a path may leave the state out; no two neighbours may go.
     """
 
     state: np.ndarray
@@ -154,7 +154,7 @@ class Aligned:
     """The result of `align`.
 
     Attributes:
-      paths: of each recording, int [frames], indices in its chain.
+      paths: the state of every frame of each recording, int [frames], as an index in its chain.
       gain: increase of the mean log-likelihood of a frame in each round, in nats.
     """
 

@@ -8,13 +8,15 @@ from image_networks import QuickInitial, factor_config, image_of, perturbed
 from students import clips, objective_of
 
 from autoregressive.model import Autoregressive
-from distill.any_teacher import KL, Compared, ModelTeacher, _objective, flow_student
+from distill.any_teacher import ModelTeacher, _objective, flow_student
 from distill.config import DiscriminatorConfig
 from distill.images.config import FlowTargets, GuidedTargets
 from distill.images.features import Features
 from distill.images.flow import FlowLoss
 from distill.images.guidance import GuidedLoss
 from distill.losses.discriminators import Discriminators
+from distill.losses.divergence import KL
+from distill.losses.terms import Compared
 from distill.presets import LossConfig
 from likelihoods import Gaussian, LogisticMixture
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig

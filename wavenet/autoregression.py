@@ -53,9 +53,9 @@ class SoundSymbols:
         return self.network(inputs, self.given(condition))
 
     @functools.cached_property
-    def block_passes(self) -> BlockPass:
-        """Passes over blocks of samples, by which speculative sampling checks drafts."""
-        return BlockPass(self.network)
+    def block_passes(self) -> BlockPass | None:
+        """The network's passes over blocks of samples; None: a context stack reads whole blocks."""
+        return None if self.network.config.context_layers else BlockPass(self.network)
 
     @property
     def call(self) -> Any:

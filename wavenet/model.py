@@ -141,10 +141,10 @@ class SpeechModel(TrainedSpeechModel):
         """Return sounds, float32 [num, length]: those of `generate`, by the same seed.
 
         Args:
-          num: number of sounds.
-          length: samples; None: that of the condition.
-          seed: of the noise.
-          condition: as for `generate`.
+          num: as for `TrainedSpeechModel.sample`.
+          length: as for `TrainedSpeechModel.sample`.
+          seed: as for `TrainedSpeechModel.sample`.
+          condition: as for `TrainedSpeechModel.sample`.
           method: a backend of `generate`, "cached", which is the one for this machine, or
             "speculative", passes over blocks that `draft` proposes.
           draft: for "speculative": a student of the same rate and frames.
@@ -158,11 +158,12 @@ class SpeechModel(TrainedSpeechModel):
         """
         if (method == "speculative") != (draft is not None):
             raise UserError('`draft` must be given for `method="speculative"`, and for no other.')
-        given: dict[str, Any] = {"seed": seed, "num": num, "num_samples": length, **options}
         if draft is not None:
-            return self.drafted_by(draft, acceptance).generate(condition, **given)
-        backend: Any = "auto" if method == "cached" else method
-        return self.generate(condition, backend=backend, **given)
+            return self.drafted_by(draft, acceptance).sample(
+                num, length, seed, condition, **options
+            )
+        options["backend"] = "auto" if method == "cached" else method
+        return super().sample(num, length, seed, condition, **options)
 
     def drafted_by(self, draft: Any, acceptance: Acceptance = "coupling") -> "SpeechModel":
         """Return the model whose sounds are drawn by a draft's proposals; see `sample`.

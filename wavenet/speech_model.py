@@ -145,6 +145,20 @@ class TrainedSpeechModel(FeatureExtraction):
         """The default temperature: that in model.json, else 1."""
         return float(self.spec.get("temperature", 1.0))
 
+    def sample(
+        self: Any, num: int, length: int | None, seed: int, condition: Any = None, **options: Any
+    ) -> np.ndarray:
+        """Return the sounds of `generate`, float32 [num, length].
+
+        Args:
+          num: number of sounds.
+          length: samples; None: that of the condition.
+          seed: of the noise.
+          condition: as for `generate`.
+          options: further arguments of `generate`.
+        """
+        return self.generate(condition, seed=seed, num=num, num_samples=length, **options)
+
     def _request(
         self: Any,
         condition: np.ndarray | FramesInPieces | None,

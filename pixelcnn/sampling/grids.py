@@ -3,14 +3,13 @@
 import itertools
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from replicator.runs.atomic_files import replacing
-from replicator.runs.folders import check_new
 
 GAP = 2  # pixels between two images
 LEAST_SIDE = 96  # small images are shown enlarged, pixel by pixel, to at least this
@@ -85,17 +84,6 @@ def image_name(seed: int, row: int, label: str | None = None) -> str:
     """Return the name of an image's file: its seed and row and, where it has one, its class."""
     shown = "" if label is None else "_" + re.sub(r"[^\w.-]+", "-", label)[:NAME_CHARACTERS]
     return f"sample_{seed}_{row}{shown}.png"
-
-
-def check_new_images(folder: Path, names: Iterable[str], overwrite: bool) -> None:
-    """Raise UserError if an image, or a sheet of images, must not be written over.
-
-    Args:
-      folder: folder that the images will be written to.
-      names: names of the images' files, without those of the sheets.
-      overwrite: allow existing files to be replaced.
-    """
-    check_new([folder / name for name in (*names, *SHEETS)], overwrite)
 
 
 def remove_older(folder: Path, seed: int, num: int) -> str:

@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -61,7 +62,7 @@ class Reaper:
                 self._handle_command(os.read(launcher.pop(), 1))
         return os.waitstatus_to_exitcode(self._status or 0)
 
-    def _forward(self, number, frame) -> None:
+    def _forward(self, number: int, frame: FrameType | None) -> None:
         self._was_signalled = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, number)

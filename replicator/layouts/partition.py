@@ -40,15 +40,16 @@ _AXES = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')  # "x", or a part of it: "x":
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A partitioned step: operations of a device, with floating-point operations by index.
+    """A partitioned step: the operations of one device, and their work.
 
-    The name of a collective is the axes along which it joins devices.
+    A collective is named by the axes along which it joins devices.
 
     Attributes:
       program: operations in order.
-      flops: floating-point operations of each.
-      arguments_bytes: of a device.
-      temporaries_bytes: peak of a device if nothing is fused or reused in place.
+      flops: number of floating-point operations in each of them.
+      arguments_bytes: size of the step's arguments on one device.
+      temporaries_bytes: peak size of temporaries on one device if nothing is fused or reused in
+        place.
     """
 
     program: list[Operation]

@@ -26,10 +26,11 @@ class Group:
     """Arguments that are cut by one decision.
 
     Attributes:
-      indices: of the arguments, in call order.
-      shape: of each; for a batch, the number of rows that all inputs can be divided by.
-      dimensions: those that may be cut.
-      num_elements: of all arguments together.
+      indices: indices of the arguments, in call order.
+      shape: shape of each argument; for a batch, the number of rows that all inputs can be divided
+        by.
+      dimensions: dimensions of the shape that may be cut.
+      num_elements: number of elements of all arguments together.
     """
 
     indices: tuple[int, ...]

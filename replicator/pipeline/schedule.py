@@ -34,7 +34,7 @@ class Schedule:
     """The slots of all passes.
 
     Attributes:
-      name: of the kind of schedule.
+      name: name of the kind of schedule.
       devices: the device of each stage.
       slots: the time slot of each pass; every pass takes one slot.
       fused: whether B and W are one backward pass.

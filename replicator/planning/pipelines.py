@@ -26,8 +26,8 @@ class Stages:
     """The natural stages of a network, as a manifest's "pipeline" has them.
 
     Attributes:
-      work: of each stage, in any unit.
-      passed_bytes: from a stage to the next, per row.
+      work: amount of work of each stage, in any unit.
+      passed_bytes: number of bytes that a stage passes to the next for each row.
     """
 
     work: tuple[float, ...]

@@ -41,7 +41,7 @@ class Lowered:
     Attributes:
       artifact: portable bytes of a module whose `main` takes the inputs and then the captures.
       captures: resources and constants that the function reads, in order.
-      outputs: by name, in order.
+      outputs: shape and dtype of each output by its name, in order.
     """
 
     artifact: bytes
@@ -60,7 +60,7 @@ def lower(
     names: list[str] = []
 
     @tf.function(jit_compile=True, autograph=False, input_signature=list(inputs.values()))
-    def flat(*arguments):
+    def flat(*arguments: tf.Tensor) -> list[tf.Tensor]:
         outputs = fn(dict(zip(inputs, arguments, strict=True)))
         names[:] = outputs
         return list(outputs.values())
@@ -122,7 +122,7 @@ def _module_call(program: Callable, specs: Any, by_handle: Mapping[int, tf.Varia
     outputs = list(lowered.outputs.values())
 
     @tf.function(jit_compile=True, autograph=False)
-    def call(*tensors):
+    def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
         captures = [by_handle[id(c)] if c.dtype == tf.resource else c for c in lowered.captures]
         return xla.call_module(
             [*tensors, *captures],
@@ -185,7 +185,9 @@ def _dtype(name: str) -> tf.DType:
     return _DTYPES[name]
 
 
-def _check_same(what: str, named: Mapping[str, tf.TensorSpec], lowered: list[tf.TensorSpec]):
+def _check_same(
+    what: str, named: Mapping[str, tf.TensorSpec], lowered: list[tf.TensorSpec]
+) -> None:
     expected = [(tuple(spec.shape), spec.dtype) for spec in named.values()]
     found = [(tuple(spec.shape), spec.dtype) for spec in lowered]
     if expected != found:

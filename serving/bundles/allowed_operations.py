@@ -143,7 +143,7 @@ def scanned_program(folder: Path) -> bytes:
     """Return the content of FOLDER/saved_model.pb, which `tf.saved_model.load` reads.
 
     Raises:
-      UserError: it may not be loaded: it does more than compute.
+      UserError: the program may do more than compute, so that it must not be loaded.
     """
     path = Path(folder) / PROGRAM
     content = _content(path)

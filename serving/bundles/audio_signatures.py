@@ -26,6 +26,7 @@ from serving.bundles.audio_chunks import (
 from serving.bundles.functions import Tensors, concrete_function, serving_spec
 from serving.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo
 from serving.bundles.streaming_models import (
+    Filled,
     NoiseSource,
     StreamingModel,
     streaming_model,
@@ -51,7 +52,7 @@ def export_functions(
     """Return what is saved, as for images; no program of audio is stored as StableHLO.
 
     Args:
-      model: of speech, whose network has a `streaming_model`.
+      model: a model of speech whose network is of a type that `streaming_model` knows.
       allowed_batches: batch sizes of the server, each compiled for a student; empty: 1, 2, 4, 8 for
         a student, 1 to 8 for a WaveNet.
       buckets: frames that rows are padded to, none of them compiled for; the longest is the longest
@@ -73,8 +74,11 @@ def streaming_functions(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the functions by signature, and `serving` of model.json.
 
-    Rows are padded to `lengths`, in frames, of which the last is the longest sound. The temperature
-    is the default; for `allowed_batches` see `export_functions`.
+    Args:
+      streaming: the model.
+      lengths: numbers of frames that rows are padded to, ascending; the last is the longest sound.
+      allowed_batches: batch sizes of the server; empty: those usual for the model.
+      temperature: the default of requests, and the only one if the model cannot be tempered.
     """
     batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
     usual = _signatures(streaming, lengths[-1], temperature)
@@ -137,11 +141,13 @@ def _signatures(
     return {PLAIN: every, COMPILED: every, CHUNK: chunk}
 
 
-def _numbers(low: float | None, high: float | None = None, default=None) -> TensorInfo:
+def _numbers(
+    low: float | None, high: float | None = None, default: int | None = None
+) -> TensorInfo:
     return TensorInfo(INT32, (None,), low, high, default)
 
 
-def _info(filled) -> TensorInfo:
+def _info(filled: Filled) -> TensorInfo:
     dtype, shape, fill = filled
     # Levels, and one above them for no past; integers that start at 0 have no limit.
     top = fill if dtype == tf.int32 and fill else None
@@ -211,8 +217,13 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
     return {streaming.output: made, "num_samples": lengths, **after}
 
 
-def noise_source(given: Tensors, start) -> NoiseSource:
-    """Return the noise of rows from a position of each on."""
+def noise_source(given: Tensors, start: tf.Tensor) -> NoiseSource:
+    """Return the noise of rows, each from its own position on.
+
+    Args:
+      given: inputs of a signature: `seed`, `row` and `temperature`, each [batch].
+      start: int32 [batch], the position of the first sample of each row.
+    """
     # Numbers are stored with the low word first.
     key = tf.reverse(tf.bitcast(given["seed"], tf.int32), [-1])
     return NoiseSource(key, given["row"], start, given["temperature"])

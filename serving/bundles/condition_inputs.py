@@ -70,7 +70,8 @@ def conditions_given(
       for_all: a condition at the rate of the elements may be given once for all rows, too.
 
     Raises:
-      ValueError: they have other names, another number of rows, or are no such numbers.
+      ValueError: `given` has other names than `names` or another number of rows, or its values are
+        not numbers of the inputs' types.
     """
     if given is None:
         return {}  # what must be given is said by the check of the signature
@@ -108,7 +109,8 @@ def _numbers(value: Any, info: Any, label: str) -> np.ndarray:
     """Return a condition in the type of its input.
 
     Raises:
-      ValueError: it is none of numbers, or whole numbers are needed.
+      ValueError: the value is not an array of numbers, or has fractions where the input is of
+        integers.
     """
     try:
         array = np.asarray(value)

@@ -49,11 +49,14 @@ NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 class Exporter(NamedTuple):
     """The parts of an export of one kind of model.
 
-    package: its module `model` reads a model folder; `card` measures a run and writes its folder.
-    signatures: module with `export_functions`. network: key of the configuration that says what
-    type the network computes in, or None for images, which are drawn in float32. write_portable:
-    writes the sampler as functions that JAX can run, from the model, a folder and the shortest
-    length in frames.
+    Attributes:
+      package: name of the package whose module `model` reads a model folder, and whose module
+        `card` measures a run and writes its model folder.
+      signatures: name of the module with `export_functions`.
+      network: key of the configuration under which the network's dtype is stored; None for images,
+        which are drawn in float32.
+      write_portable: writes the sampler as functions that JAX can run, given the model, the folder
+        to write and the shortest length in frames.
     """
 
     package: str

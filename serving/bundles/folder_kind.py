@@ -1,4 +1,4 @@
-"""What a folder of a model holds, decided once for every command by the names of its files."""
+"""Tell kinds of model folders apart by the names of their files, once for every command."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ def folder_kind(path: Path) -> FolderKind:
       model, and "trained" for a run, a model folder, and what is none of these.
 
     Raises:
-      UserError: it has files of two kinds, and each would have something else run.
+      UserError: the folder has files of two kinds, which would run two different models.
     """
     program = _first(path, PROGRAMS) or _of_version(path)
     if _first(path, (SAVED,)):

@@ -21,7 +21,7 @@ def concrete_function(signature: Signature, make: Callable[[Tensors], Tensors]) 
     """Return the concrete function of a signature, from its inputs to its outputs by name."""
 
     @tf.function(autograph=False, input_signature=specs_of(signature.inputs))
-    def function(*tensors):
+    def function(*tensors: tf.Tensor) -> Tensors:
         outputs = make(dict(zip(signature.inputs, tensors, strict=True)))
         return {n: tf.ensure_shape(outputs[n], info.shape) for n, info in signature.outputs.items()}
 

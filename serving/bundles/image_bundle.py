@@ -54,7 +54,7 @@ class ImageBundle(Bundle):
           condition: a class (index or name), a caption, a map int [size, size] or the inputs of a
             video model by name; a list has one per image; None for a model without.
           num: number of images, one per row of the seed; an image does not depend on `num`.
-          **options: of `inputs`.
+          **options: the arguments of `inputs` other than `condition` and `row`.
 
         Raises:
           InvalidInput: the model cannot draw this.
@@ -98,15 +98,17 @@ class ImageBundle(Bundle):
         """Return the signature that draws an image, and its checked inputs, a batch of one.
 
         Args:
-          condition: as for `generate`.
+          condition: the condition of this image: a class (index or name), a caption, a map int
+            [size, size] or the inputs of a video model by name; None for a model without.
           seed: seed of the noise.
           row: row of the seed.
-          temperature: 1 samples the model; a multiscale model also takes one per scale, base first.
+          temperature: temperature of the distribution; 1 samples the model. A multiscale model also
+            takes a sequence with one per scale, base first.
           start: a small image uint8 [side, side, channels] to enlarge (multiscale).
           given: an image uint8 [size, size, channels] and how many of its pixels, in raster order,
             to keep (PixelCNN).
-          guidance: for a model with a null condition, how far each pixel moves away from the
-            unconditional distribution; above 0 it is no longer the model's density.
+          guidance: weight, at least 0, by which each pixel's distribution moves away from the
+            unconditional one; 0 samples the model's own density. Needs a null condition.
         """
         known = self.signatures[COMPILED].inputs
         conditions = self.condition(condition)

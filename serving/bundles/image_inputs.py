@@ -30,7 +30,7 @@ def image_inputs(
       known: inputs of the signature.
       seed: seed of the noise.
       rows: rows of the seed, one per image.
-      temperature: one number, or one per scale, the smallest first.
+      temperature: temperature of all scales, or a sequence with one per scale, the smallest first.
       guidance: strength of the condition; 0 for a model without a null condition.
       condition: inputs by name, with one row, or one per image.
       problem: makes the error of an argument that the model cannot use.

@@ -27,8 +27,9 @@ SAMPLERS = {STUDENT: "distill.generation", "wavenet": "wavenet.samplers.generati
 class EngineRequest:
     """A request for sounds.
 
-    frames: float32 [frames, channels] or None. num_samples: of each sound. seed: in [0, 2^64).
-    rows: rows of the seed. speaker: index or None. temperature: scale of the noise.
+    frames: float32 [frames, channels] or None. num_samples: number of samples of each sound. seed:
+    the noise's seed, an integer in [0, 2^64). rows: rows of the seed, one per sound. speaker: index
+    of the speaker or None. temperature: scale of the noise.
     """
 
     frames: np.ndarray | None

@@ -71,7 +71,7 @@ class SequenceBundle(_OwnBundle, AudioBundle):
 
     @property
     def sample_rate_hz(self) -> Any:
-        """Of its sound; None where it makes none."""
+        """Samples per second of the model's sound; None for a model that makes no sound."""
         return self.spec.get("sample_rate_hz")
 
     def stream(
@@ -94,17 +94,19 @@ class SequenceBundle(_OwnBundle, AudioBundle):
         With a prompt it ends early where all rows have ended.
 
         Args:
-          condition: [frames, channels] for all rows, or None for a model without; others as for
-            `sample`, those at the rate of the elements perhaps once for all rows.
-          seed: as for `sample`.
+          condition: frames [frames, channels] for all rows; for a model with conditions by name,
+            the `condition` of `sample`, where one at the rate of the elements may have one row for
+            all; None for a model without.
+          seed: seed of the noise, an integer in [0, 2^64).
           num: number of rows.
-          num_samples: length; None: that of the frames.
-          temperature: as for `sample`; None: 1.
+          num_samples: number of elements of a row; None: as many as there are frames.
+          temperature: temperature of the distribution, one number or [num]; None: 1.
           chunk_samples: elements at a time, rounded up to a multiple of the model's unit.
-          top_k: as for `sample`.
-          top_p: as for `sample`.
-          prefix: as for `sample`.
-          stop: as for `sample`.
+          top_k: draw among so many of the most probable tokens; 0: among all.
+          top_p: draw among the fewest tokens whose probabilities add up to this share, in (0, 1].
+          prefix: elements that the rows begin with: [n] for all rows, [num, n], or a list of `num`
+            rows; None: nothing.
+          stop: the element that ends a row; None: rows end at `num_samples`.
           **of_sound: `row`, `speaker` and `refine` of `AudioBundle.stream`, without a prompt.
 
         Raises:

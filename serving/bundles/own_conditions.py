@@ -29,18 +29,20 @@ class Conditions:
 
     Args:
       model: an `Autoregressive` or a `FlowStudent`.
-      entries: of axes of any size of conditions that are the same at every time, as for `export`.
+      entries: sizes for the axes of unknown size of conditions that are the same at every time: a
+        number for all of them, or numbers by the condition's name.
 
     Raises:
       UserError: the model cannot be exported with these.
       ValueError: `entries` has no meaning.
 
     Attributes:
-      names: the input of each condition by its name.
-      channels: of the frames; 0: none.
-      is_frames: its only condition is at the rate of a sequence, and its input `frames`.
-      has_fixed: a condition is the same at every time.
-      dtype: of the frames.
+      names: the input of each condition by the condition's name.
+      channels: size of the last axis of the frames; 0: the model reads none.
+      is_frames: whether the only condition is at the rate of a sequence, so that its input is
+        called `frames`.
+      has_fixed: whether a condition is the same at every time.
+      dtype: type of the frames inside the program.
     """
 
     def __init__(self, model: Any, entries: Entries = None):
@@ -71,7 +73,8 @@ class Conditions:
         """Return the inputs of the conditions.
 
         Args:
-          sizes: of the elements, [time] or [height, width]; None: any.
+          sizes: number of elements along each axis that conditions share with them, [time] or
+            [height, width]; None for an axis of any size.
         """
         if self.is_frames:
             return {FRAMES: TensorInfo(FLOAT32, (None, *sizes, self.channels))}

@@ -65,13 +65,15 @@ def export(
     Args:
       model: exported with its current weights; it is not changed.
       out: MODELS/NAME/VERSION, new or empty, the version a whole number.
-      length: for sequences, the largest number of elements of a request (default: 65,536, or two
-        minutes of sound); required, and the exact number, if the network has no step. For images
-        (height, width, channels); default: the shape of the network's input.
-      sample_rate_hz: of a model of sound, which is then served as one; None: what the model was
-        saved with, or none.
-      entries: of conditions with an axis of any size of their own, such as a `Memory`, how many a
-        request has: a number, or numbers by name; required for these.
+      length: the largest number of elements of a sequence in a request; default: 65,536, or two
+        minutes of sound. If the network has no step, it is required, and every request has exactly
+        this number. For images (height, width, channels); default: the shape of the network's
+        input.
+      sample_rate_hz: samples per second of the model's sound; the bundle is then served as a model
+        of sound. None: the rate that the model was saved with, if any.
+      entries: the size, in a request, of each axis of unknown size that is not an axis of the
+        elements, such as the number of entries of a `Memory`: a number for all conditions, or
+        numbers by the condition's name. Required for such conditions.
       sign_with: private key of ed25519, in PEM, for `onepass serve --trust`.
       warm: write the warm-up requests that TensorFlow Serving makes, where the package
         tensorflow-serving-api is installed.

@@ -53,8 +53,8 @@ def with_prompts(
 
     Args:
       exported: functions of the model.
-      model: in time order.
-      streaming: the same model, as it is asked for its next elements.
+      model: a model in time order.
+      streaming: the same model as pure functions that continue from a state.
     """
     longest = exported.serving["limits"]["max_frames"]
     base = Signature.from_dict(exported.serving["signatures"][COMPILED])
@@ -89,9 +89,10 @@ def with_prompts_of_shape(
 
     Args:
       exported: functions of the model.
-      model: in time order, or in raster order over tokens; any other is returned as it is.
-      shape: of a row.
-      conditions: of the model.
+      model: a model in time order, or in raster order over tokens. For any other model `exported`
+        is returned unchanged.
+      shape: shape of a row: (time,) or (height, width, channels).
+      conditions: the conditions that the model reads, and their inputs.
     """
     in_time = model.order == "time"
     if not in_time and table_of(model.distribution) is None:
@@ -176,11 +177,11 @@ def _log_prob(
 def _by_rows(
     make: Callable[[Tensors], Tensors], specs: dict[str, tf.TensorSpec]
 ) -> Callable[[Tensors], Tensors]:
-    """Return the function of batches of which every row is made alone.
+    """Return a function of batches that makes every row alone.
 
     Args:
-      make: from a batch of one to the outputs without the batch axis.
-      specs: of these outputs.
+      make: returns the outputs of one row, without the batch axis, given a batch of one.
+      specs: shape and type of each output of `make`, by name.
     """
 
     def rows(given: Tensors) -> Tensors:
@@ -264,7 +265,9 @@ def _of_passes(
     specs = {n: tf.TensorSpec(i.shape[1:], i.dtype) for n, i in signature.outputs.items()}
 
     @tf.function(autograph=False, jit_compile=True)
-    def drawn(key, row, heat, condition, prompt) -> tf.Tensor:
+    def drawn(
+        key: tf.Tensor, row: tf.Tensor, heat: Any, condition: Any, prompt: Prompt | None
+    ) -> tf.Tensor:
         noise = model.distribution.noise(key, row, 0, math.prod(positions))
         noise = tf.reshape(noise, [1, *positions, noise.shape[-1]])
         given = (noise, condition, heat, prompt)

@@ -139,9 +139,9 @@ def check_own_spec(
     """Raise UserError, which names the field, for a model.json that could not be served.
 
     Args:
-      path: of the bundle, for messages.
-      spec: model.json.
-      signatures: its own, which have been compared with the program.
+      path: folder of the bundle, for messages.
+      spec: content of model.json.
+      signatures: the signatures in `spec`, which have been compared with the program.
     """
     try:
         _check_fields(spec, FIELDS)

@@ -1,4 +1,4 @@
-"""Which functions of a program can be called, and by what, as far as its files can tell.
+"""Find which functions of a program can be called, and by what, from its files alone.
 
 TensorFlow finds functions by name in the whole library. So a name counts as a call wherever it is:
 in an object, an operation, an attribute (also of an attribute), a default, a gradient.
@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 
 class Reach(NamedTuple):
-    """The names of the functions that are reached from each side.
+    """The names of the functions that can be reached, by where the calls start.
 
-    called: from objects, signatures, gradients and the graph's own nodes. saving: from the node
-    that saves the variables. restoring: from the node that restores them, which loading runs.
+    Attributes:
+      called: functions reached from objects, signatures, gradients and the graph's own nodes.
+      saving: functions reached from the node that saves the variables.
+      restoring: functions reached from the node that restores them, which runs at loading.
     """
 
     called: set[str]

@@ -23,11 +23,11 @@ def load(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
     """Return the model that `onepass.save` wrote.
 
     Args:
-      folder: that was written.
+      folder: the folder that `onepass.save` wrote.
       trust: run its program without a scan, with the rights of this process.
 
     Raises:
-      UserError: it is no such model, or its program does more than compute.
+      UserError: the folder holds no saved model, or its program does more than compute.
     """
     from distill import model_store
 
@@ -39,13 +39,13 @@ def load(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
 
 @contextlib.contextmanager
 def scanned_copy(folder: Path, hint: str = "") -> Iterator[Path]:
-    """Yield a folder of a saved model that has exactly the program that was scanned.
+    """Yield a copy of a saved model with exactly the program that was scanned.
 
-    It has nothing else that TensorFlow would read but the variables, which are numbers. It is gone
-    after the block.
+    Besides the program, TensorFlow reads only the variables of the copy, which are numbers. The
+    copy is deleted after the block.
 
     Args:
-      folder: that `onepass.save` wrote.
+      folder: the folder that `onepass.save` wrote.
       hint: added to the message on a program that is refused.
 
     Raises:

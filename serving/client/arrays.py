@@ -35,7 +35,8 @@ class ArrayClient(OwnSampling):
         Args:
           length: number of elements.
           seed: seed of the noise.
-          condition: as for `Autoregressive.sample` of one row, whose axis may be missing.
+          condition: an array for the model's only condition, arrays by name for several, or None;
+            [1, ...], or without the first axis.
           chunk: elements at a time, rounded up to a multiple of the model's unit.
           **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of
             `Autoregressive.sample`, for one row.

@@ -102,11 +102,11 @@ class Client:
 
         Args:
           name: name of the model.
-          inputs: by name, with the batch as the first axis. NumPy arrays are sent as they are;
-            other values are converted to the signature's types.
-          signature: signature to run.
-          version: None: the current one.
-          timeout_seconds: None: the client's.
+          inputs: values of the inputs by name, with the batch as the first axis. NumPy arrays are
+            sent as they are; other values are converted to the signature's types.
+          signature: name of the signature to run.
+          version: version of the model; None: the current one.
+          timeout_seconds: limit for the answer; None: the client's.
         """
         deadline = self._deadline(timeout_seconds)
         with self._named(name):
@@ -182,7 +182,7 @@ class Client:
           map: [side, side] labels.
           num: number of images, from rows 0, 1, ... of the seed.
           seed: seed of the noise.
-          temperature: one number, or one per scale, the smallest first.
+          temperature: temperature of all scales, or a sequence with one per scale, smallest first.
           guidance: strength of the condition beyond the model's own; 0: none.
           timeout_seconds: limit until the last image; None: the client's.
         """

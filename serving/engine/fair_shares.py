@@ -1,4 +1,4 @@
-"""Fair shares: which client is served next, by what each of them has used."""
+"""Choose the client that is served next, so that all get fair shares of the server."""
 
 import contextvars
 import ipaddress

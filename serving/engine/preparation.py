@@ -132,15 +132,16 @@ async def prepared(
 
     Args:
       seconds: the time limit, waiting included.
-      function: what is called with the arguments.
-      *arguments: of the function.
-      in_pieces: whether it takes `pause`, which it calls between pieces of its work.
+      function: the function to call.
+      *arguments: the function's positional arguments.
+      in_pieces: whether the function takes the keyword `pause`, a function that it calls between
+        pieces of its work.
 
     Returns:
       What the function returns.
 
     Raises:
-      DeadlineExceeded: it waited and ran for longer than `seconds`.
+      DeadlineExceeded: the call, waiting included, took longer than `seconds`.
     """
     client = current_client()
     work = Work(PROCESSORS, client)

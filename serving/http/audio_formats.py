@@ -38,7 +38,11 @@ def big_endian(waveform: np.ndarray) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class StreamFormat:
-    """A streaming format: its media type, its header and the encoding of a chunk."""
+    """A format of streamed sound.
+
+    media_type: value of Content-Type. head: bytes before the first chunk. encode: returns the bytes
+    of a chunk, float32 [samples].
+    """
 
     media_type: str
     head: bytes

@@ -13,9 +13,9 @@ HEAD_BYTES = 64 * 1024
 
 
 class StrictConnection(h11.Connection):
-    """h11 that refuses what it lets pass: large heads that come in one packet, and two lengths.
+    """An h11 connection that also refuses large heads in one packet, and requests of two lengths.
 
-    A request with Content-Length and Transfer-Encoding may be read otherwise by a proxy in front,
+    A proxy in front may read a request with both Content-Length and Transfer-Encoding differently,
     so that its body smuggles in another request: RFC 9112 (6.1) has the connection closed.
     """
 

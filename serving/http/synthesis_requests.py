@@ -144,7 +144,7 @@ def text_frames(
     Args:
       served: the model that will speak them.
       words: the text.
-      speed: how much faster than usual.
+      speed: factor by which the speech is faster than in the recordings.
       pause: called between two pieces of the work; what it raises ends the work.
 
     Raises:

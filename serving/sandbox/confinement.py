@@ -84,7 +84,8 @@ def confine(
     Args:
       readable: folders and files; missing ones are ignored.
       memory_bytes: limit of its private memory, with what it has already and thread stacks.
-      asker: leads to the process that decides on every thread, see `thread_limit`; it is closed.
+      asker: socket to the process that decides on every new thread (`thread_limit`); it is closed
+        here. None: threads are not limited.
     """
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("Only a process of one thread can be confined.")

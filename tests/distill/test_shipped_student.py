@@ -136,6 +136,7 @@ def test_its_card_says_where_it_comes_from(name):
     assert (folder / "weights.npz").stat().st_size < 5e6
 
 
+@pytest.mark.integration  # a whole command
 def test_quickstart_speaks_measures_draws_and_reports(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(quickstart_images, "SETS", {"digits": quickstart_images.SETS["digits"]})
     monkeypatch.setattr(quickstart_images, "IMAGES", 3)

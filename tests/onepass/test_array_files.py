@@ -1,6 +1,5 @@
-"""Files of arrays: old ones are read, wrong ones are refused, and the digest names all weights."""
+"""Files of arrays: wrong ones are refused, and the digest names all weights."""
 
-import base64
 import functools
 
 import hostile_files
@@ -48,57 +47,6 @@ def mixed(x):
     """The same of three components."""
     means, scales = [0.6 * x, 0.3 * x, -0.2 * x], [0.2 * x - 3.5, 0.0 * x - 4.0, 0.1 * x - 6.0]
     return tf.concat([0.5 * x, 0.0 * x, -x, *means, *scales], -1)
-
-
-def softmax(x):
-    """Logits of 1000 levels."""
-    return -0.5 * tf.square((tf.range(1000.0) - 500.0 - 300.0 * x) / 50.0)
-
-
-# Written by the program of format version 1, in base 85, and their levels.
-OLD = {
-    "logistics": (
-        mixed,
-        likelihoods.LogisticMixture(LEVELS, 3),
-        "iBC>NPz?$i0RRKzu*5=`{2UaT`}D|}Z@DA@0098Sz?`}Q0000C00001000010000P000010000t0001Z"
-        "+N)N|Pf00OvQkRU$uCY#QK|(1G#>@u2p9kWAIPV;1<?%0UE8>e;9cH_<o>Wg@;OlG_DgQ|Yf4v{ssb-Q"
-        "?o!AN-PP{&aMp-vSpWcN*LG|",
-        [
-            [32783, 38902, 36642, 35388, 33803, 32726, 32914, 33453, 31002, 30669, 33092, 32726],
-            [31529, 33451, 32416, 32004, 30303, 35795, 32249, 35847, 36074, 34256, 35008, 37561],
-        ],
-    ),
-    "normal": (
-        outputs,
-        likelihoods.Gaussian(LEVELS),
-        "iBC>NPz?$i0RRKzu*5=`{2UaT`}D|}Z@DA@0096sQ+w?K0000C00001000010000P000010000p0001Z"
-        "+N)N|Pf00OvQkRU$uCY#QK|(1G#>@u2p9nH0KA44!x@C|vG|4S-;~OD)wgBnnte_&cCMD^t0;0aAdCUb"
-        "AsEv~IL#Bdl>-2r<Ta)",
-        [
-            [32246, 33951, 31705, 30796, 30877, 31988, 32764, 32732, 33853, 33342, 33173, 32536],
-            [33229, 33705, 32592, 32659, 33861, 35544, 34412, 34812, 34555, 32705, 33396, 35044],
-        ],
-    ),
-    "softmax": (
-        softmax,
-        likelihoods.Categorical(1000),
-        "iBC>NPz?$i0RRKzu*5=`{2UaT`}D|}Z@DDs0{{Sla=BLm0000C00001000010000P000010000a0001Z"
-        "+N)N|Pf00OvQkRU$uCY#QK|(1G#>@u2p9l>CuOIi(U59HDiTZ;!W*>mdkoJ}dGb~bf%{Oxm|p+@@gy)=",
-        [
-            [554, 509, 459, 452, 493, 557, 562, 554, 535, 483, 537, 579],
-            [402, 447, 425, 435, 434, 397, 498, 508, 480, 462, 394, 385],
-        ],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", OLD)
-def test_files_of_the_old_format_are_read(name):
-    network, distribution, text, levels = OLD[name]
-    made, data = onepass.Autoregressive(network, distribution), base64.b85decode(text)
-    assert read(data).version == 1
-    found = onepass.decompress(made, data)
-    np.testing.assert_array_equal(made.symbols(found).numpy(), levels)
 
 
 def test_a_file_with_wrong_fields_is_refused():

@@ -12,7 +12,6 @@ from made_once import own_folder
 from PIL import Image
 
 import onepass
-from pixelcnn import sample_command
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
@@ -64,7 +63,7 @@ def model():
 @pytest.fixture(autouse=True)
 def shared(monkeypatch):
     """The run is loaded once, so that its programs are made once."""
-    monkeypatch.setattr(sample_command, "load", lambda path: model())
+    monkeypatch.setattr("pixelcnn.model.load", lambda path: model())
 
 
 @pytest.fixture
