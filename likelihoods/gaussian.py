@@ -33,7 +33,7 @@ class Gaussian:
 
     Args:
       levels: number of levels; None: symbols are real numbers.
-      min_log_scale: least log-scale.
+      min_log_scale: least log-scale; smaller ones are raised to it.
 
     Raises:
       ValueError: fewer than 2 levels or more than 2^22.

@@ -152,10 +152,10 @@ class TrainedSpeechModel(FeatureExtraction):
 
         Args:
           num: number of sounds.
-          length: samples; None: that of the condition.
-          seed: of the noise.
-          condition: as for `generate`.
-          options: further arguments of `generate`.
+          length: length of each sound, in samples; None: that of the condition.
+          seed: the noise's seed, an integer in [0, 2^64).
+          condition: frames [frames, channels], or None for a model that reads none.
+          **options: further arguments of `generate`.
         """
         return self.generate(condition, seed=seed, num=num, num_samples=length, **options)
 

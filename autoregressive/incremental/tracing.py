@@ -122,7 +122,7 @@ def run_traced(
       arguments: arguments of the network.
       outside: values of the captured tensors, by the name of their placeholders; None: those that
         the graph has captured.
-      assigns: also make the assignments to variables that come before.
+      assigns: whether to make the assignments to variables that come before, too.
     """
     values = dict(captured(graph) if outside is None else outside)
     names = (tensor.name for tensor in graph.inputs[: len(arguments)])
