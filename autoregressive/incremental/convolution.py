@@ -31,6 +31,7 @@ def convolution(node: Node) -> Part:
     front, after = _padding(node, axis, (taps - 1) * dilation)
     stream, delays = _windows(node, stream, taps, dilation, (front, after))
     kind = node.grown(0, stream)
+    # A kernel along time alone is one product of all taps, which is faster than convolutions.
     flat = node.op.inputs[1].shape[2 - axis] == 1 and node.op.inputs[0].shape[3 - axis] == 1
     run = _flat(node.type, axis - 1) if flat else _tapwise(node.op, axis)
     return Part([kind], run, {0: delays})
@@ -97,6 +98,7 @@ def _bounds(node: Node, whole: Dilated, batch: tf.Operation, axis: int) -> tuple
     """Return the rows of zeros before and after, without those that only fill the last block."""
     paddings = _known(node, whole.space.inputs[2])[axis - 1]
     crops = _known(node, batch.inputs[2])[axis - 1]
+    # Rows that fill the last block are padded first and cropped at the end.
     return int(paddings[0] - crops[0]), int(paddings[1] - crops[1])
 
 

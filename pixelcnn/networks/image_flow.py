@@ -165,6 +165,7 @@ class ImageFlow(tf.Module):
         nats = tf.reduce_sum(each, [1, 2, 3])
         if mode is not EXACT:
             return nats
+        # Rounding can grow from pixel to pixel of the inverse: see whether it leads back.
         apart = tf.reduce_max(tf.abs(again.output - values), [1, 2, 3])
         limit = MOST_APART * 2.0 / (self.output_config.levels - 1)
         return tf.where(apart <= limit, nats, math.nan)
@@ -205,6 +206,7 @@ class ImageFlow(tf.Module):
         1909.01377, theorem 1): the weights' gradient then takes one pass instead of one per pixel.
         """
         condition = self.flows[0].placed(condition, values)
+        # No tape through the scan: it would keep every step of the loop over pixels.
         noise = tf.stop_gradient(self._scanned(values, condition))
         flowed = self._flowed(noise, condition, mode)
 

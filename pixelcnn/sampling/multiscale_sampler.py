@@ -163,6 +163,7 @@ def multiscale_words(
 def group_words(words: tf.Tensor, side: int, group: int) -> tf.Tensor:
     """Return the words of a group of images of a side, uint32 [batch, side / 2, side / 2, ...]."""
     half = side // 2
+    # The words of an image of this side, group after group; group 1 is the smaller image.
     first = (group - 1) * half**2
     return tf.reshape(words[:, first : first + half**2], [-1, half, half, words.shape[-1]])
 
