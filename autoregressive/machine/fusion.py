@@ -195,7 +195,7 @@ class Fusion:
         )
 
     def _split_pasts(self) -> None:
-        """Split products of joined rows, so that past rows are multiplied for many times at once."""
+        """Split products of joined rows, to multiply past rows for many times at once."""
         for each in list(self.instructions):
             if each.op is Op.PRODUCT and each.numbers[2] == 1 and not self._is_dropped(each):
                 parts = self._parts(each)
