@@ -216,7 +216,7 @@ def _check_operations(path: Path, graph: Any) -> None:
 
 
 def _of_saver(found: Reach, name: str) -> frozenset[str]:
-    """Return the further operations of a function that the saver's nodes alone reach."""
+    """Return what a function may do in addition if only the saver's nodes reach it."""
     if not name or name in found.called:
         return frozenset()
     return frozenset((RESTORING if name in found.restoring else SAVING).split())

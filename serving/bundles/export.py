@@ -95,7 +95,7 @@ EXPORTERS = {
 
 
 def export(given: ExportArguments) -> list[str]:
-    """Write the bundle, whole or not at all, and return lines on it; UserError if it cannot be."""
+    """Write the bundle, whole or not at all, and return lines on it; else raise UserError."""
     if folder_kind(given.run) == "saved":
         return _of_user(given)
     _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")

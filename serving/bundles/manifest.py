@@ -112,7 +112,7 @@ def open_plain(path: Path) -> io.BufferedReader:
 
 
 def read_plain(path: Path, most_bytes: int) -> bytes:
-    """Read a plain file; raise UserError if it is none or longer than `most_bytes`."""
+    """Read a file; raise UserError unless it is plain and has at most `most_bytes`."""
     with open_plain(path) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:

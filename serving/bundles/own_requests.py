@@ -23,7 +23,7 @@ LENGTHS = ("num_samples", "num_frames")  # inputs that count the elements of a r
 
 @dataclasses.dataclass(frozen=True)
 class OwnRequest:
-    """Rows of a seed, as `Autoregressive.sample` is asked for them.
+    """The checked arguments of `Autoregressive.sample`, for a model in a bundle or on a server.
 
     Attributes:
       num: number of rows.
@@ -152,7 +152,7 @@ class OwnRequest:
     def _prompt(
         self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
     ) -> Arrays:
-        """Return the inputs of a prompt, none for a signature that takes none."""
+        """Return the inputs of a prompt; no inputs for a signature that takes no prompt."""
         inputs: Arrays = {}
         if TOP_K in known:
             inputs[TOP_K] = np.full([len(rows)], self.top_k, np.int64)

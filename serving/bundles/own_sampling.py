@@ -34,7 +34,7 @@ class OwnSampling:
 
     @contextlib.contextmanager
     def _own_errors(self) -> Iterator[None]:
-        """Raise the errors of checks as this model's type of error."""
+        """Raise a ValueError of the block as this class's `problem`."""
         try:
             yield
         except ValueError as error:
@@ -139,7 +139,7 @@ class OwnSampling:
     def streamed(self, request: OwnRequest, chunk: int) -> Iterator[np.ndarray]:
         """Return the next elements of sequences [num, n], as they are made.
 
-        It ends early where all rows have ended.
+        The iterator ends early once all rows have ended.
 
         Args:
           request: the checked arguments of the call.
@@ -159,7 +159,7 @@ class OwnSampling:
         return self._parts(request, signature, -(-chunk // unit) * unit)
 
     def _check_streamed(self, length: int) -> None:
-        """Raise an error of this model's type if a sequence is longer than any was exported for."""
+        """Raise `problem` if a sequence is longer than the model was exported for."""
         most = self.spec.get("max_length", length)
         if length > most:
             raise self.problem(f"`length` must be at most {most}, as exported, got {length}.")
@@ -237,7 +237,7 @@ def _groups(num: int) -> Iterator[np.ndarray]:
 
 
 def _first_state(known: Mapping[str, TensorInfo], rows: int) -> Arrays:
-    """Return the state before the first element; its content does not count there."""
+    """Return a state of zeros to send with the first element, at which the program ignores it."""
     return {
         name: np.zeros([rows, *(size or 0 for size in info.shape[1:])], info.dtype)
         for name, info in known.items()

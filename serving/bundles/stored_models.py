@@ -24,7 +24,7 @@ def load(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
 
     Args:
       folder: the folder that `onepass.save` wrote.
-      trust: run its program without a scan, with the rights of this process.
+      trust: whether to run the program without a scan, with the rights of this process.
 
     Raises:
       UserError: the folder holds no saved model, or its program does more than compute.
@@ -46,7 +46,7 @@ def scanned_copy(folder: Path, hint: str = "") -> Iterator[Path]:
 
     Args:
       folder: the folder that `onepass.save` wrote.
-      hint: added to the message on a program that is refused.
+      hint: text that is added to the message on a refused program.
 
     Raises:
       UserError: the folder holds no saved model, its program does more than compute, or the block

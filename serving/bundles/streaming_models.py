@@ -1,4 +1,4 @@
-"""Students and WaveNets as pure functions of tensors: all that a signature of sound is made of.
+"""Students and WaveNets as pure functions of tensors, from which signatures of sound are made.
 
 A voice goes on from a state, a dict of tensors whose first axis is the batch. Rows do not know each
 other, and each may be at a position of its own.
@@ -378,7 +378,7 @@ def streaming_model(network: Any) -> StreamingModel:
 
 
 def storable(dtype: tf.DType) -> tf.DType:
-    """Return the type that a state is handed out in: every protocol has one for it."""
+    """Return the type in which a state is given to clients: one that every protocol has."""
     if dtype == tf.bool:
         return tf.int32
     return tf.float32 if dtype in (tf.bfloat16, tf.float16) else dtype

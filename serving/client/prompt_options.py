@@ -1,4 +1,4 @@
-"""Options of `onepass sample` for a user's model: conditions, prompts, and what is drawn from."""
+"""Options of `onepass sample` for a user's model: conditions, prompts, choice of tokens."""
 
 import dataclasses
 from pathlib import Path
@@ -60,7 +60,7 @@ class PromptOptions:
         }
 
     def log_prob_path(self, out: Path, seed: int) -> list[Path]:
-        """Return the file of the log-probabilities, if they are asked for."""
+        """Return the file to write log-probabilities to, or None if the options ask for none."""
         return [out / f"sample_{seed}_log_prob{SUFFIX}"] if self.log_prob else []
 
 

@@ -82,8 +82,9 @@ def confine(
     `readable`, where the kernel has Landlock.
 
     Args:
-      readable: folders and files; missing ones are ignored.
-      memory_bytes: limit of its private memory, with what it has already and thread stacks.
+      readable: folders and files that the process may read; missing ones are ignored.
+      memory_bytes: limit of the process's private memory in bytes, which counts what it has already
+        and the stacks of threads.
       asker: socket to the process that decides on every new thread (`thread_limit`); it is closed
         here. None: threads are not limited.
     """

@@ -113,9 +113,9 @@ class _Children:
             os._exit(1)
 
     def end(self, pid: int) -> int:
-        """Kill a process and return its exit status, 0 for one that is not of these.
+        """Kill a process and return its exit status; 0 for a process that was not started here.
 
-        Its id is not reused before.
+        The id is not given to another process before that.
         """
         if self._most.pop(pid, None) is None:
             return 0

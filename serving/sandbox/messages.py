@@ -39,10 +39,10 @@ def send(connection: socket.socket, head: Mapping[str, Any], arrays: Arrays | No
 def receive(
     connection: socket.socket, most_head_bytes: int = MOST_HEAD_BYTES, seconds: float | None = None
 ) -> tuple[Head, Arrays]:
-    """Return the head and the arrays of the next message; BadMessage if the bytes are none.
+    """Return the head and the arrays of the next message; raise BadMessage for other bytes.
 
-    EOFError is raised where the connection has ended, OSError where it failed, and TimeoutError
-    where the whole message takes longer than `seconds`.
+    EOFError is raised if the connection has ended, OSError if it failed, and TimeoutError if the
+    whole message takes longer than `seconds`.
     """
     end = None if seconds is None else time.monotonic() + seconds
     (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size, end))
