@@ -73,6 +73,7 @@ def lower(
     }
     takes, gives = signature(text)
     captures = list(concrete.captured_inputs)
+    # XLA leaves unused arguments out, and callers find them by position.
     if len(takes) != len(inputs) + len(captures):
         raise ValueError(
             f"`fn` must use all its {len(inputs) + len(captures)} inputs and "

@@ -125,6 +125,7 @@ def without(graph: Any, signature: str) -> Any:
         for name, stored in graph.signature_def.items()
     }
     read = {node_of(source) for node in graph.graph_def.node for source in node.input}
+    # Of its outputs, those that no other node reads and no other signature returns.
     own = outputs.pop(signature) - read.union(*outputs.values())
     nodes = [node for node in graph.graph_def.node if node.name not in own]
     functions = graph.graph_def.library.function

@@ -144,6 +144,7 @@ def row_conditioning(
         shapes["phase"] = tf.TensorSpec([], tf.float64)
 
     def row(n: tf.Tensor) -> dict[str, tf.Tensor]:
+        # A row that has ended has no frames in the segment, of which there is no conditioning.
         def ended() -> dict[str, tf.Tensor]:
             empty = {
                 name: tf.zeros([0, *spec.shape[1:]], spec.dtype) for name, spec in shapes.items()

@@ -208,6 +208,7 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
         before, count = given["frames_before"], given["num_frames"]
         lengths = count * hop
         high = tf.minimum(before + count + given["frames_after"], tf.shape(frames)[1])
+        # `start` is that of the segment; the first frame may be a neighbour before it.
         window = Window(tf.zeros_like(before), high, before, lengths, start - before * hop)
     samples = round_up(tf.reduce_max(lengths), streaming.pieces[0])
     conditioning = row_conditioning(

@@ -43,6 +43,7 @@ def image_inputs(
     each = each * scales if len(each) == 1 else each
     if len(each) != scales:
         raise problem(f"`temperature` must be one number or {scales}, got {len(each)}.")
+    # A seed of 2^63 or more is a negative int64, of which the program reads the bits.
     inputs: Arrays = {
         "seed": np.full([count], seed, np.uint64).astype(np.int64),
         "row": np.array(rows, np.int32),

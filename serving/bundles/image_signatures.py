@@ -128,6 +128,7 @@ def _of_multiscale(density: ImageDensity) -> Parts:
     scales = {f"picture_{side}": info for side, info in images.items()}
     whole = Signature(request, {"picture": images[max(images)], **scales})
     signatures = {PLAIN: whole, COMPILED: whole}
+    # Every scale is drawn from the one before it, the smallest from nothing.
     for side, smaller in zip(sizes, (None, *sizes), strict=False):
         given = {"start": images[smaller]} if smaller else {}
         signatures[scale_name(side)] = Signature(request | given, {"picture": images[side]})

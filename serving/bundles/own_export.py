@@ -118,6 +118,7 @@ def _write(
     with atomic_folder(out) as folder, named_reasons("exported"):
         spec, exported = _exported(assigning_nothing(model), shape, conditions)
         module = tf.Module(name="model")
+        # A SavedModel stores what its module tracks, so all variables are there, each once.
         known = [*variables_of(exported.functions.values()), *exported.variables]
         module.weights = list({variable.ref(): variable for variable in known}.values())
         try:

@@ -207,6 +207,7 @@ def _of_steps(
     def row(given: Tensors, longest: tf.Tensor) -> Tensors:
         start = given["start"] if is_chunk else tf.zeros_like(given["row"])
         count = _counts(given)[0]
+        # Padded, because the loop reads whole pieces and so up to one beyond the last symbol.
         part = Part(
             noise_source(given, start),
             _heat(given),
@@ -281,6 +282,7 @@ def _of_passes(
             prompt = Prompt(
                 tf.ensure_shape(known, [1, shape[0]]), given[NUM_PREFIX], _stop(model, given)
             )
+            # For `filled` and `_log_prob`, which read neither a temperature nor a condition of it.
             part = Part(source, None, known, prompt.known[0], prompt.stop, shape[0], None)
         row = tf.ensure_shape(given["row"], [1])
         symbols = drawn(source.key[0], row, _heat(given), conditions.of(given), prompt)

@@ -134,6 +134,7 @@ class OwnRequest:
         size = len(rows)
         sides = [size, *(side or 1 for side in known["temperature"].shape[1:])]
         heat = self.temperature[rows].reshape([size] + [1] * (len(sides) - 1))
+        # A seed of 2^63 or more is a negative int64, of which the program reads the bits.
         inputs = {
             "seed": np.full([size], self.seed, np.uint64).astype(np.int64),
             "row": rows,

@@ -110,6 +110,7 @@ class StreamingSequence(StreamingModel):
 
             if start is None:
                 return first()
+            # Only for rows that begin: it may run networks over the conditions.
             return tf.cond(start[n] == 0, first, lambda: {name: x[n] for name, x in state.items()})
 
         return tf.map_fn(
@@ -288,6 +289,7 @@ def with_log_prob(
     axes = (None, None) if channels is None else (None, None, None, channels)
     inputs = {ELEMENTS: TensorInfo(element_type(model), axes, *element_range(model))}
     inputs |= conditions.infos([None] if channels is None else [None, None])
+    # A distribution of whole pixels gives one number per pixel, any other one per element.
     axes_out = len(axes) - (channels is not None and pixel_channels(model.distribution) is not None)
 
     @tf.function(autograph=False, input_signature=specs_of(inputs))

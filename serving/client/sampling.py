@@ -284,6 +284,7 @@ def _image_scales(
     signature = fastest(signatures)
     inputs = signatures.get(signature, {})
     captions = given.caption or (None,)
+    # `draw` takes one condition for all images; with several, each row of `predict` has its own.
     if (given.label is None and "label" in inputs) or len(captions) > 1:
         classes = len(spec.get("classes") or [0])
         codes = np.stack([encode_caption(caption) for caption in given.caption or ("",)])

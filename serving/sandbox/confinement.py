@@ -106,6 +106,7 @@ def _restrict_folders(libc: Any, readable: Iterable[Path]) -> None:
     version = libc.syscall(CREATE_RULESET, None, 0, QUERY_VERSION)
     if version < 1:
         return
+    # A kernel refuses rights and fields that are newer than its version of Landlock.
     files = (1 << max(bits for first, bits in FILE_RIGHTS.items() if first <= version)) - 1
     handled = (ctypes.c_uint64 * 3)(
         files, 3 * (version >= NET_VERSION), 3 * (version >= SCOPE_VERSION)

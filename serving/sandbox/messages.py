@@ -54,6 +54,7 @@ def receive(
         sizes = [_size(dtype, shape) for _, dtype, shape in described]
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadMessage("an invalid head") from error
+    # Before anything is allocated: a short head can ask for any number of bytes.
     if sum(sizes) > MOST_BYTES:
         raise BadMessage(f"arrays of {sum(sizes):,} bytes")
     arrays = {name: np.empty(shape, dtype) for name, dtype, shape in described}
