@@ -16,8 +16,8 @@ import numpy as np
 import scipy.fft
 
 CEPSTRA = 13
-STATES = 3  # of a phoneme, the middle one of which may be skipped: two frames at least
-VARIANCE_FLOOR = 0.01  # of the variance of all frames
+STATES = 3  # per phoneme; the middle one may be skipped, so two frames are the least
+VARIANCE_FLOOR = 0.01  # share of the variance of all frames
 VOWELS = "aeiouAEIOUV03@"
 NEVER = -1e30
 

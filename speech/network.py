@@ -24,7 +24,7 @@ import numpy as np
 from speech.inputs import CONTEXT_CHANNELS, POSITION_CHANNELS
 
 Weights = Mapping[str, Any]
-TYPICAL_FRAMES = 6.0  # of a phoneme, where training starts
+TYPICAL_FRAMES = 6.0  # length of a phoneme at the start of training
 
 
 class Backend(Protocol):

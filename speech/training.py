@@ -22,7 +22,7 @@ from wavenet.features import MelConvention, mel_filters, mel_spectrogram
 
 LOW_HZ, HIGH_HZ = 90.0, 450.0
 STEPS_PER_OCTAVE = 48
-PERIODS = 16  # of the window's phase that a pulse train is looked at in
+PERIODS = 16  # hops of a pulse train, each at another phase, that are averaged
 DEEPEST, HIGHEST = -3.0, 3.0  # nats
 BUCKET_FRAMES = 80
 SILENCE_FRAMES = 30  # at most, put before and behind a recording, which is cut close

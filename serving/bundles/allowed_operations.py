@@ -273,7 +273,7 @@ def _check_module(path: Path, attributes: Any) -> None:
             raise ValueError(attributes["version"].i)
         module = stablehlo.deserialize_portable_artifact_str(attributes["module"].s)
         text = pywrap_mlir.ExperimentalRunPassPipeline(module, "", False)  # as text
-    except Exception as error:  # of any type, from the parser
+    except Exception as error:  # the parser raises many types
         raise UserError(f"{path} holds a module that is not a portable artifact.") from error
     # Function names are skipped; a string that looks like an operation is refused as well.
     words = re.findall(r"\b[a-zA-Z_]\w*\.\w+", re.sub(r"@[\w.$-]+", "", text))

@@ -162,7 +162,7 @@ def check_conditions(known: Mapping[str, Any], arrays: dict[str, np.ndarray]) ->
       arrays: all inputs of the request, changed in place.
     """
     timed = [name for name in known if is_condition(name) and is_timed(known[name])]
-    if ELEMENTS in known:  # of log-probabilities
+    if ELEMENTS in known:  # a request for log-probabilities
         shape = arrays[ELEMENTS].shape
         for name in (name for name in known if name in timed or name == FRAMES):
             free = [axis for axis, size in enumerate(known[name].shape) if axis and size is None]

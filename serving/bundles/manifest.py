@@ -21,7 +21,7 @@ MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 FORMAT = 1
 MOST_MANIFEST_BYTES = 2**20
 MOST_FILES = 1000
-MOST_BYTES = 2**35  # of all files
+MOST_BYTES = 2**35  # size of all files together
 MOST_KEY_BYTES = 2**12
 SIGNATURE_BYTES = 64
 

@@ -23,7 +23,7 @@ from serving.errors import InvalidInput
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
 
-MODEL_FOLDER = "autoregressive"  # of a bundle: what `onepass.save` writes
+MODEL_FOLDER = "autoregressive"  # folder in a bundle that `onepass.save` writes
 
 
 class _OwnBundle(OwnSampling, Bundle):

@@ -62,7 +62,7 @@ class Conditions:
         self.channels = sum(self._sizes)
         self.has_fixed = len(self._timed) < len(specs)
         exact = self.is_frames or all(x.dtype.is_floating and x.dtype.size <= 4 for x in timed)
-        self.dtype = tf.float32 if exact else tf.float64  # which holds whole numbers up to 2^53
+        self.dtype = tf.float32 if exact else tf.float64  # float64 holds whole numbers up to 2^53
 
     @property
     def frame_channels(self) -> int:

@@ -41,7 +41,7 @@ from serving.bundles.writing import (
     write_warmup,
 )
 
-LENGTHS = (256, 1024, 4096, 16_384, 65_536)  # that sequences with a condition are padded to
+LENGTHS = (256, 1024, 4096, 16_384, 65_536)  # sequences with a condition are padded to one
 Length = int | Sequence[int] | None
 # By kind of model, what makes its elements one after the other.
 STREAMING: dict[str, Any] = {

@@ -41,7 +41,7 @@ from serving.bundles.prompt_inputs import (
 from serving.bundles.prompted_rows import Part, Rows, chosen, filled, is_after
 from serving.bundles.signature import COMPILED, LOG_PROB, Signature, TensorInfo
 
-SHORTEST_BUCKET = 16  # of prefixes
+SHORTEST_BUCKET = 16  # length that the shortest prefixes are padded to
 LEAST_TOP_P = 1e-30  # 0 has no meaning
 INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 

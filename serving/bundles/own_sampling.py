@@ -13,7 +13,7 @@ from serving.bundles.own_requests import OwnRequest, as_elements
 from serving.bundles.prompt_inputs import ENDED, PROMPTED, PROMPTED_CHUNK, WITH_LOG_PROB
 from serving.bundles.signature import COMPILED, LOG_PROB, Arrays, TensorInfo
 
-ROWS = 8  # of a call
+ROWS = 8  # most rows of one call
 ELEMENTS = "elements"
 CHUNK, STATE = "chunk", "state_"
 OTHERS = ("num_samples", LOG_PROB, ENDED)  # outputs next to the elements and the state

@@ -16,7 +16,7 @@ PROMPTED, PROMPTED_CHUNK = "prompted", "prompted_chunk"  # whole rows, and the n
 PREFIX, NUM_PREFIX, STOP, HAS_STOP = "prefix", "num_prefix", "stop", "has_stop"
 TOP_K, TOP_P = "top_k", "top_p"
 WITH_LOG_PROB, ENDED = "return_log_prob", "ended"
-LENGTHS = ("num_samples", "num_frames")  # of a row, its prefix included
+LENGTHS = ("num_samples", "num_frames")  # inputs that count a row, its prefix included
 
 
 def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], rows: int) -> None:

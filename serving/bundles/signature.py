@@ -36,7 +36,7 @@ Arrays = dict[str, np.ndarray]
 COMPILED, PLAIN = "compiled", "serving_default"
 LOG_PROB = "log_prob"
 NUMBERS = "iuf"  # NumPy's kinds of accepted values
-COUNTS = ("frames_before", "num_frames", "frames_after")  # of given frames
+COUNTS = ("frames_before", "num_frames", "frames_after")  # inputs that count the given frames
 MAX_DIMENSIONS = 8
 LARGEST_NUMBER = 1e300
 

@@ -26,7 +26,7 @@ Size: TypeAlias = tf.Tensor | int  # int32 []
 Advanced = tuple[tf.Tensor, State]  # new samples, and the state after them
 STUDENT_PIECES = (1600, 16_000)  # samples that are compiled as one, about: the shorter, the longer
 TEACHER_PIECES = (256, 1024)
-PASTS = ("wave", "residual", "scaled")  # of a `VocoderState`
+PASTS = ("wave", "residual", "scaled")  # fields of a `VocoderState`
 MAX_FEATURE = 4.0  # silence is 0 and full scale about 1; far beyond, a filter overflows
 FULL_SCALE = (-1.0, 1.0)
 

@@ -81,7 +81,7 @@ def write_program(
     declared = {name: Signature.from_dict(s) for name, s in serving["signatures"].items()}
     check_program(folder, declared)
     if lowered:
-        with tempfile.TemporaryDirectory(dir=folder) as place:  # of the same variables once more
+        with tempfile.TemporaryDirectory(dir=folder) as place:  # it writes the variables too
             with named_for_tensorflow(Path(place)) as name:
                 tf.saved_model.save(module, name, lowered, options)
             os.replace(Path(place) / PROGRAM, folder / LOWERED)

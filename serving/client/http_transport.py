@@ -26,7 +26,7 @@ from serving.errors import HTTP_CODES
 
 HEADER = "Inference-Header-Content-Length"
 MAX_ERROR_BYTES = 64 * 1024
-MAX_SIDE = 8192  # of an image that is decoded
+MAX_SIDE = 8192  # largest height and width of an image that is decoded
 MIN_SAMPLE_BYTES = 2
 
 

@@ -4,7 +4,7 @@ import contextvars
 import ipaddress
 from collections.abc import Iterable
 
-IPV6_NETWORK_BITS = 64  # of one customer, who has all of its addresses
+IPV6_NETWORK_BITS = 64  # prefix length of one customer's addresses
 MAX_ACCOUNTS = 4096
 
 _client: contextvars.ContextVar[str] = contextvars.ContextVar("client", default="")

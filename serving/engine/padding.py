@@ -12,7 +12,7 @@ from serving.errors import InvalidInput
 
 Arrays = dict[str, np.ndarray]
 COUNTS = ("num_frames", "num_samples")  # inputs with the length of the output
-MAX_PADDING_SHARE = 0.25  # of padding rows in a call
+MAX_PADDING_SHARE = 0.25  # largest share of padding rows in a call
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,10 +10,10 @@ from starlette.types import Scope
 
 from serving.errors import Cancelled, InvalidInput, Overloaded, ServingError, TooLarge
 
-BODIES_AT_ONCE = 16  # of the largest size: the limit of all bodies together
+BODIES_AT_ONCE = 16  # all bodies together may have the size of so many largest ones
 LARGE_BYTES = 1 << 16
 
-LIMITS, RECEIVED = "onepass.body_limits", "onepass.body_bytes"  # of a scope
+LIMITS, RECEIVED = "onepass.body_limits", "onepass.body_bytes"  # keys of an ASGI scope
 DECIMAL = re.compile(r"[0-9]{1,18}")
 
 Result = TypeVar("Result")

@@ -16,7 +16,7 @@ import numpy as np
 from serving.bundles.signature import V2_DTYPES, Arrays
 
 Head = dict[str, Any]
-MOST_BYTES = 2**30  # of the arrays of a message
+MOST_BYTES = 2**30  # size of all arrays of a message
 MOST_HEAD_BYTES = 2**16
 LENGTH = struct.Struct("<I")
 DTYPES = {dtype.str: dtype for dtype in V2_DTYPES.values()}

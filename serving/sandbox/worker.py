@@ -121,7 +121,7 @@ class _Answers:
         return ({"end": True}, {}) if chunk is None else ({}, {"chunk": chunk})
 
     def close(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
-        if (close := getattr(self._chunks, "close", None)) is not None:  # of a generator
+        if (close := getattr(self._chunks, "close", None)) is not None:  # only a generator has one
             close()
         self._chunks = iter(())
         return {}, {}
