@@ -1,4 +1,4 @@
-"""What a network reads besides the elements: at their rate, once for a row, or as a memory."""
+"""Specs of conditions: at the rate of the elements, the same at every time, or a memory."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral

@@ -106,7 +106,7 @@ def fit(
       batches: elements [num, time], [num, time, channels] or [num, height, width, channels], a
         list of rows of different lengths, a pair of elements and condition (or conditions by
         name), a dict of arrays (`elements`, `condition`, `lengths` of padded rows), an iterable of
-        these, `tf.data` or a function of the step, see `Batches`.
+        these, `tf.data`, or a function from the step to a batch.
       steps: total number of updates, including those of a run that is resumed.
       loss: function from the model and a batch to a scalar, or that and a dict of metrics. If
         replicas or microbatches share a batch, it must be a mean over rows, or have
@@ -115,8 +115,8 @@ def fit(
       optimizer: a Keras optimiser or an `OptimizerConfig`, which leaves the averaged weights.
       schedule: function from the step, int32 [], to Adam's learning rate; None: the optimiser's
         own.
-      validation: held-out data as for `batches` (a pair is a tuple, a list is of batches), but
-        that ends. Its mean loss is the score; lower is better.
+      validation: held-out data in a form of `batches` that ends (a pair is a tuple, a list is of
+        batches). Its mean loss is the score; lower is better.
       evaluate: a function from model to score, or held-out data, in place of `validation`.
       evaluate_every: steps between two scores, each with a checkpoint; the last step is scored too.
       patience: number of scores in a row without a new best one after which training ends, those

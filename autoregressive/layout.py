@@ -16,7 +16,7 @@ class Layout:
 
     Args:
       order: "time" or "raster".
-      whole_pixels: one symbol has all channels of a pixel.
+      whole_pixels: whether one symbol has all channels of a pixel.
       channels: number of channels of a time, if elements are [batch, time, channels]; None: they
         are [batch, time] or images.
     """

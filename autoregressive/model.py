@@ -378,7 +378,7 @@ class Autoregressive:
         """Return this model as a draft of another one.
 
         Args:
-          model: whose samples the draft proposes.
+          model: the model that symbols are proposed to.
 
         Raises:
           ValueError: this model has other symbols, noise or condition, or no steps of one symbol.

@@ -43,7 +43,7 @@ class SteppedNetwork(Protocol):
 
 
 def brings_step(network: Any) -> bool:
-    """Return whether a network has its own step, see `SteppedNetwork`."""
+    """Return whether a network has the methods of a `SteppedNetwork`, its own step."""
     return isinstance(network, SteppedNetwork)
 
 

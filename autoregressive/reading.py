@@ -1,4 +1,4 @@
-"""How a network reads symbols: as integers, or as numbers on a scale; and what before the first."""
+"""A network's inputs for symbols: integers, or numbers on a scale; and the first input."""
 
 import dataclasses
 import functools

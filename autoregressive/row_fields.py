@@ -1,4 +1,4 @@
-"""How many rows above a pixel a masked network of images reads."""
+"""The number of rows above a pixel that a masked network of images reads."""
 
 from collections.abc import Callable, Sequence
 

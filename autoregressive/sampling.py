@@ -275,7 +275,7 @@ class Samplers:
 
 
 def _after(prompt: Prompt | None, start: int, count: int | None = None) -> Prompt | None:
-    """Return a prompt as the symbols from `start` on see it."""
+    """Return the prompt of the symbols from `start` on, or of `count` symbols from there."""
     if prompt is None:
         return None
     symbols = (

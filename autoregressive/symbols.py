@@ -169,7 +169,8 @@ class TimeOrder:
         """Raise NotCausalError if outputs look ahead, or change with the length or by chance.
 
         Args:
-          with_random_weights: also look at the network with random weights, on longer sequences.
+          with_random_weights: whether to look at the network with random weights, too, on longer
+            sequences.
         """
         specs = opened(self._specs)
         self.call.forget()
@@ -186,7 +187,7 @@ class TimeOrder:
         return self.parameters_after(self.read(symbols), condition)
 
     def parameters_after(self, inputs: tf.Tensor, condition: Any = None) -> tf.Tensor:
-        """Return the parameters from the network's inputs at all positions, see `read`.
+        """Return the parameters of all positions from the network's inputs before each of them.
 
         Float inputs need not be those of symbols: gradients flow through them.
 
@@ -253,7 +254,7 @@ class TimeOrder:
         return self.has_step and getattr(self.stepped, "has_horizon", False)
 
     def stepper(self, condition: Any) -> Step:
-        """Return the steps of a chunk, see `SteppedSymbols`."""
+        """Return the step of a chunk: from time, remainder and state to parameters and state."""
         timed = in_order(condition, self._timed)
 
         def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
@@ -322,7 +323,7 @@ class RasterOrder:
 
     @functools.cached_property
     def rows_above(self) -> int | None:
-        """Rows above a pixel's that its outputs depend on, see `row_fields.rows_above`."""
+        """Number of rows above a pixel's that its outputs depend on; None: it is not known."""
         if self.conditions:
             return None
         with tf.init_scope():

@@ -59,7 +59,7 @@ class Tables:
             raise ValueError(f"`network` cannot take {size_text(sizes)}: {fault}.")
 
     def fault(self, *sizes: int) -> str:
-        """Return why the network cannot take a size, "" if it can. Arguments as for `check`."""
+        """Return why the network cannot take a size, [time] or [height, width]; "" if it can."""
         built = getattr(self._built, "fault", None)  # of a network that was built for one size
         found = "" if self.of_one_size else self._fault(*sizes)
         return found or ("" if built is None else built(*sizes))

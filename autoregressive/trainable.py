@@ -1,4 +1,4 @@
-"""Which of the weights that a function reads are trained.
+"""The weights that a function reads, and which of them are trained.
 
 A `tf.Variable` says so itself. A variable of Keras is trained if its model or layer lists it among
 `trainable_variables`, which may change after it was created; TensorFlow's variable within it does
@@ -71,7 +71,8 @@ def weights_among(function: Callable, variables: Iterable[tf.Variable]) -> Weigh
 def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]:
     """Return all variables that a function of tensors reads, in the order of their first reads.
 
-    A run that another process resumes has the same order. Arguments as for `weights_read`.
+    A run that another process resumes has the same order. The arguments are those of
+    `weights_read`.
     """
     traced = tf.function(function, autograph=False).get_concrete_function(*example)
     return without_copies(in_order_of_reads(traced))

@@ -33,7 +33,7 @@ class Gaussian:
 
     Args:
       levels: number of levels; None: symbols are real numbers.
-      min_log_scale: least log-scale.
+      min_log_scale: least log-scale; smaller ones are raised to it.
 
     Raises:
       ValueError: fewer than 2 levels or more than 2^22.
@@ -116,7 +116,7 @@ class Gaussian:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return standard normals float32 [rows, length, 1]; arguments as for `noise.bits`."""
+        """Return standard normals float32 [rows, length, 1], one for each symbol."""
         return counter_noise.normal(seed, rows, start, length)[..., :1]
 
     def split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

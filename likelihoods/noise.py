@@ -106,7 +106,7 @@ def words(
 ) -> tf.Tensor:
     """Return `count` words for every position, from lane 0 on, uint32 [rows, length, count].
 
-    The first words are the same whatever the count; other arguments as for `bits`.
+    The first words are the same whatever the count; the other arguments are those of `bits`.
     """
     lanes = [bits(seed, rows, start, length, lane) for lane in range((count + 1) // 2)]
     return tf.concat(lanes, axis=-1)[..., :count]
@@ -145,21 +145,21 @@ def normal_from_bits(words: tf.Tensor) -> tf.Tensor:
 def uniform(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
 ) -> tf.Tensor:
-    """Return uniforms in the open interval (0, 1), float32 [rows, length, 2]; see `bits`."""
+    """Return the words of `bits` as uniforms in the open interval (0, 1), float32."""
     return uniform_from_bits(bits(seed, rows, start, length, lane))
 
 
 def logistic(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
 ) -> tf.Tensor:
-    """Return standard logistics (variance pi^2/3), float32 [rows, length, 2]; see `bits`."""
+    """Return the words of `bits` as standard logistics, of variance pi^2/3, float32."""
     return logistic_from_bits(bits(seed, rows, start, length, lane))
 
 
 def normal(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
 ) -> tf.Tensor:
-    """Return standard normals, float32 [rows, length, 2]; see `bits`."""
+    """Return the words of `bits` as independent standard normals, float32."""
     return normal_from_bits(bits(seed, rows, start, length, lane))
 
 

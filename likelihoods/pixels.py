@@ -158,6 +158,7 @@ class PixelMixture:
         values = [level_grid.value_of(x, self.levels)[..., tf.newaxis] for x in before]
         for c, levels in enumerate(before):
             mean = self._mean(c, means, coefficients, values)
+            # The posterior of the components given this channel's level, by Bayes' rule.
             logits += self.mixture.log_mass(mean, log_scales[..., c, :], levels[..., tf.newaxis])
         c = len(before)
         return logits, self._mean(c, means, coefficients, values), log_scales[..., c, :]
@@ -173,6 +174,7 @@ class PixelMixture:
           temperature: multiplies the logistics and divides the logits.
         """
         logits, means, log_scales, coefficients = self._split(parameters)
+        # One component is drawn for the whole pixel, which correlates its channels.
         chosen = tf.one_hot(sample_categorical(logits, noise[..., 0], temperature), self.components)
         means, log_scales, coefficients = (
             tf.reduce_sum(each * chosen[..., tf.newaxis, :], axis=-1)
@@ -202,7 +204,7 @@ class PixelMixture:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return noise float32 [rows, length, 1 + channels]; arguments as for `noise.bits`."""
+        """Return a uniform and a logistic per channel, float32 [rows, length, 1 + channels]."""
         return self.noise_of(counter_noise.words(seed, rows, start, length, self.noise_channels))
 
     def noise_of(self, words: tf.Tensor) -> tf.Tensor:

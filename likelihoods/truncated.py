@@ -94,6 +94,7 @@ def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
       logits: float32 or float64 [..., levels].
       choice: temperature, and the symbols that may be drawn.
     """
+    # A small temperature would make large logits infinite; the largest is 0 here.
     shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
     divisor = tf.cast(tf.maximum(choice.temperature, COLDEST), logits.dtype)[..., tf.newaxis]
     odds = tf.cast(tf.nn.softmax(shifted / divisor), tf.float32)
@@ -119,6 +120,7 @@ def _threshold(odds: tf.Tensor, suffices: Callable[[tf.Tensor], tf.Tensor]) -> t
       suffices: function from a mask [..., levels] of the odds that are kept to bool [...], whether
         those are enough.
     """
+    # Floats of at least 0 have the order of their bits, read as integers.
     bits = tf.bitcast(odds, tf.int32)
 
     def body(place: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -24,9 +24,9 @@ class EvaluationCallback:
     """Evaluation of the average weights, by which the trainer keeps the best checkpoint.
 
     Args:
-      divergences: returns the distance of a batch from the target of learning, float32 [batch] per
-        part, nats, where that is not the images themselves; it then decides which checkpoint is
-        best.
+      divergences: function from a batch to its distance from the target of learning, float32
+        [batch] per part, in nats, where the target is not the images themselves; it then decides
+        which checkpoint is best.
     """
 
     def __init__(

@@ -101,7 +101,11 @@ class MixturePixels:
 
 
 class SoftmaxPixels:
-    """The softmaxes of some pixels; arguments and use as for `MixturePixels`."""
+    """The softmaxes of some pixels, used as `MixturePixels` is.
+
+    The hidden states are [pixels, ...]; the tolerance is relative, of the last layer's outputs, and
+    None if margins are not needed; `moved`, if given, changes the last layer's outputs.
+    """
 
     def __init__(
         self,
@@ -121,7 +125,7 @@ class SoftmaxPixels:
         return np.maximum(inside, 0.0) @ output.kernels[channel].numpy().astype(np.float64)
 
     def next_channel(self, before: np.ndarray | None) -> Categorical:
-        """Return the next channel's distribution; see `MixturePixels`."""
+        """Return the next channel's distribution, given the levels of the one before it, if any."""
         if before is not None:
             self._before.append(before)
         output, channel = self.output, len(self._before)
@@ -149,7 +153,7 @@ def pixels_of(
     mapped: bool,
     moved: Moved | None = None,
 ) -> Pixels:
-    """Return the distributions of pixels; arguments as for `MixturePixels`."""
+    """Return the distributions of pixels, whose hidden states are [pixels, ...]."""
     return PIXELS[output.kind](output, hidden, tolerance, mapped, moved)
 
 

@@ -88,7 +88,7 @@ def export_run(
 def write_training(
     folder: Path, state: TrainState, loss_fn: LossFn, dataset: ImageDataset, **options: Any
 ) -> None:
-    """Write a training step, see `export_training`, and the images of its batches."""
+    """Write a training step as `export_training` does, and the images of its batches."""
     arrays, settings = dataset.drawn
     settings = {**settings, "file": IMAGES}
     write_npz(Path(folder) / IMAGES, arrays)

@@ -49,7 +49,7 @@ class SoundSymbols:
         return self.parameters_after(self.read(symbols), condition)
 
     def parameters_after(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
-        """Return the parameters from what the network reads of all samples, see `read`."""
+        """Return the parameters of all samples from the network's inputs before each of them."""
         return self.network(inputs, self.given(condition))
 
     @functools.cached_property
@@ -110,7 +110,7 @@ class WaveNetSymbols(SoundSymbols):
         return {"input": silence, "network": self.stepped.initial_state(batch)}
 
     def stepper(self, condition: tf.Tensor | None) -> Step:
-        """Return the steps of a chunk, see `SteppedSymbols`."""
+        """Return the step of a chunk: from time, remainder and state to parameters and state."""
         given = self.given(condition)
 
         def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
@@ -144,7 +144,7 @@ class VocoderSymbols(SoundSymbols):
 
     @property
     def stepped(self) -> Any:
-        """Raise UnsupportedNetworkError: its steps are not all alike, see `stepper`."""
+        """Raise UnsupportedNetworkError: only the first step of a bunch runs the layers."""
         raise UnsupportedNetworkError(
             f"the layers of a vocoder make {self.block} samples at once; it has no step of one"
         )
@@ -168,7 +168,7 @@ class VocoderSymbols(SoundSymbols):
         }
 
     def stepper(self, condition: tf.Tensor | None) -> Step:
-        """Return the steps of a chunk of whole bunches, see `SteppedSymbols`."""
+        """Return the step of a chunk of whole bunches, whose first one also runs the layers."""
         network, bunch, given = self.network, self.block, self.given(condition)
         made = network.split(given)
         bunches = BunchStep(network, self._rings, made)

@@ -21,7 +21,7 @@ class Condition(NamedTuple):
     local: tf.Tensor
     """Input of the gates, [batch, rows, channels]."""
     coefficients: tf.Tensor
-    """Of the linear prediction, float32 [batch, rows, order]."""
+    """Coefficients of the linear prediction, float32 [batch, rows, order]."""
     log_gain: tf.Tensor
     """Log of the residual's gain, float32 [batch, rows]."""
     log_level: tf.Tensor
@@ -127,6 +127,7 @@ class Conditioner(tf.Module):
         if self.reader is None:
             return mel, frames[..., bands:] if self.given_pitch else None
         pitch = self._read(self.reader, mel)
+        # The reader is fixed here; zeros give its variables a gradient, as `frozen` does.
         still = tf.add_n([0.0 * tf.reduce_sum(v) for v in self.reader.variables])
         still = self._cast(still)
         side = self.reader.side_frames

@@ -29,7 +29,7 @@ class MelPrediction:
     """Linear prediction of order K from mel frames, `above_silence`, of one convention.
 
     Args:
-      mel: the convention.
+      mel: the definition of the frames that the prediction is read from.
       order: K, the number of coefficients.
       exact: sum and solve in float64. Of loud and silent bands side by side a rounding error, above
         all TensorFloat32's, otherwise makes another predictor, or none. False: in the frames' own
@@ -56,6 +56,7 @@ class MelPrediction:
         # Beyond these no recording in [-1, 1] can reach; they keep the squares finite.
         frames = tf.clip_by_value(frames, -0.5, 1.5)
         bands = tf.exp(self._mel.silence * natural * (1.0 - frames))
+        # The power spectrum of a frame, whose Fourier transform is the autocorrelation.
         power = tf.square(tf.matmul(bands, tf.cast(self._magnitudes, bands.dtype)))
         summed = tf.float64 if self._exact else power.dtype
         correlation = tf.matmul(tf.cast(power, summed), tf.cast(self._lags, summed))

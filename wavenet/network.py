@@ -108,7 +108,7 @@ class WaveNet(Network):
         speaker: tf.Tensor | None = None,
         num_samples: int | None = None,
     ) -> tf.Tensor | None:
-        """Return the condition independent of the sound, see `Network.condition`, or None."""
+        """Return the part of the condition that does not depend on the sound, or None."""
         check_condition(self.config, frames, speaker)
         if self.config.speakers and frames is None and num_samples is None:
             raise ValueError("`num_samples` must be given when there are no `frames`.")
@@ -125,7 +125,7 @@ class WaveNet(Network):
     def __call__(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return the parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
 
-        They are float32, or float64 where `compute_dtype` is; see `Network`.
+        They are float32, or float64 where `compute_dtype` is.
         """
         return self.resumed(inputs, condition)[0]
 
@@ -145,7 +145,7 @@ class WaveNet(Network):
         num_samples: int,
         side_frames: int = 0,
     ) -> tf.Tensor | None:
-        """Return the condition of every sample, see `Network.clip_rows`; frames have no sides."""
+        """Return the condition of every sample, [batch, time, channels]; frames have no sides."""
         return self.condition(frames, speaker, num_samples)
 
     def of_rows(self, inputs: tf.Tensor, rows: tf.Tensor | None) -> tf.Tensor:

@@ -98,6 +98,7 @@ def _likeliest(logits: tf.Tensor) -> tf.Tensor:
     """Return log2(F0 / 200 Hz) [batch, frames], the mean around the likeliest bin."""
     bins, dtype = logits.shape[-1], logits.dtype
     best = tf.argmax(logits, -1, tf.int32)[..., tf.newaxis]
+    # Only near bins count: a mean over two octaves would be the pitch of neither.
     near = tf.cast(tf.abs(tf.range(bins) - best) <= NEAR_BINS, dtype)
     weights = tf.nn.softmax(logits) * near
     return tf.reduce_sum(weights * _centres(bins, dtype), -1) / tf.reduce_sum(weights, -1)
@@ -115,6 +116,7 @@ def class_loss(logits: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Tens
     target = tf.nn.softmax(-0.5 * tf.square(cents / BLUR_CENTS))
     error = tf.nn.softmax_cross_entropy_with_logits(target, logits)
     doubt = tf.nn.sigmoid_cross_entropy_with_logits(voiced, logit)
+    # Unvoiced frames have no F0; a batch without a voiced frame must not divide by zero.
     share = tf.maximum(tf.reduce_mean(voiced), 1e-3)
     return tf.reduce_mean(voiced * error) / share + tf.reduce_mean(doubt)
 
@@ -123,7 +125,8 @@ def pitch_loss(octaves: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Ten
     """Return the error of F0 in semitones where voiced, plus a cross-entropy of voicing, [].
 
     The error is squared up to a semitone and linear beyond: a missed octave is one mistake. Octaves
-    and logits, [batch, frames], are those of a reader; `pitch` is as for `class_loss`.
+    and logits, [batch, frames], are those of a reader; `pitch` has the truth, octaves and voicing,
+    [batch, frames, 2].
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     off = tf.abs(12.0 * (octaves - truth))

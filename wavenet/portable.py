@@ -56,11 +56,16 @@ def export_run(
 ) -> Path:
     """Write a folder whose `python run.py` trains the network elsewhere, and return the folder.
 
-    Arguments are as for `training.train`; the folder is new, or without checkpoints. The weights
-    are those of the newest checkpoint in `workdir`, else those of the seed. `tensor_float_32` is as
-    for `replicator.portable.export.export_function`; None: where the network predicts nothing
-    linearly. With linear prediction in TensorFloat32 the loss was not finite after 20 steps on an
-    H100.
+    Args:
+      preset: name of the preset, which is stored with the run.
+      config: the training configuration.
+      data: folder of recordings.
+      folder: new, or without checkpoints.
+      workdir: run directory whose newest checkpoint gives the weights; without one, or one without
+        checkpoints, they are those of the seed.
+      tensor_float_32: let an accelerator multiply in TensorFloat32; None: if the network predicts
+        nothing linearly. With linear prediction the loss was not finite after 20 steps on an H100.
+      log: called with progress messages.
 
     Raises:
       UserError, DataError, AudioError: the run cannot be exported; the message is one line that
@@ -116,7 +121,7 @@ def export_corpus(
 
 
 def rounding_allowed(prediction_order: int, wanted: bool | None) -> bool:
-    """Return whether float32 is multiplied in TensorFloat32, see `export_run`."""
+    """Return whether to multiply in TensorFloat32: by default, if nothing is predicted linearly."""
     return not prediction_order if wanted is None else wanted
 
 

@@ -58,6 +58,7 @@ class ResidualLayer(tf.Module):
         Without the past [batch, past_steps, residual] the input before these steps is zeros.
         """
         dtype = hidden.dtype
+        # Taps and condition are one product: fewer, larger products are faster than several.
         weights = tf.concat(list(tf.unstack(self.gate_kernel)), 0)
         if past is None:
             past = tf.zeros([tf.shape(hidden)[0], self.past_steps, hidden.shape[-1]], dtype)
@@ -68,6 +69,7 @@ class ResidualLayer(tf.Module):
             inputs = [*inputs, condition]
         gate = tf.matmul(tf.concat(inputs, -1), tf.cast(weights, dtype))
         gate += tf.cast(self.gate_bias, dtype)
+        # A matrix product commutes with repetition, so a slow condition is projected once per row.
         if slow:
             gate = self._with_slow(gate, condition)
         units = gated(gate)

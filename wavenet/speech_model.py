@@ -85,7 +85,12 @@ class PassCount:
 
 
 def request_of(condition: tuple, num_samples: int) -> Request:
-    """One sound of seed 0; condition: the frames and the speaker of a recording, None for none."""
+    """Return a request for one sound of seed 0.
+
+    Args:
+      condition: frames [frames, channels] and speaker of a recording; None for what it lacks.
+      num_samples: length of the sound, in samples.
+    """
     frames, speaker = condition
     return Request(
         num_samples,
@@ -147,10 +152,10 @@ class TrainedSpeechModel(FeatureExtraction):
 
         Args:
           num: number of sounds.
-          length: samples; None: that of the condition.
-          seed: of the noise.
-          condition: as for `generate`.
-          options: further arguments of `generate`.
+          length: length of each sound, in samples; None: that of the condition.
+          seed: the noise's seed, an integer in [0, 2^64).
+          condition: frames [frames, channels], or None for a model that reads none.
+          **options: further arguments of `generate`.
         """
         return self.generate(condition, seed=seed, num=num, num_samples=length, **options)
 

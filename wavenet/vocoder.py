@@ -99,7 +99,7 @@ class VocoderWaveNet(Network):
         speaker: tf.Tensor | None = None,
         num_samples: int | None = None,
     ) -> tf.Tensor:
-        """Return the condition of every sample, float32 [batch, time, channels], see `Network`.
+        """Return the condition of every sample, float32 [batch, time, channels].
 
         Its channels are those of `Condition`, in that order; it does not depend on the sound.
         """
@@ -112,7 +112,7 @@ class VocoderWaveNet(Network):
     ) -> tf.Tensor:
         """Return the condition of every sub-frame, [batch, rows, channels].
 
-        `side_frames` of the frames on either side get no row, see `Conditioner`.
+        `side_frames` of the frames on either side are only neighbours, and get no row.
         """
         check_condition(self.config, frames, speaker)
         made = self.conditioner(frames, side_frames)
@@ -147,6 +147,7 @@ class VocoderWaveNet(Network):
         """
         time = tf.shape(inputs)[1]
         if row_samples == 1 and self.config.bunch_samples > 1:  # rows are whole bunches anyway
+            # The padding is of samples after the last, which no earlier sample depends on.
             short = [[0, 0], [0, -time % self.config.bunch_samples]]
             inputs, condition = tf.pad(inputs, short), tf.pad(condition, [*short, [0, 0]])
         return self.resumed(inputs, condition, row_samples=row_samples)[0][:, :time]
@@ -162,7 +163,7 @@ class VocoderWaveNet(Network):
         """Return parameters of whole bunches, and every layer's input [batch, steps, residual].
 
         Both begin after the first `skipped` inputs, whole bunches, which front and head read and
-        the layers do not; see `Network.resumed`.
+        the layers do not. `pasts` are the earlier inputs of every layer; None: zeros.
         """
         made = self.split(tf.cast(condition, self.front_dtype))
         bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, row_samples)
@@ -275,7 +276,10 @@ class VocoderWaveNet(Network):
     def from_recent(
         self, residuals: tf.Tensor, scaled: tf.Tensor, taps: tf.Tensor | None
     ) -> tf.Tensor:
-        """Return the newest samples' part in the head, [..., units]; arguments as for `front`."""
+        """Return the newest samples' part in the head, [..., units].
+
+        Residuals and scaled samples are the newest ones, oldest first, [..., head_width] each.
+        """
         inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
         gates = tf.matmul(inputs, tf.cast(self.recent_kernel, inputs.dtype))
         return tf.cast(gates, self.dtype)

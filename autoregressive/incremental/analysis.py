@@ -1,4 +1,4 @@
-"""What a step computes and keeps: the analysis of a network's graph at two lengths."""
+"""Analysis of a network's graph at two lengths: the operations of a step, and the rows it keeps."""
 
 from collections.abc import Iterator, Sequence
 

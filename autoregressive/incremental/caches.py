@@ -44,6 +44,7 @@ def keyed(
     new, window = pushed(cache, rows, position, axis), cache.shape[0]
     if rows.shape[axis] == 1:
         return tf.transpose(new, back), new
+    # The first queries of several rows read keys that the new ring has overwritten already.
     past = tf.gather(cache, tf.math.floormod(keys.times[: window - 1], window))
     whole = tf.concat([past, tf.transpose(rows, [axis, *rest])], 0)
     return tf.transpose(whole, back), new
@@ -56,6 +57,7 @@ def lengthened(cache: tf.Tensor, length: int) -> tf.Tensor:
 
 def as_ring(cache: tf.Tensor, position: tf.Tensor, window: int) -> tf.Tensor:
     """Return the last rows of a cache [horizon, ...] before `position` as a ring."""
+    # For each slot the newest time before `position` that belongs there; negative: none yet.
     times = position - 1 - tf.math.floormod(position - 1 - tf.range(window), window)
     rows = tf.gather(cache, tf.maximum(times, 0))
     shape = [window, *[1] * (cache.shape.rank - 1)]

@@ -110,7 +110,7 @@ class Incremental:
     ) -> State:
         """Return `initial_state`, computed at once, which is faster for a single one.
 
-        Arguments as for `initial_state`.
+        The arguments are those of `initial_state`.
         """
         fixed = [tf.convert_to_tensor(each) for each in fixed]
         plan = self.plan(batch, [tuple(each.shape) for each in fixed])

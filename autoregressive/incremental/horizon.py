@@ -186,6 +186,7 @@ class Horizon:
         elif rows == 1:  # time t is in slot t modulo the window
             times = position - tf.math.floormod(position - tf.range(window), window)
         else:
+            # In order of time: the first query reads the window - 1 times before it, too.
             times = position - (window - 1) + tf.range(window - 1 + rows)
         queries = position + tf.range(rows)
         return Keys(times, queries[:, tf.newaxis] - times, window is not None)

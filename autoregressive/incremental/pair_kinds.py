@@ -1,4 +1,4 @@
-"""What the rules of pairs of times share: their axes, groups and reads."""
+"""The common parts of the rules of pairs of times: their axes, groups and reads."""
 
 import dataclasses
 from collections.abc import Sequence

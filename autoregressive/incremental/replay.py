@@ -56,7 +56,7 @@ def needed(
     Args:
       fetches: tensors of one graph.
       known: names of tensors that need not be computed.
-      assigns: also return assignments to variables that these operations wait for.
+      assigns: whether to return assignments to variables that these operations wait for, too.
     """
     found, waiting = set(), [tensor.op for tensor in fetches if tensor.name not in known]
     while waiting:
@@ -84,7 +84,7 @@ def run_graph(
       values: values of the graph's placeholders, by tensor name.
       fetches: tensors of one graph.
       scope: prefix of the names of all new operations; None: their names have no scopes.
-      assigns: also run the assignments to variables that come before.
+      assigns: whether to run the assignments to variables that come before, too.
     """
     known = dict(values)
     if not fetches:

@@ -24,6 +24,7 @@ def delayed(
         return [
             rows if delay == 0 else _row(ring, position + (size - delay), axis) for delay in delays
         ]
+    # Slot `position` modulo the size is that of the oldest row: from there the rows are in order.
     past = tf.gather(ring, tf.math.floormod(position + tf.range(size), size))
     whole = tf.concat([past, _time_first(rows, axis)], 0)
     starts = [size - delay for delay in delays]
@@ -39,6 +40,7 @@ def pushed(ring: tf.Tensor, rows: tf.Tensor, position: tf.Tensor, axis: int) -> 
         return tf.tensor_scatter_nd_update(ring, tf.reshape(slot, [1, 1]), row)
     past = tf.gather(ring, tf.math.floormod(position + tf.range(size), size))
     last = tf.concat([past, _time_first(rows, axis)], 0)[-size:]
+    # `last` begins with time position + count - size; each row goes to its time modulo size.
     return tf.gather(last, tf.math.floormod(tf.range(size) - position - count, size))
 
 

@@ -59,7 +59,7 @@ class Refused:
     """A tensor that is not available in a step.
 
     Attributes:
-      reason: a sentence.
+      reason: a sentence that says why, for the error.
       is_causal: whether an output that reads it may still be causal.
     """
 

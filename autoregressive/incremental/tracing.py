@@ -122,7 +122,7 @@ def run_traced(
       arguments: arguments of the network.
       outside: values of the captured tensors, by the name of their placeholders; None: those that
         the graph has captured.
-      assigns: also make the assignments to variables that come before.
+      assigns: whether to make the assignments to variables that come before, too.
     """
     values = dict(captured(graph) if outside is None else outside)
     names = (tensor.name for tensor in graph.inputs[: len(arguments)])
@@ -190,8 +190,8 @@ def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:
     """Return the operations whose values depend on some of the graph's arguments, in order.
 
     Args:
-      graph: has its arguments before the tensors that it captures.
-      arguments: their indices.
+      graph: a graph whose inputs are its arguments, then the tensors that it captures.
+      arguments: indices of the arguments.
     """
     inputs = {graph.inputs[index].op for index in arguments}
     found, operations = set(inputs), []
@@ -214,7 +214,7 @@ def aligned(
     Operations on constants may differ: TensorFlow folds some of them for some sizes only.
 
     Args:
-      first: a graph.
+      first: the graph of a network.
       second: the graph of the same network for another length.
       arguments: indices of the arguments with a time axis.
 

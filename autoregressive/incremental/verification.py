@@ -13,7 +13,7 @@ def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
     """Raise an error unless the steps equal the call, on random numbers.
 
     Args:
-      stepped: an `Incremental`.
+      stepped: the derived step to verify.
       plan: the plan that `stepped` runs for batch size 1.
       specs: specs of the network's arguments.
 

@@ -223,6 +223,7 @@ def _announce(rows: np.ndarray) -> None:
     products = rows[rows[:, 0] == Op.PRODUCT]
     following = np.roll(products, -1, 0)
     inputs, vectors = following[:, first], following[:, first + 1]
+    # Weights are constants, whose words are stored as their complements.
     products[:, first + 5] = ~following[:, 3]
     products[:, first + 6] = -(-vectors // 4)  # panels
     products[:, first + 7] = inputs * 4 * LANES  # words of a panel of four vectors
@@ -293,6 +294,7 @@ def _placed(
         words = _padded(buffer.words + LANES - 1)  # the last row of several may reach beyond
         fits = [room for room in free if room[1] >= words]
         if fits:
+            # The smallest room that fits leaves the larger ones for larger buffers.
             room = min(fits, key=lambda each: each[1])
             free.remove(room)
             offsets[buffer] = room[0]

@@ -127,11 +127,14 @@ def run(
                 filled = max(filled, now + 1)
         for index in range(program.shape[0]):
             p = program[index]
+            # Column 20 has the index of a count of rows, and 19 its full value: no more rows are
+            # treated than have been filled so far.
             if p[20]:
                 p[p[20]] = min(np.int64(p[19]), filled)
             o = _place(p[1], fixed, base)
             a, b = _place(p[2], fixed, base), _place(p[3], fixed, base)
             c = _place(p[4], fixed, base)
+            # Operands in the workspace are different in every row; constants are the same for all.
             a_step = step if p[2] >= 0 else np.int64(0)
             if p[0] == _PRODUCT:
                 ask(p, fixed)

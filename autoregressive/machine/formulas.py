@@ -121,7 +121,10 @@ def _sigmoid(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def _gate(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """tanh(a) sigmoid(b) = e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1."""
+    """Return tanh(a) sigmoid(b).
+
+    It is e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1: one division in all.
+    """
     e = expm1(builder, clip(builder, builder.fadd(a, a), 20.0))
     f = expm1(builder, clip(builder, builder.fneg(b), 60.0))
     two = number(2.0)
@@ -136,14 +139,14 @@ _LOG = (
 
 
 def _log_near_one(builder: ir.IRBuilder, m: ir.Value) -> ir.Value:
-    """log(1 + m) of sqrt(1/2) - 1 < m < sqrt(2) - 1."""
+    """Return log(1 + m) for sqrt(1/2) - 1 < m < sqrt(2) - 1."""
     square = builder.fmul(m, m)
     rest = builder.fmul(builder.fmul(_polynomial(builder, m, _LOG), m), square)
     return builder.fadd(multiply_add(builder, square, number(-0.5), rest), m)
 
 
 def _log(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """The exponent times log 2, plus the logarithm of what is left; x must be normal."""
+    """Return log(x): the exponent times log 2, plus the mantissa's logarithm; x must be normal."""
     bits = builder.bitcast(x, WORDS)
     bits = builder.sub(bits, whole(0x3F3504F3))  # sqrt(1/2)
     exponent = builder.sitofp(builder.ashr(bits, whole(23)), VECTOR)
@@ -159,7 +162,7 @@ def _log(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def _log1p(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """log(1 + x) = log(u) + (x - (u - 1)) / u of u = 1 + x rounded."""
+    """Return log(1 + x) = log(u) + (x - (u - 1)) / u, where u is 1 + x rounded."""
     u = builder.fadd(x, number(1.0))
     lost = builder.fsub(x, builder.fsub(u, number(1.0)))
     made = builder.fadd(_log(builder, u), builder.fdiv(lost, u))

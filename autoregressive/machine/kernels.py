@@ -79,12 +79,12 @@ def _unless_refused(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def padded(channels: int) -> int:
-    """`channels` rounded up to whole vectors."""
+    """Return a number of channels, rounded up to whole vectors."""
     return -(-channels // LANES) * LANES
 
 
 def aligned(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.ndarray:
-    """Zeros whose first element starts a cache line of 64 bytes."""
+    """Return zeros whose first element starts a cache line of 64 bytes."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.zeros(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -165,7 +165,7 @@ def clip(builder: ir.IRBuilder, x: ir.Value, limit: float) -> ir.Value:
 
 
 def power_and_rest(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """2^n and exp(r) - 1 of x = n log 2 + r, |r| <= log(2) / 2, to about an ulp; |x| < 87."""
+    """Return 2^n and exp(r) - 1, x = n log 2 + r, |r| <= log(2) / 2, to an ulp or so; |x| < 87."""
     to_whole = number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
     n = multiply_add(builder, x, number(1 / np.log(2)), to_whole)
     n = builder.fsub(n, to_whole)
@@ -181,7 +181,7 @@ def power_and_rest(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Val
 
 
 def expm1(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """exp(x) - 1, to about an ulp; |x| < 87."""
+    """Return exp(x) - 1, to about an ulp; |x| < 87."""
     power, rest = power_and_rest(builder, x)
     return multiply_add(builder, power, rest, builder.fsub(power, number(1.0)))
 
@@ -325,7 +325,7 @@ def _vector_kernel(formula: Callable[..., ir.Value]) -> Any:
 
 
 def _gated(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.Value:
-    """tanh(a) sigmoid(b) = e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1."""
+    """Return tanh(a) sigmoid(b) = e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1."""
     a = builder.fadd(load(0), load(2))
     b = builder.fadd(load(1), load(3))
     e = expm1(builder, clip(builder, builder.fadd(a, a), 20.0))  # tanh(10) rounds to 1

@@ -31,7 +31,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register what lowers the operations of these names: from inputs to outputs."""
+    """Register a function that lowers the operations of these names, from inputs to outputs."""
 
     def add(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
@@ -49,12 +49,12 @@ class Resource:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A whole number that the machine reads: that of a place, plus `add`, modulo `modulo` if not 0.
+    """An integer that the machine reads: the number at a place, plus `add`, modulo `modulo`.
 
     Attributes:
       place: a scalar, stored as a double.
-      add: is added first.
-      modulo: 0: none.
+      add: the integer that is added first.
+      modulo: the divisor whose remainder is taken; 0: none.
     """
 
     place: Value
@@ -134,7 +134,7 @@ class Lowering:
         return self.copied(out, value)
 
     def copied(self, out: Value, value: Value, stays: bool = False, fills: bool = False) -> Value:
-        """Return `out` after the entries of a value are written to it; see `Assembly.add`."""
+        """Return `out` after an instruction that writes the entries of a value to it."""
         axes = axes_of(value.shape, out.strides, value.strides)
         if len(axes) > 3:
             if not value.contiguous:
@@ -166,7 +166,7 @@ class Lowering:
         numbers: Sequence[int],
         limited: int | None = None,
     ) -> Value:
-        """Return the result of an instruction; `limited` as for `Instruction`."""
+        """Return the result of a new instruction, or that of an equal earlier one."""
         found = self.assembly.add(op, out, reads, numbers, limited=limited)
         return out if found is None else found
 

@@ -72,6 +72,7 @@ def past(p: np.ndarray, o: int, ring: int, w: int, bias: int, at: int, sums: int
     inputs, vectors, block, size, lag = p[8], p[9], np.int64(p[10]), np.int64(p[11]), p[12]
     now, made = np.int64(double_at(at)), np.int64(double_at(end))
     pitch = np.int64(vectors * 4 * LANES)
+    # Sums of `block` times are kept; at any other time, those from now on are made.
     if not made - block <= now < made:
         made = now + block
         set_double(end, np.float64(made))
@@ -307,7 +308,7 @@ def argmax(p: np.ndarray, o: int, a: int) -> None:
 
 @compiled
 def cumulate(p: np.ndarray, o: int, a: int) -> None:
-    """Running sums, products or maxima along the last axis, perhaps backwards or without itself."""
+    """Set running sums, products or maxima of the last axis, also backwards or without itself."""
     code, count, excluded, backward = p[13], p[10], p[14], p[15]
     for i in range(p[9]):
         total = 1.0 if code == _PRODUCT_OF else 0.0
@@ -336,6 +337,7 @@ def softmax(p: np.ndarray, o: int, a: int) -> None:
         vectors = (count + LANES - 1) // LANES
         largest = y + full * vectors  # one number after the row
         set_float(largest, max_of(x, count))
+        # Less the largest, so that no exponential overflows.
         _mapped(np.int64(_SUBTRACT), y, x, largest, y, full, zero, full, vectors)
         _mapped(np.int64(_EXP), y, y, y, y, full, full, full, vectors)
         set_float(largest, np.float32(1.0) / sum_of(y, count))

@@ -18,7 +18,7 @@ def cached(
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> tf.Tensor:
-    """Return symbols [batch, time, ...]; arguments as for `naive`."""
+    """Return symbols [batch, time, ...], the same as `naive`, by one step of the network each."""
     state = first_state(network, noise.shape[0], noise.shape[1], condition)
     return cached_chunk(network, distribution, noise, condition, temperature, state, prompt)[0]
 

@@ -74,7 +74,7 @@ class Native:
         self._faults: dict[Any, str] = {}
 
     def __call__(self, noise: tf.Tensor, condition: Any, temperature: Any) -> tf.Tensor:
-        """Return symbols [batch, time]; arguments as for `cached`."""
+        """Return symbols [batch, time], the same as `cached`, by the step machine."""
         return self.advance(
             noise, condition, temperature, self.begin(noise.shape[0], noise.shape[1], condition)
         )[0]

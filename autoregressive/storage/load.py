@@ -85,7 +85,7 @@ def _rows(values: tf.Tensor, count: int) -> tf.Tensor:
 
 
 class StoredDistribution:
-    """A stored distribution, see `likelihoods.distribution.Distribution`."""
+    """A stored distribution, with the methods of `likelihoods.distribution.Distribution`."""
 
     def __init__(self, program: Any, spec: dict[str, Any]) -> None:
         self._program = program
@@ -140,7 +140,7 @@ class StoredDistribution:
 
 
 class StoredContinuous(StoredDistribution):
-    """A stored distribution that is also a density, see `likelihoods.distribution.Continuous`."""
+    """A stored distribution that is also a density over the reals, a `Continuous`."""
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
         """Return the density, nats per unit, of values [batch, time] or [draws, batch, time]."""
@@ -149,7 +149,7 @@ class StoredContinuous(StoredDistribution):
 
 
 class StoredNormal(StoredContinuous):
-    """A stored normal distribution, see `likelihoods.distribution.Normal`."""
+    """A stored normal distribution, which gives its mean and log-scale."""
 
     def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and log-scale, [...] each."""
@@ -160,7 +160,7 @@ DENSITIES = {"none": StoredDistribution, "any": StoredContinuous, "normal": Stor
 
 
 class StoredCodec:
-    """A stored codec, see `likelihoods.codec.Codec`."""
+    """A stored codec, with the methods of `likelihoods.codec.Codec`."""
 
     def __init__(self, program: Any, levels: int | None, log_unit: float) -> None:
         self._program, self.levels, self.log_unit = program, levels, log_unit

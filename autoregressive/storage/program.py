@@ -31,7 +31,7 @@ class Program(tf.Module):
     """All functions of a model: network, step, distribution and codec.
 
     Args:
-      model: whose functions are traced here, once each.
+      model: the model, whose functions are traced here, once each.
       with_step: store the step, too.
     """
 

@@ -63,8 +63,8 @@ def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
     """Return the sample rate in Hz to store with a model, or None if it generates no sound.
 
     Args:
-      model: has `order`, `codec` and `sample_rate_hz`.
-      sample_rate_hz: overrides the model's.
+      model: any model with `order`, `codec` and `sample_rate_hz`.
+      sample_rate_hz: the rate to store; None: the model's.
 
     Raises:
       ValueError: the rate is no integer of at least 1, or the model generates images or integers.

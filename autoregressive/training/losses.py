@@ -44,7 +44,7 @@ def checked(loss: Loss, model: Any) -> LossFn:
 
 
 class _OfGlobalBatch:
-    """A loss that reads figures of the global batch, see `GlobalBatchLoss`."""
+    """A loss that reads figures of the global batch, a `GlobalBatchLoss`."""
 
     def __init__(self, loss_fn: LossFn, global_inputs: Callable[[Batch, Any], Batch]) -> None:
         self._loss_fn, self.global_inputs = loss_fn, global_inputs
@@ -104,9 +104,9 @@ class Score:
     """The score of a model with its averaged weights, as `Trainer.train` calls it.
 
     Args:
-      score: computes it; lower is better.
-      state: whose average the model uses during the call.
-      then: called when the score is in the log; None: nothing.
+      score: function that computes the score; lower is better.
+      state: the training state, whose averaged weights the model uses during the call.
+      then: function that is called when the score is in the log; None: nothing is called.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ def held_out_score(
       loss_fn: the loss whose mean over held-out data is the score.
       read: function from a source to its batches; its argument `name` is the source's name in
         errors.
-      validation: held-out data.
+      validation: held-out data, or None.
       evaluate: a function from model to score, or held-out data.
 
     Raises:

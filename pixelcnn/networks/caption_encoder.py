@@ -147,10 +147,13 @@ def word_rows(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     float32 [batch, time], one for a word's last character, else zero.
     """
     letter = tf.gather(IS_LETTER, codes) & (within_caption(codes)[..., 0] > 0)
+    # Two letters are of the same word if no other character lies between them.
     word = tf.cumsum(tf.cast(~letter, tf.int32), 1)
     same = (word[:, :, tf.newaxis] == word[:, tf.newaxis]) & letter[:, tf.newaxis]
+    # The place of each letter in its word, from 1: the letters of the word up to it.
     place = tf.reduce_sum(tf.linalg.band_part(tf.cast(same, tf.int32), -1, 0), 2)
     hashed = tf.gather(HASHED, tf.minimum(place, LONGEST - 1) * NUM_CODES + codes)
+    # A hash of a word is the sum of numbers that place and code of each letter choose.
     rows = tf.reduce_sum(tf.where(same[..., tf.newaxis], hashed[:, tf.newaxis], 0), 2) % ROWS
     last = letter & ~tf.pad(letter, [[0, 0], [0, 1]])[:, 1:]
     return rows, tf.cast(last, tf.float32)

@@ -247,9 +247,10 @@ class Conditioner(tf.Module):
         Args:
           batch: the arrays of the kind
             - class: `label` int32 [batch]; a label that is no class gives zeros.
-            - text: `caption` int32 [batch, 201], see `captions.encode_caption`.
-            - map: `map`, see `MapEncoder`.
-            - video: `past`, and where they have channels `action` and `state`, see `VideoEncoder`.
+            - text: `caption` int32 [batch, 201], codes from `captions.encode_caption`.
+            - map: `map`, integers [batch, height, width] or numbers [..., classes].
+            - video: `past` int32 [batch, context_frames, height, width, channels], and where they
+              have channels `action` and `state`, float32 [batch, context_frames, channels].
 
         Raises:
           ValueError: naming a missing array, or one of another shape.

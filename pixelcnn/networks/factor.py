@@ -150,13 +150,16 @@ class Factor(tf.Module):
     def log_prob(
         self, levels: tf.Tensor, groups: list, condition: Condition, mode: Mode = EXACT
     ) -> tf.Tensor:
-        """Return the log-probability of a group, float32 [batch], nats; see a call."""
+        """Return the log-probability of a group, float32 [batch], nats.
+
+        `levels` are those of the group, `groups` and `condition` the arguments of a call.
+        """
         return self.conditionals(levels, groups, condition, mode).nats()
 
     def conditionals(
         self, levels: tf.Tensor, groups: list, condition: Condition, mode: Mode = EXACT
     ) -> Conditionals:
-        """Return the distribution of every pixel of a group; arguments as for `log_prob`."""
+        """Return the distribution of every pixel of a group, whose levels are given."""
         hidden = self(groups, condition, mode)
         if self.output is not None:
             return Conditionals(self.output, hidden, levels)

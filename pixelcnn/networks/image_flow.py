@@ -57,7 +57,7 @@ class AffineOutput(tf.Module):
         self.bias = tf.Variable(start, name="bias")
 
     def __call__(self, hidden: Hidden, noise: tf.Tensor) -> FlowOutput:
-        """Return values float32 [..., channels] of such noise, with their scales; see `inverse`."""
+        """Return the values float32 [..., channels] of some noise, with their log-scales."""
         location, log_scale, coefficients = self._read(hidden)
         moved = tf.unstack(location, axis=-1)
         for i, (channel, by) in enumerate(self.pairs):

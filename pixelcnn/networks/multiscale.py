@@ -44,7 +44,8 @@ class Multiscale(tf.Module):
       initial: initial weights.
       vector_channels: number of channels of the condition's vector; 0: it has none.
       map_channels: number of channels of the condition's map; 0: it has none.
-      parts: names of the parts to make, see `part_names`; None: all.
+      parts: names of the parts to make, such as "8" for the base and "16.2" for a factor; None:
+        all.
     """
 
     def __init__(
@@ -101,7 +102,11 @@ class Multiscale(tf.Module):
     ) -> dict:
         """Return the nats of every part, float32 [batch] each; they sum to the log-probability.
 
-        Arguments as for `conditionals`.
+        Args:
+          levels: int32 [batch, size, size, channels].
+          condition: vector [batch, channels], map [batch, size, size, map_channels].
+          mode: precision and dropout.
+          seeds: int32 [batch, 2], which choose random crops of the larger scales; None: no crops.
         """
         nats = {}
         if self.base is not None and self.has_flow:
@@ -120,11 +125,11 @@ class Multiscale(tf.Module):
         """Return the distribution of every pixel, part by part, except for a base that is a flow.
 
         Args:
-          levels: int32 [batch, size, size, channels]; see `any_shape`.
-          condition: vector, and map [batch, size, size, map_channels].
+          levels: int32 [batch, size, size, channels]; of any height and width where `any_shape`.
+          condition: vector [batch, channels], map [batch, size, size, map_channels].
           mode: precision and dropout.
           seeds: int32 [batch, 2]; with these, scales beyond the configuration's `crop` are
-            evaluated on a random crop that stands for the whole, see `crops`.
+            evaluated on a random crop, whose pixels are weighted to stand for the whole.
         """
         parts = {}
         if self.base is not None and not self.has_flow:

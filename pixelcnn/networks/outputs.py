@@ -206,7 +206,7 @@ class Conditionals(NamedTuple):
     weights: tf.Tensor | None = None
 
     def nats(self) -> tf.Tensor:
-        """Return the log-probability of these pixels, float32 [images], see `summed`."""
+        """Return the log-probability of each image's pixels, float32 [images], in nats."""
         return self.summed(self.output.log_prob(self.hidden, self.levels))
 
     def summed(self, each: tf.Tensor) -> tf.Tensor:
@@ -255,7 +255,7 @@ def guided_log_prob(
 ) -> tf.Tensor:
     """Return the guided log-probability of pixels int32 [batch, ..., channels], float32, nats.
 
-    The hidden states and the weight are as for `sample_guided`.
+    The hidden states [2 batch, ...] are under the conditions and then under the null condition.
     """
     sides, channels = both_sides(hidden), tf.unstack(levels, axis=-1)
     total = 0.0
@@ -301,6 +301,7 @@ def guided_nats(
     """
     given, null = (output.level_probabilities(side, before) for side in sides)
     nats = tf.math.log(tf.maximum(given, SMALLEST))
+    # log p(x | condition) - log p(x | null), the direction away from the null condition.
     moved = nats - tf.math.log(tf.maximum(null, NULL_FLOOR))
     if isinstance(temperature, float) and temperature == 1.0:
         return nats + weight * moved

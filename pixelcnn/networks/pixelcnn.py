@@ -226,7 +226,7 @@ class PixelCNN(tf.Module):
     def conditionals(
         self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT
     ) -> Conditionals:
-        """Return the distribution of every pixel; arguments as for a call."""
+        """Return the distribution of every pixel given the pixels before it."""
         return Conditionals(self.output, self(levels, condition, mode), levels)
 
     @property

@@ -27,8 +27,8 @@ class Scan(NamedTuple):
       width: width of the images, in pixels.
       condition: vector [batch, channels], map [batch, height, width, channels], with coordinates
         where the network has them.
-      pixel: returns the values of a pixel.
-      read: returns the network's view of them, [..., channels].
+      pixel: function from row, column and hidden state to the values of a pixel, [batch, channels].
+      read: function from these values to the levels that the network reads, [..., channels].
       dtype: type of the values of a pixel.
       prediction: float32 [batch, height, width, channels], added to the network's own.
       mode: the precision of the prediction.
@@ -108,7 +108,10 @@ def _row(
 def vertical_row(
     scan: Scan, y: int | tf.Tensor, inputs: tf.Tensor, above: Sequence[tf.Tensor]
 ) -> tuple[ScanRow, list[tf.Tensor]]:
-    """Return the vertical stack of row y, and its queues for the next row; see `_row`."""
+    """Return the vertical stack of row y, and its queues for the next row.
+
+    `inputs` are those of the rows above, padded; `above` has the v that each layer read there.
+    """
     network, units = scan.network, scan.network.config.units
     front = network.above(inputs, scan.mode)
     v, h = front.units[..., :units], front.units[..., units:]

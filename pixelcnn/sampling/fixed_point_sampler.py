@@ -62,7 +62,8 @@ class _Arguments(NamedTuple):
     Attributes:
       condition: vector [batch, channels] and map, which has the coordinates already.
       prediction: added to the network's own linear prediction; None: nothing is.
-      forecast: returns the next guess of every pixel that is not final; None: the sampled values.
+      forecast: function to the next guess of every pixel that is not final; None: the sampled
+        values.
     """
 
     network: PixelCNN
@@ -132,7 +133,8 @@ def sample_by_fixed_point(
       active_rows: rows from the frontier's on that a pass computes anew; None: all of them. Rows
         above the frontier are read, as far as the network sees, and rows below wait.
       slots: images per pass; a finished one makes way for the next. None: all.
-      forecast: returns the next guess of every pixel that is not final; None: the sampled values.
+      forecast: function to the next guess of every pixel that is not final; None: the sampled
+        values.
     """
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     for name, count in (("active_rows", active_rows), ("slots", slots)):
@@ -193,6 +195,7 @@ def _advanced(arguments: _Arguments, progress: _Progress, context: int, rows: in
     height, width = progress.levels.shape[1:3]
     slots = tf.size(progress.slots)
     before = tf.gather(progress.frontier, progress.slots)
+    # Rows above the frontier, as far up as the network sees, are read to draw those from it on.
     top = tf.clip_by_value(before // width - context, 0, height - rows)
     own = top[:, tf.newaxis] + tf.range(rows)
     number = own[..., tf.newaxis] * width + tf.range(width)  # [slots, rows, width], raster order
@@ -208,7 +211,10 @@ def _advanced(arguments: _Arguments, progress: _Progress, context: int, rows: in
     fresh = tf.where(open_, _sampled(arguments, window, hidden), window.levels)
     changed = tf.reduce_any(fresh != window.levels, 3)[:slots]
     end = ((top + rows) * width)[:, tf.newaxis, tf.newaxis]
+    # A pixel whose predecessors are final is now drawn from its true distribution, and is final,
+    # too: the first pixel that changed is the last of these.
     final = tf.reduce_min(tf.where(changed, number + 1, end), [1, 2])
+    # The guess of the next pass may be anything; a better one makes fewer passes.
     if arguments.forecast is not None:
         known = (window.levels, fresh, window.condition)
         expected = arguments.forecast(arguments.network, hidden, *known)

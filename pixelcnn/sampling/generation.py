@@ -91,9 +91,9 @@ class ImageSampler:
         self._programs: dict[tuple[str, int, int], Any] = {}
 
     def images(self, request: Request) -> Iterator[list[np.ndarray]]:
-        """Yield the scales of each image, [side, side, channels], smallest first, see `dtype_of`.
+        """Yield the scales of each image, [side, side, channels], smallest first.
 
-        A PixelCNN has one scale.
+        A PixelCNN has one scale. Levels are uint8, or uint16 beyond 8 bits.
         """
         number = len(request.rows) if request.sampler == "fixed-point" and request.batch > 1 else 1
         for first in range(0, len(request.rows), number):
@@ -136,7 +136,7 @@ class ImageSampler:
     def enlarged(
         self, request: Request, row: int, advance: Callable[[], None] = lambda: None
     ) -> Iterator[np.ndarray]:
-        """Yield the scales of a row's enlargement of `request.start`; see `Enlarger.scales`."""
+        """Yield `request.start` and its enlargements, smallest first, with the noise of a row."""
         heat = temperatures_of(request.temperature, len(self.enlarger.model.sizes)).numpy()
         start: Any = request.start
         drawn = self.enlarger.scales(start, request.size, as_key(request.seed), row, heat, advance)

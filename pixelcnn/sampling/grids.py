@@ -87,7 +87,7 @@ def image_name(seed: int, row: int, label: str | None = None) -> str:
 
 
 def remove_older(folder: Path, seed: int, num: int) -> str:
-    """Remove the images of a seed from row `num` on, left by a larger grid; say how many."""
+    """Remove a seed's images from row `num` on, of a larger grid; return a clause that says so."""
     rows = {path: NAMED.fullmatch(path.name) for path in folder.glob(f"sample_{seed}_*.png")}
     older = [path for path, row in rows.items() if row and int(row[1]) >= num]
     for path in older:

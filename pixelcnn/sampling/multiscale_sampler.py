@@ -26,10 +26,11 @@ class SamplingInputs(NamedTuple):
     """The noise, condition and temperatures of a sampling.
 
     Attributes:
-      words: uint32 [batch, pixels, noise words], see `multiscale_words`.
+      words: random words, uint32 [batch, pixels, noise words], from `multiscale_words`.
       condition: vector [batch, channels], map [batch, size, size, channels] of the largest image.
       temperatures: float32 [scales], from the base up, 1 for the model's own distribution.
-      guidance: weight away from the null condition, for a batch as in `outputs.sample_guided`.
+      guidance: weight away from the null condition, for a batch whose second half are twins under
+        that condition; None: no guidance.
     """
 
     words: tf.Tensor

@@ -84,10 +84,10 @@ class ScanReport:
     """The contents of a folder.
 
     Attributes:
-      recordings: usable, dev first, by name.
-      left_out: the others.
-      clipped: the names of clipped ones that are kept.
-      notes: further remarks.
+      recordings: the usable recordings, dev first, by name.
+      left_out: the files that are not used, with the reason for each.
+      clipped: names of the clipped recordings that are used nevertheless.
+      notes: further remarks on the folder, one line each.
     """
 
     folder: Path

@@ -104,7 +104,7 @@ def _bands(frames: np.ndarray, convention: MelConvention) -> np.ndarray:
 def _towards(
     magnitudes: np.ndarray, bands: np.ndarray, convention: MelConvention, updates: int
 ) -> np.ndarray:
-    """Return the magnitudes after updates towards the bands, see `magnitudes_of_mel`."""
+    """Return the magnitudes after multiplicative updates that bring their bands nearer these."""
     M = scipy.sparse.csr_array(mel_filters(convention).astype(np.float64))  # two bands a bin
     a = magnitudes.astype(np.float64)
     for _ in range(updates):

@@ -40,7 +40,8 @@ class BunchStep(LayerStep):
         """Return what the layers give to the head [batch, B * units], and the queues after it.
 
         The bunch is the one of this number since the start, whose first sample is at `time`; the
-        past in the buffers ends at `end`. Queues and gates are as for `LayerStep.skips`.
+        past in the buffers ends at `end`. The queues hold the layers' past inputs, [slots, batch,
+        residual]; the gates are the condition's part in every gate, [batch, layers, 2 gate].
         """
         _, residual, scaled = buffers
         hidden = self.network.front(
@@ -94,6 +95,7 @@ class BunchStep(LayerStep):
         if not taps:
             return None
         period = self.network.whole_period(self.made.period[:, time])
+        # The newest tap is AHEAD samples after the point one period ago, still in the past.
         first = end - period + AHEAD + 1 - taps
         rows = first[:, None] + tf.range(taps)
         columns = tf.broadcast_to(tf.range(tf.shape(rows)[0])[:, None], tf.shape(rows))

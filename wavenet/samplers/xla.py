@@ -224,6 +224,7 @@ class Rings:
         """Return the last `length` steps, the one of time t in slot t mod length."""
         time = tf.shape(hidden)[1]
         recent = tf.pad(hidden, [[0, 0], [length, 0], [0, 0]])[:, -length:]
+        # Roll so that the step of time t is where `writes` would have put it.
         return tf.transpose(tf.roll(recent, time % length, 1), [1, 0, 2])
 
 
@@ -248,6 +249,7 @@ class LayerStep:
         bias = tf.stack([layer.gate_bias for layer in self.layers])
         if condition is None:
             return tf.broadcast_to(tf.cast(bias, self.network.dtype), [time, batch, *bias.shape])
+        # The condition of all steps and layers is known before the loop: one product makes it.
         kernel = tf.stack([layer.condition_kernel for layer in self.layers])
         kernel = tf.reshape(tf.transpose(kernel, [1, 0, 2]), [condition.shape[-1], -1])
         offsets = tf.matmul(tf.transpose(condition, [1, 0, 2]), tf.cast(kernel, condition.dtype))
@@ -269,6 +271,7 @@ class LayerStep:
             units.append(gated(tf.matmul(inputs, self.gate_kernels[i]) + gates[:, i]))
             if i < len(self.layers) - 1:
                 hidden = layer.residual(hidden, tf.matmul(units[-1], self.residual_kernels[i]))
+        # The oldest tap is in the slot that is written: all taps are read before.
         queues = tf.tensor_scatter_nd_update(
             queues, self.rings.writes(position)[:, None], tf.stack(hiddens)
         )

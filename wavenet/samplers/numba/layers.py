@@ -39,8 +39,8 @@ class Chunk(NamedTuple):
     condition: int
     """The address of the gates' input, float32 [steps, rows, channels]."""
     described: np.ndarray
-    """The rest of the condition of every step, float32 [rows, steps, channels]: see bunches.py; no
-    channels for a `WaveNet`."""
+    """The condition that the gates do not read, float32 [rows, steps, channels], in the order of
+    `bunches.described`; no channels for a `WaveNet`."""
     noise: np.ndarray
     """float32 [rows, time, noise_channels]."""
     temperature: np.float32
@@ -54,6 +54,7 @@ class Chunk(NamedTuple):
 @compiled
 def _clock(time: int, layer: int) -> int:
     """Return the step in the layer's own count; a block starts at its multiples."""
+    # Shifted by the layer, so that the blocks of different layers begin at different steps.
     return time + layer % BLOCK
 
 

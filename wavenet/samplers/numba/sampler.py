@@ -56,7 +56,13 @@ class CompiledSampler(abc.ABC):
     ) -> tuple[np.ndarray, np.ndarray, GenerationState]:
         """Return the next levels, int32 [batch, time], their parameters, and the next state.
 
-        Arguments are as for `ChunkSampler.generate_chunk`; the state is consumed.
+        Args:
+          state: the state before the chunk, from `initial_state`, `prime` or the previous chunk; it
+            is consumed.
+          condition: the condition of these samples, [batch, time, channels], or None.
+          noise: the noise of these samples, float32 [batch, time, noise_channels]. With a context
+            stack the time must be `context_block_samples`, for a vocoder whole bunches.
+          temperature: 1 samples the model, less is closer to its mode.
 
         Raises:
           ValueError: a shape that does not fit the network or the state, or a consumed state.
@@ -72,8 +78,8 @@ class CompiledSampler(abc.ABC):
     ) -> tuple[np.ndarray, GenerationState]:
         """Return the parameters of given levels, float32 [batch, time, parameters], and the state.
 
-        They are computed step by step, as in generation; arguments and errors as for
-        `generate_chunk`, with `levels` int32 [batch, time] instead of noise.
+        They are computed step by step, as in generation: `generate_chunk` with given `levels`,
+        int32 [batch, time], instead of noise.
         """
         levels = as_compiled(levels, np.int32)
         check_shape("levels", levels, (state.batch, None))

@@ -68,7 +68,7 @@ class Conditions(NamedTuple):
     gates: np.ndarray
     """Input of the gates, float32 [batch, steps, channels]."""
     described: np.ndarray
-    """Input of the rest of the network, float32 [batch, steps, channels], see `Chunk`."""
+    """Input of the rest of the network, float32 [batch, steps, channels]; none for a `WaveNet`."""
 
 
 class Group:
@@ -91,7 +91,7 @@ class Group:
         return group
 
     def submit(self, workers: ThreadPoolExecutor, chunk: Chunk, paired: bool) -> list:
-        """Futures of the chunk's one or two threads."""
+        """Start the chunk's one or two threads and return their futures."""
         program, buffers, plan = self.program, self.buffers, self.plan
         arrays = program.arrays(program.weights, buffers)
         buffers["lead_done"][:] = buffers["aside_done"][:] = 0

@@ -76,7 +76,7 @@ class PackedWeights:
 
     memory: np.ndarray
     plan: np.void
-    """Of `plan_type`, complete except for the rows and their buffers."""
+    """A record of type `plan_type`, complete except for the rows and their buffers."""
     dilations: np.ndarray
     """int64 [layers]."""
     ring_starts: np.ndarray
@@ -124,7 +124,7 @@ def packed(network: Any, plan_type: np.dtype, sizes: dict, parts: dict) -> Packe
 
 
 def _whole_lines(size: int) -> int:
-    """`size` floats rounded up to whole cache lines of 16."""
+    """Return a number of floats, rounded up to whole cache lines of 16."""
     return -(-size // 16) * 16
 
 
@@ -192,7 +192,7 @@ def layer_parts(network: Any) -> dict[str, np.ndarray]:
 
 
 def _residual(network: Any, layer: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Kernel and bias of a layer's residual; zeros for the last layer, which has none."""
+    """Return kernel and bias of a layer's residual; zeros for the last layer, which has none."""
     if layer.residual_kernel is None:
         config = network.config
         channels = config.residual_channels
