@@ -99,5 +99,5 @@ _COMMON = (
     *(InvalidInput, Unauthorized, Forbidden, NotFound, TooLarge, Overloaded, DeadlineExceeded),
 )
 HTTP_CODES = {error.http_status: error.code for error in _COMMON}
-HTTP_CODES[429] = "too_many_requests"  # of a proxy
+HTTP_CODES[429] = "too_many_requests"  # sent by a proxy, not by this server
 GRPC_CODES = {error.grpc_status: error.code for error in reversed(_COMMON)}

@@ -14,7 +14,7 @@ NEEDED = (
     *("orjson", "prometheus_client", "uvicorn"),
 )
 TOKEN_VARIABLE = "ONEPASS_TOKEN"
-SCHEMES = ("http://", "https://", "grpc://", "grpcs://")  # of a server's address
+SCHEMES = ("http://", "https://", "grpc://", "grpcs://")  # how a server's address begins
 MIB = 2**20
 
 

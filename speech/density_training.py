@@ -41,7 +41,7 @@ class DensityConfig:
     past: int = 4
     """Frames before that a frame depends on."""
     temperature: float = 0.7
-    """Of the drawn frames; 1 samples the density."""
+    """Temperature of the drawn frames; 1 samples the density."""
     clips: int = 16
     """Clips per batch."""
     clip_frames: int = 160

@@ -37,6 +37,7 @@ def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -
     It is the mean, along the best path of dynamic time warping (steps of one frame in either or in
     both; Sakoe and Chiba 1978), of the root mean square difference over bands.
     """
+    # |x - y|^2 = |x|^2 + |y|^2 - 2 x y: one matrix product for all pairs, rounded to 0 or more.
     square = np.sum(frames**2, axis=1)[:, None] + np.sum(others**2, axis=1)
     square = np.maximum(square - 2.0 * frames @ others.T, 0.0)
     cost = unit_db * np.sqrt(square / frames.shape[1])
@@ -44,6 +45,7 @@ def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -
     total = np.full((rows + 1, columns + 1), np.inf)
     steps = np.zeros((rows + 1, columns + 1))
     total[0, 0] = 0.0
+    # A cell depends only on the two antidiagonals before its own, which is computed at once.
     for diagonal in range(2, rows + columns + 1):
         row = np.arange(max(1, diagonal - columns), min(rows, diagonal - 1) + 1)
         column = diagonal - row
@@ -145,6 +147,7 @@ def spoken(
     rows, sounds = [], {}
     for place, example in enumerate(examples[:count]):
         made = model.generate(voice.frames(example.text), seed=0)[0]
+        # The model's share of the distance: what remains if the frames are the recording's.
         again = model.generate(recorded_frames(example.mel, 0.0), seed=0)[0]
         synthesised = above_silence(mel_spectrogram(made, mel), mel)
         away = [warped_distance_db(synthesised, e.mel, unit_db(voice)) for e in examples]

@@ -55,6 +55,7 @@ def initial_density(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]
         matrix(f"{layer}_mix", channels, 2 * channels)
         bias(f"{layer}_mix", 2 * channels)
         matrix(f"{layer}_out", channels, channels, 0.5)
+    # At the start half of the newest frame's difference goes on, and the networks add little.
     matrix("head", channels, 2 * bands, 0.1)
     bias("head", 2 * bands)
     weights["density_linear"] = np.eye(past * bands, bands, dtype=np.float32) * 0.5

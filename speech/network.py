@@ -24,7 +24,7 @@ import numpy as np
 from speech.inputs import CONTEXT_CHANNELS, POSITION_CHANNELS
 
 Weights = Mapping[str, Any]
-TYPICAL_FRAMES = 6.0  # of a phoneme, where training starts
+TYPICAL_FRAMES = 6.0  # length of a phoneme at the start of training
 
 
 class Backend(Protocol):
@@ -83,6 +83,7 @@ def initial_weights(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]
     def stack(name: str, channels: int, dilations: tuple[int, ...]) -> None:
         for layer in range(len(dilations)):
             dense(f"{name}_{layer}_mix", 3 * channels, 2 * channels)
+            # The sum over the layers then varies as much as one layer would.
             dense(f"{name}_{layer}_out", channels, channels, 1.0 / math.sqrt(len(dilations)))
 
     encoder, melody, mel = config.encoder_channels, config.melody_channels, config.mel_channels

@@ -34,7 +34,7 @@ _ENDS = re.compile(
     r"[.!?\u2026]+[\"'\u201d\u2019)]*(?=\s|$)|[,;:]+(?=\s|$)|\s[-\u2013]+\s|\u2014|[()]"
 )
 _LANGUAGE = re.compile(r"\([a-z-]+\)")
-_TAG = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # of SSML or HTML
+_TAG = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # a tag of SSML or HTML
 _NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@:#;\-]*|\?")
 
 

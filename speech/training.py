@@ -22,7 +22,7 @@ from wavenet.features import MelConvention, mel_filters, mel_spectrogram
 
 LOW_HZ, HIGH_HZ = 90.0, 450.0
 STEPS_PER_OCTAVE = 48
-PERIODS = 16  # of the window's phase that a pulse train is looked at in
+PERIODS = 16  # hops of a pulse train, each at another phase, that are averaged
 DEEPEST, HIGHEST = -3.0, 3.0  # nats
 BUCKET_FRAMES = 80
 SILENCE_FRAMES = 30  # at most, put before and behind a recording, which is cut close
@@ -190,8 +190,9 @@ def batches(
         place = (len(example.mel) + 2 * SILENCE_FRAMES) // BUCKET_FRAMES + 1
         buckets.setdefault(place, []).append(example)
     places = sorted(buckets)
+    # By frames, so that every frame of the data is equally likely in whichever bucket it lies.
     share = np.array([sum(len(e.mel) for e in buckets[p]) for p in places], np.float64)
-    most = {p: max(len(e.phonemes) for e in buckets[p]) + 2 for p in places}
+    most = {p: max(len(e.phonemes) for e in buckets[p]) + 2 for p in places}  # 2: the silence
     step = start_step
     while True:
         random = np.random.default_rng([config.seed, step])
@@ -207,6 +208,7 @@ def batches(
         batch = stacked(rows, most[place], frames)
         for name, rate in (("mel", config.mel_dropout), ("melody", config.melody_dropout)):
             kept = random.random((count, channels)) >= rate
+            # Divided, so that the mean of a channel is that without dropout.
             batch[f"kept_by_{name}"] = (kept / (1.0 - rate)).astype(np.float32)
         yield batch
         step += 1

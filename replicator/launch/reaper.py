@@ -25,7 +25,7 @@ from typing import NoReturn
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ALL_SIGNALS = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
 POLL_SECONDS = 0.05
-DIE_WITH_PARENT, ADOPT_ORPHANS = 1, 36  # of Linux's prctl
+DIE_WITH_PARENT, ADOPT_ORPHANS = 1, 36  # options of Linux's prctl
 CANNOT_RUN = 127
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from replicator.launch import reaper as reaper
 from replicator.launch.tf_config import Task
 
-MAX_LINE_BYTES = 1 << 20  # of a program that writes no line breaks
+MAX_LINE_BYTES = 1 << 20  # then a line is cut, if a program writes no breaks
 
 
 class SupervisedProcess:

@@ -180,7 +180,7 @@ def by_rows(step: Step, wanted: int | None = None) -> Layout:
     """
     rows = sorted({tensor.shape[0] for tensor in step.batch if tensor.shape})
     found, processes = len(jax.devices()), jax.process_count()
-    counts = range(processes, found + 1, processes)
+    counts = range(processes, found + 1, processes)  # as many devices in every process
     fitting = [n for n in counts if all(row % n == 0 for row in rows)]
     if not fitting:
         raise LayoutError(

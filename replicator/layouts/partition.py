@@ -143,6 +143,7 @@ class _Reader:
         shardings = _each(attributes["sdy.sharding"]) if "sdy.sharding" in attributes else []
         if not shardings and "out_sharding" in attributes:
             shardings = [str(attributes["out_sharding"])]
+        # Without shardings every result is whole; `zip` ends with the results.
         for result, sharding in zip(operation.results, shardings or [""] * 99, strict=False):
             self._cuts[result] = sharding
         waits = {self._made[v] for v in operation.operands if v in self._made}

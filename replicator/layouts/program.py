@@ -66,7 +66,7 @@ def read_program(text: str, num_devices: int) -> list[Operation]:
     digests: dict[str, str] = {}
     program: list[Operation] = []
     given: dict[str, tuple[int, ...]] = {}  # operations that make each value, by name
-    pieces: dict[str, list[tuple[int, ...]]] = {}  # of a combined collective, by element
+    pieces: dict[str, list[tuple[int, ...]]] = {}  # pieces of a combined collective, by element
     sizes: dict[str, int] = {}
     for line in entry:
         name, shape, opcode, operands, rest = line

@@ -56,6 +56,7 @@ def split(
     coming, leaving, found = (known[kind] for kind in ("coming", "leaving", "found"))
     varying = _reached_from([*given.values(), *coming.values()])
     starts = {t.op for t in coming.values()}
+    # Every operation belongs to the first pass that needs it; later passes get its result.
     forward = _ancestors(returned.values()) | {t.op for t in given.values()}
     backward = _ancestors(leaving.values()) - forward - starts
     weights = _ancestors(found.values()) - forward - backward - starts
@@ -81,6 +82,7 @@ def split(
 
 def _part(graph: tf.Graph, takes: Tensors, gives: Tensors) -> Part:
     """Return the part of a traced graph from some tensors to others."""
+    # Shapes are static: as constants they save a part from keeping a tensor only for its shape.
     reading = [operation for operation in graph.get_operations() if operation.type in OF_SHAPES]
     shapes = {
         output.name: (source.shape.as_list(), output.dtype)
@@ -136,6 +138,7 @@ def _traced(
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([floats, list(variables.values())])
             outputs = {name: tf.identity(tensor) for name, tensor in run(dict(given)).items()}
+        # The gradients of the outputs come from the next stage, when B runs.
         coming = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in outputs.values()]
         sources = [floats, dict(variables)]
         leaving, found = tape.gradient(list(outputs.values()), sources, coming, "zero")

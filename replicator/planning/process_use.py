@@ -17,7 +17,7 @@ from replicator.runs.provenance import processor
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _STAT, _GPUS = Path("/proc/stat"), Path("/proc/driver/nvidia/gpus")
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # options of mallopt(3)
 _SMALL_BYTES, _LARGE_BYTES = 2**16, 2**25
 
 

@@ -19,7 +19,7 @@ _MODULE = re.compile(r"^module @\S+ attributes \{[^{}]*\}", re.MULTILINE)
 _MAIN = re.compile(r"func\.func (?:public )?@main\((.*?)\) -> (.*?) \{$", re.MULTILINE)
 _TENSOR = re.compile(r"tensor<(?:((?:\d+x)*)([a-z]\w*))>")
 _FOREIGN = re.compile(r"\b(?:mhlo|chlo|tf|xla)\.\w+|\bcustom_call @[\w.]+|\bcustom_call\b")
-CALL_VERSION = 9  # of XlaCallModule, whose module is a portable artifact
+CALL_VERSION = 9  # version of XlaCallModule with a portable artifact
 _DTYPES = {
     "f32": tf.float32,
     "f16": tf.float16,
@@ -73,6 +73,7 @@ def lower(
     }
     takes, gives = signature(text)
     captures = list(concrete.captured_inputs)
+    # XLA leaves unused arguments out, and callers find them by position.
     if len(takes) != len(inputs) + len(captures):
         raise ValueError(
             f"`fn` must use all its {len(inputs) + len(captures)} inputs and "

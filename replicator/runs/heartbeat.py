@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-SECONDS = 10.0  # of silence before a status line
+SECONDS = 10.0  # silence before a status line
 
 # Sources of status lines, the innermost last; each returns a line, or None to print nothing.
 _telling: list[Callable[[], str | None]] = []

@@ -48,7 +48,7 @@ class ScoresInMemory(Checkpoints):
         self._stored: dict = {}
         self._keeps_best = best
         self._latest: Arrays | None = None
-        self._arrays: Arrays | None = None  # of the best score
+        self._arrays: Arrays | None = None  # arrays of the best score
 
     def newest(self) -> tuple[Arrays | None, list[Path]]:
         """Return no checkpoint and no damaged ones."""

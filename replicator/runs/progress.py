@@ -12,7 +12,7 @@ from tqdm import tqdm
 from replicator.runs.folders import plural
 from replicator.runs.heartbeat import SECONDS, spoke, telling
 
-COLUMNS = 80  # of a terminal of unknown width
+COLUMNS = 80  # assumed for a terminal of unknown width
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{left}, {rate_fmt}{postfix}]"
 
 

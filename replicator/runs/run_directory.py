@@ -104,7 +104,7 @@ class RunDirectory:
 
     def metrics_log(self, first_step: int = 0) -> "MetricsLog":
         """Return the log of the run's metrics, without records after `first_step`."""
-        from replicator.runs.metrics import MetricsLog  # which imports TensorFlow
+        from replicator.runs.metrics import MetricsLog  # imports TensorFlow
 
         return MetricsLog(self.path, first_step)
 

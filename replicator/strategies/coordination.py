@@ -143,7 +143,7 @@ def broadcast_initial_state(
     if not runs_in_lockstep(replicator):
         return
     text = json.dumps(identity, sort_keys=True).encode()
-    digest = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
+    digest = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")  # fits an int64
 
     def step(_: Any) -> tf.Tensor:
         values = replicator.broadcast([tf.identity(v) for v in variables.values()])

@@ -42,7 +42,7 @@ class Snapshots:
     def create(
         self, next_creator: Callable[..., tf.Variable], **options: Any
     ) -> "SnapshotVariable":
-        """Create a variable, as a `tf.variable_creator_scope` outside a strategy asks."""
+        """Create a variable; used by `tf.variable_creator_scope` outside a strategy's scope."""
         known = {key: options[key] for key in _OPTIONS if options.get(key) is not None}
         return SnapshotVariable(self, known)
 

@@ -46,6 +46,7 @@ def as_dataset(
 
     def tensors(step: tf.Tensor) -> Batch:
         flat = tf.numpy_function(values, [step], [array.dtype for array in example.values()])
+        # `tf.numpy_function` knows no shapes.
         batch = {
             name: tf.ensure_shape(tensor, shapes[name])
             for name, tensor in zip(example, flat, strict=True)

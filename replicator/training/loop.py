@@ -89,7 +89,7 @@ class Trainer:
         self._step = self._compiled(loss_fn, reads)
         self._num_updates = 0  # finished; asynchronous ones may be pending
         self._saved_step: int | None = None
-        self._start: float | None = None  # of this run, on the monotonic clock
+        self._start: float | None = None  # start of this run on the monotonic clock
         self._evaluation_seconds = 0.0  # duration of the last evaluation
         self._is_asked_to_stop = False  # by the listener
 

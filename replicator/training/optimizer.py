@@ -69,6 +69,7 @@ def adam(
     first_bias = 1.0 - tf.pow(config.beta1, count)
     second_bias = 1.0 - tf.pow(config.beta2, count)
 
+    # Rate and corrections are float32, weights may have another type.
     def updated(w: tf.Tensor, m: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
         own_rate, of_m, of_v = (tf.cast(x, w.dtype) for x in (rate, first_bias, second_bias))
         return w - own_rate * (m / of_m) / (tf.sqrt(v / of_v) + config.epsilon)

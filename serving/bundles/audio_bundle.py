@@ -21,7 +21,7 @@ WHOLE = (PLAIN, COMPILED)
 
 
 def check_speaker(known: Sequence[str], name: str | None) -> None:
-    """Raise InvalidInput unless a model has a speaker of this name; None names its first."""
+    """Raise InvalidInput unless a model has a speaker of this name; None stands for its first."""
     if name is not None and name not in known:
         rule = f"one of {', '.join(known)}, got `{shortened(name)}`"
         one_voice = "`speaker` must not be given: the model has one voice."
@@ -71,7 +71,7 @@ class AudioBundle(Bundle):
 
     @property
     def sample_rate_hz(self) -> int:
-        """Sample rate of its audio."""
+        """Samples per second of the model's audio."""
         return self.spec["sample_rate_hz"]
 
     @property
@@ -81,7 +81,7 @@ class AudioBundle(Bundle):
 
     @property
     def conditional(self) -> bool:
-        """True if it needs frames."""
+        """True if the model generates from frames."""
         return "frames" in self.signatures[COMPILED].inputs
 
     @property
@@ -201,7 +201,7 @@ class AudioBundle(Bundle):
         return super().call(signature, inputs)
 
     def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
-        """Yield signature and inputs of each call of `warm`: all pieces, by all batches.
+        """Yield signature and inputs of each call of `warm`: every piece in every batch size.
 
         With an engine, the program is compiled by the first call of `chunk`.
         """

@@ -23,10 +23,10 @@ from serving.bundles.streaming_models import (
     unit_samples,
 )
 
-MAX_SEGMENT_SAMPLES = 160_000  # of a row whose conditioning is in memory
+MAX_SEGMENT_SAMPLES = 160_000  # of one row: its conditioning must fit into memory
 MIN_SEGMENT_SAMPLES = 80_000
-MAX_BATCH_SEGMENT_SAMPLES = 640_000  # of all rows
-ROWS_AT_ONCE = 4  # of rows that run alone
+MAX_BATCH_SEGMENT_SAMPLES = 640_000  # of all rows together
+ROWS_AT_ONCE = 4  # rows that run alone, but in parallel
 Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 
 
@@ -144,6 +144,7 @@ def row_conditioning(
         shapes["phase"] = tf.TensorSpec([], tf.float64)
 
     def row(n: tf.Tensor) -> dict[str, tf.Tensor]:
+        # A row that has ended has no frames in the segment, of which there is no conditioning.
         def ended() -> dict[str, tf.Tensor]:
             empty = {
                 name: tf.zeros([0, *spec.shape[1:]], spec.dtype) for name, spec in shapes.items()

@@ -49,14 +49,18 @@ def export_functions(
     allowed_batches: Sequence[int] = (),
     buckets: Sequence[int] = (),
 ) -> tuple[tf.Module, dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return what is saved, as for images; no program of audio is stored as StableHLO.
+    """Return what a bundle of a speech model stores.
 
     Args:
       model: a model of speech whose network is of a type that `streaming_model` knows.
       allowed_batches: batch sizes of the server, each compiled for a student; empty: 1, 2, 4, 8 for
         a student, 1 to 8 for a WaveNet.
-      buckets: frames that rows are padded to, none of them compiled for; the longest is the longest
-        sound. Empty: up to two minutes. Samples for a model without frames.
+      buckets: numbers of frames that rows are padded to (of samples, for a model without frames),
+        none of them compiled for; the largest is the longest sound. Empty: up to two minutes.
+
+    Returns:
+      A module that holds the variables; the functions by signature; an empty dict, because no
+      program of audio is stored as StableHLO; and `serving` of model.json.
     """
     streaming = streaming_model(model.network)
     lengths = sorted(set(buckets)) or default_buckets(model.sample_rate_hz, streaming.hop_samples)
@@ -109,7 +113,7 @@ def default_buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:
 def _signatures(
     streaming: StreamingModel, longest: int, temperature: float
 ) -> dict[str, Signature]:
-    """Return all signatures; the longest sound is in frames, the temperature the default."""
+    """Return all signatures, given the longest sound in frames and the default temperature."""
     made = TensorInfo(FLOAT32, (None, None))
     sound = {streaming.output: made, "num_samples": _numbers(low=None)}
     low, high = (0.0, MAX_TEMPERATURE) if streaming.tempers else (temperature, temperature)
@@ -158,10 +162,10 @@ def _info(filled: Filled) -> TensorInfo:
 def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, Any]:
     """Return what a client of `chunk` must know.
 
-    side_frames: neighbours to pass with a segment on each side, as far as there are any, counted by
-    `frames_before` and `frames_after`. unit_samples: all chunks but the last are multiples of it,
-    and all rows of a call equally long. pieces: lengths that are compiled. rows_alone: whether they
-    are compiled for a batch of one, in which each row is then generated.
+    side_frames: number of frames to pass before and after a segment, as far as there are any,
+    counted by `frames_before` and `frames_after`. unit_samples: every chunk but the last is a
+    multiple of it, and all rows of a call are equally long. pieces: lengths that are compiled.
+    rows_alone: whether pieces are compiled for a batch of one, so that rows are made one by one.
     """
     state = {name: info for name, info in chunk.inputs.items() if name.startswith(STATE)}
     return {
@@ -204,6 +208,7 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
         before, count = given["frames_before"], given["num_frames"]
         lengths = count * hop
         high = tf.minimum(before + count + given["frames_after"], tf.shape(frames)[1])
+        # `start` is that of the segment; the first frame may be a neighbour before it.
         window = Window(tf.zeros_like(before), high, before, lengths, start - before * hop)
     samples = round_up(tf.reduce_max(lengths), streaming.pieces[0])
     conditioning = row_conditioning(

@@ -103,7 +103,7 @@ class Program:
             }
         except (MemoryError, tf.errors.ResourceExhaustedError):
             raise
-        except Exception as error:  # of many types, depending on the corrupted byte
+        except Exception as error:  # its type depends on the corrupted byte
             first = (str(error) or type(error).__name__).splitlines()[0]
             raise UserError(f"{self._folder} cannot be loaded: {first}") from error
 

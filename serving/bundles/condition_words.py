@@ -16,14 +16,14 @@ def condition_of(words: Sequence[str]) -> Any:
     """Return conditions as `Autoregressive.sample` takes them.
 
     Args:
-      words: FILE.npy or a number, for the only condition; NAME=FILE.npy or NAME=NUMBER for each of
-        several.
+      words: one word for the only condition, FILE.npy or a number; for several conditions a word
+        for each, NAME=FILE.npy or NAME=NUMBER.
 
     Returns:
       None without a word; an array or a number, or a dict of them by name.
 
     Raises:
-      UserError: a word is neither, a name is given twice, or a file cannot be read.
+      UserError: a word has another form, a name is given twice, or a file cannot be read.
     """
     return _by_name(words, "--condition", _value, "FILE.npy or NAME=NUMBER")
 
@@ -32,7 +32,7 @@ def entries_of(words: Sequence[str]) -> Any:
     """Return numbers of entries as `export` takes them, from NUMBER or from NAME=NUMBER.
 
     Raises:
-      UserError: a word is neither, or a name is given twice.
+      UserError: a word has another form, or a name is given twice.
     """
 
     def whole(word: str) -> int:
@@ -44,7 +44,7 @@ def entries_of(words: Sequence[str]) -> Any:
 
 
 def _by_name(words: Sequence[str], option: str, read: Callable[[str], Any], what: str) -> Any:
-    """Return what words say, by name where they have one."""
+    """Return the values of the words, by name if they are of the form NAME=VALUE."""
     found: dict[str, Any] = {}
     for word in words:
         name, sign, value = ("", "", word) if Path(word).is_file() else word.partition("=")

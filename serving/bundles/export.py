@@ -41,8 +41,8 @@ OWN_OPTIONS = (
     "entries",
     "sample_rate_hz",
     "trust",
-)  # of a model that `onepass.save` wrote
-# What such a model has no use for.
+)  # options for a folder of `onepass.save`
+# Options that such a model has no use for.
 NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
 
@@ -95,7 +95,7 @@ EXPORTERS = {
 
 
 def export(given: ExportArguments) -> list[str]:
-    """Write the bundle, whole or not at all, and return lines on it; UserError if it cannot be."""
+    """Write the bundle, whole or not at all, and return lines on it; else raise UserError."""
     if folder_kind(given.run) == "saved":
         return _of_user(given)
     _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
@@ -190,7 +190,7 @@ def _measured(given: ExportArguments, folder: Path) -> str:
     """Measure a run on dev and write its model folder; return what was measured, in words."""
     kind = kind_of(given.run)
     if kind not in EXPORTERS:
-        speech_models.load(given.run)  # which says what is wrong with it
+        speech_models.load(given.run)  # raises an error that says what is wrong
     exporter = EXPORTERS[str(kind)]
     makes_images = exporter.network is None
     if makes_images and given.temperature is not None:

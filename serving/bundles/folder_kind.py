@@ -7,10 +7,10 @@ from typing import Literal
 from replicator.runs.errors import UserError
 
 FolderKind = Literal["saved", "bundle", "trained"]
-SAVED = "autoregressive.json"  # of `onepass.save`
-PROGRAMS = ("saved_model.pb", "lowered.pb")  # of bundles
+SAVED = "autoregressive.json"  # written by `onepass.save`
+PROGRAMS = ("saved_model.pb", "lowered.pb")  # in bundles
 RUN = "config.json"
-NOT_SAVED = ("manifest.json", "model.json", "weights.npz", RUN)  # of bundles, model folders, runs
+NOT_SAVED = ("manifest.json", "model.json", "weights.npz", RUN)  # bundles, model folders, runs
 
 
 def folder_kind(path: Path) -> FolderKind:

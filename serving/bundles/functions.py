@@ -41,9 +41,9 @@ def serving_spec(
 
 
 def row_function(signature: Signature, row: Callable[[Tensors], Tensors]) -> Any:
-    """Return the concrete function of batches of which every row is made alone.
+    """Return the concrete function of a signature, which makes every row of a batch alone.
 
-    The row function maps a batch of one to outputs without the batch axis.
+    The row function returns outputs without the batch axis for a batch of one.
     """
     specs = {n: tf.TensorSpec(info.shape[1:], info.dtype) for n, info in signature.outputs.items()}
     options = {"fn_output_signature": specs, "parallel_iterations": ROWS_AT_ONCE}

@@ -26,7 +26,7 @@ class ImageBundle(Bundle):
 
     @property
     def size(self) -> int:
-        """Side of its images, in pixels."""
+        """Height and width of the images, in pixels."""
         return self.spec["size"]
 
     @property
@@ -41,7 +41,7 @@ class ImageBundle(Bundle):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sides of its scales, smallest first; one for a PixelCNN."""
+        """Height and width of each scale, smallest first; a PixelCNN has one scale."""
         sides = [_side(name) for name in self.signatures[COMPILED].outputs if name != "picture"]
         return tuple(sorted(sides)) or (self.size,)
 
@@ -70,9 +70,10 @@ class ImageBundle(Bundle):
         start: np.ndarray | None = None,
         **options: Any,
     ) -> Iterator[list[np.ndarray]]:
-        """Return an iterator of all scales of each image, smallest first; see `generate`.
+        """Return an iterator of all scales of each image of `generate`, smallest first.
 
-        Invalid requests raise InvalidInput at once, before the first image is requested.
+        Invalid requests raise InvalidInput at once, before the first image is requested. If `start`
+        is given, a small image uint8 [side, side, channels], it is enlarged.
         """
         conditions: list[Any] = [condition] * num
         if isinstance(condition, list | tuple):

@@ -71,7 +71,7 @@ def export_functions(
 
 
 def _lowered(density: ImageDensity, parts: Parts) -> dict[str, Any]:
-    """Return the functions but `serving_default`, with programs as StableHLO, or none of them."""
+    """Return all functions but `serving_default` with programs as StableHLO, or an empty dict."""
     if density.multiscale is not None and density.config.data.size > LARGEST_COMPILED:
         return {}
     signatures, programs, row_of = parts
@@ -128,6 +128,7 @@ def _of_multiscale(density: ImageDensity) -> Parts:
     scales = {f"picture_{side}": info for side, info in images.items()}
     whole = Signature(request, {"picture": images[max(images)], **scales})
     signatures = {PLAIN: whole, COMPILED: whole}
+    # Every scale is drawn from the one before it, the smallest from nothing.
     for side, smaller in zip(sizes, (None, *sizes), strict=False):
         given = {"start": images[smaller]} if smaller else {}
         signatures[scale_name(side)] = Signature(request | given, {"picture": images[side]})
@@ -155,7 +156,7 @@ def _of_multiscale(density: ImageDensity) -> Parts:
 
 
 def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]:
-    """Return the inputs of all signatures: those that name the noise, and the condition."""
+    """Return the inputs that all signatures have: seed, row, temperature and condition."""
     conditioning = density.config.conditioning
     last = conditioning.classes - 1
     limits = {"label": (0, last), "caption": (0, NUM_CODES - 1), "map": (-1, last)}
@@ -175,7 +176,7 @@ def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]
 
 
 def _drawn(program: Callable[..., Any], given: Tensors, *arguments: Any) -> Any:
-    """Draw a batch of one, by the program's guided form where the guidance is not 0."""
+    """Draw a batch of one, by the program's guided form if the guidance is not 0."""
     condition = {name: given[name] for name in CONDITIONS if name in given}
     draw = functools.partial(program, condition, seed_key(given["seed"]), given["row"], *arguments)
     if "guidance" not in given:

@@ -23,7 +23,7 @@ from serving.errors import InvalidInput
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
 
-MODEL_FOLDER = "autoregressive"  # of a bundle: what `onepass.save` writes
+MODEL_FOLDER = "autoregressive"  # folder in a bundle that `onepass.save` writes
 
 
 class _OwnBundle(OwnSampling, Bundle):
@@ -39,8 +39,8 @@ class _OwnBundle(OwnSampling, Bundle):
         network, its step and its density, with gradients.
 
         Raises:
-          UserError: the bundle holds none: a student, or a bundle of version 0.2; or its program
-            has a disallowed operation.
+          UserError: the bundle is of a student or of version 0.2, which hold no model; or the
+            program has a disallowed operation.
         """
         from autoregressive.storage.load import load
 
@@ -62,7 +62,7 @@ class _OwnBundle(OwnSampling, Bundle):
 class SequenceBundle(_OwnBundle, AudioBundle):
     """A model in time order that makes its elements one after the other.
 
-    As a model of sound it has `generate` and `stream`; `sample` is that of every user's model.
+    It has `generate` and `stream` of a model of sound, and `sample` of every user's model.
     """
 
     def __init__(self, path: Path, spec: dict[str, Any], program: Program):
@@ -110,7 +110,7 @@ class SequenceBundle(_OwnBundle, AudioBundle):
           **of_sound: `row`, `speaker` and `refine` of `AudioBundle.stream`, without a prompt.
 
         Raises:
-          InvalidInput: the model cannot make this; at the call.
+          InvalidInput: the model cannot make this; raised at the call, not at the first element.
         """
         prompt = {"top_k": top_k, "top_p": top_p, "prefix": prefix, "stop": stop}
         is_named = has_named(self.spec)
@@ -136,7 +136,7 @@ class SequenceBundle(_OwnBundle, AudioBundle):
     def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
         """Yield the calls of `AudioBundle.warm`, and one of `prompted` of a model over tokens.
 
-        Of other models `prompted` compiles when it is first called.
+        For any other model `prompted` compiles when it is first called.
         """
         yield from super().warmup_calls()
         if TOP_K in self._inputs_of(PROMPTED):

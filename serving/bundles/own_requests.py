@@ -23,7 +23,7 @@ LENGTHS = ("num_samples", "num_frames")  # inputs that count the elements of a r
 
 @dataclasses.dataclass(frozen=True)
 class OwnRequest:
-    """Rows of a seed, as `Autoregressive.sample` is asked for them.
+    """The checked arguments of `Autoregressive.sample`, for a model in a bundle or on a server.
 
     Attributes:
       num: number of rows.
@@ -134,6 +134,7 @@ class OwnRequest:
         size = len(rows)
         sides = [size, *(side or 1 for side in known["temperature"].shape[1:])]
         heat = self.temperature[rows].reshape([size] + [1] * (len(sides) - 1))
+        # A seed of 2^63 or more is a negative int64, of which the program reads the bits.
         inputs = {
             "seed": np.full([size], self.seed, np.uint64).astype(np.int64),
             "row": rows,
@@ -152,7 +153,7 @@ class OwnRequest:
     def _prompt(
         self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
     ) -> Arrays:
-        """Return the inputs of a prompt, none for a signature that takes none."""
+        """Return the inputs of a prompt; no inputs for a signature that takes no prompt."""
         inputs: Arrays = {}
         if TOP_K in known:
             inputs[TOP_K] = np.full([len(rows)], self.top_k, np.int64)

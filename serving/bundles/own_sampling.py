@@ -13,7 +13,7 @@ from serving.bundles.own_requests import OwnRequest, as_elements
 from serving.bundles.prompt_inputs import ENDED, PROMPTED, PROMPTED_CHUNK, WITH_LOG_PROB
 from serving.bundles.signature import COMPILED, LOG_PROB, Arrays, TensorInfo
 
-ROWS = 8  # of a call
+ROWS = 8  # most rows of one call
 ELEMENTS = "elements"
 CHUNK, STATE = "chunk", "state_"
 OTHERS = ("num_samples", LOG_PROB, ENDED)  # outputs next to the elements and the state
@@ -34,7 +34,7 @@ class OwnSampling:
 
     @contextlib.contextmanager
     def _own_errors(self) -> Iterator[None]:
-        """Raise the errors of checks as this model's type of error."""
+        """Raise a ValueError of the block as this class's `problem`."""
         try:
             yield
         except ValueError as error:
@@ -78,6 +78,7 @@ class OwnSampling:
             outputs = self._made(signature, request, rows, with_nats)
             parts.append(only_output(outputs))
             nats += [outputs[LOG_PROB]] if with_nats else []
+            # A program of one shape makes it whatever length is asked for.
             if parts[0].shape[1:] != request.shape:
                 wanted = parts[0].shape[1:] if parts[0].ndim > 2 else parts[0].shape[1]
                 raise self.problem(f"`length` must be {wanted}, as exported, got {length}.")
@@ -139,7 +140,7 @@ class OwnSampling:
     def streamed(self, request: OwnRequest, chunk: int) -> Iterator[np.ndarray]:
         """Return the next elements of sequences [num, n], as they are made.
 
-        It ends early where all rows have ended.
+        The iterator ends early once all rows have ended.
 
         Args:
           request: the checked arguments of the call.
@@ -159,7 +160,7 @@ class OwnSampling:
         return self._parts(request, signature, -(-chunk // unit) * unit)
 
     def _check_streamed(self, length: int) -> None:
-        """Raise an error of this model's type if a sequence is longer than any was exported for."""
+        """Raise `problem` if a sequence is longer than the model was exported for."""
         most = self.spec.get("max_length", length)
         if length > most:
             raise self.problem(f"`length` must be at most {most}, as exported, got {length}.")
@@ -237,7 +238,7 @@ def _groups(num: int) -> Iterator[np.ndarray]:
 
 
 def _first_state(known: Mapping[str, TensorInfo], rows: int) -> Arrays:
-    """Return the state before the first element; its content does not count there."""
+    """Return a state of zeros to send with the first element, at which the program ignores it."""
     return {
         name: np.zeros([rows, *(size or 0 for size in info.shape[1:])], info.dtype)
         for name, info in known.items()

@@ -110,6 +110,7 @@ class StreamingSequence(StreamingModel):
 
             if start is None:
                 return first()
+            # Only for rows that begin: it may run networks over the conditions.
             return tf.cond(start[n] == 0, first, lambda: {name: x[n] for name, x in state.items()})
 
         return tf.map_fn(
@@ -288,6 +289,7 @@ def with_log_prob(
     axes = (None, None) if channels is None else (None, None, None, channels)
     inputs = {ELEMENTS: TensorInfo(element_type(model), axes, *element_range(model))}
     inputs |= conditions.infos([None] if channels is None else [None, None])
+    # A distribution of whole pixels gives one number per pixel, any other one per element.
     axes_out = len(axes) - (channels is not None and pixel_channels(model.distribution) is not None)
 
     @tf.function(autograph=False, input_signature=specs_of(inputs))
@@ -313,12 +315,12 @@ def element_type(model: Any) -> np.dtype:
 
 
 def elements_of(model: Any) -> dict[str, Any]:
-    """Return what model.json says of a model's elements: their type, and how many levels."""
+    """Return the entry of model.json for a model's elements: their type and number of levels."""
     return {"dtype": element_type(model).name, "levels": model.codec.levels}
 
 
 def element_range(model: Any) -> tuple[float | None, float | None]:
-    """Return the least and the greatest element, None where there is none."""
+    """Return the least and the greatest element, each None if there is no limit."""
     levels = model.codec.levels
     if levels is None:
         return None, None
@@ -350,7 +352,7 @@ def _drawer(model: Autoregressive, shape: tuple[int, ...]) -> Callable[..., tf.T
 
 
 def _row(drawn: Any, output: str, info: TensorInfo, conditions: Conditions) -> Any:
-    """Return the function of a row, for `row_function`."""
+    """Return the function that makes one row, as `row_function` takes it."""
 
     def row(given: Tensors) -> Tensors:
         temperature = tf.reshape(given["temperature"], [])

@@ -23,7 +23,7 @@ class Reach(NamedTuple):
 
 
 def reach(graph: Any, functions: Mapping[str, Any]) -> Reach:
-    """Return what calls which of a MetaGraphDef's functions, given by name."""
+    """Return the names of a MetaGraphDef's functions by where their calls can start."""
     calls = calls_of(functions)
     save, restore = saver_nodes(graph)
     nodes = [node for node in graph.graph_def.node if node.name not in (save, restore)]
@@ -35,7 +35,7 @@ def reach(graph: Any, functions: Mapping[str, Any]) -> Reach:
 
 
 def saver_nodes(graph: Any) -> tuple[str, str]:
-    """Return the nodes that save and restore variables; "" for one that runs elsewhere as well.
+    """Return the nodes that save and restore variables; "" for a node that also runs elsewhere.
 
     That is, in a signature; and for the node that saves, in restoring.
     """
@@ -59,7 +59,7 @@ def node_of(tensor: str) -> str:
 
 
 def called_by(node: Any) -> list[str]:
-    """Return the functions that a node may call: its operation's name, and its attributes."""
+    """Return the functions that a node may call: that of its operation, and those in attributes."""
     return [node.op, *_named(node.attr.values())]
 
 

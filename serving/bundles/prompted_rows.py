@@ -1,4 +1,4 @@
-"""Rows of a user's model made from a prompt: what the signatures of `own_prompts` compute.
+"""Rows of a user's model made from a prompt, the computation of `own_prompts`' signatures.
 
 Every row is made alone, from two kinds of function that XLA compiles for one row whatever the
 lengths: passes that read the symbols of a prompt, and a loop that draws and ends with the row.
@@ -53,7 +53,7 @@ class Chosen:
 
 
 def chosen(distribution: Distribution) -> Any:
-    """Return a distribution that takes a `Choice`, where it is one over tokens; else itself."""
+    """Return the distribution, or for one over tokens a `Chosen`, whose samples take a `Choice`."""
     return distribution if table_of(distribution) is None else Chosen(distribution)
 
 
@@ -167,7 +167,7 @@ class Rows:
     def _longer(
         self, part: Part, begun: tf.Tensor, state: State
     ) -> tuple[tf.Tensor, tf.Tensor, State]:
-        """Return the symbols with the next ones, whether one of them ends the row, the state."""
+        """Return the symbols with the next ones added, whether one ends the row, and the state."""
         position, size = tf.shape(begun)[1], self.longest_loop
         cut = _window(part, position, size)
         source = part.source.after(position)
@@ -201,7 +201,7 @@ class Rows:
 
 
 def _window(part: Part, position: tf.Tensor, size: int) -> Part:
-    """Return so many symbols of a row, from a position on, with their condition."""
+    """Return the request for the next `size` symbols of a row, from a position on."""
     symbols = tf.ensure_shape(part.symbols[:, position : position + size], [1, size])
     channels = part.channels
     if channels is not None:

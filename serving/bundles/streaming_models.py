@@ -1,4 +1,4 @@
-"""Students and WaveNets as pure functions of tensors: all that a signature of sound is made of.
+"""Students and WaveNets as pure functions of tensors, from which signatures of sound are made.
 
 A voice goes on from a state, a dict of tensors whose first axis is the batch. Rows do not know each
 other, and each may be at a position of its own.
@@ -26,7 +26,7 @@ Size: TypeAlias = tf.Tensor | int  # int32 []
 Advanced = tuple[tf.Tensor, State]  # new samples, and the state after them
 STUDENT_PIECES = (1600, 16_000)  # samples that are compiled as one, about: the shorter, the longer
 TEACHER_PIECES = (256, 1024)
-PASTS = ("wave", "residual", "scaled")  # of a `VocoderState`
+PASTS = ("wave", "residual", "scaled")  # fields of a `VocoderState`
 MAX_FEATURE = 4.0  # silence is 0 and full scale about 1; far beyond, a filter overflows
 FULL_SCALE = (-1.0, 1.0)
 
@@ -378,7 +378,7 @@ def streaming_model(network: Any) -> StreamingModel:
 
 
 def storable(dtype: tf.DType) -> tf.DType:
-    """Return the type that a state is handed out in: every protocol has one for it."""
+    """Return the type in which a state is given to clients: one that every protocol has."""
     if dtype == tf.bool:
         return tf.int32
     return tf.float32 if dtype in (tf.bfloat16, tf.float16) else dtype

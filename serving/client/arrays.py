@@ -13,7 +13,7 @@ from serving.client.client import Client
 
 
 class ArrayClient(OwnSampling):
-    """The calls of one model, with its specification by the server."""
+    """The calls of one served model, with the server's description of it."""
 
     def __init__(self, client: Client, name: str, spec: dict[str, Any]):
         if not isinstance(spec.get(ELEMENTS), dict):
@@ -42,7 +42,7 @@ class ArrayClient(OwnSampling):
             `Autoregressive.sample`, for one row.
 
         Raises:
-          UserError: an argument has no meaning, or the model cannot make this; at the call.
+          UserError: an argument has no meaning, or the model cannot make this; raised at the call.
         """
         with self._own_errors():
             given = self._conditions(condition, for_all=True)

@@ -23,7 +23,7 @@ from serving.observability import logs, traces
 from serving.observability.metrics import Metrics
 from serving.settings import TOKEN_VARIABLE, Settings
 
-NAME = "onepass"  # of the deployment
+NAME = "onepass"  # name of the deployment
 ALL_INTERFACES = "0.0.0.0"
 
 

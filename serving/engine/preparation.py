@@ -17,7 +17,7 @@ MAX_RUNNING_OF_CLIENT = 4
 
 
 class Work:
-    """Work that looks after every piece whether it is still wanted, and lets others go first.
+    """Work in pieces that stops once nobody wants it, and lets others go first between pieces.
 
     `stop` ends it at the next piece. Each piece has a permit for a processor.
     """
@@ -138,7 +138,7 @@ async def prepared(
         pieces of its work.
 
     Returns:
-      What the function returns.
+      The result of the function.
 
     Raises:
       DeadlineExceeded: the call, waiting included, took longer than `seconds`.

@@ -11,8 +11,8 @@ from serving.engine.padding import Arrays, Fitted, Padding
 from serving.settings import Settings
 
 CALL_SECONDS = 1.0  # target for a call of several rows, since others wait for it
-SPARE_PART = 8  # of the rows of a queue: so many more may wait, of clients
-SMALL_PART = 1 / 16  # that fill no more of it
+SPARE_PART = 8  # a queue takes an eighth more rows from clients that fill little of it
+SMALL_PART = 1 / 16  # part of the queue that such a client fills at most
 LEAST_CHARGE = 1e-3  # seconds, for a row of an unknown kind, until its call has ended
 
 

@@ -12,7 +12,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 VERSION = re.compile(r"[0-9]{1,18}")
 VERSION_RULE = "must be a number of at most 18 digits"
 MANIFEST = "manifest.json"
-MOST_FILES = 1000  # of a version that are checked for changes
+MOST_FILES = 1000  # files of a version that are checked for changes
 
 
 @dataclasses.dataclass(frozen=True)

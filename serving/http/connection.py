@@ -1,4 +1,4 @@
-"""A connection of HTTP/1.1: strict heads, and an end to those that bring no request."""
+"""HTTP/1.1 connections: strict heads, and time limits for connections without a request."""
 
 import asyncio
 import collections
@@ -34,7 +34,7 @@ class StrictConnection(h11.Connection):
 class IdleConnections:
     """The connections without a request, at most `most`, each for `seconds` at most.
 
-    Where there are more, the client that has most of them loses the one that is idle for longest.
+    Beyond that number, the client with the most of them loses the one that has been idle longest.
     """
 
     def __init__(self, most: int, seconds: float):

@@ -76,6 +76,7 @@ class SandboxedBundle:
         memory_bytes = int(settings.sandbox_memory_gib * 2**30)
         request = {"path": str(path), "memory_bytes": memory_bytes}
         request |= {"arguments": dict(arguments), "loader": loader}
+        # One that stays open while the process shall live, one for each call or stream at a time.
         connections = 1 + settings.threads + settings.max_streams + SPARE_CONNECTIONS
         self.pid, sockets = fork_server.start(request, connections, settings.load_seconds)
         self._control, self._free = sockets[0], queue.SimpleQueue[socket.socket]()

@@ -94,7 +94,7 @@ def test_the_person_watching_reads_what_the_commands_say(tmp_path):
     said = []
     trained(steps=3, workdir=tmp_path, log=said.append)
     trained(steps=6, workdir=tmp_path, log=said.append)
-    assert said == [FED, "4 weights", FED, "4 weights, resuming from step 3"]
+    assert said == [FED, "6 weights", FED, "6 weights, resuming from step 3"]
 
 
 def test_evaluations_are_metrics_and_events(tmp_path):
