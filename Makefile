@@ -1,4 +1,4 @@
-.PHONY: check format lint types docs tests fix protos
+.PHONY: check format lint types docs tests integration fix protos
 
 check: format lint types docs tests
 
@@ -17,6 +17,9 @@ docs:
 
 tests:
 	python -m pytest
+
+integration:
+	python -m pytest -m integration -n 3 --dist loadfile
 
 fix:
 	ruff check --fix .

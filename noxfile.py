@@ -33,7 +33,7 @@ def smoke(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The quick tests; words after `--` go to pytest."""
     session.install("-e", ".[test]")
-    session.run("python", "-m", "pytest", *(session.posargs or ["-n", "4", "--dist", "loadfile"]))
+    session.run("python", "-m", "pytest", *(session.posargs or ["-n", "3", "--dist", "loadfile"]))
 
 
 @nox.session(python=PYTHONS[0])

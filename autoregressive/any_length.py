@@ -24,8 +24,9 @@ class Taken(NamedTuple):
     """A network as it is called.
 
     Attributes:
-      call: from tensors to the parameters.
-      specs: of its arguments; the first one has a size only where it is called on that size alone.
+      call: function from tensors to the parameters.
+      specs: specs of the function's arguments; the first one has a size of time only where the
+        network is called on that size alone.
     """
 
     call: Call
@@ -37,14 +38,14 @@ class OneSize:
 
     Args:
       call: the network.
-      specs: of its arguments, those that are padded without a size of time.
+      specs: specs of the network's arguments; those that are padded have no size of time.
       sizes: [time], for shorter sequences the inputs are padded; or [height, width], no others.
-      reason: why it takes no others.
+      reason: why the network takes no other sizes, for errors.
     """
 
     def __init__(
         self, call: Call, specs: Sequence[tf.TensorSpec], sizes: Sequence[int], reason: str
-    ):
+    ) -> None:
         self._call, self.sizes, self.reason = call, tuple(sizes), reason
         self._grows = [spec.shape.rank > 1 and spec.shape[1] is None for spec in specs]
 
@@ -55,7 +56,7 @@ class OneSize:
 
     @property
     def no_step(self) -> str:
-        """Why no step can be derived: there is no second length to compare with."""
+        """The reason that no step can be derived: there is no second length to compare with."""
         return self.reason
 
     def __call__(self, *arguments: tf.Tensor) -> tf.Tensor:
@@ -83,11 +84,11 @@ class UpTo:
 
     Args:
       call: the network.
-      sizes: the largest, [time] or [height, width].
-      reason: why it takes no more.
+      sizes: the largest size that the network takes, [time] or [height, width].
+      reason: why the network takes no larger sizes, for errors.
     """
 
-    def __init__(self, call: Call, sizes: Sequence[int], reason: str):
+    def __init__(self, call: Call, sizes: Sequence[int], reason: str) -> None:
         self._call, self._sizes, self._reason = call, tuple(sizes), reason
 
     def fault(self, *sizes: int) -> str:
@@ -104,13 +105,13 @@ def any_length(network: Any, specs: Sequence[tf.TensorSpec], axes: int = 1) -> T
 
     Args:
       network: any callable.
-      specs: of its arguments; the first axes of the first one have sizes if the network takes
-        these alone. A Keras model's own inputs say so, too.
+      specs: specs of the network's arguments; in the first one, the axes that may grow have sizes
+        if the network takes these sizes alone. A Keras model's own inputs say so, too.
       axes: number of axes after the batch that may grow, 1 for time and 2 for images.
 
     Raises:
-      UserError: as for `as_function`.
-      ValueError: as for `as_function`.
+      UserError: the network is of Keras on another backend than TensorFlow.
+      ValueError: the network cannot be built, or is stateful.
     """
     given = tuple(specs[0].shape[1 : 1 + axes])
     is_given = len(given) == axes and None not in given

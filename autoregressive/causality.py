@@ -77,10 +77,12 @@ def check_causal(
     second check may miss an operation that those inputs do not reach.
 
     Args:
-      network: as for `incremental`.
-      inputs: as for `incremental`.
-      condition: as for `incremental`.
-      seed: of the random inputs.
+      network: a `tf.Module`, a Keras model or a function, whose first argument is the sequence.
+      inputs: spec of the first argument, [None, None, channels]; None: that of a Keras model, or
+        float32 [None, None, 1].
+      condition: spec of the second argument, or specs by name of the further ones; None: there are
+        none, or they are inputs of a Keras model.
+      seed: seed of the random inputs.
 
     Returns:
       A `Causality` with `is_causal`, `has_step` and `message`; it is true if the network is causal.
@@ -134,9 +136,9 @@ def probe_lengths(
 
     Args:
       call: the network.
-      tables: its tables of positions.
-      specs: of its arguments.
-      with_random_weights: whether it is called with these.
+      tables: the network's tables of positions.
+      specs: specs of the network's arguments.
+      with_random_weights: whether the network will be called with random weights, too.
     """
     lengths = [n for n in LENGTHS if not tables.fault(n)] or [LENGTHS[-1]]
     length = next((n for n in lengths if _is_traceable(call, _sized(specs, n))), lengths[-1])
@@ -205,11 +207,11 @@ def observed_lookahead(
     """Return the lookahead found by comparing outputs; "" if the network seems to be causal.
 
     Args:
-      network: as for `incremental`.
-      inputs: as for `incremental`.
-      condition: as for `incremental`.
-      seed: of the random inputs.
-      length: of the sequences, in steps.
+      network: a `tf.Module`, a Keras model or a function, whose first argument is the sequence.
+      inputs: spec of the first argument; None: that of a Keras model, or float32 [None, None, 1].
+      condition: spec of the second argument, or specs by name of the further ones, or None.
+      seed: seed of the random inputs.
+      length: length of the sequences, in steps.
     """
     call, specs = _taken(network, inputs, condition)
     causal = [spec for spec in specs if is_at_rate(spec)]
@@ -229,12 +231,11 @@ def observed_fault(
 
     Args:
       call: the network.
-      specs: of its arguments, [batch, time, ...].
-      causal: those that the outputs must not look ahead in.
-      seed: of the random arguments.
-      length: of the sequences, in steps.
-      longest: of the sequences on which the network is called with random weights in place of its
-        own, in steps; 0: it is not.
+      specs: specs of the network's arguments, [batch, time, ...].
+      causal: those of the specs whose later times the outputs must not depend on.
+      seed: seed of the random arguments.
+      length: length of the sequences, in steps.
+      longest: length of the sequences for calls with random weights, in steps; 0: no such calls.
       symbols: number of symbols of an integer input; None: as many as the network's embedding has.
     """
     traces = call if isinstance(call, Traces) else Traces(call)
@@ -273,10 +274,10 @@ def observed_unmasked(
 
     Args:
       call: the network, whose outputs at a pixel must depend only on the pixels before it.
-      inputs: of the network, [batch, height, width, channels].
-      seed: of the random images.
-      symbols: as for `observed_fault`.
-      conditions: specs of its further arguments.
+      inputs: spec of the network's first argument, [batch, height, width, channels].
+      seed: seed of the random images.
+      symbols: number of symbols of an integer input; None: as many as the network's embedding has.
+      conditions: specs of the network's further arguments.
     """
     call = _conditioned(call, conditions, seed)
     call = call if isinstance(call, Traces) else Traces(call)
@@ -352,10 +353,10 @@ class _Draw:
 
     Args:
       call: the network.
-      specs: of its arguments.
-      seed: of the numbers.
-      symbols: as for `observed_fault`.
-      sizes: [time] or [height, width] that it can be traced for.
+      specs: specs of the network's arguments.
+      seed: seed of the random numbers.
+      symbols: number of symbols of an integer input; None: as many as the network's embedding has.
+      sizes: sizes for which the network can be traced, [time] or [height, width].
     """
 
     def __init__(
@@ -365,7 +366,7 @@ class _Draw:
         seed: int,
         symbols: int | None,
         sizes: Sequence[int],
-    ):
+    ) -> None:
         self._specs, self._generator = list(specs), np.random.default_rng(seed)
         self._symbols = 2  # which every network of symbols takes
         if specs[0].dtype.is_integer:

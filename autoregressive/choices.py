@@ -1,4 +1,4 @@
-"""How symbols are drawn from their distributions: temperature, top-k and top-p."""
+"""Settings of a draw of symbols from their distributions: temperature, top-k and top-p."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def choice_of(
       temperature: a number, or one for each row.
       top_k: number of tokens; 0: all.
       top_p: share of probability, in (0, 1].
-      num: rows.
+      num: number of rows.
       axes: axes of the positions.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a network reads besides the elements: at their rate, once for a row, or as a memory."""
+"""Specs of conditions: at the rate of the elements, the same at every time, or a memory."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
@@ -17,7 +17,7 @@ class Memory(tf.TensorSpec):
 
     Args:
       shape: [None, entries, ...]; None: any number of entries, the same for all rows of a call.
-      dtype: its type.
+      dtype: type of the condition's entries.
     """
 
     __slots__ = ()
@@ -30,7 +30,7 @@ def is_at_rate(spec: tf.TensorSpec, axes: int = 1) -> bool:
     """Return whether an argument has the axes of the elements, [batch, None, ...].
 
     Args:
-      spec: of the argument.
+      spec: spec of the argument.
       axes: number of axes of the elements after the batch, 1 for time and 2 for images.
     """
     if isinstance(spec, Memory) or spec.shape.rank <= axes:
@@ -47,9 +47,9 @@ def sized(spec: tf.TensorSpec, batch: int, sizes: Sequence[int]) -> list[int]:
     """Return the shape of an argument in a call on elements [batch, *sizes].
 
     Args:
-      spec: of the argument.
+      spec: spec of the argument.
       batch: number of rows.
-      sizes: of the elements, [time] or [height, width].
+      sizes: sizes of the elements' axes, [time] or [height, width].
     """
     axes = len(sizes)
     if is_at_rate(spec, axes):
@@ -65,7 +65,7 @@ def as_specs(given: Any) -> Specs:
         or a list of specs.
 
     Raises:
-      ValueError: it is none of these.
+      ValueError: `given` has none of these forms.
     """
     if given is None or (isinstance(given, Integral) and given == 0):
         return {}
@@ -109,7 +109,7 @@ def zeros_for(network: Any, batch: int, sizes: Sequence[int]) -> list[Any]:
     Args:
       network: a `SymbolNetwork`.
       batch: number of rows.
-      sizes: of the elements, [time] or [height, width].
+      sizes: sizes of the elements' axes, [time] or [height, width].
     """
     specs = conditions_of(network)
     made = {name: tf.zeros(sized(x, batch, sizes), x.dtype) for name, x in specs.items()}

@@ -28,12 +28,13 @@ def given_to(network: Any, given: Any, order: str, shape: Sequence[int | None]) 
 
     Args:
       network: any `SymbolNetwork`.
-      given: as for `condition_of`, or what a network without `conditions` reads.
+      given: None, an array for the only condition, or arrays by name; for a network without
+        `conditions`, whatever it reads.
       order: "time" or "raster".
-      shape: of the elements.
+      shape: shape of the elements, as far as it is known.
 
     Raises:
-      ValueError: as for `condition_of`.
+      ValueError: a condition is missing, is not read, or has another shape or other values.
     """
     if hasattr(network, "conditions"):
         return condition_of(network, given, shape[: 2 if order == "time" else 3])
@@ -47,7 +48,8 @@ def condition_of(network: Any, given: Any, sizes: Sequence[int | None]) -> Any:
       network: a `SymbolNetwork` with `conditions`.
       given: None; an array for the only condition; or arrays by name. A condition that is not at
         the rate of the elements may have one row for all.
-      sizes: of the elements, [num, time] or [num, height, width], as far as they are known.
+      sizes: sizes of the elements' axes, [num, time] or [num, height, width], as far as they are
+        known.
 
     Returns:
       None; the tensor of the only condition, if that has a time axis; otherwise a `Given`.
@@ -114,7 +116,7 @@ def _shaped(
     """Return a condition with one row for each of the elements.
 
     Raises:
-      ValueError: it is missing or has another shape.
+      ValueError: the condition is missing or has another shape.
     """
     timed = is_at_rate(spec, len(sizes) - 1)
     known = list(sizes if timed else sizes[:1])
@@ -147,7 +149,8 @@ def _as_type(
     """Return a condition in the type that the network reads.
 
     Raises:
-      ValueError: it must be whole numbers, or has numbers that the network does not know.
+      ValueError: the condition is not of numbers, should be whole numbers and is not, or has
+        numbers that the network's embedding has no entry for.
     """
     if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
         raise ValueError(f"`{label}` must be {spec.dtype.name}, got {tensor.dtype.name}.")
@@ -168,12 +171,12 @@ def _as_type(
 
 
 def class_counts(call: Any, specs: Specs, example: Sequence[tf.Tensor]) -> dict[str, int]:
-    """Return how many numbers each condition of integers may be, where an embedding says so.
+    """Return the number of values that each condition of integers can have, by its embedding.
 
     Args:
       call: the network as a function of its elements and conditions.
-      specs: of the conditions.
-      example: arguments of the network.
+      specs: specs of the conditions by name.
+      example: arguments for which the network is traced.
     """
     if not any(spec.dtype.is_integer for spec in specs.values()):
         return {}

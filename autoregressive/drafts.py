@@ -61,5 +61,6 @@ def check_speculative(model: Any) -> None:
         raise ValueError(
             f'`method="speculative"` needs one channel per time, got {model.layout.channels}.'
         )
-    if model.symbol_network.block != 1:
+    network = model.symbol_network
+    if network.block != 1 and not hasattr(network, "block_passes"):
         raise ValueError('`method="speculative"` needs a model with steps of one symbol.')

@@ -28,7 +28,7 @@ def codec_for(distribution: Distribution, codec: Codec | None, order: str) -> Co
 
     Args:
       distribution: distribution of the symbols.
-      codec: as given; None: the default.
+      codec: the caller's codec; None: the default for this distribution and order.
       order: "time" or "raster".
 
     Raises:
@@ -49,7 +49,7 @@ def as_array(values: Any, name: str) -> np.ndarray:
 
     Args:
       values: array, tensor or nested lists.
-      name: for the message.
+      name: name of the argument, for the error message.
 
     Raises:
       ValueError: the rows have different lengths.
@@ -74,9 +74,9 @@ def check_elements(
 
     Args:
       elements: integers or floats.
-      codec: that will encode them.
-      layout: their axes.
-      name: for the message.
+      codec: the codec that will encode the elements.
+      layout: the axes of the model's elements.
+      name: name of the argument, for the error message.
     """
     axes = {2: "[batch, time]", 3: f"[batch, time, {layout.channels}]"}.get(layout.rank)
     axes = axes or "[batch, height, width, channels]"
@@ -112,13 +112,13 @@ def as_condition(
 
     Args:
       given: array, dict of arrays, or None.
-      spec: of the condition of a network in time order.
+      spec: spec of the condition of a network in time order; None: it reads none.
       order: "time" or "raster".
-      sizes: its first axes in time order, batch and time, as far as they are known.
+      sizes: batch and time that the condition must have in time order, as far as they are known.
 
     Raises:
-      ValueError: it is missing or has other sizes, or the network in time order reads another one
-        or none.
+      ValueError: the condition is missing or has other sizes, or the network in time order reads
+        another one or none.
     """
     if isinstance(given, dict):
         return {name: tf.convert_to_tensor(value) for name, value in given.items()}
@@ -143,7 +143,7 @@ def check_finite(array: np.ndarray, name: str) -> None:
 
     Args:
       array: integers or floats.
-      name: for the message.
+      name: name of the argument, for the error message.
     """
     if array.dtype.kind not in "iuf":
         raise ValueError(f"`{name}` must be numbers, got {array.dtype}.")

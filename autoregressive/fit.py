@@ -52,12 +52,15 @@ class Trainable(Protocol):
         """
 
 
-def negative_log_likelihood(model: Autoregressive, batch: dict[str, tf.Tensor]):
+def negative_log_likelihood(
+    model: Autoregressive, batch: dict[str, tf.Tensor]
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """Return the mean negative log-likelihood of an element, nats, and the same in bits.
 
     Args:
-      model: with `log_prob`.
-      batch: `elements`, and perhaps `condition`; `lengths` and `mean_length`, see `Batches`.
+      model: any model with `log_prob`.
+      batch: arrays by name: `elements`, and perhaps `condition`; with rows of different lengths
+        also `lengths` and `mean_length`.
     """
     loss = -tf.reduce_mean(_of_real_elements(model, batch))
     return loss, {"bits": loss / math.log(2.0)}
@@ -103,29 +106,30 @@ def fit(
       batches: elements [num, time], [num, time, channels] or [num, height, width, channels], a
         list of rows of different lengths, a pair of elements and condition (or conditions by
         name), a dict of arrays (`elements`, `condition`, `lengths` of padded rows), an iterable of
-        these, `tf.data` or a function of the step, see `Batches`.
+        these, `tf.data`, or a function from the step to a batch.
       steps: total number of updates, including those of a run that is resumed.
-      loss: from the model and a batch to a scalar, or that and a dict of metrics. If replicas or
-        microbatches share a batch, it must be a mean over rows, or have
+      loss: function from the model and a batch to a scalar, or that and a dict of metrics. If
+        replicas or microbatches share a batch, it must be a mean over rows, or have
         `global_inputs(model, batch, replicator)`, whose figures of the global batch by name are
-        added to the batch; see `GlobalBatchLoss`.
+        added to the batch.
       optimizer: a Keras optimiser or an `OptimizerConfig`, which leaves the averaged weights.
-      schedule: from the step, int32 [], to Adam's learning rate; None: the optimiser's own.
-      validation: held-out data as for `batches` (a pair is a tuple, a list is of batches), but
-        that ends. Its mean loss is the score; lower is better.
-      evaluate: in place of `validation`, a function from model to score, or held-out data too.
+      schedule: function from the step, int32 [], to Adam's learning rate; None: the optimiser's
+        own.
+      validation: held-out data in a form of `batches` that ends (a pair is a tuple, a list is of
+        batches). Its mean loss is the score; lower is better.
+      evaluate: a function from model to score, or held-out data, in place of `validation`.
       evaluate_every: steps between two scores, each with a checkpoint; the last step is scored too.
       patience: number of scores in a row without a new best one after which training ends, those
         of a resumed run included; the model is left with the weights of the best score. None: it
         does not end, and the model is left with the last weights.
-      callbacks: of Keras, that read figures and may set `model.stop_training`; an epoch is
+      callbacks: Keras callbacks that read figures and may set `model.stop_training`; an epoch is
         `evaluate_every` steps. They begin anew when a run is resumed.
       batch_size: rows drawn from arrays.
-      seed: of the draw of rows.
-      workdir: for checkpoints, metrics, events and `loss.png`, a picture of the losses that is
-        drawn at every score; a run there is resumed exactly. None: none.
-      replicator: in whose `scope` the network was created; None: one device. Before and after, the
-        model is used within its `gathered_variables()`, which matters for `sharded`.
+      seed: seed of the draw of rows.
+      workdir: folder for checkpoints, metrics, events and `loss.png`, a picture of the losses that
+        is drawn at every score; a run there is resumed exactly. None: nothing is kept.
+      replicator: the Replicator in whose `scope` the network was created; None: one device. Before
+        and after, the model is used within its `gathered_variables()`, which matters for `sharded`.
       jit_compile: compile the step with XLA.
       log: called with progress messages; a progress bar is shown on standard error.
 
@@ -244,7 +248,13 @@ def _counted(weights: Weights) -> str:
     return f"{trained:,} weights" + (f" train, {frozen:,} are frozen" if frozen else "")
 
 
-def _state(weights: Weights, optimizer, schedule, steps, replicator) -> TrainState:
+def _state(
+    weights: Weights,
+    optimizer: Any,
+    schedule: Callable[[tf.Tensor], tf.Tensor] | None,
+    steps: int,
+    replicator: Replicator,
+) -> TrainState:
     module = WeightsModule(weights.trained)
     if isinstance(optimizer, OptimizerConfig):
         return TrainState(module, optimizer, steps, schedule)
@@ -255,7 +265,9 @@ def _state(weights: Weights, optimizer, schedule, steps, replicator) -> TrainSta
     return KerasState(module, optimizer, steps)
 
 
-def _identity(state: TrainState, optimizer, batch_size: int, seed: int, loop: LoopConfig) -> dict:
+def _identity(
+    state: TrainState, optimizer: Any, batch_size: int, seed: int, loop: LoopConfig
+) -> dict:
     is_adam = isinstance(optimizer, OptimizerConfig)
     return {
         "kind": "fit",

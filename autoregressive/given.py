@@ -12,8 +12,8 @@ class Given(NamedTuple):
     """Conditions by name.
 
     Attributes:
-      timed: at the rate of the elements, [batch, time, ...] each.
-      fixed: the same at every time, [batch, ...] each.
+      timed: conditions at the rate of the elements, [batch, time, ...] each.
+      fixed: conditions that are the same at every time, [batch, ...] each.
     """
 
     timed: dict[str, tf.Tensor]
@@ -27,7 +27,7 @@ def over_time(function: Callable[[tf.Tensor], tf.Tensor], condition: Any) -> Any
     """Return a condition with its tensors that have a time axis changed.
 
     Args:
-      function: of a tensor [batch, time, ...].
+      function: function of a tensor [batch, time, ...].
       condition: a tensor with a time axis, a `Given` or None.
     """
     if isinstance(condition, Given):
@@ -71,7 +71,7 @@ def first_state(network: Any, batch: int, length: int, condition: Any) -> Any:
       network: a `SteppedSymbols`.
       batch: number of rows.
       length: number of symbols; 0: unknown.
-      condition: of all rows.
+      condition: the conditions of all rows.
     """
     fixed = fixed_of(condition)
     return network.initial_state(batch, length, *([fixed] if fixed else []))
@@ -82,10 +82,10 @@ def in_order(condition: Any, specs: Specs) -> list[tf.Tensor]:
 
     Args:
       condition: a tensor for a network of one condition, tensors by name, a `Given` or None.
-      specs: of the network's conditions, or of some of them.
+      specs: specs of the network's conditions by name, or of some of them.
 
     Raises:
-      ValueError: one is missing.
+      ValueError: a condition is missing.
     """
     if isinstance(condition, Given):
         condition = {**condition.timed, **condition.fixed}
@@ -107,10 +107,10 @@ class OwnStep:
 
     Args:
       network: a `SteppedNetwork`.
-      is_fixed: of each of its conditions.
+      is_fixed: for each of the network's conditions, whether it is the same at every time.
     """
 
-    def __init__(self, network: Any, is_fixed: list[bool]):
+    def __init__(self, network: Any, is_fixed: list[bool]) -> None:
         self._network, self._is_fixed = network, is_fixed
 
     def initial_state(self, batch: int, fixed: list[tf.Tensor]) -> Any:

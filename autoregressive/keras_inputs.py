@@ -17,17 +17,17 @@ class KerasInputs:
     """The inputs of a functional or built sequential Keras model, the elements first.
 
     Args:
-      network: any network; another one has no inputs.
+      network: any network; one that is no such model has no inputs.
 
     Attributes:
-      specs: [None, ...] each.
-      names: of the conditions.
+      specs: spec of each input, [None, ...], the elements first.
+      names: name of each condition, which are the inputs after the elements.
 
     Raises:
       ValueError: several inputs of a model with inputs by name may be the elements.
     """
 
-    def __init__(self, network: Any):
+    def __init__(self, network: Any) -> None:
         try:
             inputs = list(network.inputs or ())
             specs = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in inputs]

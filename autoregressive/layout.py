@@ -16,9 +16,9 @@ class Layout:
 
     Args:
       order: "time" or "raster".
-      whole_pixels: one symbol has all channels of a pixel.
-      channels: of every time, if elements are [batch, time, channels]; None: they are [batch, time]
-        or images.
+      whole_pixels: whether one symbol has all channels of a pixel.
+      channels: number of channels of a time, if elements are [batch, time, channels]; None: they
+        are [batch, time] or images.
     """
 
     order: str
@@ -68,11 +68,11 @@ class Layout:
         """Return the noise of rows, [num, *positions, noise channels].
 
         Args:
-          distribution: of the symbols.
-          seed: of the noise.
-          num: rows.
-          shape: of the elements of a row.
-          start: first position in time.
+          distribution: the distribution of a symbol.
+          seed: the noise's seed, an integer in [0, 2^64).
+          num: number of rows.
+          shape: shape of the elements of a row.
+          start: position in time of the first element.
         """
         positions = tuple(shape[: self.noise_axes])
         each = int(np.prod(self.event))
@@ -86,10 +86,10 @@ def layout_of(
     """Return the layout of a model.
 
     Args:
-      distribution: of its symbols.
+      distribution: the distribution of the model's symbols.
       order: "time" or "raster".
-      inputs: of its network in time order, whose third axis is that of the channels, if it is more
-        than one.
+      inputs: spec of the network's input in time order, whose third axis, if its size is more than
+        one, is that of the channels.
     """
     if order != "time":
         return Layout(order, pixel_channels(distribution) is not None)

@@ -1,6 +1,6 @@
 """`Autoregressive`: a causal network and a distribution make a model of arrays."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -37,12 +37,12 @@ class Autoregressive:
       network: any causal `tf.Module`, Keras model or function; see `incremental`. In time order its
         input is the sequence shifted by one, so it need only be causal. In raster order it must be
         masked: its output at a pixel depends only on the pixels before it.
-      distribution: of every element, see `likelihoods.distribution`.
-      codec: from elements to the distribution's symbols. By default `Integers` for tokens
-        (`Categorical`, `Bernoulli`) and for images, `Linear` for other sequences of levels and
-        `Reals` for real symbols.
-      conditions: what the network reads besides: the spec of its second argument, or specs by name
-        in the order of its further arguments. [None, None, channels] is at the rate of the
+      distribution: the distribution of every element, from `likelihoods` or with the same methods.
+      codec: converts elements to the distribution's symbols and back. By default `Integers` for
+        tokens (`Categorical`, `Bernoulli`) and for images, `Linear` for other sequences of levels
+        and `Reals` for real symbols.
+      conditions: further arguments of the network: the spec of its second argument, or specs by
+        name in the order of its further arguments. [None, None, channels] is at the rate of the
         elements, [None] or [None, channels] the same at every time, and `Memory([None, None,
         channels])` has an axis of its own. Not needed for a Keras model with several inputs.
       condition_channels: short for conditions=tf.TensorSpec([None, None, channels]); 0: none.
@@ -52,7 +52,7 @@ class Autoregressive:
         channels]. Not needed for a Keras model, or for float32 [batch, time, 1] and grey images.
         Channels of one time are independent of each other, given the times before; the network
         gives the parameters of one after the other.
-      start: what the network reads before the first element in time order. For a network that reads
+      start: the network's input before the first element in time order. For a network that reads
         integers a symbol, also one that is never drawn, by default levels // 2; for one that reads
         floats a number on its own scale, by default the middle of `input_scale`.
       input_scale: (low, high), the floats that the network reads for the least and the greatest
@@ -62,11 +62,11 @@ class Autoregressive:
       ValueError: the network has another number of output channels than the distribution has
         parameters, codec and distribution have different levels, or the network cannot read `start`
         or `input_scale`.
-      NotCausalError: its outputs look ahead, change with the length, or by chance.
+      NotCausalError: the network's outputs look ahead, change with the length, or by chance.
 
     Attributes:
-      layout: the axes of its elements.
-      sample_rate_hz: of a model of sound that was stored with one; else None.
+      layout: the axes of the model's elements.
+      sample_rate_hz: sample rate of a model of sound that was stored with one; else None.
     """
 
     kind = "autoregressive"
@@ -85,7 +85,7 @@ class Autoregressive:
         inputs: tf.TensorSpec | None = None,
         start: float | None = None,
         input_scale: Sequence[float] | None = None,
-    ):
+    ) -> None:
         if order not in ("time", "raster"):
             raise ValueError(f"`order` must be time or raster, got {order!r}.")
         check_parts(network, distribution)
@@ -126,8 +126,8 @@ class Autoregressive:
         Args:
           symbols: a `SymbolNetwork`; in time order, a `SteppedSymbols` if it is to be sampled by
             "cached".
-          distribution: of the symbols.
-          codec: of the symbols.
+          distribution: the distribution of a symbol.
+          codec: converts elements to symbols and back.
           order: "time" or "raster".
         """
         model = cls.__new__(cls)
@@ -141,7 +141,7 @@ class Autoregressive:
 
     @property
     def feeds(self) -> str:
-        """What the network is fed, in a sentence, or "" where it reads symbols itself."""
+        """A sentence that says what the network's inputs are, "" where it reads symbols itself."""
         return getattr(self.symbol_network, "feeds", "")
 
     @property
@@ -165,7 +165,7 @@ class Autoregressive:
         """Return the variables that the network's output depends on and that are not frozen.
 
         Args:
-          *example: as for `weights_read`.
+          *example: symbols, and conditions if there are any; by default four zeros in time order.
         """
         return self.weights_read(*example).trained
 
@@ -209,9 +209,9 @@ class Autoregressive:
         """Return the parameters of every element's distribution, given the elements before it.
 
         Args:
-          elements: as for `symbols`.
-          condition: what the network reads besides: an array if that is one, or a dict of arrays by
-            name. Where it is the same at every time, one row may be given for all.
+          elements: [batch, time], [batch, time, channels] or [batch, height, width, channels].
+          condition: the network's conditions: an array if there is one, or a dict of arrays by
+            name. Where a condition is the same at every time, one row may be given for all.
 
         Returns:
           [..., num_parameters]; for images [batch, height, width, channels, num_parameters] if the
@@ -227,8 +227,9 @@ class Autoregressive:
         """Return the log-probability of every element, or log-density of real ones, in nats.
 
         Args:
-          elements: as for `conditionals`; or a list of rows of different lengths.
-          condition: as for `conditionals`.
+          elements: [batch, time], [batch, time, channels] or [batch, height, width, channels]; or a
+            list of rows of different lengths.
+          condition: the conditions that the network reads, an array or a dict of arrays by name.
           lengths: integers [batch], times of each row, after which elements may be anything; None:
             all, or as many as the rows of a list have.
 
@@ -275,15 +276,16 @@ class Autoregressive:
         or on `num`, except for the network's rounding.
 
         Args:
-          num: rows.
-          length: elements of each row, those of the prefix included, or (height, width, channels).
+          num: number of rows.
+          length: elements per row, those of the prefix included, or (height, width, channels).
           seed: integer in [0, 2^64).
-          condition: as for `conditionals`, of `num` rows.
+          condition: the conditions of `num` rows, an array or a dict of arrays by name.
           method: "cached", one step per element; "fixed-point", passes until nothing changes;
             "naive", one pass per element; "auto", the sampler registered for the network and the
             distribution, or else "cached", or "fixed-point" if the network has no step;
             "speculative", passes over blocks that `draft` proposes.
-          temperature: as for `Distribution.sample`; a number, or one for each row.
+          temperature: at least 0, a number or one for each row; 1 samples the distribution, smaller
+            values are closer to its mode.
           top_k: draw only from so many of the most probable tokens; 0: from all.
           top_p: draw only from the most probable tokens that together have this probability, in
             (0, 1]; after `temperature` and `top_k`.
@@ -291,8 +293,8 @@ class Autoregressive:
             of rows of different lengths.
           stop: the element that ends a row; those after it are equal to it.
           return_log_prob: return the log-probability of every element, too.
-          draft: for "speculative": a smaller model with the same symbols and noise, a student of
-            this model, or any object with `as_draft(model)`. It changes only the time taken.
+          draft: the model that proposes, for "speculative": a smaller one with the same symbols and
+            noise, a student, or any object with `as_draft(model)`. It changes only the time taken.
 
         Returns:
           The elements; with `return_log_prob` a pair of them and `log_prob` of them, nats: under
@@ -342,20 +344,21 @@ class Autoregressive:
         It ends early where all rows have ended by `stop`.
 
         Args:
-          length: as for `sample`.
-          seed: as for `sample`.
-          condition: as for `sample`.
-          num: as for `sample`.
-          chunk: elements at a time, rounded up to a multiple of the network's block.
-          temperature: as for `sample`.
-          top_k: as for `sample`.
-          top_p: as for `sample`.
-          prefix: as for `sample`.
-          stop: as for `sample`.
+          length: number of elements of each row, those of the prefix included.
+          seed: integer in [0, 2^64).
+          condition: the conditions of `num` rows, an array or a dict of arrays by name.
+          num: number of rows.
+          chunk: number of elements at a time, rounded up to a multiple of the network's block.
+          temperature: at least 0, a number or one for each row; 1 samples the distribution.
+          top_k: draw only from so many of the most probable tokens; 0: from all.
+          top_p: draw only from the most probable tokens that together have this probability, in (0,
+            1].
+          prefix: elements that the rows begin with, as an array or a list of rows.
+          stop: the element that ends a row; those after it are equal to it.
 
         Raises:
-          ValueError: an argument has no meaning; at the call, as the next.
-          UnsupportedNetworkError: the network has no step.
+          ValueError: an argument has no meaning; raised at the call, before the first element.
+          UnsupportedNetworkError: the network has no step; raised at the call, too.
         """
         if self.order != "time":
             raise ValueError("`stream` needs a model in time order, got raster.")
@@ -375,7 +378,7 @@ class Autoregressive:
         """Return this model as a draft of another one.
 
         Args:
-          model: whose samples the draft proposes.
+          model: the model that symbols are proposed to.
 
         Raises:
           ValueError: this model has other symbols, noise or condition, or no steps of one symbol.
@@ -385,7 +388,9 @@ class Autoregressive:
     def _given(self, condition: Any, shape: Sequence[int | None]) -> Any:
         return given_to(self.symbol_network, condition, self.order, shape)
 
-    def _function(self, name: Any, function, jit_compile: bool = False):
+    def _function(
+        self, name: Any, function: Callable[..., Any], jit_compile: bool = False
+    ) -> Callable[..., Any]:
         """Return the function compiled, once per name."""
         if name not in self._functions:
             self._functions[name] = tf.function(function, autograph=False, jit_compile=jit_compile)

@@ -43,7 +43,7 @@ class SteppedNetwork(Protocol):
 
 
 def brings_step(network: Any) -> bool:
-    """Return whether a network has its own step, see `SteppedNetwork`."""
+    """Return whether a network has the methods of a `SteppedNetwork`, its own step."""
     return isinstance(network, SteppedNetwork)
 
 
@@ -93,10 +93,11 @@ def condition_specs(network: Any, given: Any = None) -> Specs:
 
     Args:
       network: any network.
-      given: as for `as_specs`; otherwise those of a Keras model are found by their shapes.
+      given: a spec, specs by name or in a list, or the channels of a condition at every time; None:
+        those of a Keras model are found by their shapes.
 
     Raises:
-      ValueError: `given` is no spec.
+      ValueError: `given` has none of these forms.
     """
     inputs, specs = KerasInputs(network), as_specs(given)
     if specs and specs.keys() == set(inputs.names):
@@ -111,11 +112,11 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
 
     Args:
       network: any callable.
-      specs: of its arguments; a Keras layer without weights is built for these.
+      specs: specs of the network's arguments, for which a Keras layer without weights is built.
 
     Raises:
       UserError: the network is of Keras on another backend than TensorFlow.
-      ValueError: it cannot be built, or is stateful.
+      ValueError: the network cannot be built, or is stateful.
     """
     _check_backend(network)
     check_stateless(network)

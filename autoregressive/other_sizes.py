@@ -21,10 +21,10 @@ class BakedSizeError(ValueError):
     """A layer cannot be called at another size.
 
     Attributes:
-      layer: its name.
+      layer: name of the layer.
     """
 
-    def __init__(self, layer: str, reason: str):
+    def __init__(self, layer: str, reason: str) -> None:
         super().__init__(reason)
         self.layer = layer
 
@@ -56,14 +56,17 @@ class OtherSizes:
     """A Keras model whose inputs may have other sizes than it was built for.
 
     Args:
-      network: functional or built sequential, see `graph_of`.
-      sizes: those that it was built for, [time] or [height, width].
-      replaces: replace these sizes where layers hold them: in shapes, in numbers of repetitions,
-        and in constants, of which only as much is read as the input is long. "first": where they
-        are first, since numbers of channels may be equal to them; "": nowhere.
+      network: a functional or built sequential Keras model.
+      sizes: sizes that the network was built for, [time] or [height, width].
+      replaces: where the layers' own copies of these sizes are replaced. "all": in shapes, in
+        numbers of repetitions, and in constants, of which only as much is read as the input is
+        long; "first": only where they are first, since numbers of channels may be equal to them;
+        "": nowhere.
     """
 
-    def __init__(self, network: Any, sizes: Sequence[int], replaces: Literal["", "first", "all"]):
+    def __init__(
+        self, network: Any, sizes: Sequence[int], replaces: Literal["", "first", "all"]
+    ) -> None:
         self.network, self._sizes, self._replaces = network, tuple(sizes), replaces
 
     def __call__(self, *inputs: tf.Tensor) -> Any:
@@ -118,7 +121,7 @@ def _constants(graph: Any) -> dict[int, Any]:
 class _Replaced:
     """Sizes in the place of those that a model was built for."""
 
-    def __init__(self, built: Sequence[int], now: Sequence[Any], is_first: bool):
+    def __init__(self, built: Sequence[int], now: Sequence[Any], is_first: bool) -> None:
         self._now, self._is_first = dict(zip(built, now, strict=True)), is_first
 
     def _axes(self, shape: Sequence[Any]) -> dict[int, Any]:

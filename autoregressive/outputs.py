@@ -20,12 +20,12 @@ def output_shape(call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes:
 
     Args:
       call: the network as a function of tensors.
-      specs: of its arguments, [None, None, ...].
+      specs: specs of the network's arguments, [None, None, ...].
       axes: number of axes after the batch that grow, 1 for time and 2 for images.
 
     Raises:
-      ValueError: it is no tensor [batch, ..., parameters] of the size of the input, or the network
-        cannot be called on such an input.
+      ValueError: the output is no tensor [batch, ..., parameters] of the size of the input, or the
+        network cannot be called on such an input.
     """
     sizes = [1, *(size or SMALL for size in specs[0].shape[1 : 1 + axes])]
     with one_line_errors(specs):
@@ -47,8 +47,8 @@ def check_parameters(network: Any, distribution: Distribution, layout: Layout) -
 
     Args:
       network: a `SymbolNetwork` of this library, with `call`, `inputs` and `conditions`.
-      distribution: whose parameters it computes.
-      layout: of the elements.
+      distribution: the distribution whose parameters the network computes.
+      layout: the axes of the model's elements.
     """
     specs = [network.inputs, *network.conditions.values()]
     shape = output_shape(network.call, specs, 1 if layout.order == "time" else 2)
@@ -80,7 +80,7 @@ def one_line_errors(specs: Sequence[tf.TensorSpec]) -> Iterator[None]:
     """Raise ValueError, in one line, for what Keras or TensorFlow says of a call.
 
     Args:
-      specs: of the arguments.
+      specs: specs of the call's arguments, which the message lists.
     """
     try:
         yield

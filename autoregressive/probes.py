@@ -13,7 +13,7 @@ Network = Callable[..., tf.Tensor]
 
 
 class Argument(NamedTuple):
-    """Whether an argument has a time axis, and may not be looked ahead in."""
+    """Facts on an argument: it has a time axis; outputs must not depend on its later times."""
 
     is_timed: bool
     is_causal: bool
@@ -28,9 +28,9 @@ class Probe:
     Args:
       alone: the network, called on one row.
       together: the network, called on both rows.
-      first: its arguments, [2, time, ...] each, or [2, ...] if they have no time axis.
-      other: other ones of the same shapes.
-      kinds: of the arguments.
+      first: arguments of the network, [2, time, ...] each, or [2, ...] without a time axis.
+      other: other arguments of the same shapes.
+      kinds: facts on each of the arguments.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Probe:
         first: Sequence[tf.Tensor],
         other: Sequence[tf.Tensor],
         kinds: Sequence[Argument],
-    ):
+    ) -> None:
         self._alone, self._together = alone, together
         self._first, self._other, self._kinds = list(first), list(other), list(kinds)
         self._length = first[0].shape[1]

@@ -14,11 +14,11 @@ NEVER = -1
 
 
 class Prompt(NamedTuple):
-    """What is known of sequences before they are drawn.
+    """The symbols that sequences begin with, and the one that ends them.
 
     Attributes:
       symbols: [batch, time, ...], of which the first `known` of each row count.
-      known: int32 [batch].
+      known: int32 [batch], the number of given symbols of each row.
       stop: int32 [], the symbol after which a row need not be drawn; `NEVER`: there is none.
     """
 
@@ -56,10 +56,10 @@ def prompt_of(
       prefix: elements [num, n], [n] for all rows, a list of `num` rows of different lengths, or
         None.
       stop: an element, or None.
-      codec: of the elements.
-      num: rows.
-      length: elements of each row.
-      layout: axes of the elements.
+      codec: converts elements to symbols.
+      num: number of rows.
+      length: number of elements of each row.
+      layout: the axes of the elements.
 
     Returns:
       The prompt, None without prefix and stop, and the least number of known symbols.
@@ -131,8 +131,8 @@ def stopped(symbols: np.ndarray, prompt: Prompt) -> np.ndarray:
     """Return symbols [batch, time] with those after a row's end equal to the symbol that ends it.
 
     Args:
-      symbols: as drawn.
-      prompt: what the rows began with.
+      symbols: the drawn symbols, [batch, time].
+      prompt: the prompt that the rows were drawn with.
     """
     after = ended(symbols, prompt)
     return np.where(after, np.int32(prompt.stop), symbols).astype(symbols.dtype)
@@ -148,13 +148,13 @@ def ended(symbols: np.ndarray, prompt: Prompt) -> np.ndarray:
 
 
 class Following:
-    """What a stream remembers of its rows: which of them have ended.
+    """A stream's memory of which of its rows have ended.
 
     Args:
-      prompt: what the rows began with; None: no row ends.
+      prompt: the prompt that the rows are drawn with; None: no row ends.
     """
 
-    def __init__(self, prompt: Prompt | None):
+    def __init__(self, prompt: Prompt | None) -> None:
         self._prompt, self._position = prompt, 0
         self._ended = np.zeros(0 if prompt is None else prompt.known.shape[0], bool)
 
@@ -167,7 +167,7 @@ class Following:
         """Return the next symbols [num, n], with those after a row's end equal to its last.
 
         Args:
-          symbols: as drawn.
+          symbols: the drawn symbols, [num, n].
         """
         if self._prompt is None or int(self._prompt.stop) == NEVER:
             return symbols

@@ -41,8 +41,8 @@ def padded(rows: Sequence[np.ndarray], length: int, fill: Any = 0) -> np.ndarray
 
     Args:
       rows: arrays [n, ...], each at most as long as `length`.
-      length: of the result.
-      fill: what stands after the end of a row.
+      length: length of every row of the result.
+      fill: the value after the end of a row.
     """
     dtype = np.result_type(*rows)
     array = np.full([len(rows), length, *rows[0].shape[1:]], np.asarray(fill).astype(dtype))
@@ -55,12 +55,12 @@ def checked_lengths(lengths: Any, rows: int, most: int) -> np.ndarray:
     """Return lengths as int32 [rows].
 
     Args:
-      lengths: integers.
-      rows: number of them.
-      most: the greatest.
+      lengths: the lengths, integers [rows].
+      rows: number of rows.
+      most: the greatest length that a row may have.
 
     Raises:
-      ValueError: they are no integers from 0 to `most`, one for each row.
+      ValueError: the lengths are no integers from 0 to `most`, one for each row.
     """
     array = np.asarray(lengths)
     is_whole = array.dtype.kind in "iu" and array.shape == (rows,)
@@ -104,7 +104,7 @@ def with_lengths(
     Args:
       elements: an array or tensor; or rows of different lengths, whose lengths they give.
       lengths: integers [batch], or None.
-      codec: of the elements.
+      codec: the codec that will encode the elements.
       rank: number of axes of the elements.
 
     Raises:
@@ -136,12 +136,12 @@ def ended(array: np.ndarray, lengths: Any, codec: Codec) -> tuple[np.ndarray, np
     """Return elements [rows, time, ...] with a filler after every row's end, and int32 lengths.
 
     Args:
-      array: of elements.
-      lengths: of the rows.
-      codec: of the elements.
+      array: elements, [rows, time, ...].
+      lengths: length of each row, integers [rows].
+      codec: the codec that will encode the elements.
 
     Raises:
-      ValueError: as for `checked_lengths`.
+      ValueError: the lengths are no integers from 0 to time, one for each row.
     """
     known = checked_lengths(lengths, *array.shape[:2])
     is_real = np.arange(array.shape[1]) < known[:, np.newaxis]

@@ -28,8 +28,8 @@ def with_random_weights(
 
     Args:
       call: the network.
-      seed: of the weights.
-      example: arguments of the network.
+      seed: seed of the random weights.
+      *example: arguments for which the network is traced.
     """
     call = call if isinstance(call, Traces) else Traces(call)
     generator = np.random.default_rng(seed)
@@ -70,10 +70,10 @@ def _values(generator: np.random.Generator, variable: tf.Variable) -> tf.Tensor:
 
 
 def symbol_count(graph: tf.Graph, unknown: int = DEFAULT_SYMBOLS) -> int:
-    """Return how many integers a network can tell apart: the rows of its embedding.
+    """Return the number of integers that a network can tell apart: the rows of its embedding.
 
     Args:
-      graph: of the network, whose first argument are integers.
+      graph: graph of the network, whose first argument is of integers.
       unknown: returned where no embedding is seen, as in a stored network.
     """
     reads = {tensor.op for tensor in graph.inputs[:1]} | set(dependent(graph, [0]))

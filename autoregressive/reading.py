@@ -1,4 +1,4 @@
-"""How a network reads symbols: as integers, or as numbers on a scale; and what before the first."""
+"""A network's inputs for symbols: integers, or numbers on a scale; and the first input."""
 
 import dataclasses
 import functools
@@ -23,11 +23,11 @@ class Reading:
     """The relation between symbols and the numbers that a network reads.
 
     Args:
-      codec: of the symbols.
-      dtype: of the network's input. Integers are the symbols themselves.
+      codec: converts elements to symbols, and symbols to floats.
+      dtype: type of the network's input. Integers are the symbols themselves.
       input_scale: numbers that a network of floats reads for the least and the greatest level of a
         codec, or for the real symbols -1 and 1.
-      start: what the network reads before the first symbol; None: it reads nothing, as an image
+      start: the network's input before the first symbol; None: there is none, as for an image
         network that is not shifted.
     """
 
@@ -76,14 +76,14 @@ class Reading:
 
     @property
     def usual_start(self) -> float:
-        """What a network reads before the first symbol if nothing else is said."""
+        """The default of the network's input before the first symbol."""
         if self.dtype.is_integer:
             return (self.codec.levels or 0) // 2
         return 0.5 * (self.input_scale[0] + self.input_scale[1])
 
     @property
     def feeds(self) -> str:
-        """What the network is fed, in a sentence without its end."""
+        """A sentence, without its full stop, that says what the network's inputs are."""
         low, high = self.input_scale
         if self.codec.levels is None:
             fed = f"real elements as {type(self.codec).__name__} scales them"
@@ -100,14 +100,15 @@ class Reading:
 def reading_of(
     codec: Codec, dtype: tf.DType, order: str, start: Any = None, input_scale: Any = None
 ) -> Reading:
-    """Return how a network reads symbols, checked.
+    """Return the relation between symbols and a network's inputs, checked.
 
     Args:
-      codec: of the symbols.
-      dtype: of the network's input.
+      codec: converts elements to symbols, and symbols to floats.
+      dtype: type of the network's input.
       order: "time", whose networks are shifted by one, or "raster".
-      start: as for `Autoregressive`.
-      input_scale: as for `Autoregressive`.
+      start: the network's input before the first symbol, a number; None: the default.
+      input_scale: (low, high), the floats for the least and the greatest level, or for -1 and 1 of
+        real symbols; None: (-1, 1).
 
     Raises:
       ValueError: the scale is no pair of rising numbers, or the network reads integers; the start
@@ -165,13 +166,13 @@ def unusual_settings(network: Any) -> dict[str, Any]:
 
 
 def rescaled(network: Any, reading: Reading) -> str:
-    """Return what a Keras layer `Rescaling` makes of the numbers that a network reads; "" without.
+    """Return a clause on the output of a network's Keras layer `Rescaling`; "" without the layer.
 
-    Whoever trained it on numbers of another range sees so that it has not got them here.
+    It shows a user who trained the network on another range of numbers that it gets others here.
 
     Args:
       network: any network.
-      reading: how it reads symbols.
+      reading: the relation between symbols and the network's inputs.
     """
     if reading.dtype.is_integer:
         return ""
@@ -189,8 +190,8 @@ def check_start(reading: Reading, entries: int) -> None:
     """Raise ValueError for a first symbol that the network has no entry for.
 
     Args:
-      reading: of a network that reads integers.
-      entries: rows of the network's embedding.
+      reading: the relation between symbols and the inputs of a network that reads integers.
+      entries: number of rows of the network's embedding.
     """
     most = max(entries, reading.codec.levels or 0)
     if reading.start is not None and reading.start >= most:

@@ -1,4 +1,4 @@
-"""How many rows above a pixel a masked network of images reads."""
+"""The number of rows above a pixel that a masked network of images reads."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,7 +20,7 @@ def rows_above(call: Callable[..., tf.Tensor], inputs: tf.TensorSpec) -> int | N
 
     Args:
       call: the network, from images to outputs [batch, height, width, parameters].
-      inputs: of the network, [batch, height, width, channels].
+      inputs: spec of the network's first argument, [batch, height, width, channels].
 
     Returns:
       None where rows cannot be left out above: the outputs depend on their place, or on more than

@@ -27,7 +27,7 @@ class Samplers:
       model: an `Autoregressive`; only its parts are used.
     """
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Any) -> None:
         self._model = model
         self._network = model.symbol_network
         self._functions: dict[Any, Any] = {}
@@ -46,12 +46,13 @@ class Samplers:
 
         Args:
           method: name of a sampler, "auto" or "speculative".
-          noise: of all positions.
-          condition: of all positions, or None.
-          temperature: as for `Distribution.sample`, or how tokens are chosen.
-          prompt: what is known of every row.
-          shared: number of symbols that are known of every row.
-          draft: for "speculative".
+          noise: the noise of all positions, [num, *positions, noise channels].
+          condition: the conditions of all positions, or None.
+          temperature: 1 samples the distribution, smaller values are closer to its mode; or a
+            `Choice` of tokens.
+          prompt: the given symbols of every row, and the one that ends a row; None: neither.
+          shared: number of first symbols that are given in every row.
+          draft: the object that proposes symbols for "speculative".
         """
         given = noise, condition, temperature
         if method == "speculative":
@@ -108,7 +109,9 @@ class Samplers:
         """Return a sampler by whole passes."""
         sampler, distribution = SAMPLERS[method], self._distribution(is_truncated)
 
-        def run(noise, condition, temperature, prompt):
+        def run(
+            noise: tf.Tensor, condition: Any, temperature: tf.Tensor | Choice, prompt: Prompt | None
+        ) -> tf.Tensor:
             return sampler(self._network, distribution, noise, condition, temperature, prompt)
 
         return self._function((method, is_truncated), run, jit_compile=True)
@@ -127,7 +130,12 @@ class Samplers:
             # raises for a network without steps
             first_state(network, 1, 1, rows(condition, slice(1)))
 
-            def run(noise, condition, temperature, prompt):
+            def run(
+                noise: tf.Tensor,
+                condition: Any,
+                temperature: tf.Tensor | Choice,
+                prompt: Prompt | None,
+            ) -> tf.Tensor:
                 given = noise, condition, temperature, proposing
                 return speculative(network, distribution, *given, prompt=prompt)[0]
 
@@ -180,8 +188,8 @@ class Samplers:
 
         Args:
           symbols: [batch, n].
-          condition: of these symbols, or None.
-          state: before the first of them, with `input` and `network`.
+          condition: the condition of these symbols, or None.
+          state: the state before the first symbol, with `input` and `network`.
         """
         inputs = self._network.read(symbols)
         before = tf.concat([state["input"], inputs[:, :-1]], 1)
@@ -202,14 +210,15 @@ class Samplers:
         """Yield symbols [num, chunk]; the last part may be shorter.
 
         Args:
-          seed: seed of the noise.
-          num: rows.
-          length: symbols of each row.
-          chunk: symbols at a time, a multiple of the network's block.
-          condition: as for `draw`.
-          temperature: as for `draw`.
-          prompt: as for `draw`.
-          shared: as for `draw`.
+          seed: the noise's seed, an integer in [0, 2^64).
+          num: number of rows.
+          length: number of symbols of each row.
+          chunk: number of symbols at a time, a multiple of the network's block.
+          condition: the conditions of all positions, or None.
+          temperature: 1 samples the distribution, smaller values are closer to its mode; or a
+            `Choice` of tokens.
+          prompt: the given symbols of every row, and the one that ends a row; None: neither.
+          shared: number of first symbols that are given in every row.
         """
         distribution, layout = self._model.distribution, self._model.layout
         machine = self._machine(temperature, prompt, condition, num, length)
@@ -239,16 +248,17 @@ class Samplers:
         """Return the next symbols and the new state, by the compiled `cached_chunk`.
 
         Args:
-          given: of the chunk.
-          state: before it.
-          times: for which the sampler is compiled, at least as many as the chunk has.
+          given: noise, condition, temperature and prompt of the chunk.
+          state: the state before the chunk.
+          times: number of times that the sampler is compiled for, at least as many as the chunk
+            has.
         """
         is_truncated = isinstance(given.temperature, Choice)
         distribution, count = self._distribution(is_truncated), given.noise.shape[1]
         # An accelerator's loop has a known length; beyond `count` it draws what nobody reads.
         stop = None if tf.config.list_logical_devices("GPU") else tf.constant(count)
 
-        def run(given, state, count):
+        def run(given: Call, state: Any, count: tf.Tensor | None) -> tuple[tf.Tensor, Any]:
             noise, condition, temperature, prompt = given
             rest = noise, condition, temperature, state, prompt, count
             return cached_chunk(self._network, distribution, *rest)
@@ -265,7 +275,7 @@ class Samplers:
 
 
 def _after(prompt: Prompt | None, start: int, count: int | None = None) -> Prompt | None:
-    """Return a prompt as the symbols from `start` on see it."""
+    """Return the prompt of the symbols from `start` on, or of `count` symbols from there."""
     if prompt is None:
         return None
     symbols = (

@@ -22,9 +22,9 @@ class Trial:
 
     Args:
       candidate: the network at any size.
-      reference: the network at its own.
-      specs: of the arguments, those that grow without sizes.
-      sizes: that the network was built for, [time] or [height, width].
+      reference: the network at the size that it was built for.
+      specs: specs of the arguments; the axes that grow have no size.
+      sizes: sizes that the network was built for, [time] or [height, width].
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Trial:
         reference: Callable[..., tf.Tensor],
         specs: Sequence[tf.TensorSpec],
         sizes: Sequence[int],
-    ):
+    ) -> None:
         self._candidate, self._reference = candidate, reference
         self._specs, self._sizes = list(specs), tuple(sizes)
         generator = np.random.default_rng(0)

@@ -72,7 +72,7 @@ class SteppedSymbols(SymbolNetwork, Protocol):
         """Return the steps of a chunk that begins with a block.
 
         Args:
-          condition: of the chunk: [batch, time, channels], a `Given` or None.
+          condition: the condition of the chunk: [batch, time, channels], a `Given` or None.
 
         Returns:
           A function of the time in the chunk, the remainder of the time by `block` as a Python
@@ -88,11 +88,13 @@ class TimeOrder:
     """A causal network over symbols [batch, time] or [batch, time, channels], shifted by one time.
 
     Args:
-      network: causal; see `autoregressive.networks.CausalNetwork`.
-      distribution: of the symbols.
-      reading: how the network reads symbols, and what before the first.
-      inputs: of the network: [None, None], [None, None, 1] or [None, None, channels].
-      condition: of its second argument, if it has one, or specs by name of its further arguments.
+      network: a causal network, a `CausalNetwork`.
+      distribution: the distribution of a symbol.
+      reading: the relation between symbols and the network's inputs, with the input before the
+        first symbol.
+      inputs: spec of the network's first argument: [None, None], [None, None, 1] or [None, None,
+        channels].
+      condition: spec of the second argument, specs by name of the further arguments, or None.
     """
 
     block = 1
@@ -104,7 +106,7 @@ class TimeOrder:
         reading: Reading,
         inputs: tf.TensorSpec,
         condition: tf.TensorSpec | Specs | None,
-    ):
+    ) -> None:
         self.network, self.reading = network, reading
         if inputs.shape.rank not in (2, 3) or None in inputs.shape[2:]:
             raise ValueError(
@@ -131,8 +133,8 @@ class TimeOrder:
         """The network with `initial_state` and `step`, derived on first use.
 
         Raises:
-          NotCausalError: there is no step.
-          UnsupportedNetworkError: there is no step.
+          NotCausalError: no step can be derived, since the network looks ahead.
+          UnsupportedNetworkError: no step can be derived, since an operation has no rule.
         """
         if self._stepped is None:
             with tf.init_scope():
@@ -167,7 +169,8 @@ class TimeOrder:
         """Raise NotCausalError if outputs look ahead, or change with the length or by chance.
 
         Args:
-          with_random_weights: also look at the network with random weights, on longer sequences.
+          with_random_weights: whether to look at the network with random weights, too, on longer
+            sequences.
         """
         specs = opened(self._specs)
         self.call.forget()
@@ -184,7 +187,7 @@ class TimeOrder:
         return self.parameters_after(self.read(symbols), condition)
 
     def parameters_after(self, inputs: tf.Tensor, condition: Any = None) -> tf.Tensor:
-        """Return the parameters from the network's inputs at all positions, see `read`.
+        """Return the parameters of all positions from the network's inputs before each of them.
 
         Float inputs need not be those of symbols: gradients flow through them.
 
@@ -213,7 +216,7 @@ class TimeOrder:
 
     @property
     def feeds(self) -> str:
-        """What the network is fed, in a sentence."""
+        """A sentence that says what the network's inputs are."""
         return self.reading.feeds + rescaled(self.network, self.reading)
 
     def initial_state(
@@ -241,7 +244,7 @@ class TimeOrder:
 
     @functools.cached_property
     def class_counts(self) -> dict[str, int]:
-        """How many numbers a condition of integers may be, by name, where it is known."""
+        """Number of values that a condition of integers can have, by name, where it is known."""
         example = [tf.zeros(sized(x, 1, [SMALL]), x.dtype) for x in self._specs]
         return class_counts(self.call, self.conditions, example)
 
@@ -251,7 +254,7 @@ class TimeOrder:
         return self.has_step and getattr(self.stepped, "has_horizon", False)
 
     def stepper(self, condition: Any) -> Step:
-        """Return the steps of a chunk, see `SteppedSymbols`."""
+        """Return the step of a chunk: from time, remainder and state to parameters and state."""
         timed = in_order(condition, self._timed)
 
         def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
@@ -265,9 +268,9 @@ class TimeOrder:
         """Return the parameters of n symbols from one pass, and the network's state after them.
 
         Args:
-          inputs: of the network, one before each symbol, [batch, n, ...].
-          state: of the network alone.
-          condition: [batch, n, channels], a `Given` or None.
+          inputs: the network's inputs before each of the symbols, [batch, n, ...].
+          state: the network's state, without the input before the first symbol.
+          condition: the condition of the symbols: [batch, n, channels], a `Given` or None.
         """
         given = in_order(condition, self._timed)
         parameters, after = self.stepped.step(inputs, state, *given)
@@ -280,12 +283,12 @@ class RasterOrder:
     The network is not shifted: its output at a pixel must not depend on that pixel.
 
     Args:
-      network: from images, and perhaps a condition, to [batch, height, width, parameters].
-      distribution: of one pixel, if it has `channels`; otherwise of one channel, and the network
-        has parameters for each channel.
-      reading: how the network reads symbols.
-      inputs: of the network, [None, None, None, channels].
-      conditions: specs by name of its further arguments.
+      network: function from images, and perhaps conditions, to [batch, height, width, parameters].
+      distribution: the distribution of a pixel, if it has `channels`; otherwise that of a channel,
+        and the network has parameters for each channel.
+      reading: the relation between symbols and the network's inputs.
+      inputs: spec of the network's first argument, [None, None, None, channels].
+      conditions: specs by name of the network's further arguments.
     """
 
     condition = None
@@ -298,7 +301,7 @@ class RasterOrder:
         reading: Reading,
         inputs: tf.TensorSpec,
         conditions: Specs | None = None,
-    ):
+    ) -> None:
         self.network, self.reading = network, reading
         self.conditions: Specs = conditions or {}
         self._whole_pixels = pixel_channels(distribution) is not None
@@ -312,7 +315,7 @@ class RasterOrder:
 
     @functools.cached_property
     def class_counts(self) -> dict[str, int]:
-        """How many numbers a condition of integers may be, by name, where it is known."""
+        """Number of values that a condition of integers can have, by name, where it is known."""
         sides = [size or SMALL for size in self.inputs.shape[1:3]]
         example = [tf.zeros([1, *sides, self.inputs.shape[-1]], self.inputs.dtype)]
         example += [tf.zeros(sized(x, 1, sides), x.dtype) for x in self.conditions.values()]
@@ -320,7 +323,7 @@ class RasterOrder:
 
     @functools.cached_property
     def rows_above(self) -> int | None:
-        """Rows above a pixel's that its outputs depend on, see `row_fields.rows_above`."""
+        """Number of rows above a pixel's that its outputs depend on; None: it is not known."""
         if self.conditions:
             return None
         with tf.init_scope():
@@ -352,7 +355,7 @@ class RasterOrder:
 
     @property
     def feeds(self) -> str:
-        """What the network is fed, in a sentence."""
+        """A sentence that says what the network's inputs are."""
         return self.reading.feeds + rescaled(self.network, self.reading)
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:

@@ -28,15 +28,15 @@ class Tables:
     """The tables of positions of a network.
 
     Args:
-      network: whose layers are named in errors.
+      network: the network, whose layers are named in errors.
       call: the network as a function of tensors.
-      specs: of its arguments, [None, None, ...].
+      specs: specs of the network's arguments, [None, None, ...].
       axes: number of axes after the batch that grow, 1 for time and 2 for images.
     """
 
     def __init__(
         self, network: Any, call: Callable[..., Any], specs: Sequence[tf.TensorSpec], axes: int
-    ):
+    ) -> None:
         self.call, self._specs, self._axes = call, list(specs), axes
         self._built = call.function if isinstance(call, Traces) else call
         self._names = layer_names(network)
@@ -52,14 +52,14 @@ class Tables:
         """Raise ValueError if the network has a table with too few rows.
 
         Args:
-          sizes: of the sequence, [time], or of the image, [height, width]; None: not known.
+          *sizes: size of the sequence, [time], or of the image, [height, width]; None: not known.
         """
         fault = "" if None in sizes else self.fault(*(int(size or 0) for size in sizes))
         if fault:
             raise ValueError(f"`network` cannot take {size_text(sizes)}: {fault}.")
 
     def fault(self, *sizes: int) -> str:
-        """Return why the network cannot take a size, "" if it can. Arguments as for `check`."""
+        """Return why the network cannot take a size, [time] or [height, width]; "" if it can."""
         built = getattr(self._built, "fault", None)  # of a network that was built for one size
         found = "" if self.of_one_size else self._fault(*sizes)
         return found or ("" if built is None else built(*sizes))
@@ -156,9 +156,9 @@ class _Read(NamedTuple):
 
     Attributes:
       op: the operation.
-      rows: of the table.
-      last: the last row that is read.
-      num: of the rows that are read.
+      rows: number of rows of the table.
+      last: index of the last row that is read.
+      num: number of rows that are read.
     """
 
     op: tf.Operation

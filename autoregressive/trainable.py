@@ -1,4 +1,4 @@
-"""Which of the weights that a function reads are trained.
+"""The weights that a function reads, and which of them are trained.
 
 A `tf.Variable` says so itself. A variable of Keras is trained if its model or layer lists it among
 `trainable_variables`, which may change after it was created; TensorFlow's variable within it does
@@ -33,8 +33,8 @@ class Weights(NamedTuple):
     """Variables that a function reads.
 
     Attributes:
-      trained: those that training changes.
-      frozen: all others of floating type, also statistics of normalisation.
+      trained: the variables that training changes.
+      frozen: all other variables of floating type, also statistics of normalisation.
     """
 
     trained: list[tf.Variable]
@@ -45,18 +45,19 @@ def weights_read(function: Callable, *example: tf.Tensor) -> Weights:
     """Return the variables that a function of tensors reads.
 
     Args:
-      function: traced for the example, in the scope of a Replicator if its variables are in one.
-      example: its arguments.
+      function: a function of tensors, which is traced; in the scope of a Replicator if its
+        variables are in one.
+      *example: arguments for which the function is traced.
     """
     return weights_among(function, variables_read(function, *example))
 
 
 def weights_among(function: Callable, variables: Iterable[tf.Variable]) -> Weights:
-    """Return which of the variables that a function reads are trained.
+    """Return the variables that a function reads, divided into trained and frozen ones.
 
     Args:
-      function: of tensors.
-      variables: that it reads.
+      function: a function of tensors, such as a Keras model.
+      variables: the variables that the function reads.
     """
     listed = _listed_by_layers(function)
     weights = Weights([], [])
@@ -70,7 +71,8 @@ def weights_among(function: Callable, variables: Iterable[tf.Variable]) -> Weigh
 def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]:
     """Return all variables that a function of tensors reads, in the order of their first reads.
 
-    A run that another process resumes has the same order. Arguments as for `weights_read`.
+    A run that another process resumes has the same order. The arguments are those of
+    `weights_read`.
     """
     traced = tf.function(function, autograph=False).get_concrete_function(*example)
     return without_copies(in_order_of_reads(traced))
@@ -93,7 +95,7 @@ def frozen_among(variables: Sequence[tf.Variable], holder: Any) -> list[int]:
     """Return the places of the variables that layers within an object have frozen.
 
     Args:
-      variables: in the order that the places count.
+      variables: the variables, in the order that the places refer to.
       holder: any object, such as a model.
     """
     listed = _listed_by_layers(holder)

@@ -1,8 +1,7 @@
 """`distill`: a student in one pass from any teacher that gives conditionals."""
 
-import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import keras
@@ -11,14 +10,13 @@ import tensorflow as tf
 from autoregressive.fit import fit
 from autoregressive.model import Autoregressive
 from distill.flow_student import FlowStudent
-from distill.losses import kl_divergence
+from distill.losses.divergence import KL
+from distill.losses.terms import Draw, Listed, Term, name_of, summed
 from distill.teacher import TeacherConditionals
 from likelihoods import noise as counter_noise
-from likelihoods.affine import FlowOutput
 from likelihoods.capabilities import is_normal, with_density
 
-SOUND, DRAWS = 0, 1  # numbers of the seeds that are folded out of a step's
-
+SOUND = 0  # number of the seed that is folded out of a step's
 
 OF_TOKENS = (
     "for tokens train a smaller Autoregressive of the same levels with `fit`, and pass it to"
@@ -72,73 +70,6 @@ class ModelTeacher:
         return TeacherConditionals(self._distribution, network.parameters_after(inputs, condition))
 
 
-@dataclasses.dataclass(frozen=True)
-class Draw:
-    """The inputs of a loss term.
-
-    Attributes:
-      output: of the student, float32 [batch, time]. teacher: its conditionals given the output.
-      recorded: the data as its codec scales it, float32 [batch, time]. noise_kind: of the student.
-      seed: uint32 [2] of this step. rows: int32 [batch], which address noise under it.
-    """
-
-    output: FlowOutput
-    teacher: Any
-    recorded: tf.Tensor
-    noise_kind: str
-    seed: tf.Tensor
-    rows: tf.Tensor
-
-
-Term = Callable[[Draw], tf.Tensor]
-
-
-@dataclasses.dataclass(frozen=True)
-class KL:
-    """KL divergence of the student from the teacher, in nats per element.
-
-    Attributes:
-      weight: factor on the term.
-      draws: values drawn per element to estimate the divergence. Two normal distributions need
-        none: their divergence is computed in closed form.
-      regularisation: between two normal distributions, factor on the squared difference of their
-        log-scales, which is added to the divergence.
-    """
-
-    weight: float = 1.0
-    draws: int = 16
-    regularisation: float = 4.0
-
-    def __call__(self, draw: Draw) -> tf.Tensor:
-        """Return the weighted term, []."""
-        kind, normal = draw.noise_kind, getattr(draw.teacher, "normal", None)
-        if kind == "normal" and normal is not None:
-            apart = kl_divergence.gaussian_divergence(draw.output, *normal)
-            apart += self.regularisation * kl_divergence.scales_apart(draw.output, normal[1])
-            return self.weight * tf.reduce_mean(apart)
-        batch, time = tf.unstack(tf.shape(draw.recorded))
-        seed = counter_noise.fold_in(draw.seed, DRAWS)
-        draws = kl_divergence.standard_draws(kind, seed, batch, time, self.draws, draw.rows)
-        return self.weight * kl_divergence.divergence(draw.teacher, draw.output, draws, kind).kl
-
-
-@dataclasses.dataclass(frozen=True)
-class Compared:
-    """A distance between the student's samples and the data, such as a distance of spectra.
-
-    Attributes:
-      function: from samples and data, float32 [batch, time] each, to a scalar or [batch].
-      weight: factor on the term.
-    """
-
-    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-    weight: float = 1.0
-
-    def __call__(self, draw: Draw) -> tf.Tensor:
-        """Return the weighted term, []."""
-        return self.weight * tf.reduce_mean(self.function(draw.output.output, draw.recorded))
-
-
 def distill(
     teacher: Autoregressive | Teacher,
     data: Any,
@@ -169,8 +100,7 @@ def distill(
       ValueError: the teacher has no density, or no student is given where one is needed.
     """
     found, student = prepared(teacher, student)
-    objective = _objective(found, list(loss), seed)
-    fit(student, data, steps=steps, loss=objective, seed=seed, **options)
+    fit(student, data, steps=steps, loss=_objective(found, loss, seed), seed=seed, **options)
     return student
 
 
@@ -194,7 +124,9 @@ def _(teacher: Autoregressive, student: FlowStudent | None) -> tuple[Teacher, Fl
     return ModelTeacher(teacher), flow_student(teacher) if student is None else student
 
 
-def _objective(teacher: Teacher, terms: list[Term], seed: int):
+def _objective(teacher: Teacher, terms: Sequence[Term], seed: int):
+    listed = [Listed(name_of(term), 1.0, term) for term in terms]
+
     def objective(student: FlowStudent, batch: dict[str, tf.Tensor]):
         if "lengths" in batch:
             raise ValueError("`data` must have rows of one length to be distilled, got `lengths`.")
@@ -203,17 +135,13 @@ def _objective(teacher: Teacher, terms: list[Term], seed: int):
         key = counter_noise.fold_in(seed, batch["step"][0])
         noise = student.noise(counter_noise.fold_in(key, SOUND), rows, tf.shape(recorded)[1])
         output = student.draw(tf.ensure_shape(noise, recorded.shape), condition)
-        given = teacher.conditionals(output.output, condition)
-        draw = Draw(output, given, recorded, student.noise_kind, key, rows)
-        values = [(_name(term), term(draw)) for term in terms]
-        return tf.add_n([value for _, value in values]), dict(values)
+
+        def teach(by_row_before: bool) -> Any:
+            return None if by_row_before else teacher.conditionals(output.output, condition)
+
+        return summed(listed, Draw(output, recorded, student.noise_kind, key, rows, teach))
 
     return objective
-
-
-def _name(term: Term) -> str:
-    inner = getattr(term, "function", term)
-    return str(getattr(inner, "__name__", type(inner).__name__)).lower()
 
 
 def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) -> FlowStudent:

@@ -5,7 +5,6 @@ al. 2023, arXiv 2211.17192, section 2.3). Its mean measures how close student an
 sample by sample; the number of drafts kept in a row bounds the gain of drafting with the student.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -21,17 +20,7 @@ from likelihoods.affine import FlowOutput
 def acceptance(teacher: Conditionals, drawn: FlowOutput, kind: str):
     """Return the probability that each sample is kept given its own past, [batch, time]."""
     teacher_density = teacher.log_density(drawn.output)
-    return tf.exp(tf.minimum(0.0, teacher_density - log_density(drawn, kind)))
-
-
-def log_density(drawn: FlowOutput, kind: str):
-    """Return ln p_S(x_t | x_<t) of the drawn values, in nats per unit, [batch, time]."""
-    z = (drawn.output - drawn.location) * tf.exp(-drawn.log_scale)
-    if kind == "logistic":
-        standard = -z - 2.0 * tf.math.softplus(-z)
-    else:
-        standard = -0.5 * (tf.square(z) + math.log(2.0 * math.pi))
-    return standard - drawn.log_scale
+    return tf.exp(tf.minimum(0.0, teacher_density - kl_divergence.log_density(drawn, kind)))
 
 
 def mean_run(kept: np.ndarray) -> float:
@@ -75,7 +64,7 @@ def measure_closeness(
     """
     kind = student.noise_kind
     condition, _ = student.condition(frames, speaker, length)
-    drawn = student.sample(student.noise(seed, [row], 0, length), condition)
+    drawn = student.draw(student.noise(seed, [row], 0, length), condition)
     given = teacher.conditionals(drawn.output, teacher.condition(frames, speaker, length))
     draws = kl_divergence.standard_draws(kind, seed, 1, length, DRAWS, [row])
     apart = kl_divergence.divergence(given, drawn, draws, kind)

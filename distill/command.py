@@ -1,10 +1,9 @@
-"""The verb `distill` of the command line; `sample` and `evaluate` for every model of sound.
+"""The verb `distill` of the command line; `evaluate` for every model of sound.
 
 TensorFlow is imported where it is used, so that a help text need not wait for it.
 """
 
 import dataclasses
-import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,6 @@ from replicator.runs.errors import UserError
 from replicator.training.command import TrainingOptions, check_outside, parse_training, run_training
 from wavenet import command as wavenet_command
 from wavenet.command import training_data
-from wavenet.sample_arguments import SampleArguments
 
 if TYPE_CHECKING:
     from distill.model import StudentModel
@@ -127,18 +125,6 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
         given, model, data, lambda page: evaluate(model, teacher, corpus, *first, page, *rest)
     )
     return figures, format_report(figures)
-
-
-def run_sample(arguments: list[str], parse, read_text=None) -> int:
-    """Parse the rest of `onepass sample ...` and write sounds of a WaveNet or of a student."""
-    given = parse(SampleArguments, arguments, "onepass sample")
-    from distill.model import load
-    from distill.speculative_sampler import load_speculative
-    from wavenet.sample_command import sample
-
-    if given.draft is not None:
-        return sample(given, functools.partial(load_speculative, draft=given.draft), read_text)
-    return sample(given, load, read_text)
 
 
 def _keep_apart(workdir: Path, teacher: Path, data: Path) -> None:

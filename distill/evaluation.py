@@ -14,7 +14,6 @@ from distill.closeness import mean_run, measure_closeness
 from distill.cpu import recursion
 from distill.model import StudentModel, untrained
 from distill.residual import LEVEL
-from distill.speculative_sampler import speculative
 from distill.teacher import WaveNetDensity
 from likelihoods import noise as counter_noise
 from replicator.runs.errors import UserError
@@ -189,7 +188,7 @@ def speed_of_speculation(
     Returns acceptance (the share of drafts that are kept), samples_per_pass, seconds_per_sample,
     and cached_seconds_per_sample of the teacher's cached sampler.
     """
-    speaking = speculative(teacher, model)
+    speaking = teacher.drafted_by(model, "rejection")
     seconds = []
     for one in (speaking, teacher):
         condition = item["frames"] if one.conditional else None

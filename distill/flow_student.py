@@ -1,19 +1,20 @@
 """A student of any teacher in time order: inverse autoregressive flows over causal networks."""
 
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
 from autoregressive.any_length import any_length
 from autoregressive.elements import as_condition
+from autoregressive.given import between
 from autoregressive.incremental import incremental
 from autoregressive.model import Autoregressive
-from autoregressive.samplers.speculative import Block
 from autoregressive.tables import Tables
 from autoregressive.trainable import Weights, weights_read
-from likelihoods import noise as counter_noise
+from distill.drafts import NOISE, FlowDraft
+from distill.losses.kl_divergence import log_density
 from likelihoods.affine import FlowOutput, compose
 from likelihoods.codec import Codec
 from replicator.runs.arguments import (
@@ -23,61 +24,12 @@ from replicator.runs.arguments import (
     whole_number,
 )
 
-FARTHEST = 20.0  # noise of a corrected symbol; the student meets none beyond
-
-
-class Flowed(NamedTuple):
-    """The noise of a block float32 [batch, n], and what the newest proposal made of it."""
-
-    noise: tf.Tensor
-    location: tf.Tensor
-    log_scale: tf.Tensor
-
-
-class FlowDraft:
-    """A draft of a block in one pass of the flows, from the last channel of the model's noise.
-
-    Where the model has drawn another symbol than proposed, the flow is inverted there, z_t = (x_t -
-    mu_t) / s_t, and the draft continues from there. See `autoregressive.samplers.Draft`.
-    """
-
-    def __init__(self, student: "FlowStudent"):
-        self._student, self._stepped = student, student.stepped  # which raises where there is none
-
-    def initial_state(self, batch: int) -> Any:
-        """Return the student's state before the first symbol."""
-        return self._student.initial_state(batch)
-
-    def memory(self, block: Block) -> Flowed:
-        """Return the noise of a block, which no flow has read yet."""
-        noise = block.temperature * tf.cast(block.noise[..., -1], tf.float32)
-        return Flowed(noise, tf.zeros_like(noise), tf.zeros_like(noise))
-
-    def propose(
-        self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Flowed, state: Any
-    ) -> tuple[tf.Tensor, Flowed, Any]:
-        """Return the block, which continues the known symbols; see `Draft.propose`."""
-        student, place = self._student, tf.range(symbols.shape[1])
-        wave = student.codec.scale(symbols)
-        inverted = (wave - memory.location) * tf.exp(-memory.log_scale)
-        inverted = tf.clip_by_value(inverted, -FARTHEST, FARTHEST)
-        noise = tf.where(place == known[:, tf.newaxis] - 1, inverted, memory.noise)
-        given = block.condition if student.condition_channels else None
-        whole, after = student.advance(noise, state, given)
-        proposed = nearest(whole.output, student.codec)
-        guess = tf.where(place < known[:, tf.newaxis], symbols, proposed)
-        return guess, Flowed(noise, whole.location, whole.log_scale), after
-
 
 def nearest(values: tf.Tensor, codec: Codec) -> tf.Tensor:
     """Return the symbols int32 [...] nearest to what networks read of them, about -1 to 1."""
     top = (codec.levels or 0) - 1
     levels = tf.clip_by_value(tf.round((values + 1.0) * (0.5 * top)), 0.0, float(top))
     return tf.cast(levels, tf.int32)
-
-
-# Standard noise of each kind, float32 [rows, length].
-NOISE = {"logistic": counter_noise.logistic, "normal": counter_noise.normal}
 
 
 class FlowStudent:
@@ -130,6 +82,7 @@ class FlowStudent:
                     f"a network of a student must return [batch, time, 2], got {shape} for [1, 4]."
                 )
         self._compiled = tf.function(self._drawn, autograph=False, jit_compile=True)
+        self._stepping = tf.function(self.step, autograph=False, jit_compile=True)
 
     def draw(self, noise: tf.Tensor, condition: tf.Tensor | None = None) -> FlowOutput:
         """Return the student's output for noise float32 [batch, time].
@@ -218,9 +171,52 @@ class FlowStudent:
         num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
         scale = tf.constant(checked_temperature(temperature), tf.float32)
         noise = scale * self.noise(checked_seed(seed), tf.range(num), length)
+        return self._compiled(noise, self._given(condition, num, length)).numpy()
+
+    def stream(
+        self,
+        length: int,
+        seed: int,
+        condition: Any = None,
+        *,
+        num: int = 1,
+        chunk: int = 2000,
+        temperature: float = 1.0,
+    ) -> Iterator[np.ndarray]:
+        """Yield the elements of `sample` in parts [num, chunk]; the last may be shorter.
+
+        Raises:
+          ValueError: an argument has no meaning.
+          NotCausalError, UnsupportedNetworkError: a network has no step.
+        """
+        num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
+        chunk, seed = whole_number(chunk, "chunk"), checked_seed(seed)
+        scale = tf.constant(checked_temperature(temperature), tf.float32)
+        given, state = self._given(condition, num, length), self.initial_state(num)
+
+        def parts(state: Any) -> Iterator[np.ndarray]:
+            for start in range(0, length, chunk):
+                count = min(chunk, length - start)
+                noise = scale * self.noise(seed, tf.range(num), count, start)
+                values, state = self._stepping(noise, state, between(given, start, start + count))
+                yield self.elements(values).numpy()
+
+        return parts(state)
+
+    def log_density(self, num: int, length: int, seed: int, condition: Any = None) -> np.ndarray:
+        """Return nats per unit of what `sample` draws, float32 [num, length]; see `Student`.
+
+        A unit is that in which networks read elements. Arguments are as for `sample`.
+        """
+        num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
+        noise = self.noise(checked_seed(seed), tf.range(num), length)
+        drawn = self.draw(noise, self._given(condition, num, length))
+        return log_density(drawn, self.noise_kind).numpy()
+
+    def _given(self, condition: Any, num: int, length: int) -> tf.Tensor | None:
         spec = self.specs[1] if self.condition_channels else None
         given = as_condition(condition, spec, self.order, (num, length))
-        return self._compiled(noise, given).numpy()
+        return None if given is None else tf.cast(given, tf.float32)
 
     def _drawn(self, noise: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
         return self.elements(self.draw(noise, condition).output)
@@ -247,7 +243,8 @@ class FlowStudent:
                 f"`draft` must read no condition or one of {model.condition_channels} channels, "
                 f"got {self.condition_channels}."
             )
-        return FlowDraft(self)
+        self.stepped  # noqa: B018  # raises where there is none
+        return FlowDraft(self, self.codec, "model" if self.condition_channels else "nothing")
 
     def trainable_variables(self, elements: tf.Tensor, *condition: tf.Tensor) -> list[tf.Variable]:
         """Return the variables of all networks that are not frozen; arguments as an example."""

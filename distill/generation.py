@@ -138,11 +138,11 @@ def _cpu_runner(student: ParallelWaveNet, batch: int):
 
 
 def _tensorflow_runner(student: ParallelWaveNet, batch: int):
-    pasts = student.empty_pasts(batch)
+    pasts = student.initial_state(batch)
 
     def run(noise, condition):
         nonlocal pasts
-        flowed, pasts = student.chunk_graph(noise, condition, pasts)
+        flowed, pasts = student.advance_graph(noise, pasts, condition)
         return flowed.output.numpy().astype(np.float32)
 
     return run

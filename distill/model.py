@@ -6,11 +6,21 @@ from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 import numpy as np
+import tensorflow as tf
 
 from distill import shipped
-from distill.generation import CHUNK_SAMPLES, FIRST_SAMPLES, Backend, generate, stream
+from distill.generation import (
+    CHUNK_SAMPLES,
+    FIRST_SAMPLES,
+    Backend,
+    condition_between,
+    generate,
+    stream,
+)
+from distill.losses.kl_divergence import log_density
 from distill.presets import REMOVED, DistillConfig
 from distill.refinement import Refiner, refined
+from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
 from distill.training import KIND
 from replicator.runs.atomic_files import Arrays
@@ -122,6 +132,34 @@ class StudentModel(TrainedSpeechModel):
         chunks = stream(self.network, request, backend, chunk_samples, first)
         chunks = self._refined(chunks, frames, refiner)
         return (at_recorded_level(chunk, gain_of(condition)) for chunk in chunks)
+
+    def log_density(
+        self,
+        num: int,
+        length: int,
+        seed: int,
+        condition: Any = None,
+        *,
+        speaker: str | None = None,
+    ) -> np.ndarray:
+        """Return nats per unit of what `sample` draws, float32 [num, length]; see `Student`.
+
+        Arguments are as for `sample`, at temperature 1, without refinement, at the model's level.
+        """
+        frames, network = None if condition is None else self._checked(condition), self.network
+        request = self._request(frames, seed, num, length, speaker, 1.0)
+        phase = tf.zeros([num], tf.float64)
+        given, _ = condition_between(network, request, 0, length, phase)
+        drawn = network.draw(network.noise(seed, request.rows, 0, length), given)
+        return log_density(drawn, network.noise_kind).numpy()
+
+    def as_draft(self, model: Any) -> SoundDraft:
+        """Return the student as a draft of a WaveNet, see `SpeechModel.sample`.
+
+        Raises:
+          UserError: the model has another rate, other frames or speakers, or no density.
+        """
+        return sound_draft(self, model)
 
     def _passes(self, condition, refine: int | None) -> int:
         if refine is not None:

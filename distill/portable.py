@@ -190,7 +190,7 @@ def export_sampler(
     def speak(given):
         noise = student.noise(given["seed"], given["rows"], 0, samples) * given["temperature"]
         condition, _ = student.condition(given.get("frames"), given.get("speaker"), samples)
-        sound = tf.cast(student.sample(noise, condition).output, tf.float32)
+        sound = tf.cast(student.draw(noise, condition).output, tf.float32)
         return {"sound": tf.clip_by_value(sound, -1.0, 1.0)}
 
     weights = named_weights(student)

@@ -50,13 +50,43 @@ class LossConfig:
     """Weight of the distance between the discriminators' hidden features of sound and recording."""
     adversarial_after: int = 0
     """Updates before these two count; the discriminators are trained from the start."""
+    others: tuple[str, ...] = ()
+    """Weights of terms that another package registered (`distill.losses.objective.register`), each
+    NAME=WEIGHT."""
 
     def __post_init__(self):
         """Raise ValueError, naming the field, for a weight below 0 or no term at all."""
-        at_least(self, 0, *(field.name for field in dataclasses.fields(self)))
+        names = [field.name for field in dataclasses.fields(self) if field.name != "others"]
+        at_least(self, 0, *names)
         at_least(self, 1, "draws")
-        if not any(getattr(self, name) for name in ("kl", "adversarial", *SPECTRAL)):
+        if not any(map(self.weight, ("kl", "adversarial", *SPECTRAL, *dict(self.other_weights)))):
             raise UserError("`kl` must be above 0 where no other term is.")
+
+    @property
+    def other_weights(self) -> tuple[tuple[str, float], ...]:
+        """The names and weights of `others`.
+
+        Raises:
+          UserError: one is not NAME=WEIGHT, with a weight of at least 0.
+        """
+        found = []
+        for each in self.others:
+            name, _, weight = each.partition("=")
+            try:
+                found.append((name, float(weight)))
+            except ValueError:
+                found.append((name, -1.0))
+            if not found[-1][1] >= 0:
+                raise UserError(f"`others` must be NAME=WEIGHT of at least 0 each, got {each!r}.")
+        return tuple(found)
+
+    def weight(self, term: str) -> float:
+        """Return the weight of a term in the loss; 0: it is off."""
+        if term == "contrastive":
+            return self.contrastive * self.kl
+        if term == "opposition":
+            return float(self.has_discriminators)
+        return float(getattr(self, term, dict(self.other_weights).get(term, 0.0)))
 
     @property
     def has_discriminators(self) -> bool:

@@ -54,7 +54,7 @@ class ParallelWaveNet(tf.Module):
     """Inverse autoregressive flows, one after another, on one condition.
 
     van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3. It holds variables
-    only; `sample` returns sound with its density, `chunk` does so piece by piece.
+    only; `draw` returns sound with its density, `advance` does so piece by piece.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class ParallelWaveNet(tf.Module):
         return graph
 
     @functools.cached_property
-    def chunk_graph(self) -> Any:
-        """`chunk` as a graph for every length."""
-        return tf.function(self.chunk, autograph=False, reduce_retracing=True)
+    def advance_graph(self) -> Any:
+        """`advance` as a graph for every length."""
+        return tf.function(self.advance, autograph=False, reduce_retracing=True)
 
     @property
     def noise_kind(self) -> str:
-        """The noise of `sample`: logistic or normal."""
+        """The noise of `draw`: logistic or normal."""
         return self.config.noise
 
     def noise(self, seed, rows, start, length: int):
@@ -185,17 +185,17 @@ class ParallelWaveNet(tf.Module):
         given = [] if condition.channels is None else [condition.channels]
         return tf.concat([held, *given], -1)
 
-    def sample(self, noise, condition: Condition = UNCONDITIONAL) -> FlowOutput:
+    def draw(self, noise, condition: Condition = UNCONDITIONAL) -> FlowOutput:
         """Return whole sounds [batch, time] and their density: output = noise scale + location.
 
         Given noise_<t, output_t is logistic (or normal) with this location and scale.
         """
-        return self.chunk(noise, condition, self.empty_pasts(tf.shape(noise)[0]))[0]
+        return self.advance(noise, self.initial_state(tf.shape(noise)[0]), condition)[0]
 
-    def chunk(
-        self, noise, condition: Condition, pasts: list[Past]
+    def advance(
+        self, noise, pasts: list[Past], condition: Condition = UNCONDITIONAL
     ) -> tuple[FlowOutput, list[Past]]:
-        """Return the next chunk of `sample`, and the past inputs for the one after."""
+        """Return the output of `draw` for the next noise [batch, n], and the pasts after it."""
         steps, later, noise = [], [], condition.add_source(noise)
         gates = self.gate_condition(condition, tf.shape(noise)[1])
         for flow, past in zip(self.flows, pasts[: len(self.flows)], strict=True):
@@ -209,7 +209,7 @@ class ParallelWaveNet(tf.Module):
         wave, tail = self.residual.wave(flowed, condition.prediction, pasts[-1][0])
         return wave, [*later, [tail]]
 
-    def empty_pasts(self, batch) -> list[Past]:
+    def initial_state(self, batch) -> list[Past]:
         """Return every flow's past before the first sample, and the wave's for a residual."""
         pasts = [flow.empty_past(batch) for flow in self.flows]
         if self.residual is None:

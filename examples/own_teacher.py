@@ -11,7 +11,6 @@ import tensorflow as tf
 import tyro
 
 import onepass
-from distill.any_teacher import KL, Compared
 from onepass import likelihoods
 
 layers = keras.layers
@@ -44,7 +43,8 @@ def main(steps: int = 1000, length: int = 800) -> None:
     network = keras.Model(inputs, layers.Dense(2)(h))
     teacher = onepass.Autoregressive(network, likelihoods.Gaussian(levels=65536))
     onepass.fit(teacher, data, steps=steps)
-    student = onepass.distill(teacher, data, steps=steps, loss=[KL(), Compared(power, 10.0)])
+    loss = [onepass.KL(), onepass.Compared(power, 10.0)]
+    student = onepass.distill(teacher, data, steps=steps, loss=loss)
     for name, model in (("teacher", teacher), ("student", student)):
         sound = model.sample(1, length, seed=1)
         start = time.monotonic()

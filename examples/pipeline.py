@@ -74,7 +74,7 @@ def export(settings: Settings, folder: Path):
     @tf.function(jit_compile=True, autograph=False)
     def whole():
         with tf.GradientTape() as tape:
-            value = loss(student.sample(tf.constant(batch["noise"])), batch)
+            value = loss(student.draw(tf.constant(batch["noise"])), batch)
         return value, tape.gradient(value, weights)
 
     value, gradients = whole()

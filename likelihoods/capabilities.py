@@ -64,8 +64,8 @@ def normal_parameters(distribution: Distribution, parameters: Any) -> tuple[Any,
     """Return mean and log-scale [...] if the distribution is normal, else None.
 
     Args:
-      distribution: of symbols.
-      parameters: [..., num_parameters].
+      distribution: any distribution over symbols.
+      parameters: the distribution's parameters, [..., num_parameters].
     """
     return distribution.normal(parameters) if isinstance(distribution, Normal) else None
 

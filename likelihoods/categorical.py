@@ -68,7 +68,7 @@ class Categorical:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return uniforms float32 [rows, length, 1]; arguments as for `noise.bits`."""
+        """Return uniforms float32 [rows, length, 1], one for each symbol."""
         return counter_noise.uniform(seed, rows, start, length)[..., :1]
 
     def table(self, parameters: tf.Tensor) -> tf.Tensor:

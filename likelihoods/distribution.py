@@ -64,8 +64,15 @@ class Distribution(Protocol):
     ) -> tf.Tensor:
         """Return noise [rows, length, noise_channels] for `sample`, float32 if it has an order.
 
-        Arguments as for `noise.bits`. The kind of noise is an implementation detail of the
-        distribution: a caller of `sample` gets the noise here and passes it on.
+        The kind of noise is an implementation detail of the distribution: a caller of `sample` gets
+        the noise here and passes it on.
+
+        Args:
+          seed: an integer in [0, 2^64) or a key uint32 [2] for all rows, or [rows, 2], one for
+            each.
+          rows: int32 [rows], the number of each row under its seed, in any order.
+          start: position of the first symbol, an integer, an int32 scalar or int32 [rows].
+          length: number of positions.
         """
 
 
@@ -140,7 +147,7 @@ class Tabulated:
     noise_channels = 1
 
     def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability float32 [...], nats, see `Distribution.log_prob`."""
+        """Return the log-probability of the symbols, float32 [...], in nats."""
         raise NotImplementedError(f"`log_prob` must be written in {type(self).__name__}.")
 
     def table(self, parameters: tf.Tensor) -> tf.Tensor:
@@ -173,7 +180,7 @@ class Tabulated:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return uniforms float32 [rows, length, 1]; arguments as for `noise.bits`."""
+        """Return uniforms float32 [rows, length, 1], one for each symbol."""
         return counter_noise.uniform(seed, rows, start, length)[..., :1]
 
 

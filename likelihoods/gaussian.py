@@ -33,7 +33,7 @@ class Gaussian:
 
     Args:
       levels: number of levels; None: symbols are real numbers.
-      min_log_scale: least log-scale.
+      min_log_scale: least log-scale; smaller ones are raised to it.
 
     Raises:
       ValueError: fewer than 2 levels or more than 2^22.
@@ -116,7 +116,7 @@ class Gaussian:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return standard normals float32 [rows, length, 1]; arguments as for `noise.bits`."""
+        """Return standard normals float32 [rows, length, 1], one for each symbol."""
         return counter_noise.normal(seed, rows, start, length)[..., :1]
 
     def split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -141,10 +141,10 @@ def log_mass(
     """Return the log of a normal's mass in a level's bin, float32 [...]; outer bins are infinite.
 
     Args:
-      mean: [...] in units in which the grid spans [-1, 1].
-      log_scale: [...] in the same units.
-      levels: int32 [...].
-      num_levels: of the grid.
+      mean: the normal's mean, [...], in units in which the grid spans [-1, 1].
+      log_scale: log of the standard deviation, [...], in the same units.
+      levels: the levels, int32 [...].
+      num_levels: number of levels of the grid.
     """
     half_bins_per_scale = tf.exp(-log_scale) * (1.0 / (num_levels - 1))
     # In half bins, so that neighbouring bins share an edge exactly.

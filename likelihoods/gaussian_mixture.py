@@ -13,7 +13,7 @@ from likelihoods.mixture import Mixture
 class GaussianMixture(Mixture):
     """Mixture of normal densities, each integrated over the bins of the level grid.
 
-    Parameters, arguments and errors as for `Mixture`.
+    Parameters, arguments and errors are those of `Mixture`.
 
     Source: Bishop 1994, "Mixture density networks", equation 22; the bins are those of `Gaussian`.
     """
@@ -35,6 +35,6 @@ class GaussianMixture(Mixture):
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return a uniform and a normal, float32 [rows, length, 2]; see `noise.bits`."""
+        """Return a uniform and a standard normal for each symbol, float32 [rows, length, 2]."""
         uniform = counter_noise.uniform(seed, rows, start, length)[..., :1]
         return tf.concat([uniform, counter_noise.normal(seed, rows, start, length, 1)[..., :1]], -1)

@@ -1,6 +1,7 @@
 """Initial weights from one seed, with a separate random stream per variable."""
 
 import math
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -10,10 +11,10 @@ from likelihoods import noise
 class Initial:
     """A factory of variables; the n-th kernel depends only on the seed, n and its shape."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int) -> None:
         self._seed, self._drawn = seed, 0
 
-    def kernel(self, shape, name: str, gain: float = 1.0) -> tf.Variable:
+    def kernel(self, shape: Sequence[int], name: str, gain: float = 1.0) -> tf.Variable:
         """Return a normal variable of variance gain^2 / fan-in.
 
         The fan-in is the product of all axes but the last.
@@ -24,7 +25,7 @@ class Initial:
         scale = gain / math.sqrt(math.prod(shape[:-1]))
         return tf.Variable(tf.reshape(draws, shape) * scale, name=name)
 
-    def zeros(self, shape, name: str) -> tf.Variable:
+    def zeros(self, shape: Sequence[int], name: str) -> tf.Variable:
         """Return a variable of zeros."""
         return tf.Variable(tf.zeros(shape), name=name)
 
@@ -32,10 +33,10 @@ class Initial:
 class ZeroInitial(Initial):
     """A factory of zero variables, for weights that will be read from a file."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(0)
 
-    def kernel(self, shape, name: str, gain: float = 1.0) -> tf.Variable:
+    def kernel(self, shape: Sequence[int], name: str, gain: float = 1.0) -> tf.Variable:
         """Return a variable of zeros."""
         return self.zeros(shape, name)
 

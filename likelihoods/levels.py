@@ -31,9 +31,9 @@ def edge_distance(edges: tf.Tensor, means: tf.Tensor, num_levels: int) -> tf.Ten
     rest is small.
 
     Args:
-      edges: whole half bins from zero, as `centred` +- 1, exact in float32.
-      means: in units in which the grid spans [-1, 1]; only these get gradients.
-      num_levels: of the grid.
+      edges: distance of the edges from zero in whole half bins, `centred` +- 1, exact in float32.
+      means: the means, in units in which the grid spans [-1, 1]; only these get gradients.
+      num_levels: number of levels of the grid.
     """
     half_bins = num_levels - 1.0
     unit = 2.0 ** -max(0, 22 - (num_levels - 1).bit_length())

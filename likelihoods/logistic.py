@@ -17,7 +17,7 @@ _SMALLEST_WIDTH = 1e-30
 class LogisticMixture(Mixture):
     """Mixture of logistic densities, each integrated over the bins of the level grid.
 
-    Parameters, arguments and errors as for `Mixture`.
+    Parameters, arguments and errors are those of `Mixture`.
 
     Source: Salimans et al. 2017, arXiv:1701.05517, section 2.1; with 10 components over 16-bit
     sound in van den Oord et al. 2017, arXiv:1711.10433.
@@ -45,7 +45,7 @@ class LogisticMixture(Mixture):
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return a uniform and a logistic, float32 [rows, length, 2]; see `noise.bits`."""
+        """Return a uniform and a standard logistic for each symbol, float32 [rows, length, 2]."""
         words = counter_noise.bits(seed, rows, start, length)
         uniform = counter_noise.uniform_from_bits(words[..., 0])
         return tf.stack([uniform, counter_noise.logistic_from_bits(words[..., 1])], axis=-1)
@@ -94,7 +94,7 @@ class LogisticMixture(Mixture):
         Args:
           upper: distance of the upper edge above the mean, in half bins.
           lower: distance of the lower edge above the mean, in half bins.
-          log_scales: of the logistics.
+          log_scales: log-scales of the logistics, in units in which the grid spans [-1, 1].
         """
         half_bins_per_scale = tf.exp(-log_scales) * (1.0 / self._half_bins)
         below = -tf.nn.softplus(-upper * half_bins_per_scale)

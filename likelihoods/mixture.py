@@ -21,7 +21,7 @@ class Mixture(abc.ABC):
     Args:
       levels: number of levels; None: symbols are real numbers.
       components: densities in the mixture.
-      min_log_scale: least log-scale.
+      min_log_scale: least log-scale; smaller ones are raised to it.
 
     Raises:
       ValueError: fewer than 2 levels or more than 2^22, or no component.

@@ -27,6 +27,8 @@ def threefry2x32(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
       key: uint32 [..., 2].
       counter: uint32 [..., 2], broadcast against the key.
     """
+    if tf.executing_eagerly():
+        return tf.constant(_cipher_at_once(key.numpy(), counter.numpy()))
     words = _cipher(key, counter)
     words.set_shape(tf.broadcast_static_shape(key.shape, counter.shape))
     return words
@@ -60,11 +62,11 @@ def fold_in(seed: int | tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
     """Return a seed uint32 [2], unrelated to `seed` and to the seeds of all other numbers.
 
     Args:
-      seed: as for `as_key`.
+      seed: the seed, an integer in [0, 2^64) or a key uint32 [2].
       number: integer in [0, 2^32), or an int32 tensor [...], which gives seeds [..., 2].
     """
     word = _as_word(number, "number")
-    return threefry2x32(as_key(seed), tf.stack(_paired(word, FOLD_LANE), axis=-1))
+    return threefry2x32(as_key(seed), _addressed(word, FOLD_LANE))
 
 
 def bits(
@@ -77,7 +79,8 @@ def bits(
     """Return two independent words for every position of every row, uint32 [rows, length, 2].
 
     Args:
-      seed: as for `as_key`; a tensor [2] for all rows or [rows, 2], one for each.
+      seed: the seed, an integer in [0, 2^64), a key uint32 [2] for all rows, or [rows, 2], one for
+        each.
       rows: int32 [rows], the number of each row under its seed (of a sound, say), in any order.
       start: position of the first word, an integer, an int32 scalar or int32 [rows].
       length: number of positions, an integer or an int32 scalar.
@@ -90,10 +93,12 @@ def bits(
         raise ValueError(f"`lane` must be in [0, 2^32 - 1), got {lane}.")
     if isinstance(length, int) and length < 0:
         raise ValueError(f"`length` must be at least 0, got {length}.")
+    if tf.executing_eagerly():
+        return tf.constant(_bits_at_once(seed, rows, start, int(length), lane))
     key = fold_in(seed, tf.convert_to_tensor(rows))[:, tf.newaxis, :]
     steps = tf.bitcast(tf.range(length, dtype=tf.int32), tf.uint32)
     position = _as_word(start, "start")[..., tf.newaxis] + steps
-    return threefry2x32(key, tf.stack(_paired(position, lane), axis=-1))
+    return threefry2x32(key, _addressed(position, lane))
 
 
 def words(
@@ -101,7 +106,7 @@ def words(
 ) -> tf.Tensor:
     """Return `count` words for every position, from lane 0 on, uint32 [rows, length, count].
 
-    The first words are the same whatever the count; other arguments as for `bits`.
+    The first words are the same whatever the count; the other arguments are those of `bits`.
     """
     lanes = [bits(seed, rows, start, length, lane) for lane in range((count + 1) // 2)]
     return tf.concat(lanes, axis=-1)[..., :count]
@@ -140,21 +145,21 @@ def normal_from_bits(words: tf.Tensor) -> tf.Tensor:
 def uniform(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
 ) -> tf.Tensor:
-    """Return uniforms in the open interval (0, 1), float32 [rows, length, 2]; see `bits`."""
+    """Return the words of `bits` as uniforms in the open interval (0, 1), float32."""
     return uniform_from_bits(bits(seed, rows, start, length, lane))
 
 
 def logistic(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
 ) -> tf.Tensor:
-    """Return standard logistics (variance pi^2/3), float32 [rows, length, 2]; see `bits`."""
+    """Return the words of `bits` as standard logistics, of variance pi^2/3, float32."""
     return logistic_from_bits(bits(seed, rows, start, length, lane))
 
 
 def normal(
     seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
 ) -> tf.Tensor:
-    """Return standard normals, float32 [rows, length, 2]; see `bits`."""
+    """Return the words of `bits` as independent standard normals, float32."""
     return normal_from_bits(bits(seed, rows, start, length, lane))
 
 
@@ -173,6 +178,32 @@ def _cipher(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
     return tf.stack([left, right], axis=-1)
 
 
+def _bits_at_once(
+    seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int
+) -> np.ndarray:
+    """Return what `bits` returns: operations of TensorFlow would take most of a short call."""
+    words = _as_word(tf.convert_to_tensor(rows), "rows"), _as_word(start, "start")
+    rows, start = (word.numpy() for word in words)
+    key = _cipher_at_once(as_key(seed).numpy(), _addressed_at_once(rows, FOLD_LANE))
+    position = start[..., np.newaxis] + np.arange(length, dtype=np.uint32)
+    return _cipher_at_once(key[:, np.newaxis, :], _addressed_at_once(position, lane))
+
+
+def _cipher_at_once(key: np.ndarray, counter: np.ndarray) -> np.ndarray:
+    """Return the words of `_cipher`, from arrays: a call of a graph would take milliseconds."""
+    first, second = np.atleast_1d(key[..., 0], key[..., 1])
+    keys = first, second, first ^ second ^ np.uint32(KEY_PARITY)
+    left, right = counter[..., 0] + first, counter[..., 1] + second
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            left = left + right
+            right = (right << np.uint32(rotation) | right >> np.uint32(32 - rotation)) ^ left
+        left = left + keys[(group + 1) % 3]
+        right = right + keys[(group + 2) % 3] + np.uint32(group + 1)
+    shape = np.broadcast_shapes(key.shape, counter.shape)
+    return np.stack([left, right], axis=-1).reshape(shape)
+
+
 def _rotate_left(word: tf.Tensor, count: int) -> tf.Tensor:
     up = tf.bitwise.left_shift(word, tf.constant(count, tf.uint32))
     return up | tf.bitwise.right_shift(word, tf.constant(32 - count, tf.uint32))
@@ -187,8 +218,13 @@ def _as_word(number: int | tf.Tensor, name: str) -> tf.Tensor:
     return number if number.dtype == tf.uint32 else tf.bitcast(tf.cast(number, tf.int32), tf.uint32)
 
 
-def _paired(first: tf.Tensor, second: int) -> list[tf.Tensor]:
-    return [first, tf.fill(tf.shape(first), tf.constant(second, tf.uint32))]
+def _addressed(first: tf.Tensor, second: int) -> tf.Tensor:
+    """Return words [..., 2], all with the same second one."""
+    return tf.stack([first, tf.fill(tf.shape(first), tf.constant(second, tf.uint32))], axis=-1)
+
+
+def _addressed_at_once(first: np.ndarray, second: int) -> np.ndarray:
+    return np.stack([first, np.full_like(first, second)], axis=-1)
 
 
 def _uniform64(words: tf.Tensor) -> tf.Tensor:

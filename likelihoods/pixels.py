@@ -136,8 +136,8 @@ class PixelMixture:
 
         Args:
           parameters: [..., num_parameters].
-          before: as for `level_probabilities`.
-          temperature: of the distribution, as in `sample`: 0 counts as 1e-6.
+          before: the levels int32 [...] of the channels before this one.
+          temperature: temperature of the distribution, a scalar or [...]; 0 counts as 1e-6.
 
         Returns:
           float32 [..., levels], nats, each precise in both tails, with gradients, for training.
@@ -148,7 +148,9 @@ class PixelMixture:
         weights = tf.nn.log_softmax(logits)[..., tf.newaxis, :]
         return tf.reduce_logsumexp(weights + mass, axis=-1)
 
-    def _given(self, parameters, before, temperature):
+    def _given(
+        self, parameters: tf.Tensor, before: list[tf.Tensor], temperature: float | tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return logits, means and log-scales [..., components] of the channel after `before`."""
         logits, means, log_scales, coefficients = self._split(parameters)
         cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
@@ -156,6 +158,7 @@ class PixelMixture:
         values = [level_grid.value_of(x, self.levels)[..., tf.newaxis] for x in before]
         for c, levels in enumerate(before):
             mean = self._mean(c, means, coefficients, values)
+            # The posterior of the components given this channel's level, by Bayes' rule.
             logits += self.mixture.log_mass(mean, log_scales[..., c, :], levels[..., tf.newaxis])
         c = len(before)
         return logits, self._mean(c, means, coefficients, values), log_scales[..., c, :]
@@ -171,6 +174,7 @@ class PixelMixture:
           temperature: multiplies the logistics and divides the logits.
         """
         logits, means, log_scales, coefficients = self._split(parameters)
+        # One component is drawn for the whole pixel, which correlates its channels.
         chosen = tf.one_hot(sample_categorical(logits, noise[..., 0], temperature), self.components)
         means, log_scales, coefficients = (
             tf.reduce_sum(each * chosen[..., tf.newaxis, :], axis=-1)
@@ -200,7 +204,7 @@ class PixelMixture:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return noise float32 [rows, length, 1 + channels]; arguments as for `noise.bits`."""
+        """Return a uniform and a logistic per channel, float32 [rows, length, 1 + channels]."""
         return self.noise_of(counter_noise.words(seed, rows, start, length, self.noise_channels))
 
     def noise_of(self, words: tf.Tensor) -> tf.Tensor:
@@ -208,7 +212,9 @@ class PixelMixture:
         uniform = counter_noise.uniform_from_bits(words[..., :1])
         return tf.concat([uniform, counter_noise.logistic_from_bits(words[..., 1:])], -1)
 
-    def _mean(self, channel, means, coefficients, values):
+    def _mean(
+        self, channel: int, means: tf.Tensor, coefficients: tf.Tensor, values: list[tf.Tensor]
+    ) -> tf.Tensor:
         """Return the mean of a channel, [..., components], given the values [..., 1] before it."""
         mean = means[..., channel, :]
         for i, (moved, by) in enumerate(PAIRS[self.channels]):
@@ -216,7 +222,7 @@ class PixelMixture:
                 mean += coefficients[..., i, :] * values[by]
         return mean
 
-    def _split(self, parameters):
+    def _split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return logits [..., K] and means, log-scales, coefficients [..., channels (pairs), K]."""
         parameters, count = level_grid.real(parameters), self.channels
         rows = tf.reshape(

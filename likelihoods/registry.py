@@ -18,9 +18,9 @@ class Facts(NamedTuple):
     """Properties of a likelihood that a configuration needs.
 
     Attributes:
-      is_mixture: it has `components`.
-      is_companded: its levels are those of mu-law, which a network reads one-hot, not as numbers;
-        otherwise they are equally spaced, and it has a density.
+      is_mixture: the likelihood is a mixture, with a number of `components`.
+      is_companded: the levels are those of mu-law, which a network reads one-hot, not as numbers;
+        otherwise they are equally spaced, and the likelihood has a density.
     """
 
     is_mixture: bool

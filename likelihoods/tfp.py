@@ -29,8 +29,8 @@ class FromTFP:
     `sample` per location, each with its own seed. So batch, chunk and method change nothing.
 
     Args:
-      make: from parameters [..., num_parameters] to a scalar distribution of batch shape [...],
-        with `log_prob`, and `quantile` or `sample(seed=)`. For integers its probabilities on
+      make: function from parameters [..., num_parameters] to a scalar distribution of batch shape
+        [...], with `log_prob`, and `quantile` or `sample(seed=)`. For integers its probabilities on
         [0, levels) sum to 1.
       num_parameters: output channels that a network must have.
       levels: number of integers; None: symbols are real numbers.

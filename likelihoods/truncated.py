@@ -15,7 +15,7 @@ BITS = 31
 
 
 class Choice(NamedTuple):
-    """How symbols are drawn from a distribution over tokens.
+    """Settings of a draw from a distribution over tokens.
 
     Attributes:
       temperature: divides the logits first, at least 0; a scalar or [...].
@@ -80,7 +80,7 @@ class Truncated:
         Args:
           parameters: [..., num_parameters].
           noise: [..., 1], uniform in (0, 1).
-          temperature: how symbols are drawn.
+          temperature: temperature, and the symbols that may be drawn.
         """
         table = cast(Callable[..., tf.Tensor], table_of(self.distribution))
         kept = truncated(table(parameters), temperature)
@@ -92,8 +92,9 @@ def truncated(logits: tf.Tensor, choice: Choice) -> tf.Tensor:
 
     Args:
       logits: float32 or float64 [..., levels].
-      choice: how symbols are drawn.
+      choice: temperature, and the symbols that may be drawn.
     """
+    # A small temperature would make large logits infinite; the largest is 0 here.
     shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
     divisor = tf.cast(tf.maximum(choice.temperature, COLDEST), logits.dtype)[..., tf.newaxis]
     odds = tf.cast(tf.nn.softmax(shifted / divisor), tf.float32)
@@ -116,8 +117,10 @@ def _threshold(odds: tf.Tensor, suffices: Callable[[tf.Tensor], tf.Tensor]) -> t
 
     Args:
       odds: float32 [..., levels] in [0, 1].
-      suffices: from a mask [..., levels] of the odds that are kept to bool [...].
+      suffices: function from a mask [..., levels] of the odds that are kept to bool [...], whether
+        those are enough.
     """
+    # Floats of at least 0 have the order of their bits, read as integers.
     bits = tf.bitcast(odds, tf.int32)
 
     def body(place: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from autoregressive.incremental import incremental as incremental
     from autoregressive.model import Autoregressive as Autoregressive
     from autoregressive.samplers import register as register
-    from distill.any_teacher import KL as KL
-    from distill.any_teacher import Compared as Compared
     from distill.any_teacher import distill as distill
     from distill.flow_student import FlowStudent as FlowStudent
+    from distill.losses.divergence import KL as KL
+    from distill.losses.terms import Compared as Compared
     from distill.model_store import save as save
     from onepass.array_compression import compress as compress
     from onepass.array_compression import decompress as decompress
@@ -49,9 +49,9 @@ __version__ = "0.2.0"
 _EXPORTS = {
     "Autoregressive": "autoregressive.model",
     "Client": "serving",
-    "Compared": "distill.any_teacher",
+    "Compared": "distill.losses.terms",
     "FlowStudent": "distill.flow_student",
-    "KL": "distill.any_teacher",
+    "KL": "distill.losses.divergence",
     "Memory": "autoregressive.condition_specs",
     "NotCausalError": "autoregressive.incremental",
     "OptimizerConfig": "replicator",

@@ -12,6 +12,14 @@ REWORDED = (
     (r"^Error parsing (?:config\.)?(\S+):", r"\1:"),
     (r": invalid literal for int\(\) with base 10: ", " must be a whole number, got "),
     (r": could not convert string to float: ", " must be a number, got "),
+    (
+        r": no type matching .*INT could .* from \[('.*?')\]\. Got .*",
+        r" must be a whole number, got \1",
+    ),
+    (
+        r": no type matching .*FLOAT could .* from \[('.*?')\]\. Got .*",
+        r" must be a number, got \1",
+    ),
 )
 SEEDS = 2**64
 UNKNOWN = re.compile(r"Unrecognized options: --([\w.-]+)")

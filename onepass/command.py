@@ -35,12 +35,6 @@ VERBS = {
     "launch": "start a cluster of processes: onepass launch --workers 2 -- onepass train ...",
     "pipeline": "compare pipeline schedules: onepass pipeline --devices 8 --microbatches 32",
 }
-# By a model's output, the module with its `run_sample` and `run_evaluate`.
-COMMANDS = {
-    "sound": "distill.command",
-    "images": "pixelcnn.command",
-    "arrays": "onepass.array_command",
-}
 SERVERS = ("serve", "launch")  # silent while they run without errors
 HELP = frozenset({"-h", "--help"})
 COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")
@@ -99,7 +93,9 @@ def _run(arguments: list[str]) -> int:
         print(f"onepass {importlib.import_module('onepass').__version__}")
         return 0
     if first.split("=")[0] in COMPLETION:
-        importlib.import_module("onepass.completion").run(arguments)
+        from onepass.completion import run as run_completion
+
+        run_completion(arguments)
         return 0
     verb = chosen(arguments, VERBS, "verb", "onepass")
     if verb in SERVERS or not HELP.isdisjoint(arguments):
@@ -121,7 +117,9 @@ def _import_tensorflow_quietly() -> None:
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
-        importlib.import_module("tensorflow").get_logger().setLevel("ERROR")
+        import tensorflow as tf
+
+        tf.get_logger().setLevel("ERROR")
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
@@ -132,7 +130,9 @@ def _quickstart(rest: list[str]) -> int:
     from onepass.quickstart_arguments import QuickstartArguments
 
     given = parse_for_tensorflow(QuickstartArguments, rest, "onepass quickstart")
-    return importlib.import_module("onepass.quickstart").run(given)
+    from onepass.quickstart import run
+
+    return run(given)
 
 
 def _train(rest: list[str]) -> int:
@@ -172,74 +172,80 @@ def _launch(rest: list[str]) -> int:
 
 
 def _pipeline(rest: list[str]) -> int:
-    return importlib.import_module("replicator.pipeline.command").run(rest, parse)
+    from replicator.pipeline.command import run
+
+    return run(rest, parse)
 
 
 def _evaluate(rest: list[str]) -> int:
-    return _of_kind("evaluate", "[--data DIR] [--json]", rest)
+    if rest and rest[0] in HELP:
+        return _help_of_models("evaluate", "[--data DIR] [--json]")
+    kind = _kind_of_model(rest)
+    if kind == "arrays":
+        from onepass.array_evaluation import run_evaluate
+    elif kind == "images":
+        from pixelcnn.command import run_evaluate
+    else:
+        from distill.command import run_evaluate
+    return run_evaluate(rest, parse_for_tensorflow)
 
 
 def _sample(rest: list[str]) -> int:
+    from onepass.sample.command import run_sample, run_served
+
     if any(map(is_url, rest)):
-        return importlib.import_module("serving.client.sampling").run_sample(rest, parse)
-    return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest, read_text=_text_frames)
-
-
-def _text_frames(model: Any, text: str, speed: float) -> Any:
-    """Return the mel frames of a text for a model, float32 [frames, bands]; note odd texts."""
-    if note := importlib.import_module("speech.phonemes").note_on_markup(text):
-        print(f"--text: {note}", file=sys.stderr)
-    return importlib.import_module("speech").text_frames(model, text, speed=speed)
+        return run_served(rest, parse)
+    if rest and rest[0] in HELP:
+        return _help_of_models("sample", "--out DIR [--num N] [--seed S]", REMOTE_HELP)
+    return run_sample(_kind_of_model(rest), rest, parse, _import_tensorflow_quietly)
 
 
 def _compress(rest: list[str]) -> int:
     from onepass.compress_arguments import CompressArguments
 
     given = parse_for_tensorflow(CompressArguments, rest, "onepass compress")
-    return importlib.import_module("onepass.compression_command").compress(given)
+    from onepass.compression_command import compress
+
+    return compress(given)
 
 
 def _decompress(rest: list[str]) -> int:
     from onepass.compress_arguments import DecompressArguments
 
     given = parse_for_tensorflow(DecompressArguments, rest, "onepass decompress")
-    return importlib.import_module("onepass.compression_command").decompress(given)
+    from onepass.compression_command import decompress
+
+    return decompress(given)
 
 
 def _export(rest: list[str]) -> int:
-    return importlib.import_module("serving.command").run_export(rest, parse_for_tensorflow)
+    from serving.command import run_export
+
+    return run_export(rest, parse_for_tensorflow)
 
 
 def _serve(rest: list[str]) -> int:
-    run_serve = importlib.import_module("serving.command").run_serve
+    from serving.command import run_serve
+
     return run_serve(rest, parse, _import_tensorflow_quietly)
 
 
-def _of_kind(verb: str, needed: str, rest: list[str], **of_sound: Any) -> int:
-    """Run a verb from the package that the model named in the arguments belongs to.
+def _help_of_models(verb: str, needed: str, more: str = "") -> int:
+    """Print the help text of a verb whose options depend on the model, and return 0."""
+    print(
+        f"usage: onepass {verb} MODEL {needed} [options]\n\nMODEL is a run directory, a model "
+        "folder or a shipped model, and decides the options:\n"
+        f"  onepass {verb} shipped --help          of a model of sounds\n"
+        f"  onepass {verb} shipped-digits --help   of a model of images\n"
+        f"  onepass {verb} FOLDER --help           of a model that `onepass.save` wrote{more}"
+    )
+    return 0
 
-    Args:
-      verb: "evaluate" or "sample".
-      needed: the options of the usage line.
-      rest: the words after the verb.
-      **of_sound: further arguments of the verb for models of sound.
-    """
-    if rest and rest[0] in HELP:
-        print(
-            f"usage: onepass {verb} MODEL {needed} [options]\n\nMODEL is a run directory, a model "
-            "folder or a shipped model, and decides the options:\n"
-            f"  onepass {verb} shipped --help          of a model of sounds\n"
-            f"  onepass {verb} shipped-digits --help   of a model of images\n"
-            f"  onepass {verb} FOLDER --help           of a model that `onepass.save` wrote"
-            + (REMOTE_HELP if verb == "sample" else "")
-        )
-        return 0
-    kinds = map(_model_kind, [*_positional(rest), *rest])
-    module = importlib.import_module(COMMANDS[next(filter(None, kinds), "sound")])
-    run = getattr(module, f"run_{verb}")
-    if module.__name__ == COMMANDS["sound"]:
-        return run(rest, parse_for_tensorflow, **of_sound)
-    return run(rest, parse_for_tensorflow)
+
+def _kind_of_model(words: list[str]) -> str:
+    """Return the output of the first model that words name, "sound" if they name none."""
+    kinds = map(_model_kind, [*_positional(words), *words])
+    return next(filter(None, kinds), "sound")
 
 
 def _positional(words: list[str]) -> list[str]:
@@ -250,7 +256,7 @@ def _positional(words: list[str]) -> list[str]:
 
 
 def _model_kind(word: str) -> str | None:
-    """Return the output of the model that a word names, a key of COMMANDS; None for none."""
+    """Return what the model that a word names makes, "sound", "images" or "arrays"; or None."""
     from distill.model_store import is_bundle_of_user
     from pixelcnn.config import KINDS
     from pixelcnn.shipped import FOLDERS

@@ -4,12 +4,14 @@ The command chooses a verb, and a verb a preset, before tyro reads the options; 
 are combined into one tree of sub-commands.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, Union
 
 import tyro
 
 from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.quickstart_arguments import QuickstartArguments
+from onepass.sample.command import KINDS
 
 
 def run(arguments: list[str]) -> None:
@@ -29,8 +31,8 @@ def tree() -> Any:
             "quickstart": QuickstartArguments,
             "train": _union(_trainings()),
             "distill": _union(_distillations()),
-            "evaluate": _of_models("EvaluateArguments"),
-            "sample": _of_models("SampleArguments"),
+            "evaluate": _of_models(_evaluations),
+            "sample": _of_models(KINDS.__getitem__),
             "compress": CompressArguments,
             "decompress": DecompressArguments,
             "export": ExportArguments,
@@ -67,15 +69,15 @@ def _distillations() -> dict[str, Any]:
     return kinds | {name: arguments_of(name) for name in IMAGE_PRESETS}
 
 
-def _of_models(name: str) -> Any:
-    """Return the options of a verb that depend on the model, for each shipped model."""
-    from distill import command as sounds
+def _of_models(arguments_of: Callable[[str], Any]) -> Any:
+    """Return the options of a verb that depend on what a model makes, for each shipped model."""
     from onepass.shipped import SHIPPED
+
+    return _union({model: arguments_of(makes) for model, makes in SHIPPED.items()})
+
+
+def _evaluations(makes: str) -> Any:
+    from distill import command as sounds
     from pixelcnn import command as images
 
-    return _union(
-        {
-            model: getattr(sounds if kind == "sound" else images, name)
-            for model, kind in SHIPPED.items()
-        }
-    )
+    return (sounds if makes == "sound" else images).EvaluateArguments

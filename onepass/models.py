@@ -91,7 +91,7 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
     path = Path(location)
     makes = (SHIPPED | SOURCE_ONLY).get(str(location))
     if makes is not None and not path.exists():
-        return _trained(makes, path)
+        return load_trained(makes, path)
     if not path.exists():
         raise UserError(f"There is no model {location}; shipped are {', '.join(SHIPPED)}.")
     kind = folder_kind(path)
@@ -103,7 +103,7 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
         from serving.bundles.loading import load as load_bundle
 
         return load_bundle(path)
-    return _trained(makes_of(path), path)
+    return load_trained(makes_of(path), path)
 
 
 def makes_of(path: Path) -> str:
@@ -113,7 +113,8 @@ def makes_of(path: Path) -> str:
     return "images" if kind_of(path) in KINDS else "sound"
 
 
-def _trained(makes: str, path: Path) -> Any:
+def load_trained(makes: str, path: Path) -> Any:
+    """Load a model of "sound" or "images": shipped, of a run, or of a model folder or bundle."""
     if makes == "images":
         from pixelcnn.model import load as load_images
 

@@ -1,5 +1,6 @@
 """A served model with the methods of a local one, without TensorFlow or its weights."""
 
+import contextlib
 import functools
 import os
 from collections.abc import Iterator
@@ -9,11 +10,15 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from serving.bundles.condition_inputs import has_named
+from serving.bundles.image_inputs import caption_codes, image_inputs, label_index
+from serving.bundles.signature import Arrays, fastest
 from serving.client.arrays import ArrayClient
 from serving.client.client import Client, server_and_name
-from serving.client.streams import whole_images
+from serving.client.streams import scales_of, whole_images
 from serving.settings import TOKEN_VARIABLE
 
+ROWS = 8  # images per request
+CAPTIONS = ("caption", "text")  # what servers call the condition
 STREAMED = {"temperature", "top_k", "top_p", "prefix", "stop", "chunk"}
 
 
@@ -40,7 +45,10 @@ class RemoteModel:
         address, self.name = server_and_name(url)
         token = os.environ.get(TOKEN_VARIABLE) or None
         self._client = Client(address, token=token, **options)
-        self.spec = self._client.spec(self.name)
+        with contextlib.ExitStack() as stack:  # the connection ends if there is no such model
+            stack.callback(self._client.close)
+            self.spec = self._client.spec(self.name)
+            stack.pop_all()
 
     @property
     def makes_sound(self) -> bool:
@@ -48,18 +56,7 @@ class RemoteModel:
         return self.spec.get("kind") == "sound"
 
     def sample(
-        self,
-        num: int,
-        length: Any,
-        seed: int,
-        condition: Any = None,
-        *,
-        temperature: Any = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        prefix: Any = None,
-        stop: Any = None,
-        return_log_prob: bool = False,
+        self, num: int, length: Any, seed: int, condition: Any = None, **options: Any
     ) -> Any:
         """Return `num` arrays [num, *length] of a user's model.
 
@@ -68,19 +65,13 @@ class RemoteModel:
           length: as for `Autoregressive.sample`.
           seed: as for `Autoregressive.sample`.
           condition: as for `Autoregressive.sample`.
-          temperature: as for `Autoregressive.sample`.
-          top_k: as for `Autoregressive.sample`.
-          top_p: as for `Autoregressive.sample`.
-          prefix: as for `Autoregressive.sample`.
-          stop: as for `Autoregressive.sample`.
-          return_log_prob: as for `Autoregressive.sample`.
+          **options: `temperature`, `top_k`, `top_p`, `prefix`, `stop` and `return_log_prob` of
+            `Autoregressive.sample`.
 
         Raises:
           ClientError: the server rejects the request or cannot be reached.
           UserError: the model is not a user's model.
         """
-        options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "prefix": prefix}
-        options |= {"stop": stop, "return_log_prob": return_log_prob}
         return self._arrays.sample(num, length, seed, condition, **options)
 
     def log_prob(self, elements: Any, condition: Any = None) -> np.ndarray:
@@ -150,10 +141,55 @@ class RemoteModel:
     def progressions(
         self, condition: Any = None, seed: int = 0, num: int = 1, **given: Any
     ) -> Iterator[list[np.ndarray]]:
-        """Yield all scales of each image, the smallest first, as the server generates them."""
+        """Yield all scales of each image, the smallest first, as the server generates them.
+
+        Args:
+          condition: a class, a caption or a map; a list has one for each image.
+          seed: seed of the noise.
+          num: number of images.
+          **given: further arguments of `Client.draw`.
+
+        Raises:
+          ClientError: the server rejects the request or cannot be reached.
+          UserError: there is not one condition for each image.
+        """
+        if isinstance(condition, list):
+            if len(condition) != num:
+                raise UserError(f"`condition` must be one or {num}, got {len(condition)}.")
+            if any(each is not condition[0] for each in condition):
+                yield from self._images_of(condition, seed, **given)
+                return
+            condition = condition[0]
         named = {**self._condition(condition), **given}
         with self._client.draw(self.name, num=num, seed=seed, **named) as scales:
             yield from whole_images(scales)
+
+    def _images_of(
+        self, conditions: list, seed: int, temperature: Any = 1.0, guidance: float = 0.0
+    ) -> Iterator[list[np.ndarray]]:
+        """Yield the scales of the image of each condition, by requests for several at a time."""
+        signatures = self._client.signatures(self.name)
+        signature = fastest(signatures)
+        inputs = signatures.get(signature, {})
+        for start in range(0, len(conditions), ROWS):
+            part = conditions[start : start + ROWS]
+            rows = np.arange(start, start + len(part), dtype=np.int32)
+            codes = self._codes(part)
+            batch = image_inputs(inputs, seed, rows, temperature, guidance, codes, UserError)
+            outputs = self._client.predict(self.name, batch, signature)
+            yield from (scales_of(outputs, row) for row in range(len(part)))
+
+    def _codes(self, conditions: list) -> Arrays:
+        """Return the input of the classes or the captions of a batch."""
+        if self.spec.get("condition") in CAPTIONS:
+            return {"caption": np.stack([caption_codes(str(text)) for text in conditions])}
+        classes = [str(each) for each in self.spec.get("classes") or ()]
+        labels = [label_index("label", each, classes, problem=UserError) for each in conditions]
+        return {"label": np.array(labels, np.int32)}
+
+    def examples(self) -> list[dict[str, Any]]:
+        """Return the server's example recordings (`name`, `text`, `seconds`); HTTP only."""
+        return self._client.examples(self.name)
 
     def close(self) -> None:
         """Close the connection."""
@@ -163,6 +199,6 @@ class RemoteModel:
         """Return a condition as an argument of `Client.draw`; an array is a map."""
         if condition is None:
             return {}
-        if self.spec.get("condition") == "caption":
+        if self.spec.get("condition") in CAPTIONS:
             return {"caption": condition}
         return {"map": condition} if isinstance(condition, np.ndarray) else {"label": condition}

@@ -9,6 +9,7 @@ from autoregressive.samplers import register
 from autoregressive.symbols import raster_positions
 from likelihoods import Integers, noise
 from pixelcnn.density import ImageDensity
+from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.outputs import Hidden, Output
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.sampling.pixelcnn_sampler import sample
@@ -41,7 +42,7 @@ class PixelSymbols:
     has_step = False
     inputs = tf.TensorSpec([None, None, None, None], tf.int32)
 
-    def __init__(self, network: PixelCNN, conditioner: Any):
+    def __init__(self, network: PixelCNN, conditioner: Any) -> None:
         self.network, self.conditioner = network, conditioner
 
     def parameters(self, symbols: tf.Tensor, condition: Batch | None = None) -> tf.Tensor:
@@ -65,7 +66,7 @@ class PixelDistribution:
     See `likelihoods.distribution.Distribution`. Its noise consists of the random words themselves.
     """
 
-    def __init__(self, output: Output, config: Any):
+    def __init__(self, output: Output, config: Any) -> None:
         self._output, self.levels, self.channels = output, config.levels, config.channels
         self.noise_channels = output.noise_words
         self.num_parameters = output.hidden_units + config.channels
@@ -91,7 +92,7 @@ class PixelDistribution:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return random words uint32 [rows, length, noise_channels]; see `noise.bits`."""
+        """Return random words uint32 [rows, length, noise_channels], a pixel's noise."""
         return noise.words(seed, rows, start, length, self.noise_channels)
 
     def _hidden(self, parameters: tf.Tensor) -> Hidden:
@@ -104,10 +105,18 @@ def cached_rows(network: PixelCNN, distribution: Any) -> Any:
     """Return the sampler that keeps the rows of every layer, as one program for each shape."""
 
     @tf.function(jit_compile=True, autograph=False)
-    def program(words, condition, temperature):
+    def program(
+        words: tf.Tensor, condition: Condition, temperature: float | tf.Tensor
+    ) -> tf.Tensor:
         return sample(network, words, condition, temperature=temperature)
 
-    def run(symbols, distribution, noise, condition, temperature):
+    def run(
+        symbols: PixelSymbols,
+        distribution: Any,
+        noise: tf.Tensor,
+        condition: Batch | None,
+        temperature: float | tf.Tensor,
+    ) -> tf.Tensor:
         return program(noise, symbols.conditioner(condition or {}), temperature)
 
     return run

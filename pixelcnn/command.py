@@ -1,9 +1,10 @@
-"""The verbs of the command line for image models: train, evaluate, sample."""
+"""The verbs of the command line for image models: train, evaluate."""
 
 import contextlib
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,6 @@ import tyro
 from pixelcnn import shipped
 from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.presets import PRESETS
-from pixelcnn.sample_arguments import SampleArguments
 from replicator.runs.errors import UserError
 from replicator.training.command import TrainingOptions, parse_training, run_training
 
@@ -50,7 +50,7 @@ def arguments_of(preset: str) -> Any:
     return ARGUMENTS[PRESETS[preset].config.kind]
 
 
-def run_train(preset: str, arguments: list[str], parse) -> int:
+def run_train(preset: str, arguments: list[str], parse: Callable[..., Any]) -> int:
     """Run `onepass train PRESET ...` and return the exit status, 128 + a signal that stopped it."""
     chosen = PRESETS[preset]
     arguments = [*arguments, *_detected(chosen.config, arguments)]
@@ -110,7 +110,7 @@ class EvaluateArguments:
     """Print one JSON object."""
 
 
-def run_evaluate(arguments: list[str], parse) -> int:
+def run_evaluate(arguments: list[str], parse: Callable[..., Any]) -> int:
     """Run `onepass evaluate ...`: print the figures of an image model."""
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     if given.samples < 0:
@@ -150,14 +150,6 @@ def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> 
         return {}
     options = (given.samples, given.seed, given.guidance, given.temperature)
     return {"samples": evaluate_samples(model, dataset, classifier, *options)}
-
-
-def run_sample(arguments: list[str], parse) -> int:
-    """Run `onepass sample ...`: write images."""
-    given = parse(SampleArguments, arguments, "onepass sample")
-    from pixelcnn.sample_command import sample
-
-    return sample(given)
 
 
 def training_data(path: Path) -> str:

@@ -31,7 +31,7 @@ class DataConfig(ImageRules):
     batch_size: int = 16
     """Images per batch."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a number out of range."""
         super().__post_init__()
         at_least(self, 1, "batch_size")
@@ -58,7 +58,7 @@ class TrainConfig:
     seed: int = 0
     """Seed of the weights, the order of the images, dropout and crops."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError where two parts do not fit."""
         channels, levels = self.output.channels, self.output.levels
         rule = f"`data.channels`, {self.data.channels}"
@@ -83,7 +83,7 @@ class PixelCNNTrainConfig(TrainConfig):
     network: PixelCNNConfig = dataclasses.field(default_factory=PixelCNNConfig)
     """The network."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError for random squares of photographs, or where two parts do not fit."""
         super().__post_init__()
         require(not self.data.crop, "data.crop", "0 for a PixelCNN", self.data.crop)
@@ -100,7 +100,7 @@ class MultiscaleTrainConfig(TrainConfig):
     """Train only these parts: a size, such as 16 (the three factors that draw it, or the base), or
     one factor, such as 16.2; none: all."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError where the sizes do not fit, or a part is unknown."""
         super().__post_init__()
         check_size(self.data.size, self.network.base_size)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import time
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +21,7 @@ from replicator.runs.progress import Progress
 
 MOST_MIXED = 20  # classes under each of which every image is evaluated
 Parts = dict[str, np.ndarray]
+Nats = Callable[[Mapping[str, tf.Tensor]], Mapping[str, tf.Tensor]]
 
 
 def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
@@ -73,7 +75,7 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
     }
 
 
-def _bits(nats, batches: tf.data.Dataset, doing: str) -> Parts:
+def _bits(nats: Nats, batches: tf.data.Dataset, doing: str) -> Parts:
     """Return the bits of every image, [images], part by part."""
     found: dict[str, list[np.ndarray]] = {}
     with Progress(len(batches), doing, "batch") as progress:
@@ -84,14 +86,16 @@ def _bits(nats, batches: tf.data.Dataset, doing: str) -> Parts:
     return {part: np.concatenate(values) for part, values in found.items()}
 
 
-def _bits_of_others(nats, dataset: ImageDataset) -> np.ndarray:
+def _bits_of_others(nats: Nats, dataset: ImageDataset) -> np.ndarray:
     """Return the bits of every image under the conditions of others, [shuffles, images]."""
     doing = "evaluating with others' conditions"
     ways = [_bits(nats, dataset.dev(shuffled=i + 1), doing) for i in range(dataset.shuffles)]
     return np.array([np.sum(list(parts.values()), axis=0) for parts in ways])
 
 
-def _bits_for_the_class(nats, dataset: ImageDataset, classes: int, bits) -> np.ndarray:
+def _bits_for_the_class(
+    nats: Nats, dataset: ImageDataset, classes: int, bits: np.ndarray
+) -> np.ndarray:
     """Return the bits saved per image compared with a class drawn at random, [images].
 
         log2 p(x | c) - log2 (1/C sum_k p(x | k))
@@ -150,7 +154,7 @@ def _seconds(model: ImageModel, dataset: ImageDataset, seed: int) -> float:
     return float(np.mean(np.diff(times)[1:]))
 
 
-def _images(dataset: ImageDataset):
+def _images(dataset: ImageDataset) -> Iterator[np.ndarray]:
     """Yield the dev images, uint8 or uint16 [height, width, channels]."""
     for batch in dataset.dev():
         yield from batch["levels"].numpy().astype(dtype_of(dataset.config.data.bits))

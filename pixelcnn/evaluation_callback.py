@@ -24,9 +24,9 @@ class EvaluationCallback:
     """Evaluation of the average weights, by which the trainer keeps the best checkpoint.
 
     Args:
-      divergences: returns the distance of a batch from the target of learning, float32 [batch] per
-        part, nats, where that is not the images themselves; it then decides which checkpoint is
-        best.
+      divergences: function from a batch to its distance from the target of learning, float32
+        [batch] per part, in nats, where the target is not the images themselves; it then decides
+        which checkpoint is best.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class EvaluationCallback:
         dataset: ImageDataset,
         folder: Path,
         divergences: Callable[[dict], Mapping[str, tf.Tensor]] | None = None,
-    ):
+    ) -> None:
         self.density, self.state, self.dataset, self.folder = density, state, dataset, folder
         self.sampler = ImageSampler(density)
         compiled = functools.partial(tf.function, autograph=False, reduce_retracing=True)
@@ -63,7 +63,7 @@ class EvaluationCallback:
                 log.image(step, "samples", sheet)
         return total
 
-    def _bits(self, nats_of) -> dict[str, float]:
+    def _bits(self, nats_of: Callable[[dict], Mapping[str, tf.Tensor]]) -> dict[str, float]:
         """Return the bits per dimension of each part, from the nats of each in a batch."""
         totals: dict[str, float] = {}
         count = 0

@@ -62,7 +62,7 @@ def joined(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
     part depends on it, and the others' dropout may differ.
 
     Raises:
-      UserError: they are of different models, or train encoders that cannot be joined.
+      UserError: the runs are of different models, or trained encoders that cannot be joined.
     """
     given = [_read(path) for path in (run, *others)]
     for other in given[1:]:

@@ -39,7 +39,7 @@ class MixturePixels:
         tolerance: float | None,
         mapped: bool = False,
         moved: Moved | None = None,
-    ):
+    ) -> None:
         self.likelihood = output.likelihood
         self.prediction = np.asarray(hidden.prediction, np.float64)
         outputs = self.outputs(output, np.asarray(hidden.units, np.float64))
@@ -90,7 +90,11 @@ class MixturePixels:
 
 
 class SoftmaxPixels:
-    """The softmaxes of some pixels; arguments and use as for `MixturePixels`."""
+    """The softmaxes of some pixels, used as `MixturePixels` is.
+
+    The hidden states are [pixels, ...]; the tolerance is relative, of the last layer's outputs, and
+    None if margins are not needed; `moved`, if given, changes the last layer's outputs.
+    """
 
     def __init__(
         self,
@@ -99,7 +103,7 @@ class SoftmaxPixels:
         tolerance: float | None,
         mapped: bool = False,
         moved: Moved | None = None,
-    ):
+    ) -> None:
         self.output, self.tolerance, self._moved = output, tolerance or 0.0, moved
         parts = [np.asarray(part, np.float64) for part in hidden]
         self.inputs, self._before = np.concatenate(parts, -1), list[np.ndarray]()
@@ -110,7 +114,7 @@ class SoftmaxPixels:
         return np.maximum(inside, 0.0) @ output.kernels[channel].numpy().astype(np.float64)
 
     def next_channel(self, before: np.ndarray | None) -> Categorical:
-        """Return the next channel's distribution; see `MixturePixels`."""
+        """Return the next channel's distribution, given the levels of the one before it, if any."""
         if before is not None:
             self._before.append(before)
         output, channel = self.output, len(self._before)

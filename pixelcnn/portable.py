@@ -49,17 +49,18 @@ def export_run(
     """Write a folder whose `python run.py` trains the model elsewhere, and return the folder.
 
     Args:
-      preset: as for `training.train`.
-      config: as for `training.train`.
-      data: as for `training.train`.
+      preset: name of the preset, which is stored with the run.
+      config: the training configuration.
+      data: images, in one of the forms that `read_corpus` reads, or a folder of episodes of video.
       folder: new, or without checkpoints.
       workdir: a run directory to resume from; without one, or one without checkpoints, the weights
         start as the seed determines.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
-      log: as for `training.train`.
+      log: called with progress messages.
 
     Raises:
-      UserError, DataError: with a line that explains what to do.
+      UserError, DataError: the run cannot be exported; the message is one line that says what to
+        do.
     """
     new_folder(folder)
     dataset = ImageDataset.read(data, config)
@@ -87,7 +88,7 @@ def export_run(
 def write_training(
     folder: Path, state: TrainState, loss_fn: LossFn, dataset: ImageDataset, **options: Any
 ) -> None:
-    """Write a training step, see `export_training`, and the images of its batches."""
+    """Write a training step as `export_training` does, and the images of its batches."""
     arrays, settings = dataset.drawn
     settings = {**settings, "file": IMAGES}
     write_npz(Path(folder) / IMAGES, arrays)
@@ -127,11 +128,12 @@ def export_sampler(
     Args:
       folder: may hold other exported functions.
       density: the model.
-      size: side, in pixels; None: as trained.
+      size: side of the images, in pixels; None: that of training.
       start_size: side of the images to enlarge (multiscale); None: it draws the base itself.
       sampler: "fixed-point" also returns `passes` int32 [], those of the PixelCNN or of the base.
-      guided: it also takes `guidance` [], greater than 0, of a model with a null condition.
-      name: of the function.
+      guided: the function also takes `guidance` [], greater than 0, for a model with a null
+        condition.
+      name: the function's name, by which its files are called.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
     """
     size = density.config.data.size if size is None else size
@@ -193,7 +195,7 @@ def trainable(config: AnyTrainConfig) -> Trainable:
 
 def _pixelcnn_sampler(
     density: ImageDensity, size: int, start_size: int | None, sampler: SamplerName
-):
+) -> tuple[Callable[..., Any], dict[str, tf.TensorSpec]]:
     network: Any = density.pixelcnn
     if start_size is not None:
         raise ValueError("`start_size` must be None for a PixelCNN, which cannot enlarge.")
@@ -204,7 +206,7 @@ def _pixelcnn_sampler(
         "given_count": tf.TensorSpec([], tf.int32),
     }
 
-    def drawn(inputs):
+    def drawn(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         given = Prefix(inputs["given"], inputs["given_count"])
         numbered = (inputs, inputs["seed"], inputs["rows"], given, inputs["temperature"])
         fixed = (density.conditioner, network, size, SAMPLERS[sampler])
@@ -218,14 +220,14 @@ def _pixelcnn_sampler(
 
 def _multiscale_sampler(
     density: ImageDensity, size: int, start_size: int | None, sampler: SamplerName
-):
+) -> tuple[Callable[..., Any], dict[str, tf.TensorSpec]]:
     model: Any = density.multiscale
     own = {"temperatures": tf.TensorSpec([len(model.sizes)], tf.float32)}
     if start_size is not None:
         images = [1, start_size, start_size, density.config.data.channels]
         own["start"] = tf.TensorSpec(images, tf.int32)
 
-    def drawn(inputs):
+    def drawn(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         words = multiscale_words(model, inputs["seed"], inputs["rows"], size)
         fixed = (density.conditioner, model, size, SAMPLERS[sampler])
         start, temperatures = inputs.get("start"), inputs["temperatures"]

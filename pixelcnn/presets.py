@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from pixelcnn.config import AnyTrainConfig, DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.networks.config import (
@@ -78,8 +80,15 @@ def _adam(warmup_steps: int = 100, average_decay: float = 0.99) -> OptimizerConf
 
 
 def _small(
-    kind, network, size: int, steps: int, conditioning=CLASSES, batch=16, average_decay=0.99, **data
-):
+    kind: Callable[..., AnyTrainConfig],
+    network: PixelCNNConfig | MultiscaleConfig,
+    size: int,
+    steps: int,
+    conditioning: ConditioningConfig = CLASSES,
+    batch: int = 16,
+    average_decay: float = 0.99,
+    **data: Any,
+) -> AnyTrainConfig:
     return kind(
         output=MIXTURE_OF_5,
         conditioning=conditioning,
@@ -91,7 +100,13 @@ def _small(
     )
 
 
-def _paper(kind, network, size: int, conditioning=CLASSES, batch=128):
+def _paper(
+    kind: Callable[..., AnyTrainConfig],
+    network: PixelCNNConfig | MultiscaleConfig,
+    size: int,
+    conditioning: ConditioningConfig = CLASSES,
+    batch: int = 128,
+) -> AnyTrainConfig:
     return kind(
         conditioning=conditioning,
         data=DataConfig(size=size, batch_size=batch),

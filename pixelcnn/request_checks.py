@@ -14,7 +14,7 @@ from replicator.runs.errors import UserError
 def check_request(
     density: ImageDensity, size: int, temperature: Any, given: Any, start: Any
 ) -> None:
-    """Raise UserError for a request that the density cannot fulfil; see `ImageModel.generate`."""
+    """Raise UserError for arguments of `ImageModel.generate` that the density cannot fulfil."""
     if density.multiscale is None:
         _check_pixelcnn(density, size, temperature, start)
         return

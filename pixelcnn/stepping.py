@@ -4,7 +4,8 @@
 value is passed in, so that a decoder can read the value from a stream.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -22,13 +23,18 @@ Read = Callable[[Hidden], np.ndarray]
 class SteppedPixelCNN:
     """Steps through images of one width, with the network's weights at the call."""
 
-    def __init__(self, network: PixelCNN, width: int, mode: Mode):
+    def __init__(self, network: PixelCNN, width: int, mode: Mode) -> None:
         self.network, self.width, self.mode = network, width, mode
         self._row = tf.function(self._row_of, autograph=False, reduce_retracing=True)
         self._pixel = tf.function(self._pixel_of, autograph=False, reduce_retracing=True)
 
     def read(
-        self, condition: Condition, batch: int, height: int, read: Read, prediction=None
+        self,
+        condition: Condition,
+        batch: int,
+        height: int,
+        read: Read,
+        prediction: tf.Tensor | None = None,
     ) -> np.ndarray:
         """Return images int32 [batch, height, width, channels], each pixel as `read` returns it.
 
@@ -62,19 +68,27 @@ class SteppedPixelCNN:
             left = self._shifted(left, tf.constant(levels[:, x]))
 
     @tf.function(autograph=False, reduce_retracing=True)
-    def _shifted(self, left, levels):
+    def _shifted(self, left: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         """Return the inputs to the left of the next pixel."""
         return tf.concat([left[:, 1:], self.network.inputs(levels)[:, tf.newaxis]], 1)
 
-    def _row_of(self, condition, padded, above, prediction):
+    def _row_of(
+        self,
+        condition: Condition,
+        padded: tf.Tensor,
+        above: Sequence[tf.Tensor],
+        prediction: tf.Tensor | None,
+    ) -> tuple[ScanRow, list[tf.Tensor]]:
         scan = Scan(self.network, self.width, condition, _no_pixel, prediction=prediction)
         return vertical_row(scan._replace(mode=self.mode), 0, padded, above)
 
-    def _pixel_of(self, row, x, left, columns):
+    def _pixel_of(
+        self, row: ScanRow, x: tf.Tensor, left: tf.Tensor, columns: Sequence[tf.Tensor]
+    ) -> tuple[Hidden, list[tf.Tensor]]:
         return next_pixel(self.network, row, x, left, columns, self.mode)
 
 
-def _no_pixel(*_):
+def _no_pixel(*_: Any) -> NoReturn:
     raise NotImplementedError  # a row alone draws none
 
 

@@ -1,6 +1,7 @@
 """Training of an image model: from images to a run directory."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 from pixelcnn.config import KINDS, AnyTrainConfig
@@ -23,18 +24,19 @@ def train(
     config: AnyTrainConfig,
     data: Path | str,
     workdir: Path,
-    log=print,
+    log: Callable[[str], None] = print,
     replicator: Replicator | None = None,
 ) -> Outcome:
     """Train or resume a run in `workdir` and return how it ended.
 
     Args:
-      preset: the name it goes by.
+      preset: name of the preset, which is stored with the run.
       config: everything that decides the outcome.
-      data: images, see `read_corpus`, or episodes, see `read_episodes`.
+      data: images, in one of the forms that `read_corpus` reads, or a folder of episodes of video.
       workdir: the run directory, made if missing; a run there must have the same configuration.
       log: called with progress messages.
-      replicator: what it runs on; None: one device. It changes nothing but the time it takes.
+      replicator: the devices to train on; None: one device. It changes only the time that training
+        takes.
 
     Raises UserError or DataError with a line that explains what to do.
     """

@@ -29,17 +29,16 @@ def predict(
     Args:
       model: a model of video.
       frames: uint8 [context or more, size, size, channels]; prediction continues after the last.
-      actions: float32 [steps, A] and [steps, S], unnormalised, of every step from that of
-        the first frame on; a frame is drawn for each step after the given frames', and one more
-        after the last.
-      states: see `actions`.
-      seed: as for `ImageModel.generate`; frame t of a row of a seed has its own
-        noise.
-      row: see `seed`.
-      temperature: see `seed`.
+      actions: float32 [steps, A], unnormalised, of every step from that of the first frame on; a
+        frame is drawn for each step after the given frames', and one more after the last.
+      states: float32 [steps, S], unnormalised, of the same steps as `actions`.
+      seed: the noise's seed, an integer in [0, 2^64).
+      row: index of the video under the seed; every frame of it has its own noise.
+      temperature: 1 for the model's own distribution, or one number per scale.
 
     Raises:
-      UserError: at once, if the model is of another kind or has other numbers of actions or states.
+      UserError: the model is of another kind, or has other numbers of actions or states; at the
+        call, before the first frame.
     """
     conditioning = model.config.conditioning
     if conditioning.kind != "video" or model.statistics is None:

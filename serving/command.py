@@ -29,14 +29,21 @@ class ServeArguments(Settings):
     models: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODELS")]
     """Folder of models."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Accept all values: tyro would report an error raised here under this class's name."""
 
 
-def run_serve(arguments: list[str], parse, import_tensorflow: Callable[[], None]) -> int:
+def run_serve(
+    arguments: list[str],
+    parse: Callable[..., ServeArguments],
+    import_tensorflow: Callable[[], None],
+) -> int:
     """Run `onepass serve ARGUMENTS`; return the exit status.
 
-    `import_tensorflow` is called where models run in this process.
+    Args:
+      arguments: words of the command line after `serve`.
+      parse: reads a dataclass from words.
+      import_tensorflow: called if models run in this process.
     """
     given = parse(ServeArguments, arguments, "onepass serve")
     _check_options(given)
@@ -47,7 +54,7 @@ def run_serve(arguments: list[str], parse, import_tensorflow: Callable[[], None]
     return importlib.import_module("serving.server").serve(given, given.models)
 
 
-def run_export(arguments: list[str], parse) -> int:
+def run_export(arguments: list[str], parse: Callable[..., ExportArguments]) -> int:
     """Run `onepass export ARGUMENTS`; return the exit status."""
     given = parse(ExportArguments, arguments, "onepass export")
     from serving.bundles.export import export  # needs TensorFlow, unlike the help text

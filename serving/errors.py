@@ -15,7 +15,7 @@ class ServingError(Exception):
     """A request that failed; its message may be shown to the client.
 
     http_status: HTTP status. grpc_status: the name of a `grpc.StatusCode`. code: a short word
-    for programs. retry_after_seconds: when a retry may succeed; None where it will not.
+    for programs. retry_after_seconds: seconds until a retry may succeed; None: it will not.
     """
 
     http_status: ClassVar[int] = 500
@@ -99,5 +99,5 @@ _COMMON = (
     *(InvalidInput, Unauthorized, Forbidden, NotFound, TooLarge, Overloaded, DeadlineExceeded),
 )
 HTTP_CODES = {error.http_status: error.code for error in _COMMON}
-HTTP_CODES[429] = "too_many_requests"  # of a proxy
+HTTP_CODES[429] = "too_many_requests"  # sent by a proxy, not by this server
 GRPC_CODES = {error.grpc_status: error.code for error in reversed(_COMMON)}

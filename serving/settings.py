@@ -14,7 +14,7 @@ NEEDED = (
     *("orjson", "prometheus_client", "uvicorn"),
 )
 TOKEN_VARIABLE = "ONEPASS_TOKEN"
-SCHEMES = ("http://", "https://", "grpc://", "grpcs://")  # of a server's address
+SCHEMES = ("http://", "https://", "grpc://", "grpcs://")  # how a server's address begins
 MIB = 2**20
 
 
@@ -84,7 +84,7 @@ class Settings:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level of the log; info includes one line per request."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least(self, 0, "port", "batch_delay_ms", "drain_seconds")
         at_least(self, -1, "grpc_port", "probe_port")
         at_least(self, 1, "max_rows", "queue_rows", "threads", "max_streams")

@@ -31,20 +31,21 @@ def text_frames(
 ) -> np.ndarray:
     """Return the frames of a text for a model to speak, float32 [frames, bands].
 
-    Those of a voice that draws them from a density have the detail of recordings: students refine
-    their sound as they do a recording's.
+    Frames that a voice draws from a density have the detail of recordings: students refine their
+    sound as they refine that of a recording's frames.
 
     Args:
       model: the model that will speak them; its mel frames must be those of the voice.
-      text: US English of any length; long ones are read in parts, see `text_parts`.
-      speed: how much faster than the recordings, 0.25 to 4.
+      text: US English of any length; a long text is read in the parts of `text_parts`.
+      speed: factor by which the speech is faster than the recordings, 0.25 to 4.
       voice: the voice; None: the shipped one for the model's frames.
-      max_frames: of the whole text, which is refused before any frame is made; None: any number.
+      max_frames: largest number of frames of the whole text; a longer text is refused before any
+        frame is made. None: any number.
       pause: called between two pieces of the work, about 30 ms apart; what it raises ends the work.
 
     Raises:
       TextError: the text cannot be spoken: what is sent is wrong.
-      TooLongError: it would have more than `max_frames`.
+      TooLongError: the text would have more than `max_frames` frames.
       EspeakError: espeak-ng is missing or failed: what is installed is wrong.
       UserError: the model reads other frames.
     """

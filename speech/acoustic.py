@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from replicator.training.accumulation import Batch
 from speech import network
 from speech.network import VoiceConfig
 
@@ -12,34 +13,34 @@ from speech.network import VoiceConfig
 class TensorFlowBackend:
     """`network.Backend` on tensors [batch, time, channels]."""
 
-    def neighbours(self, hidden, distance: int):
-        """See `network.Backend`."""
+    def neighbours(self, hidden: tf.Tensor, distance: int) -> tf.Tensor:
+        """Return rows t - distance, t and t + distance joined at t, zeros beyond the ends."""
         padded = tf.pad(hidden, [[0, 0], [distance, distance], [0, 0]])
         length = tf.shape(hidden)[1]
         before, after = padded[:, :length], padded[:, 2 * distance :]
         return tf.concat([before, hidden, after], axis=-1)
 
-    def gated(self, mixed):
-        """See `network.Backend`."""
+    def gated(self, mixed: tf.Tensor) -> tf.Tensor:
+        """Return tanh of the first half of the channels times sigmoid of the second half."""
         first, second = tf.split(mixed, 2, axis=-1)
         return tf.tanh(first) * tf.sigmoid(second)
 
-    def gather(self, rows, index):
-        """See `network.Backend`; rows without a batch axis are the same for all."""
+    def gather(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+        """Return the rows of these indices; rows without a batch axis serve the whole batch."""
         if len(rows.shape) == 2:
             return tf.gather(rows, index)
         return tf.gather(rows, index, batch_dims=1)
 
-    def exp(self, values):
-        """See `network.Backend`."""
+    def exp(self, values: tf.Tensor) -> tf.Tensor:
+        """Return the exponential of each value."""
         return tf.exp(values)
 
-    def join(self, parts):
-        """See `network.Backend`."""
+    def join(self, parts: list[tf.Tensor]) -> tf.Tensor:
+        """Return arrays joined along the channels."""
         return tf.concat(parts, axis=-1)
 
-    def bounded(self, values, low: float, high: float):
-        """See `network.Backend`."""
+    def bounded(self, values: tf.Tensor, low: float, high: float) -> tf.Tensor:
+        """Return the values, clipped to the range from `low` to `high`."""
         return tf.clip_by_value(values, low, high)
 
 
@@ -52,7 +53,7 @@ class AcousticModel(tf.Module):
         values = network.initial_weights(config, seed)
         self.weights = {name: tf.Variable(value, name=name) for name, value in values.items()}
 
-    def __call__(self, batch):
+    def __call__(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return log-durations [batch, phonemes], melody [batch, frames, 2] and mel frames.
 
         The mel network is given the pitch of the recording.
@@ -97,13 +98,13 @@ class LossConfig:
 
 
 class AcousticLoss:
-    """Called with a batch; gives the weighted sum of the errors, and each of them."""
+    """The weighted sum of the errors of an acoustic model on a batch."""
 
     def __init__(self, model: AcousticModel, config: LossConfig):
         self.model, self.config = model, config
 
-    def __call__(self, batch):
-        """Return the loss, [], and its parts."""
+    def __call__(self, batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Return the loss, [], and its parts by name."""
         lengths, melody, mel = self.model(batch)
         voiced, frames = batch["pitch"][..., 1], batch["frame_mask"]
         logit = melody[..., 1]
@@ -117,7 +118,8 @@ class AcousticLoss:
         return loss, parts
 
 
-def _mean(values, mask):
+def _mean(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Return the mean of the values where the mask is 1, 0.0 where it is 0 everywhere."""
     return tf.reduce_sum(values * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
 
 

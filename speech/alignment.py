@@ -16,8 +16,8 @@ import numpy as np
 import scipy.fft
 
 CEPSTRA = 13
-STATES = 3  # of a phoneme, the middle one of which may be skipped: two frames at least
-VARIANCE_FLOOR = 0.01  # of the variance of all frames
+STATES = 3  # per phoneme; the middle one may be skipped, so two frames are the least
+VARIANCE_FLOOR = 0.01  # share of the variance of all frames
 VOWELS = "aeiouAEIOUV03@"
 NEVER = -1e30
 
@@ -27,9 +27,9 @@ class Chain:
     """The states of a recording, left to right.
 
     Attributes:
-      state: int [states], the Gaussian of each.
-      unit: int [states], the index of its phoneme in the recording.
-      may_go: bool [states], whether it may be left out; no two neighbours may.
+      state: int [states], the number of each state's Gaussian.
+      unit: int [states], the index in the recording of the phoneme that the state belongs to.
+      may_go: bool [states], whether a path may leave the state out; no two neighbours may go.
     """
 
     state: np.ndarray
@@ -79,6 +79,7 @@ def best_path(scores: np.ndarray, skippable: np.ndarray) -> np.ndarray:
         raise ValueError(
             f"`scores` must have at least {states - int(skippable.sum())} frames, got {frames}."
         )
+    # A state follows the one two before it only if the one between may be skipped.
     jump = np.full(states, NEVER)
     jump[2:][skippable[1:-1]] = 0.0
     total = np.full(states, NEVER)
@@ -93,6 +94,7 @@ def best_path(scores: np.ndarray, skippable: np.ndarray) -> np.ndarray:
         options[2, 2:] = total[:-2]
         options[2] += jump
         came[frame] = np.argmax(options, axis=0)
+        # States out of reach stay at NEVER instead of sinking with every frame.
         total = np.maximum(np.take_along_axis(options, came[frame][None], 0)[0], NEVER)
         total = total + scores[frame]
     return _traced(came, total, skippable)
@@ -154,7 +156,7 @@ class Aligned:
     """The result of `align`.
 
     Attributes:
-      paths: of each recording, int [frames], indices in its chain.
+      paths: the state of every frame of each recording, int [frames], as an index in its chain.
       gain: increase of the mean log-likelihood of a frame in each round, in nats.
     """
 

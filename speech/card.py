@@ -7,7 +7,7 @@ from replicator.runs.progress import in_time
 
 
 def _opinions(speech: dict[str, float]) -> str:
-    """Rows of the predicted opinions, "" where they were not measured."""
+    """Return table rows of the predicted opinions, "" if they were not measured."""
     names = {"dnsmos_p808": "DNSMOS P.808", "plcmos": "PLCMOS"}
     return "".join(
         f"| {words} of text spoken (of the recording's own frames spoken) | "

@@ -41,7 +41,7 @@ class DensityConfig:
     past: int = 4
     """Frames before that a frame depends on."""
     temperature: float = 0.7
-    """Of the drawn frames; 1 samples the density."""
+    """Temperature of the drawn frames; 1 samples the density."""
     clips: int = 16
     """Clips per batch."""
     clip_frames: int = 160
@@ -67,7 +67,7 @@ class FrameDensity(tf.Module):
         values = initial_density(config, seed)
         self.weights = {name: tf.Variable(value, name=name) for name, value in values.items()}
 
-    def nats(self, batch):
+    def nats(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """Return the negative log-density of each whitened frame, float32 [batch, frames]."""
         backend, past = TensorFlowBackend(), self.config.density_past
         padded = tf.pad(batch["whitened"], [[0, 0], [past, 0], [0, 0]])
@@ -81,8 +81,8 @@ class FrameDensity(tf.Module):
         standard = (batch["whitened"] - means) * tf.exp(-log_scales)
         return tf.reduce_sum(0.5 * tf.square(standard) + log_scales + LOG_ROOT, -1)
 
-    def __call__(self, batch):
-        """Return the mean of `nats` over frames that are there, per band, and it by name."""
+    def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Return the mean of `nats` over the frames of the mask, per band, and a dict with it."""
         mask = batch["mask"]
         nats = tf.reduce_sum(self.nats(batch) * mask) / tf.reduce_sum(mask) / self.config.bands
         return nats, {"nats": nats}
@@ -115,7 +115,7 @@ def whitened(row: Rows, weights: dict[str, np.ndarray]) -> Rows:
 
 
 def batches(rows: Sequence[Rows], config: DensityConfig, start_step: int = 0) -> Iterator[Rows]:
-    """Endless batches of clips from a step on, each a function of the seed and the step."""
+    """Yield endless batches of clips from a step on, each a function of the seed and the step."""
     step = start_step
     while True:
         random = np.random.default_rng([config.seed, step])
@@ -150,7 +150,7 @@ def train_density(
 ) -> tuple[Voice, Outcome]:
     """Train, or resume training, in a run directory; return the voice with its density.
 
-    The voice is the given one if training was stopped early.
+    If training was stopped early, return the given voice unchanged.
     """
     sizes = dataclasses.replace(
         voice.config,
@@ -182,7 +182,7 @@ def train_density(
 
 
 class _Evaluation:
-    """Called with the log and the step; gives the nats on dev, with the averaged weights."""
+    """The evaluation that training calls with the log and the step: nats on dev."""
 
     def __init__(self, state: TrainState, density: FrameDensity, batch: Rows):
         self.state, self.density, self.batch = state, density, batch

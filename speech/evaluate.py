@@ -33,7 +33,7 @@ class Arguments:
 
 
 def main(given: Arguments) -> int:
-    """Measures, prints and, where asked to, writes the voice."""
+    """Measure a voice and print the result; write the voice if an option asks for it."""
     model = load_model(Path(given.model))
     mel = model.data.mel(model.hop_samples)
     if mel is None:

@@ -22,13 +22,13 @@ class Vocoder(Protocol):
 
     @property
     def sample_rate_hz(self) -> int:
-        """Of its sounds."""
+        """Samples per second of the vocoder's sounds."""
 
     def generate(self, condition: np.ndarray, *, seed: int) -> np.ndarray:
-        """Sounds, float32 [1, samples]."""
+        """Return the sound of mel frames, float32 [1, samples]."""
 
     def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
-        """Return the frames of a waveform of the model's own level."""
+        """Return the frames of a waveform that already has the model's own level."""
 
 
 def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -> float:
@@ -37,6 +37,7 @@ def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -
     It is the mean, along the best path of dynamic time warping (steps of one frame in either or in
     both; Sakoe and Chiba 1978), of the root mean square difference over bands.
     """
+    # |x - y|^2 = |x|^2 + |y|^2 - 2 x y: one matrix product for all pairs, rounded to 0 or more.
     square = np.sum(frames**2, axis=1)[:, None] + np.sum(others**2, axis=1)
     square = np.maximum(square - 2.0 * frames @ others.T, 0.0)
     cost = unit_db * np.sqrt(square / frames.shape[1])
@@ -44,6 +45,7 @@ def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -
     total = np.full((rows + 1, columns + 1), np.inf)
     steps = np.zeros((rows + 1, columns + 1))
     total[0, 0] = 0.0
+    # A cell depends only on the two antidiagonals before its own, which is computed at once.
     for diagonal in range(2, rows + columns + 1):
         row = np.arange(max(1, diagonal - columns), min(rows, diagonal - 1) + 1)
         column = diagonal - row
@@ -73,7 +75,7 @@ def aligned(voice: Voice, example: Example, scale: Scale, true_pitch: bool) -> n
 def variance_corrections(
     voice: Voice, examples: Sequence[Example], scale: Scale
 ) -> tuple[np.ndarray, float]:
-    """By how much the bands of aligned frames vary too little, [bands]; by how much time is short.
+    """Return the factors by which frames, [bands], and lengths are stretched to match recordings.
 
     A mean absolute error is least at medians, which vary less than what they are the medians of.
     """
@@ -86,7 +88,7 @@ def variance_corrections(
 
 
 def frame_measures(voice: Voice, examples: Sequence[Example], scale: Scale) -> dict[str, float]:
-    """Distances of aligned frames in dB, of durations in ms and per cent, of F0 in cents."""
+    """Return distances of aligned frames in dB, of durations in ms and per cent, of F0 in cents."""
     all_voiced = np.concatenate([e.pitch[e.pitch[:, 1] > 0.0, 0] for e in examples])
     median_hz = 200.0 * 2.0 ** float(np.median(all_voiced))
     rows = [_row(voice, e, scale, median_hz) for e in examples]
@@ -133,17 +135,19 @@ def _row(voice: Voice, example: Example, scale: Scale, median_hz: float) -> dict
 def spoken(
     voice: Voice, model: Vocoder, examples: Sequence[Example], mel: MelConvention, count: int
 ) -> tuple[dict[str, float], dict[str, dict[str, np.ndarray]]]:
-    """Figures of the first `count` texts of recordings spoken by a model, and sounds by name.
+    """Return figures of the first `count` recordings' texts spoken by a model, and the sounds.
 
-    The distances are of mel frames of sounds, `warped_distance_db` from the recording: of the text
-    spoken, of the recording's own frames spoken by the model, of another recording, and of one
-    frame, the mean of the recording. found_share: how many of the texts lie nearer to their own
-    recording than to any other. level_difference_db is of the mean power. dnsmos_p808 and plcmos,
-    where their package is installed, are of the text and of the recording's frames spoken.
+    The distances are `warped_distance_db` between mel frames of the recording and those of four
+    sounds: the text spoken by the model, the recording's own frames spoken by the model, another
+    recording, and one repeated frame, the mean of the recording. found_share is the share of texts
+    whose sound is nearer to their own recording than to any other. level_difference_db compares
+    mean powers. dnsmos_p808 and plcmos, if their package is installed, rate the spoken text and
+    the recording's frames spoken by the model.
     """
     rows, sounds = [], {}
     for place, example in enumerate(examples[:count]):
         made = model.generate(voice.frames(example.text), seed=0)[0]
+        # The model's share of the distance: what remains if the frames are the recording's.
         again = model.generate(recorded_frames(example.mel, 0.0), seed=0)[0]
         synthesised = above_silence(mel_spectrogram(made, mel), mel)
         away = [warped_distance_db(synthesised, e.mel, unit_db(voice)) for e in examples]

@@ -23,10 +23,12 @@ class Example:
     """An aligned recording.
 
     Attributes:
-      phonemes: with the pauses that were made, and no others.
-      durations: int [phonemes], in frames.
-      mel: float32 [frames, bands], `above_silence`.
-      pitch: float32 [frames, 2], `log_f0_features`.
+      name: name of the recording in its corpus.
+      text: the words that are spoken.
+      phonemes: phonemes of the text, with the pauses that the speaker made and no others.
+      durations: int [phonemes], number of frames of each phoneme.
+      mel: float32 [frames, bands], the mel frames of `above_silence`.
+      pitch: float32 [frames, 2], the columns of `log_f0_features`.
     """
 
     name: str

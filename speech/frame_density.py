@@ -28,7 +28,7 @@ STATISTICS = ("density_shift", "density_whiten", "density_colour")
 
 
 def no_pause() -> None:
-    """Go on at once: what is called between pieces of the work where nobody waits for a turn."""
+    """Do nothing: the `pause` between pieces of the work when no one else waits for a turn."""
 
 
 def initial_density(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]:
@@ -55,6 +55,7 @@ def initial_density(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]
         matrix(f"{layer}_mix", channels, 2 * channels)
         bias(f"{layer}_mix", 2 * channels)
         matrix(f"{layer}_out", channels, channels, 0.5)
+    # At the start half of the newest frame's difference goes on, and the networks add little.
     matrix("head", channels, 2 * bands, 0.1)
     bias("head", 2 * bands)
     weights["density_linear"] = np.eye(past * bands, bands, dtype=np.float32) * 0.5
@@ -71,10 +72,10 @@ def statistics(differences: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def context(backend: Backend, weights: Weights, expected: Any, pitch: Any, positions: Any) -> Any:
-    """Return what the conditionals know besides the past, [..., frames, 2 channels].
+    """Return the part of `conditional`'s input that is not the past, [..., frames, 2 channels].
 
-    `expected` [..., frames, bands] are in standard deviations; pitch and positions are those of
-    `network.mel`.
+    `expected` [..., frames, bands] are the acoustic model's frames in standard deviations; pitch
+    and positions are the arguments of `network.mel`.
     """
     known = backend.join([expected, pitch, positions])
     near = backend.join([backend.neighbours(known, distance) for distance in DISTANCES])
@@ -87,11 +88,11 @@ def conditional(
     """Return the means and log-scales [..., bands] of whitened differences.
 
     Args:
-      backend: the operations.
-      config: the sizes.
-      weights: by name.
+      backend: the operations on arrays.
+      config: the sizes of the networks.
+      weights: the weights by name.
       past: the whitened differences of the frames before, newest first, [..., past * bands].
-      known: `context` of the frame.
+      known: the result of `context` for the frame.
     """
     hidden = backend.gated(past @ weights["density_past"] + known) @ weights["density_0_out"]
     for layer in range(1, config.density_layers):

@@ -30,10 +30,10 @@ ANY_VOWEL = "@"
 
 
 def numbers(spoken: Sequence[Phoneme], symbols: Mapping[str, int]) -> np.ndarray:
-    """int32 [phonemes]: the number of each symbol; of the nearest known one, if it has none.
+    """Return the number of each phoneme's symbol, or of the nearest known one, int32 [phonemes].
 
-    espeak-ng marks variants behind the name ("I2", "a#"): the marks go until the name is known.
-    What has no near one either is the schwa.
+    espeak-ng marks variants behind the name ("I2", "a#"): marks are removed until the name is
+    known. A symbol that has no known relative either becomes the schwa.
     """
     return np.array([_number(p.symbol, symbols) for p in spoken], np.int32)
 
@@ -46,7 +46,7 @@ def _number(symbol: str, symbols: Mapping[str, int]) -> int:
 
 
 def contexts(spoken: Sequence[Phoneme]) -> np.ndarray:
-    """float32 [phonemes, CONTEXT_CHANNELS]: stress, word and place in the clause of each."""
+    """Return each phoneme's stress, word and place in its clause, [phonemes, CONTEXT_CHANNELS]."""
     rows = np.zeros((len(spoken), CONTEXT_CHANNELS), np.float32)
     start = 0
     for place, phoneme in enumerate(spoken):
@@ -78,12 +78,15 @@ def _place(rows: np.ndarray, start: int, end: int) -> None:
 
 
 def phoneme_of_frame(durations: np.ndarray) -> np.ndarray:
-    """int32 [frames]: the place of the phoneme that each frame belongs to."""
+    """Return the index of the phoneme that each frame belongs to, int32 [frames]."""
     return np.repeat(np.arange(len(durations), dtype=np.int32), durations)
 
 
 def positions(durations: np.ndarray) -> np.ndarray:
-    """float32 [frames, POSITION_CHANNELS]: where each frame lies in its phoneme, whose length."""
+    """Return each frame's place in its phoneme, and that one's length, [frames, channels].
+
+    The result is float32, with POSITION_CHANNELS channels.
+    """
     owner = phoneme_of_frame(durations)
     length = durations[owner]
     since = np.arange(len(owner)) - (np.cumsum(durations) - durations)[owner]

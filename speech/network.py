@@ -9,9 +9,9 @@ state of phoneme or frame t, every block of dilation d is
     melody    hidden spread over frames, positions -> log2(F0 / 200 Hz) and the logit of voicing
     mel       the same with F0 and voicing -> smooth + voiced * exp(depth) * harmonics(F0)
 
-harmonics(F0) is the log-mel spectrum of a pulse train, see `training.harmonics_table`: where the
-harmonics of a voice lie need not be learnt. (Durations, F0 and mel in this order: Ren et al. 2021,
-FastSpeech 2.)
+harmonics(F0) is the log-mel spectrum of a pulse train (`training.harmonics_table`), so that the
+places of a voice's harmonics need not be learnt. (Durations, F0 and mel in this order: Ren et al.
+2021, FastSpeech 2.)
 """
 
 import dataclasses
@@ -24,14 +24,14 @@ import numpy as np
 from speech.inputs import CONTEXT_CHANNELS, POSITION_CHANNELS
 
 Weights = Mapping[str, Any]
-TYPICAL_FRAMES = 6.0  # of a phoneme, where training starts
+TYPICAL_FRAMES = 6.0  # length of a phoneme at the start of training
 
 
 class Backend(Protocol):
     """The operations of the networks besides `+`, `*` and `@` of arrays [..., time, channels]."""
 
     def neighbours(self, hidden: Any, distance: int) -> Any:
-        """[hidden[t - distance] | hidden[t] | hidden[t + distance]], zeros beyond the ends."""
+        """Return rows t - distance, t and t + distance joined at t, zeros beyond the ends."""
 
     def gated(self, mixed: Any) -> Any:
         """Return tanh(a) sigmoid(b) of the halves a, b of the channels."""
@@ -40,7 +40,7 @@ class Backend(Protocol):
         """Return the rows [..., time, channels] at the index [..., frames]."""
 
     def exp(self, values: Any) -> Any:
-        """Return the exponential function."""
+        """Return the exponential of each value."""
 
     def join(self, parts: list[Any]) -> Any:
         """Return the parts concatenated along their channels."""
@@ -53,7 +53,8 @@ class Backend(Protocol):
 class VoiceConfig:
     """The sizes of the networks; symbols is the number of phonemes, including the unknown one.
 
-    Those of the density are of `frame_density`: its channels, layers and past frames.
+    density_channels, density_layers and density_past are the channels, layers and past frames of
+    the network of `frame_density`.
     """
 
     symbols: int
@@ -82,6 +83,7 @@ def initial_weights(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]
     def stack(name: str, channels: int, dilations: tuple[int, ...]) -> None:
         for layer in range(len(dilations)):
             dense(f"{name}_{layer}_mix", 3 * channels, 2 * channels)
+            # The sum over the layers then varies as much as one layer would.
             dense(f"{name}_{layer}_out", channels, channels, 1.0 / math.sqrt(len(dilations)))
 
     encoder, melody, mel = config.encoder_channels, config.melody_channels, config.mel_channels
@@ -158,8 +160,9 @@ def mel(
 ) -> Any:
     """Return mel frames, [..., frames, bands], in standard deviations around the mean of each band.
 
-    Arguments are as for `melody`; pitch is log2(F0 / 200 Hz) and voiced, [..., frames, 2], and
-    `harmonics` [..., frames, bands] are those of F0 in the unit of the result.
+    `spread` has the hidden states of each frame's phoneme, positions are [..., frames,
+    POSITION_CHANNELS]; pitch is log2(F0 / 200 Hz) and voiced, [..., frames, 2], and `harmonics`
+    [..., frames, bands] are those of F0 in the unit of the result.
     """
     where = backend.join([positions, pitch])
     hidden = _dense(weights, "mel_in", spread) + _dense(weights, "mel_position", where)
@@ -173,27 +176,27 @@ class NumpyBackend:
     """`Backend` on NumPy arrays."""
 
     def neighbours(self, hidden: np.ndarray, distance: int) -> np.ndarray:
-        """See `Backend`."""
+        """Return rows t - distance, t and t + distance joined at t, zeros beyond the ends."""
         padded = np.pad(hidden, ((distance, distance), (0, 0)))
         return np.concatenate([padded[: len(hidden)], hidden, padded[2 * distance :]], axis=1)
 
     def gated(self, mixed: np.ndarray) -> np.ndarray:
-        """See `Backend`."""
+        """Return tanh of the first half of the channels times sigmoid of the second half."""
         first, second = np.split(mixed, 2, axis=-1)
         return np.tanh(first) * (0.5 + 0.5 * np.tanh(0.5 * second))
 
     def gather(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """See `Backend`."""
+        """Return the rows of these indices."""
         return rows[index]
 
     def exp(self, values: np.ndarray) -> np.ndarray:
-        """See `Backend`."""
+        """Return the exponential of each value."""
         return np.exp(values)
 
     def join(self, parts: list[np.ndarray]) -> np.ndarray:
-        """See `Backend`."""
+        """Return arrays joined along the channels."""
         return np.concatenate(parts, axis=-1)
 
     def bounded(self, values: np.ndarray, low: float, high: float) -> np.ndarray:
-        """See `Backend`."""
+        """Return the values, clipped to the range from `low` to `high`."""
         return np.clip(values, low, high)

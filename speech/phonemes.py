@@ -34,7 +34,7 @@ _ENDS = re.compile(
     r"[.!?\u2026]+[\"'\u201d\u2019)]*(?=\s|$)|[,;:]+(?=\s|$)|\s[-\u2013]+\s|\u2014|[()]"
 )
 _LANGUAGE = re.compile(r"\([a-z-]+\)")
-_TAG = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # of SSML or HTML
+_TAG = re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>")  # a tag of SSML or HTML
 _NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@:#;\-]*|\?")
 
 
@@ -47,7 +47,7 @@ class TooLongError(TextError):
 
 
 class EspeakError(UserError):
-    """espeak-ng is missing or did not answer; the message says what to do in one line."""
+    """An error for a missing or silent espeak-ng; the message says what to do in one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Phoneme:
     Attributes:
       symbol: espeak-ng's mnemonic, or one of `PAUSES`.
       stress: UNSTRESSED, SECONDARY or PRIMARY.
-      starts_word: whether it is the first of a word.
-      clause: the pause that its clause ends in.
+      starts_word: whether it is the first phoneme of a word.
+      clause: the pause that ends the phoneme's clause.
     """
 
     symbol: str
@@ -68,7 +68,7 @@ class Phoneme:
 
     @property
     def is_pause(self) -> bool:
-        """True if nothing is said."""
+        """True for a pause, False for a phoneme."""
         return self.symbol in PAUSES
 
 
@@ -76,7 +76,7 @@ def checked_text(text: str) -> str:
     """Return the text with single spaces.
 
     Raises:
-      TextError: it is empty, longer than MAX_CHARACTERS, or holds control characters.
+      TextError: the text is empty, longer than MAX_CHARACTERS, or holds control characters.
     """
     if not isinstance(text, str):
         raise TextError(f"The text must be a string, got {type(text).__name__}.")

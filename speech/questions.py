@@ -38,7 +38,7 @@ def _statement(phoneme: Phoneme) -> Phoneme:
 
 
 def question_rise(spoken: Sequence[Phoneme], lengths: np.ndarray) -> np.ndarray:
-    """Return what questions among phonemes of these lengths add to log2(F0), float32 [frames]."""
+    """Return the rise of log2(F0) in the questions, float32 [frames]; 0 in other frames."""
     ends = np.cumsum(lengths)
     rise = np.zeros(int(ends[-1]), np.float32)
     start = 0

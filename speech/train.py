@@ -5,7 +5,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -60,7 +60,7 @@ class Arguments:
 
 
 def main(given: Arguments) -> int:
-    """Trains, and writes the voice once all steps are made; 128 + a signal that stopped it."""
+    """Train, and write the voice after the last step; return 0, or 128 + a signal's number."""
     model = load_model(Path(given.model))
     mel = model.data.mel(model.hop_samples)
     if mel is None:
@@ -138,7 +138,9 @@ def _finished(
     )
 
 
-def _measured(given, voice, model, dev: list[Example], scale: Scale, mel: MelConvention) -> dict:
+def _measured(
+    given: Arguments, voice: Voice, model: Any, dev: list[Example], scale: Scale, mel: MelConvention
+) -> dict[str, Any]:
     synthesised, sounds = spoken(voice, model, dev, mel, given.spoken)
     folder = given.workdir / "spoken"
     folder.mkdir(exist_ok=True)

@@ -22,16 +22,17 @@ from wavenet.features import MelConvention, mel_filters, mel_spectrogram
 
 LOW_HZ, HIGH_HZ = 90.0, 450.0
 STEPS_PER_OCTAVE = 48
-PERIODS = 16  # of the window's phase that a pulse train is looked at in
+PERIODS = 16  # hops of a pulse train, each at another phase, that are averaged
 DEEPEST, HIGHEST = -3.0, 3.0  # nats
 BUCKET_FRAMES = 80
 SILENCE_FRAMES = 30  # at most, put before and behind a recording, which is cut close
 
 
 def harmonics_table(mel: MelConvention) -> np.ndarray:
-    """float32 [steps, bands]: log-mel of pulse trains over that of a flat spectrum, in nats.
+    """Return the log-mel of pulse trains minus that of a flat spectrum, float32 [steps, bands].
 
-    Row s is F0 = LOW_HZ * 2^(s / STEPS_PER_OCTAVE). Only the convention is needed, no recording.
+    The unit is nats. Row s has the F0 of LOW_HZ * 2^(s / STEPS_PER_OCTAVE). Only the convention is
+    needed, no recording.
     """
     steps = int(np.ceil(np.log2(HIGH_HZ / LOW_HZ) * STEPS_PER_OCTAVE)) + 1
     rows = [pulses(LOW_HZ * 2.0 ** (step / STEPS_PER_OCTAVE), mel) for step in range(steps)]
@@ -78,8 +79,8 @@ class Scale:
     """Statistics of all recordings before training.
 
     Attributes:
-      symbols: numbers from 1.
-      weights: `harmonics`, `mel_mean`, `mel_std`, as in a voice.
+      symbols: number of each phoneme by its symbol, from 1.
+      weights: the arrays `harmonics`, `mel_mean` and `mel_std` of a voice, by name.
       silence: float32 [bands], the mean frame of pauses.
     """
 
@@ -138,7 +139,7 @@ def with_silence(example: Example, before: int, behind: int, scale: Scale) -> Ex
 
 
 def network_inputs(example: Example, scale: Scale) -> dict[str, np.ndarray]:
-    """Return the inputs and targets of one recording; see `batches` for the keys."""
+    """Return the inputs and targets of one recording, with the keys that `batches` lists."""
     lengths, weights = example.durations, scale.weights
     spoken = [not p.is_pause for p in example.phonemes]
     return {
@@ -175,7 +176,7 @@ def stacked(rows: Sequence[dict[str, np.ndarray]], phonemes: int, frames: int) -
 def batches(
     train: Sequence[Example], scale: Scale, config: SpeechConfig, channels: int, start_step: int = 0
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Endless batches from a step on, each a function of the seed and the step.
+    """Yield endless batches from a step on, each a function of the seed and the step.
 
     Yields:
       of [batch, phonemes]: "numbers", "contexts" [.., channels], "phoneme_mask", "duration_mask"
@@ -189,8 +190,9 @@ def batches(
         place = (len(example.mel) + 2 * SILENCE_FRAMES) // BUCKET_FRAMES + 1
         buckets.setdefault(place, []).append(example)
     places = sorted(buckets)
+    # By frames, so that every frame of the data is equally likely in whichever bucket it lies.
     share = np.array([sum(len(e.mel) for e in buckets[p]) for p in places], np.float64)
-    most = {p: max(len(e.phonemes) for e in buckets[p]) + 2 for p in places}
+    most = {p: max(len(e.phonemes) for e in buckets[p]) + 2 for p in places}  # 2: the silence
     step = start_step
     while True:
         random = np.random.default_rng([config.seed, step])
@@ -206,13 +208,14 @@ def batches(
         batch = stacked(rows, most[place], frames)
         for name, rate in (("mel", config.mel_dropout), ("melody", config.melody_dropout)):
             kept = random.random((count, channels)) >= rate
+            # Divided, so that the mean of a channel is that without dropout.
             batch[f"kept_by_{name}"] = (kept / (1.0 - rate)).astype(np.float32)
         yield batch
         step += 1
 
 
 class EvaluationCallback:
-    """Called with the log and the step; gives the loss on dev, with the averaged weights."""
+    """The evaluation that training calls with the log and the step: the loss on dev."""
 
     def __init__(self, state: TrainState, loss: AcousticLoss, dev: Sequence[Example], scale: Scale):
         self.state, self.loss = state, loss
@@ -235,7 +238,7 @@ class EvaluationCallback:
 def train(
     examples: dict[str, list[Example]], scale: Scale, config: SpeechConfig, workdir: Path
 ) -> tuple[AcousticModel, Outcome]:
-    """Train, or resume training, in a run directory; the model and how it ended."""
+    """Train, or resume training, in a run directory; return the model and the outcome."""
     bands = len(scale.weights["mel_mean"])
     sizes = VoiceConfig(len(scale.symbols) + 1, bands)
     stored = {"kind": KIND, **to_json(config), "sizes": to_json(sizes)}

@@ -43,12 +43,12 @@ MIN_SPEED, MAX_SPEED = 0.25, 4.0
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How a text is read.
+    """The phonemes of a text with their lengths, before any frame is made.
 
     Attributes:
-      phonemes: those of the text.
-      lengths: the frames of each, int [phonemes].
-      hidden: the hidden states, float32 [phonemes, channels].
+      phonemes: the phonemes of the text.
+      lengths: number of frames of each phoneme, int [phonemes].
+      hidden: hidden states of the encoder, float32 [phonemes, channels].
     """
 
     phonemes: Sequence[Phoneme]
@@ -61,14 +61,14 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True)
 class Voice:
-    """The networks with all they need.
+    """The networks of a text front end with all they need.
 
     Attributes:
-      config: their sizes.
-      symbols: the number of each phoneme.
-      weights: by name, float32; those of the networks, `harmonics` [steps, bands] (see
-        `training.harmonics_table`), `mel_mean`, `mel_std` and `mel_stretch` [bands]; with a
-        density those of `frame_density`.
+      config: sizes of the networks.
+      symbols: number of each phoneme, by its symbol.
+      weights: float32 arrays by name: the weights of the networks, `harmonics` [steps, bands] of
+        `training.harmonics_table`, `mel_mean`, `mel_std` and `mel_stretch` [bands]; with a density
+        also the weights of `frame_density`.
       spec: the content of model.json.
     """
 
@@ -87,7 +87,7 @@ class Voice:
         return self.spoken(self.reading(text, speed))
 
     def reading(self, text: str, speed: float = 1.0) -> "Reading":
-        """Return how a text is read, which takes little work.
+        """Return the `Reading` of a text, which takes little work.
 
         Raises:
           TextError: the text cannot be spoken, or would last more than MAX_FRAMES.
@@ -120,12 +120,12 @@ class Voice:
 
     @property
     def speaks_questions(self) -> bool:
-        """True if the voice was trained on questions; of one by version 0.2 it is unknown: True."""
+        """True if the voice was trained on questions, or is of version 0.2, which does not say."""
         return bool(self.spec.get("questions", True))
 
     @property
     def hop_seconds(self) -> float:
-        """Between two frames."""
+        """Seconds between two frames."""
         return self.spec["mel"]["hop_samples"] / self.spec["mel"]["sample_rate_hz"]
 
     def durations(
@@ -148,7 +148,7 @@ class Voice:
         return _whole(np.maximum(exact, least) / speed), hidden
 
     def pitch(self, hidden: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """float32 [frames, 2]: log2(F0 / 200 Hz), and voiced as 0 or 1."""
+        """Return log2(F0 / 200 Hz) of each frame, and voiced as 0 or 1, float32 [frames, 2]."""
         where = phoneme_of_frame(lengths)
         made = network.melody(
             NumpyBackend(), self.config, self.weights, hidden[where], positions(lengths), 1.0
@@ -163,11 +163,11 @@ class Voice:
         temperature: float | None = None,
         pause: Callable[[], None] = no_pause,
     ) -> np.ndarray:
-        """Return the frames of phonemes of these lengths, by a given or their own pitch.
+        """Return the frames of phonemes of these lengths, with a given pitch or the voice's own.
 
-        A voice with a density draws them at a temperature, None: its own; at 0 they are the
-        expected frames. The noise is the same for all texts. `pause` is called between two pieces
-        of the work.
+        A voice with a density draws the frames at a temperature (None: the voice's own); at 0 they
+        are the expected frames. The noise is the same for all texts. `pause` is called between two
+        pieces of the work.
         """
         pitch = self.pitch(hidden, lengths) if pitch is None else pitch
         temperature = self.temperature if temperature is None else temperature
@@ -202,11 +202,11 @@ class Voice:
 
     @property
     def temperature(self) -> float:
-        """At which frames are drawn from their density."""
+        """Temperature at which frames are drawn from their density."""
         return float(self.spec.get("temperature", 0.0))
 
     def harmonics(self, octaves: np.ndarray) -> np.ndarray:
-        """float32 [frames, bands]: the harmonics of log2(F0 / 200 Hz), in standard deviations."""
+        """Return the harmonics of log2(F0 / 200 Hz), [frames, bands], in standard deviations."""
         return harmonics_of(self.weights, self.spec["harmonics"], octaves)
 
     def check(self, spec: dict[str, Any]) -> None:
@@ -229,7 +229,7 @@ class Voice:
 def harmonics_of(
     weights: dict[str, np.ndarray], table: dict[str, float], octaves: np.ndarray
 ) -> np.ndarray:
-    """float32 [frames, bands]: rows of the table at log2(F0 / 200 Hz), between its steps linear."""
+    """Return the table's harmonics at log2(F0 / 200 Hz), linear between steps, [frames, bands]."""
     rows = weights["harmonics"]
     step = (octaves + np.log2(200.0 / table["low_hz"])) * table["steps_per_octave"]
     step = np.clip(step, 0.0, len(rows) - 1.001)
@@ -240,7 +240,7 @@ def harmonics_of(
 
 
 def _whole(exact: np.ndarray) -> np.ndarray:
-    """Whole lengths, at least 1, whose sums stray from those of the exact ones by rounding only."""
+    """Return whole lengths, at least 1, whose partial sums are rounded sums of the exact ones."""
     ends = np.rint(np.cumsum(np.maximum(exact, 1.0))).astype(np.int64)
     return np.diff(ends, prepend=0)
 
@@ -249,7 +249,7 @@ def load(folder: Path) -> Voice:
     """Load the voice of a folder that training wrote.
 
     Raises:
-      UserError: it holds none.
+      UserError: the folder holds no voice that this version can read.
     """
     try:
         spec = json.loads((folder / SPEC_FILE).read_text("utf-8"))
@@ -283,9 +283,9 @@ def _check_weights(weights: dict[str, np.ndarray], config: VoiceConfig) -> None:
 
 
 def shipped(spec: dict[str, Any] | None = None) -> Voice:
-    """Return the shipped voice that makes frames for a model, the first one where none does.
+    """Return the shipped voice that makes frames for a model, or the first one if none does.
 
-    The voices are of one person, each for the mel of one shipped student.
+    All voices are of one person; each makes the mel frames of one shipped student.
 
     Args:
       spec: the content of the model's model.json; None: the first voice.

@@ -2,8 +2,14 @@ import gc
 import os
 import re
 import signal
+from pathlib import Path
 
+import costs
+import forgetting
+import made_once
 import pytest
+import slow_cases
+import tiers
 
 import onepass
 
@@ -14,6 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
+TESTS = Path(__file__).parent
 # Files that take longest, begun first: processes that share the files then end at the same time.
 LONGEST = (
     *("test_training", "test_export_audio", "test_image_command", "test_export_images"),
@@ -30,16 +37,29 @@ QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emi
 
 
 def pytest_configure(config):
-    """The quick tests' programs are compiled quickly, the slow ones' as users compile theirs."""
-    if config.option.markexpr == "not slow":
+    """The slow tests' programs are compiled as users compile theirs, all others' quickly."""
+    config.option.markexpr = tiers.refined_selection(config.option.markexpr)
+    if tiers.compiles_quickly(config.option.markexpr):
         os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
+    if made_once.VARIABLE not in os.environ:
+        made_once.open_folder()
     if hasattr(config, "workerinput"):  # one of several processes: threads would be in their way
         for threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
             os.environ.setdefault(threads, "1")
+    config.pluginmanager.register(tiers.ProcessWatch())
+    config.pluginmanager.register(costs.Costs())
     config.option.loadscopereorder = False  # of pytest-xdist: by the number of tests in a file
 
 
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(config, items):
+    entries = {item: slow_cases.listed(item) for item in items}
+    for item in filter(entries.get, items):
+        item.add_marker("slow")
+    if not any("::" in word for word in config.args):
+        files = {item.path.relative_to(TESTS).as_posix() for item in items}
+        if names := slow_cases.unknown({*entries.values()} - {None}, files):
+            raise pytest.UsageError(f"tests/slow_cases.py has names of no test: {names}")
     rank = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
@@ -61,12 +81,10 @@ def quick_compilation():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def forgetting(request):
+def forgotten(request):
     """Networks and programs that a module keeps for its tests go with it."""
     yield
-    for value in vars(request.module).values():
-        if hasattr(value, "cache_clear") and value.__module__ == request.module.__name__:
-            value.cache_clear()
+    forgetting.forget(request.module)
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ class Filter(tf.Module):
         self.log_scale = tf.Variable(math.log(scale))
         self._lags = np.subtract.outer(np.arange(samples), np.arange(samples)).astype(np.float32)
 
-    def sample(self, noise, condition=None) -> FlowOutput:
+    def draw(self, noise, condition=None) -> FlowOutput:
         """All samples at once, and their density given the noise before."""
         lags = tf.maximum(self._lags, 1.0)
         weights = tf.where(self._lags >= 1, tf.pow(self.decay, lags), 0.0)

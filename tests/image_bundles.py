@@ -5,7 +5,7 @@ import functools
 import shutil
 from pathlib import Path
 
-import image_runs
+import made_once
 from image_networks import QuickInitial, perturbed
 from image_runs import config_of, data_of
 
@@ -30,13 +30,15 @@ def config_for(kind: str):
 @functools.cache
 def model_folder(kind: str) -> Path:
     """A model folder of a kind of `config_for`, weights far from where they start."""
-    path = image_runs.folder() / f"folder_{kind}"
+    return made_once.copied_once(f"folder_{kind}", lambda path: _save(kind, path))
+
+
+def _save(kind: str, path: Path) -> None:
     dataset = ImageDataset.read(data_of(kind), config_for(kind))
     config = dataset.resolved
     stored = run_config("tiny", config, dataclasses.replace(dataset, config=config), data_of(kind))
     density = perturbed(ImageDensity(config, QuickInitial(0)))
     save(density, {**spec_of(stored, path), "step": 3}, stored, path)
-    return path
 
 
 @functools.cache
@@ -47,9 +49,10 @@ def model(kind: str):
 
 @functools.cache
 def bundle_folder(kind: str) -> Path:
-    path = image_runs.folder() / "models" / kind / "1"
-    assert onepass.main(["export", str(model_folder(kind)), "--out", str(path)]) == 0
-    return path
+    def make(path):
+        assert onepass.main(["export", str(model_folder(kind)), "--out", str(path)]) == 0
+
+    return made_once.copied_once(f"models/{kind}/1", make)
 
 
 def copied(kind: str, folder: Path, version: str = "1") -> Path:

@@ -1,13 +1,11 @@
 """Toy images, and tiny image models that were really trained on them, made once and shared."""
 
-import atexit
 import contextlib
 import dataclasses
 import functools
-import shutil
-import tempfile
 from pathlib import Path
 
+import made_once
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -71,30 +69,25 @@ def episodes(count: int, seed: int, steps: int = 4, actions: int = 2) -> dict[st
 
 
 @functools.cache
-def folder() -> Path:
-    """A folder that is there until the tests end."""
-    path = Path(tempfile.mkdtemp(prefix="image_runs_"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
-
-
-@functools.cache
 def images() -> Path:
     """A folder with a toy_train.npz and a toy_dev.npz, with classes, captions and maps."""
-    path = folder() / "toys"
-    path.mkdir()
-    np.savez(path / "toy_train.npz", **toys(TRAIN, 1))
-    np.savez(path / "toy_dev.npz", **toys(DEV, 2))
-    return path
+
+    def make(path):
+        path.mkdir()
+        np.savez(path / "toy_train.npz", **toys(TRAIN, 1))
+        np.savez(path / "toy_dev.npz", **toys(DEV, 2))
+
+    return made_once.once("toys", make)
 
 
 @functools.cache
 def videos() -> Path:
-    path = folder() / "episodes"
-    path.mkdir()
-    np.savez(path / "push_train.npz", **episodes(4, 1))
-    np.savez(path / "push_dev.npz", **episodes(2, 2))
-    return path
+    def make(path):
+        path.mkdir()
+        np.savez(path / "push_train.npz", **episodes(4, 1))
+        np.savez(path / "push_dev.npz", **episodes(2, 2))
+
+    return made_once.once("episodes", make)
 
 
 def config_of(kind: str, **loop):
@@ -160,13 +153,15 @@ def silent(line: str) -> None:
 @functools.cache
 def run(kind: str) -> Path:
     """The run directory of a model of a kind of `SIDES`; the PixelCNN has learnt and drawn."""
-    path = folder() / f"run_{kind}"
-    if kind == "pixelcnn":
-        config = config_of(kind, num_steps=STEPS, evaluate_every_steps=LOOK)
-        train("tiny", config, images(), path, silent)
-    else:
-        trained(config_of(kind), data_of(kind), path)
-    return path
+
+    def make(path):
+        if kind == "pixelcnn":
+            config = config_of(kind, num_steps=STEPS, evaluate_every_steps=LOOK)
+            train("tiny", config, images(), path, silent)
+        else:
+            trained(config_of(kind), data_of(kind), path)
+
+    return made_once.copied_once(f"run_{kind}", make)
 
 
 @functools.cache

@@ -1,12 +1,14 @@
 """Small models of users, and bundles of them, made once."""
 
 import functools
+import shutil
 import tempfile
 from pathlib import Path
 
 import attention_networks
 import causal_networks
 import keras
+import made_once
 import numpy as np
 import tensorflow as tf
 
@@ -152,6 +154,8 @@ LENGTHS = {"picture": SHAPE, "classes": SHAPE, "deep": SHAPE, "tiles": SHAPE, "l
 
 @functools.cache
 def model(name):
+    """Return a model, whose weights are the same in every process."""
+    keras.utils.set_random_seed(1)
     return MAKERS[name]()
 
 
@@ -171,17 +175,15 @@ def drawn(name):
 
 
 @functools.cache
-def root():
-    return Path(tempfile.mkdtemp())
+def bundle_folder(name) -> Path:
+    def make(path):
+        rate_hz = RATE_HZ if name == "sound" else None
+        longest = None if name == "sound" else length(name)
+        options = {"entries": ENTRIES} if name == "reading" else {}
+        options |= {"length": longest, "sample_rate_hz": rate_hz}
+        onepass.export(model(name), path, **options)
 
-
-@functools.cache
-def bundle_folder(name):
-    rate_hz = RATE_HZ if name == "sound" else None
-    made, longest = model(name), None if name == "sound" else length(name)
-    options = {"entries": ENTRIES} if name == "reading" else {}
-    options |= {"length": longest, "sample_rate_hz": rate_hz}
-    return onepass.export(made, root() / name / "1", **options)
+    return made_once.once(f"own/{name}/1", make)
 
 
 @functools.cache
@@ -193,9 +195,9 @@ class Store:
     """A folder of models as `http_running` and `grpc_running` take one."""
 
     def __init__(self, *names):
-        self.root = root()
+        self.root = Path(tempfile.mkdtemp(dir=made_once.own_folder()))
         for name in names:
-            bundle_folder(name)
+            shutil.copytree(bundle_folder(name), self.root / name / "1")
 
     def load(self, path, *rest, **named):
         return bundle(Path(path).parent.name)

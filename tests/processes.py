@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+import tiers
+
 ROOT = Path(__file__).resolve().parent.parent
 FORK_SERVER = Path(__file__).with_name("fork_server.py")
 SETTINGS = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
@@ -78,6 +80,7 @@ class Forked:
     """Popen's interface to a process that the fork server started."""
 
     def __init__(self, words, environment, output):
+        sys.audit(tiers.FORKED)
         self._answers, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         request = json.dumps({"words": words, "environment": environment}).encode()
         socket.send_fds(fork_server().requests, [request], [theirs.fileno(), output.fileno()])

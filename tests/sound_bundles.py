@@ -1,11 +1,9 @@
 """Tiny models of speech that nobody trained, as model folders and as bundles, made once."""
 
-import atexit
 import functools
-import shutil
-import tempfile
 from pathlib import Path
 
+import made_once
 import networks
 import students
 import vocoders
@@ -63,16 +61,12 @@ TEACHERS = {
 
 
 @functools.cache
-def folder() -> Path:
-    path = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
-
-
-@functools.cache
 def model_folder(kind: str) -> Path:
     """A model folder of a kind of STUDENTS or TEACHERS, weights far from where they start."""
-    path = folder() / f"folder_{kind}"
+    return made_once.copied_once(f"sound_{kind}", lambda path: _save(kind, path))
+
+
+def _save(kind: str, path: Path) -> None:
     if kind in STUDENTS:
         students.KINDS[kind] = STUDENTS[kind]
         network = students.student_of(kind)
@@ -92,7 +86,6 @@ def model_folder(kind: str) -> Path:
         "teacher_weights": "none",
     }
     save(network, {**spec_of(stored, path), "step": 3}, stored, path)
-    return path
 
 
 def teacher_of(kind: str):
@@ -111,10 +104,13 @@ def model(kind: str):
 @functools.cache
 def bundle_folder(kind: str, *options: str) -> Path:
     """The bundle NAME/1 of `model_folder(kind)`, exported by the command."""
-    path = folder() / "models" / "".join((kind, *options)).replace(", ", "_") / "1"
-    words = ["export", model_folder(kind), "--out", path, "--batches", BATCH, *options]
-    assert onepass.main([str(word) for word in words]) == 0
-    return path
+
+    def make(path):
+        words = ["export", model_folder(kind), "--out", path, "--batches", BATCH, *options]
+        assert onepass.main([str(word) for word in words]) == 0
+
+    name = "".join((kind, *options)).replace(", ", "_")
+    return made_once.copied_once(f"models/{name}/1", make)
 
 
 @functools.cache

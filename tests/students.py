@@ -5,6 +5,7 @@ import tensorflow as tf
 from networks import moved
 
 from distill.config import StudentConfig
+from distill.losses.discriminators import Discriminators
 from distill.losses.objective import Objective
 from distill.losses.unit_classifier import UnitClassifier, UnitConfig
 from distill.presets import LossConfig
@@ -69,7 +70,9 @@ def clips(student):
     return batch | {"speaker": tf.range(CLIPS) % 2}
 
 
-def objective_of(kind: str, likelihood: str, config: LossConfig) -> Objective:
+def objective_of(
+    kind: str, likelihood: str, config: LossConfig, opponent: Discriminators | None = None
+) -> Objective:
     """The objective of a student of a kind under a small teacher of its frames."""
     student = student_of(kind)
     teacher = WaveNetConfig(
@@ -88,4 +91,4 @@ def objective_of(kind: str, likelihood: str, config: LossConfig) -> Objective:
     )
     classifier = UnitClassifier(UnitConfig(MEL, num_units=4, channels=6), seed=1)
     density, step = WaveNetDensity(WaveNet(teacher)), tf.Variable(3, trainable=False)
-    return Objective(student, density, config, 0, step, classifier, MEL)
+    return Objective(student, density, config, 0, step, classifier, MEL, opponent)

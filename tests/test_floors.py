@@ -77,6 +77,7 @@ def write(root, path, text):
     (root / path).write_text(text, encoding="utf-8")
 
 
+@pytest.mark.integration
 def test_the_contracts_hold():
     status, said = lint(ROOT)
     assert status == 0, said
@@ -99,6 +100,7 @@ def test_everything_at_the_top_has_a_floor():
     assert unplaced(ROOT) == []
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "text",
     [

@@ -15,6 +15,7 @@ from autoregressive.samplers import register
 from autoregressive.symbols import State, Step
 from replicator.runs.errors import UserError
 from wavenet.network import WaveNet
+from wavenet.samplers.fixed_point import BlockPass
 from wavenet.samplers.numba.sampler import is_known, sampler_for
 from wavenet.samplers.vocoder import BunchStep, written_at
 from wavenet.samplers.xla import Rings
@@ -35,7 +36,7 @@ class SoundSymbols:
 
     block = 1
 
-    def __init__(self, network: Network):
+    def __init__(self, network: Network) -> None:
         config = network.config
         self.network = network
         self.inputs = tf.TensorSpec([None, None], tf.int32 if config.reads_levels else tf.float32)
@@ -48,8 +49,13 @@ class SoundSymbols:
         return self.parameters_after(self.read(symbols), condition)
 
     def parameters_after(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
-        """Return the parameters from what the network reads of all samples, see `read`."""
+        """Return the parameters of all samples from the network's inputs before each of them."""
         return self.network(inputs, self.given(condition))
+
+    @functools.cached_property
+    def block_passes(self) -> BlockPass | None:
+        """The network's passes over blocks of samples; None: a context stack reads whole blocks."""
+        return None if self.network.config.context_layers else BlockPass(self.network)
 
     @property
     def call(self) -> Any:
@@ -80,10 +86,11 @@ class WaveNetSymbols(SoundSymbols):
 
     @functools.cached_property
     def stepped(self) -> Any:
-        """The network with `initial_state` and `step`.
+        """The network as a causal one with `initial_state` and `step`, derived on first use.
 
         Raises:
-          UnsupportedNetworkError: it has a context stack, which reads whole blocks of sound.
+          UnsupportedNetworkError: the network has a context stack, which reads whole blocks of
+            sound.
         """
         if self.network.context_stack is not None:
             raise UnsupportedNetworkError(
@@ -103,7 +110,7 @@ class WaveNetSymbols(SoundSymbols):
         return {"input": silence, "network": self.stepped.initial_state(batch)}
 
     def stepper(self, condition: tf.Tensor | None) -> Step:
-        """Return the steps of a chunk, see `SteppedSymbols`."""
+        """Return the step of a chunk: from time, remainder and state to parameters and state."""
         given = self.given(condition)
 
         def step(time: Any, remainder: int, state: State) -> tuple[tf.Tensor, Any]:
@@ -129,7 +136,7 @@ class VocoderSymbols(SoundSymbols):
     network: VocoderWaveNet
     has_step = True
 
-    def __init__(self, network: VocoderWaveNet):
+    def __init__(self, network: VocoderWaveNet) -> None:
         super().__init__(network)
         config = network.config
         self.block, self._rings = config.bunch_samples, Rings(config)
@@ -137,7 +144,7 @@ class VocoderSymbols(SoundSymbols):
 
     @property
     def stepped(self) -> Any:
-        """Raise UnsupportedNetworkError: its steps are not all alike, see `stepper`."""
+        """Raise UnsupportedNetworkError: only the first step of a bunch runs the layers."""
         raise UnsupportedNetworkError(
             f"the layers of a vocoder make {self.block} samples at once; it has no step of one"
         )
@@ -161,7 +168,7 @@ class VocoderSymbols(SoundSymbols):
         }
 
     def stepper(self, condition: tf.Tensor | None) -> Step:
-        """Return the steps of a chunk of whole bunches, see `SteppedSymbols`."""
+        """Return the step of a chunk of whole bunches, whose first one also runs the layers."""
         network, bunch, given = self.network, self.block, self.given(condition)
         made = network.split(given)
         bunches = BunchStep(network, self._rings, made)
@@ -216,7 +223,13 @@ def compiled_loop(network: Network, distribution: Any) -> Any:
     if not is_known(network) or tf.config.list_physical_devices("GPU"):
         return None
 
-    def sample(symbols, distribution, noise, condition, temperature):
+    def sample(
+        symbols: SoundSymbols,
+        distribution: Any,
+        noise: tf.Tensor,
+        condition: tf.Tensor | None,
+        temperature: float,
+    ) -> tf.Tensor:
         length = noise.shape[1]
         block = network.config.block_samples
         beyond = [[0, 0], [0, -length % block], [0, 0]]

@@ -57,7 +57,7 @@ def _measured(model: SpeechModel, data: Path) -> dict:
 
 
 def frame_statistics(model: TrainedSpeechModel) -> dict:
-    """Return `frames` of model.json, see `FrameStatistics`; nothing where they are unknown."""
+    """Return the statistics of frames for model.json, as `frames`; {} where they are unknown."""
     known = model.frame_statistics
     return {} if known is None else {"frames": known.to_dict()}
 

@@ -63,7 +63,7 @@ class EvaluateArguments:
     """Print one JSON object."""
 
 
-def run_train(preset: str, arguments: list[str], parse) -> int:
+def run_train(preset: str, arguments: list[str], parse: Callable[..., Any]) -> int:
     """Run `onepass train PRESET ...` and return the exit status, 128 + a signal that stopped it."""
     words = ("train", preset)
     given = parse_training(TrainArguments, words, arguments, parse, PRESETS[preset])

@@ -21,7 +21,7 @@ class Condition(NamedTuple):
     local: tf.Tensor
     """Input of the gates, [batch, rows, channels]."""
     coefficients: tf.Tensor
-    """Of the linear prediction, float32 [batch, rows, order]."""
+    """Coefficients of the linear prediction, float32 [batch, rows, order]."""
     log_gain: tf.Tensor
     """Log of the residual's gain, float32 [batch, rows]."""
     log_level: tf.Tensor
@@ -36,11 +36,13 @@ class Conditioner(tf.Module):
     """Two dense layers over standardised frames, with pitch and linear prediction from the frames.
 
     Args:
-      config: of a WaveNet or of a student.
+      config: sizes of the network whose condition this is, a `WaveNetConfig` or a student's.
       mel: the convention of the frames, whose channels come first; F0 and voicing may follow.
     """
 
-    def __init__(self, config: Any, initial: Initial, mel: MelConvention, name="conditioner"):
+    def __init__(
+        self, config: Any, initial: Initial, mel: MelConvention, name: str = "conditioner"
+    ) -> None:
         super().__init__(name=name)
         self.config, self.mel = config, mel
         self.dtype = tf.float64 if config.compute_dtype == "float64" else tf.float32
@@ -71,7 +73,7 @@ class Conditioner(tf.Module):
         """Frames on either side of a stretch of sound that its condition depends on."""
         return FRAME_WIDTH // 2 + 1 + (self.reader.side_frames if self.reader else 0)
 
-    def __call__(self, frames, side_frames: int = 0) -> Condition:
+    def __call__(self, frames: tf.Tensor, side_frames: int = 0) -> Condition:
         """Return the condition of every sub-frame of the frames.
 
         Args:
@@ -99,7 +101,7 @@ class Conditioner(tf.Module):
             return made
         return made._replace(pitch=tf.stop_gradient(pitch[:, near + 1 : -near - 1]))
 
-    def hidden(self, mel, pitch):
+    def hidden(self, mel: tf.Tensor, pitch: tf.Tensor | None) -> tf.Tensor:
         """Return the units of the first layer, [batch, frames - 4, conditioner_units]."""
         inputs = self.standardised(mel)
         if pitch is not None:
@@ -107,30 +109,31 @@ class Conditioner(tf.Module):
         sums = tf.nn.conv1d(inputs, self._cast(self.kernel1), 1, "VALID")
         return tf.nn.silu(sums + self._cast(self.bias1))
 
-    def standardised(self, mel):
+    def standardised(self, mel: tf.Tensor) -> tf.Tensor:
         """Return the mel frames with mean 0 and deviation 1 in every band over the corpus."""
         return (mel - self._cast(frozen(self.mean))) / self._cast(frozen(self.deviation))
 
-    def _read(self, reader: PitchReader, mel):
+    def _read(self, reader: PitchReader, mel: tf.Tensor) -> tf.Tensor:
         octaves, logit = reader(self.standardised(mel))
         return tf.stop_gradient(tf.stack([octaves, tf.sigmoid(logit)], -1))
 
-    def _cast(self, weights):
+    def _cast(self, weights: tf.Tensor) -> tf.Tensor:
         return tf.cast(weights, self.dtype)
 
-    def _mel_and_pitch(self, frames):
+    def _mel_and_pitch(self, frames: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Return the mel and [octaves, voicing], with the neighbours that the first layer needs."""
         bands = self.mel.bands
         mel = frames[..., :bands]
         if self.reader is None:
             return mel, frames[..., bands:] if self.given_pitch else None
         pitch = self._read(self.reader, mel)
+        # The reader is fixed here; zeros give its variables a gradient, as `frozen` does.
         still = tf.add_n([0.0 * tf.reduce_sum(v) for v in self.reader.variables])
         still = self._cast(still)
         side = self.reader.side_frames
         return mel[:, side:-side], pitch + still
 
-    def _described(self, rows) -> Condition:
+    def _described(self, rows: tf.Tensor) -> Condition:
         channels, bands = self.config.condition_channels, self.mel.bands
         local, mel = rows[..., :channels], rows[..., channels : channels + bands]
         zeros = tf.zeros_like(rows[..., 0])
@@ -145,7 +148,7 @@ class Conditioner(tf.Module):
         return Condition(local, coefficients, log_gain, log_level, period)
 
 
-def frozen(variable):
+def frozen(variable: tf.Variable) -> tf.Tensor:
     """Return the value of a variable that is stored with the weights and never trained.
 
     Its gradient is zero, not missing, so that training treats it like every other.

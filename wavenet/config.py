@@ -91,7 +91,7 @@ class WaveNetConfig:
     """Arithmetic inside the network; variables and outputs stay float32. float64 is for tests: with
     it, samplers that sum in another order still draw the same levels."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for an impossible network."""
         at_least(self, 1, "stacks", "layers")
         require(self.layers % self.stacks == 0, "layers", "a multiple of `stacks`", self.layers)

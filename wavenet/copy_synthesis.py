@@ -9,6 +9,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ SoundsCallback = Callable[
 measures of each sound by name."""
 
 
-def model_system(model, seed: int, temperature: float = 1.0) -> System:
+def model_system(model: Any, seed: int, temperature: float = 1.0) -> System:
     """Return a model of speech as a system, given a recording's own frames and speaker."""
 
     def synthesise(item: dict, length: int) -> np.ndarray:
@@ -86,12 +87,14 @@ def row_of(item: dict) -> int:
     return int(item.get("row", 0))
 
 
-def extra_temperatures(model, temperatures: Sequence[float]) -> tuple[float, ...]:
+def extra_temperatures(model: Any, temperatures: Sequence[float]) -> tuple[float, ...]:
     """Return the temperatures of a model besides 1: its own, if another, and those given."""
     return tuple(t for t in dict.fromkeys((model.temperature, *temperatures)) if t != 1.0)
 
 
-def at_temperatures(model, seed: int, temperatures: Sequence[float], name: str = "model"):
+def at_temperatures(
+    model: Any, seed: int, temperatures: Sequence[float], name: str = "model"
+) -> dict[str, System]:
     """Return the `model_system` at each of these temperatures, by a name that includes it."""
     return {f"{name}_at_{t:g}": model_system(model, seed, t) for t in temperatures}
 

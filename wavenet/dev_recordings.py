@@ -20,14 +20,14 @@ def dev_recordings(
     known: Sequence[str],
     part: DevPart = "dev",
 ) -> list[dict]:
-    """Return the dev recordings of speakers that a network knows, see `corpus.full_recordings`.
+    """Return the dev recordings of speakers that a network knows, with frames and speaker.
 
     Recordings longer than `LONGEST_SECONDS` are cut to bound memory. For a network with speakers,
     `known` names them in the order of their numbers: recordings of others are left out, and
     "speaker" is the network's number.
 
     Raises:
-      UserError: none is left.
+      UserError: no recording is left.
     """
     if not corpus.splits.get("dev"):
         raise UserError("There is no dev recording.")

@@ -46,7 +46,7 @@ def evaluate(
     temperatures: Sequence[float] = (),
     on_sounds: SoundsCallback | None = None,
 ) -> dict:
-    """Return the figures of a model on the dev recordings of a corpus, as for `evaluate --json`.
+    """Return the figures of a model on dev recordings, those that `evaluate --json` prints.
 
     A model with frames and the baselines resynthesise `copies` recordings (their first three
     seconds), evenly spaced by name, from their own features. Temperatures are further ones besides
@@ -84,7 +84,7 @@ def evaluate(
 
 
 def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus) -> dict:
-    """Return the last figures of a model of speech: codec, dev and not_measured, see `evaluate`."""
+    """Return FLAC's bits per sample, the recordings measured on, and the measures not made."""
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
     samples = [len(item["waveform"]) for item in items]
     return {

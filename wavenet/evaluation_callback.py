@@ -27,7 +27,7 @@ class EvaluationCallback:
 
     def __init__(
         self, network: WaveNet, state: TrainState, corpus: Corpus, config: TrainConfig, folder: Path
-    ):
+    ) -> None:
         self.network, self.state, self.config, self.folder = network, state, config, folder
         self.density = Density(network)
         known = corpus.speakers[: config.network.speakers]

@@ -48,7 +48,7 @@ class FeatureExtraction:
         return recorded_frames(frames, gain_db)
 
     def level_gain_db(self: Any, waveform: np.ndarray) -> float:
-        """Return the gain of `frames` for a recording, in dB, see `data.recorded_level`."""
+        """Return the gain, in dB, that brings a recording to the model's level."""
         return level_gain_db(waveform, self.gain_db, self.level_db)
 
     def frames_at_level(self: Any, waveform: np.ndarray) -> np.ndarray:

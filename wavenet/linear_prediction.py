@@ -29,21 +29,21 @@ class MelPrediction:
     """Linear prediction of order K from mel frames, `above_silence`, of one convention.
 
     Args:
-      mel: the convention.
+      mel: the definition of the frames that the prediction is read from.
       order: K, the number of coefficients.
       exact: sum and solve in float64. Of loud and silent bands side by side a rounding error, above
         all TensorFloat32's, otherwise makes another predictor, or none. False: in the frames' own
         type, to the bit as in version 0.2.
     """
 
-    def __init__(self, mel: MelConvention, order: int, exact: bool = True):
+    def __init__(self, mel: MelConvention, order: int, exact: bool = True) -> None:
         if order < 1:
             raise UserError(f"`order` must be at least 1, got {order}.")
         self.order, self._mel, self._exact = order, mel, exact
         self._magnitudes = band_to_bin(mel)
         self._lags = bin_to_lag(mel, order)
 
-    def __call__(self, frames):
+    def __call__(self, frames: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return coefficients [..., order], and logs of the residual's gain and the level [...].
 
         The level is the root mean square of the sound that the frame describes. All have the
@@ -56,6 +56,7 @@ class MelPrediction:
         # Beyond these no recording in [-1, 1] can reach; they keep the squares finite.
         frames = tf.clip_by_value(frames, -0.5, 1.5)
         bands = tf.exp(self._mel.silence * natural * (1.0 - frames))
+        # The power spectrum of a frame, whose Fourier transform is the autocorrelation.
         power = tf.square(tf.matmul(bands, tf.cast(self._magnitudes, bands.dtype)))
         summed = tf.float64 if self._exact else power.dtype
         correlation = tf.matmul(tf.cast(power, summed), tf.cast(self._lags, summed))
@@ -98,7 +99,7 @@ def bin_to_lag(mel: MelConvention, order: int) -> np.ndarray:
     return (sides[:, None] * np.cos(angles) * window / energy).astype(np.float32)
 
 
-def levinson(correlation):
+def levinson(correlation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return a_1 .. a_K [..., K] and error power [...] of an autocorrelation [..., K + 1].
 
     Levinson and Durbin's recursion, with the reflection coefficient of step i
@@ -119,13 +120,15 @@ def levinson(correlation):
 
 
 @tf.function(autograph=False, reduce_retracing=True)  # op by op it takes ten times longer
-def _recursion(rows, order: int):
+def _recursion(rows: tf.Tensor, order: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the coefficients [order, frames] and errors [frames] of rows [order + 1, frames]."""
     lags, places = rows[1:], tf.range(order + 2)
 
-    # Those of later steps are zeros. The row behind them, -1, makes the step's own coefficient of
-    # its reflection, and the last row, 0, leaves the others.
-    def step(i, coefficients, error):
+    # Coefficients of later steps are zeros. Row `order`, -1, turns the reflection into the step's
+    # own coefficient; row `order + 1`, 0, leaves the later coefficients as they are.
+    def step(
+        i: tf.Tensor, coefficients: tf.Tensor, error: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         mirrored = tf.maximum(i - 1 - places[:order], 0)
         explained = tf.reduce_sum(coefficients[:order] * tf.gather(lags, mirrored), 0)
         reflection = tf.clip_by_value((lags[i] - explained) / error, -0.9999, 0.9999)
@@ -139,13 +142,13 @@ def _recursion(rows, order: int):
     return coefficients[:order], error
 
 
-def levinson_unrolled(correlation):
+def levinson_unrolled(correlation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return what `levinson` does, with the order of float32 sums that version 0.2 had."""
     return _steps_of_version_0_2(correlation, correlation.shape[-1] - 1)
 
 
 @tf.function(autograph=False, reduce_retracing=True)  # the same bits as op by op, in less time
-def _steps_of_version_0_2(correlation, order: int):
+def _steps_of_version_0_2(correlation: tf.Tensor, order: int) -> tuple[tf.Tensor, tf.Tensor]:
     coefficients, error = correlation[..., :0], correlation[..., 0]
     for i in range(1, order + 1):
         explained = tf.reduce_sum(coefficients * tf.reverse(correlation[..., 1:i], [-1]), -1)
@@ -157,7 +160,7 @@ def _steps_of_version_0_2(correlation, order: int):
     return coefficients, error
 
 
-def predictions(wave, coefficients):
+def predictions(wave: tf.Tensor, coefficients: tf.Tensor) -> tf.Tensor:
     """Return p_t = sum_k a_k(t) x_(t-k), [batch, time], of a sound [batch, time].
 
     The sound is silent before its first sample. Coefficients are [batch, rows, order], a row for

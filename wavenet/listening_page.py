@@ -43,7 +43,7 @@ img { border-radius: 4px } figcaption { font-weight: 600 } h2 { font-size: 1.1re
 class ListeningPage:
     """A collector of the sounds of `copy_synthesis.compare`, which writes the page."""
 
-    def __init__(self, path: Path, title: str, sample_rate_hz: int):
+    def __init__(self, path: Path, title: str, sample_rate_hz: int) -> None:
         self.path, self.title, self._rate_hz = path, title, sample_rate_hz
         self._sounds: dict[str, list[np.ndarray]] = {}
         self._measures: dict[str, list[Mapping[str, float]]] = {}
@@ -65,7 +65,7 @@ class ListeningPage:
         """Write the page.
 
         Raises:
-          UserError: it cannot be written.
+          UserError: the file cannot be written.
         """
         sections = (self._section(number, name) for number, name in enumerate(self._names))
         title = html.escape(self.title)

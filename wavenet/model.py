@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.samplers.acceptance import Acceptance
+from replicator.runs.errors import UserError
 from replicator.runs.model_folder import assign_weights, stored_model
 from replicator.runs.stored_config import checked_config
 from wavenet import shipped
@@ -19,6 +21,7 @@ from wavenet.density import Density
 from wavenet.networks import make_network
 from wavenet.presets import DataConfig, TrainConfig
 from wavenet.samplers.generation import CHUNK_SAMPLES, Backend, stream
+from wavenet.samplers.speculative import SpeculativeSampler
 from wavenet.sound_network import Network
 from wavenet.speech_model import PassCount, Request, TrainedSpeechModel, spec_of_speech
 from wavenet.training import KIND, config_from
@@ -40,6 +43,7 @@ class SpeechModel(TrainedSpeechModel):
       speakers: names, in the order of their numbers.
       spec: the content of model.json.
       passes: those of the newest sounds, of samplers that make passes over many samples.
+      drafted: draws its sounds by a draft's proposals; None: they are drawn by a backend.
     """
 
     network: Network
@@ -48,6 +52,7 @@ class SpeechModel(TrainedSpeechModel):
     speakers: tuple[str, ...]
     spec: dict[str, Any]
     passes: PassCount = dataclasses.field(default_factory=PassCount, compare=False)
+    drafted: SpeculativeSampler | None = dataclasses.field(default=None, compare=False)
 
     backends: ClassVar = get_args(Backend)
     primable: ClassVar = True  # it can continue a recording
@@ -114,7 +119,68 @@ class SpeechModel(TrainedSpeechModel):
         self, request: Request, backend: Backend, chunk_samples: int
     ) -> Iterator[np.ndarray]:
         self.passes.clear()
+        if self.drafted is not None:
+            if backend != "auto":
+                raise UserError(f"`backend` must be auto for drafts, got {backend}.")
+            return self.drafted.stream(request, self.passes)
         return stream(self.network, request, backend, chunk_samples, self.passes)
+
+    def sample(
+        self,
+        num: int,
+        length: int | None,
+        seed: int,
+        condition: Any = None,
+        *,
+        method: str = "auto",
+        draft: Any = None,
+        acceptance: Acceptance = "coupling",
+        **options: Any,
+    ) -> np.ndarray:
+        """Return sounds, float32 [num, length]: those of `generate`, by the same seed.
+
+        Args:
+          num: as for `TrainedSpeechModel.sample`.
+          length: as for `TrainedSpeechModel.sample`.
+          seed: as for `TrainedSpeechModel.sample`.
+          condition: as for `TrainedSpeechModel.sample`.
+          method: a backend of `generate`, "cached", which is the one for this machine, or
+            "speculative", passes over blocks that `draft` proposes.
+          draft: for "speculative": a student of the same rate and frames.
+          acceptance: for "speculative": "coupling" draws the sound of the other methods; by
+            "rejection" it is another one of the same distribution, at temperature 1, in fewer
+            passes.
+          options: further arguments of `generate`.
+
+        Raises:
+          UserError: the draft is of other sounds, or there is none.
+        """
+        if (method == "speculative") != (draft is not None):
+            raise UserError('`draft` must be given for `method="speculative"`, and for no other.')
+        if draft is not None:
+            return self.drafted_by(draft, acceptance).sample(
+                num, length, seed, condition, **options
+            )
+        options["backend"] = "auto" if method == "cached" else method
+        return super().sample(num, length, seed, condition, **options)
+
+    def drafted_by(self, draft: Any, acceptance: Acceptance = "coupling") -> "SpeechModel":
+        """Return the model whose sounds are drawn by a draft's proposals; see `sample`.
+
+        Raises:
+          UserError: the draft is of other sounds.
+        """
+        key = id(draft), acceptance
+        if key not in self._drafted:
+            sampler = SpeculativeSampler(self.network, draft.as_draft(self), acceptance)
+            model = dataclasses.replace(self, passes=PassCount(), drafted=sampler)
+            self._drafted[key] = (draft, model)  # which keeps the draft's id its own
+        return self._drafted[key][1]
+
+    @functools.cached_property
+    def _drafted(self) -> dict[tuple[int, str], tuple[Any, "SpeechModel"]]:
+        """Models with drafts, compiled once each."""
+        return {}
 
     def log_prob(
         self, waveform: np.ndarray, condition=None, *, speaker: str | None = None

@@ -10,6 +10,7 @@ a speaker, and the context stack (section 2.6).
 """
 
 import math
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -33,7 +34,7 @@ class ContextStack(tf.Module):
     Block b of the condition depends on the sound of the blocks before b only.
     """
 
-    def __init__(self, config: WaveNetConfig, initial: Initial, name="context"):
+    def __init__(self, config: WaveNetConfig, initial: Initial, name: str = "context") -> None:
         super().__init__(name=name)
         channels = config.context_channels
         self.block_samples, self.history = config.context_block_samples, config.context_blocks
@@ -43,7 +44,7 @@ class ContextStack(tf.Module):
             initial, (channels, channels, channels), dilations, 2, 0, "stack"
         )
 
-    def __call__(self, wave):
+    def __call__(self, wave: tf.Tensor) -> tf.Tensor:
         """Return the condition of each block, [batch, blocks, channels], of samples."""
         batch, time = tf.shape(wave)[0], tf.shape(wave)[1]
         short = -time % self.block_samples
@@ -52,7 +53,7 @@ class ContextStack(tf.Module):
         past = tf.pad(blocks, [[0, 0], [self.history, 0], [0, 0]])[:, :-1]
         return self.blocks(past)[:, self.history - 1 :]
 
-    def blocks(self, past_blocks):
+    def blocks(self, past_blocks: tf.Tensor) -> tf.Tensor:
         """Return the condition after each past block, [batch, blocks, channels]."""
         hidden = tf.matmul(past_blocks, tf.cast(self.front_kernel, past_blocks.dtype))
         return self.stack(hidden, None)
@@ -65,7 +66,7 @@ class WaveNet(Network):
     pass; `network.condition(...)` prepares the condition.
     """
 
-    def __init__(self, config: WaveNetConfig, seed: int = 0, name="wavenet"):
+    def __init__(self, config: WaveNetConfig, seed: int = 0, name: str = "wavenet") -> None:
         super().__init__(name=name)
         initial = Initial(seed)
         self.config = config
@@ -97,17 +98,22 @@ class WaveNet(Network):
         """Return another network of the same configuration, with untrained weights."""
         return WaveNet(self.config)
 
-    def inputs(self, levels):
+    def inputs(self, levels: tf.Tensor) -> tf.Tensor:
         """Return the input for integer levels: the levels themselves, or scaled floats."""
         return levels if self.config.reads_levels else self.codec.scale(levels)
 
-    def condition(self, frames=None, speaker=None, num_samples: int | None = None):
-        """Return the condition independent of the sound, see `Network.condition`, or None."""
+    def condition(
+        self,
+        frames: tf.Tensor | None = None,
+        speaker: tf.Tensor | None = None,
+        num_samples: int | None = None,
+    ) -> tf.Tensor | None:
+        """Return the part of the condition that does not depend on the sound, or None."""
         check_condition(self.config, frames, speaker)
         if self.config.speakers and frames is None and num_samples is None:
             raise ValueError("`num_samples` must be given when there are no `frames`.")
         parts = []
-        if self.upsampler is not None:
+        if self.upsampler is not None and frames is not None:
             local = self.upsampler(tf.cast(frames, self.dtype))
             if num_samples is None:
                 num_samples = frames.shape[1] * self.config.hop_samples
@@ -116,29 +122,43 @@ class WaveNet(Network):
             parts.append(self._speaker(speaker, num_samples))
         return tf.concat(parts, -1) if parts else None
 
-    def __call__(self, inputs, condition=None):
+    def __call__(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return the parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
 
-        They are float32, or float64 where `compute_dtype` is; see `Network`.
+        They are float32, or float64 where `compute_dtype` is.
         """
         return self.resumed(inputs, condition)[0]
 
-    def training_parameters(self, inputs, frames=None, speaker=None):
+    def training_parameters(
+        self, inputs: tf.Tensor, frames: tf.Tensor | None = None, speaker: tf.Tensor | None = None
+    ) -> tf.Tensor:
         """Return the parameters of every sample of training clips, [batch, time, parameters]."""
         condition = None
         if self.config.feature_channels or self.config.speakers:
             condition = self.condition(frames, speaker, inputs.shape[1])
         return self(inputs, condition)
 
-    def clip_rows(self, frames, speaker, num_samples: int, side_frames: int = 0):
-        """Return the condition of every sample, see `Network.clip_rows`; frames have no sides."""
+    def clip_rows(
+        self,
+        frames: tf.Tensor | None,
+        speaker: tf.Tensor | None,
+        num_samples: int,
+        side_frames: int = 0,
+    ) -> tf.Tensor | None:
+        """Return the condition of every sample, [batch, time, channels]; frames have no sides."""
         return self.condition(frames, speaker, num_samples)
 
-    def of_rows(self, inputs, rows):
+    def of_rows(self, inputs: tf.Tensor, rows: tf.Tensor | None) -> tf.Tensor:
         """Return the parameters of a call, whose condition these rows are."""
         return self(inputs, rows)
 
-    def resumed(self, inputs, condition=None, pasts=None, skipped: int = 0):
+    def resumed(
+        self,
+        inputs: tf.Tensor,
+        condition: tf.Tensor | None = None,
+        pasts: Sequence[tf.Tensor] | None = None,
+        skipped: int = 0,
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return the parameters of a call, and the input of every layer [batch, time, residual].
 
         Both begin after the first `skipped` inputs, which the front reads and the layers do not.
@@ -152,11 +172,11 @@ class WaveNet(Network):
         skips, hiddens = self.stack.with_hiddens(hidden, condition, pasts)
         return self.head(skips, prediction), hiddens
 
-    def wave(self, levels):
+    def wave(self, levels: tf.Tensor) -> tf.Tensor:
         """Return the amplified waveform, float32 [...], of integer levels."""
         return self.codec.scale(levels) * self.config.input_gain
 
-    def head(self, skips, prediction=None):
+    def head(self, skips: tf.Tensor, prediction: tf.Tensor | None = None) -> tf.Tensor:
         """Return the parameters, [..., parameters], from the sum of skips [..., skip]."""
         dtype = skips.dtype
         hidden = tf.nn.relu(skips + tf.cast(self.skip_bias, dtype))
@@ -171,11 +191,11 @@ class WaveNet(Network):
         """The network's input before the first sample: a level that does not exist, or 0."""
         return self.config.levels if self.config.reads_levels else 0
 
-    def shifted(self, inputs):
+    def shifted(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return what the network reads at every sample, the one before it, [batch, time]."""
         return tf.pad(inputs, [[0, 0], [1, 0]], constant_values=self.silence)[:, :-1]
 
-    def of_past(self, past, condition=None):
+    def of_past(self, past: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return the parameters of every sample [batch, time, parameters], given the one before.
 
         The network as a causal one: output t reads `past` [batch, time], see `shifted`, up to t. It
@@ -184,7 +204,7 @@ class WaveNet(Network):
         hidden, prediction = self._front(past)
         return self.head(self.stack(hidden, condition), prediction)
 
-    def _front(self, past):
+    def _front(self, past: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
         if self.config.reads_levels:
             # One row more, of zeros: the level of what lies before the first sample.
             rows = tf.pad(tf.cast(self.front_kernel, self.dtype), [[0, 1], [0, 0]])
@@ -201,7 +221,7 @@ class WaveNet(Network):
         prediction = out[..., residual:] if self.prediction_kernel is not None else None
         return hidden, prediction
 
-    def _in_scaled_units(self, raw, prediction):
+    def _in_scaled_units(self, raw: tf.Tensor, prediction: tf.Tensor | None) -> tf.Tensor:
         """Return means and log-scales of the amplified waveform in the waveform's own units.
 
         A mean that corrects a linear prediction does so in units of its scale: a logistic's
@@ -216,13 +236,15 @@ class WaveNet(Network):
             mean = prediction + mean * tf.exp(log_scale)
         return tf.concat([weight, mean / gain, log_scale - math.log(gain)], -1)
 
-    def _with_context(self, stack: ContextStack, inputs, condition):
+    def _with_context(
+        self, stack: ContextStack, inputs: tf.Tensor, condition: tf.Tensor | None
+    ) -> tf.Tensor:
         read = self.config.reads_levels
         wave = self.wave(inputs) if read else inputs * self.config.input_gain
         blocks = stack(tf.cast(wave, self.dtype))
         context = tf.repeat(blocks, stack.block_samples, 1)[:, : tf.shape(wave)[1]]
         return context if condition is None else tf.concat([condition, context], -1)
 
-    def _speaker(self, speaker, num_samples):
+    def _speaker(self, speaker: tf.Tensor | None, num_samples: int | None) -> tf.Tensor:
         row = speaker_row(self.config, self.speaker_embedding, speaker)
         return tf.repeat(tf.cast(row, self.dtype)[:, None], num_samples, 1)

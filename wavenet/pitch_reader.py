@@ -1,6 +1,8 @@
 """F0 and voicing estimated from mel frames by a small network, where no F0 is given."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -27,10 +29,10 @@ class PitchReader(tf.Module):
     octaves are possible it chooses one and not a value between them.
 
     Args:
-      features: channels of a frame.
-      channels: of its layers.
-      bins: of F0 between 60 and 600 Hz, evenly on a logarithmic scale; 0: F0 is one number, trained
-        by its error.
+      features: number of channels of a frame.
+      channels: number of channels of a hidden layer.
+      bins: number of classes of F0 between 60 and 600 Hz, evenly spaced on a logarithmic scale; 0:
+        F0 is one number, trained by its error.
     """
 
     def __init__(
@@ -39,8 +41,8 @@ class PitchReader(tf.Module):
         initial: Initial,
         channels: int = 96,
         bins: int = 0,
-        name="pitch_reader",
-    ):
+        name: str = "pitch_reader",
+    ) -> None:
         super().__init__(name=name)
         self.bins, inputs = bins, (features, channels, channels)
         self.kernels = [
@@ -52,7 +54,7 @@ class PitchReader(tf.Module):
         self.head_kernel = initial.kernel([channels, outputs], "head_kernel", gain=0.1)
         self.head_bias = initial.zeros([outputs], "head_bias")
 
-    def __call__(self, frames):
+    def __call__(self, frames: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return log2(F0 / 200 Hz) and the logit of voicing, [batch, frames - 2 side_frames]."""
         raw = self._outputs(frames)
         if self.bins:
@@ -60,7 +62,7 @@ class PitchReader(tf.Module):
         low, high = _octaves_of(LOWEST_HZ), _octaves_of(HIGHEST_HZ)
         return tf.clip_by_value(raw[..., 0], low, high), raw[..., 1]
 
-    def loss(self, frames, pitch):
+    def loss(self, frames: tf.Tensor, pitch: tf.Tensor) -> tf.Tensor:
         """Return the loss of F0 and voicing of the frames that get an estimate, []."""
         if self.bins:
             raw = self._outputs(frames)
@@ -68,7 +70,7 @@ class PitchReader(tf.Module):
         octaves, logit = self(frames)
         return pitch_loss(octaves, logit, pitch)
 
-    def _outputs(self, frames):
+    def _outputs(self, frames: tf.Tensor) -> tf.Tensor:
         hidden = frames
         for kernel, bias in zip(self.kernels, self.biases, strict=True):
             sums = tf.nn.conv1d(hidden, tf.cast(kernel, hidden.dtype), 1, "VALID")
@@ -86,22 +88,23 @@ def _octaves_of(hz: float) -> float:
     return math.log2(hz / REFERENCE_HZ)
 
 
-def _centres(bins: int, dtype):
+def _centres(bins: int, dtype: tf.DType) -> tf.Tensor:
     """Return log2(F0 / 200 Hz) of each bin, [bins]."""
     low, high = _octaves_of(LOWEST_HZ), _octaves_of(HIGHEST_HZ)
     return tf.linspace(tf.constant(low, dtype), tf.constant(high, dtype), bins)
 
 
-def _likeliest(logits):
+def _likeliest(logits: tf.Tensor) -> tf.Tensor:
     """Return log2(F0 / 200 Hz) [batch, frames], the mean around the likeliest bin."""
     bins, dtype = logits.shape[-1], logits.dtype
     best = tf.argmax(logits, -1, tf.int32)[..., tf.newaxis]
+    # Only near bins count: a mean over two octaves would be the pitch of neither.
     near = tf.cast(tf.abs(tf.range(bins) - best) <= NEAR_BINS, dtype)
     weights = tf.nn.softmax(logits) * near
     return tf.reduce_sum(weights * _centres(bins, dtype), -1) / tf.reduce_sum(weights, -1)
 
 
-def class_loss(logits, logit, pitch):
+def class_loss(logits: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Tensor:
     """Return the cross-entropy of the bins of F0 where voiced, plus that of voicing, [].
 
     The target is a normal distribution around F0 over the bins, 25 cents wide. Logits are [batch,
@@ -113,15 +116,17 @@ def class_loss(logits, logit, pitch):
     target = tf.nn.softmax(-0.5 * tf.square(cents / BLUR_CENTS))
     error = tf.nn.softmax_cross_entropy_with_logits(target, logits)
     doubt = tf.nn.sigmoid_cross_entropy_with_logits(voiced, logit)
+    # Unvoiced frames have no F0; a batch without a voiced frame must not divide by zero.
     share = tf.maximum(tf.reduce_mean(voiced), 1e-3)
     return tf.reduce_mean(voiced * error) / share + tf.reduce_mean(doubt)
 
 
-def pitch_loss(octaves, logit, pitch):
+def pitch_loss(octaves: tf.Tensor, logit: tf.Tensor, pitch: tf.Tensor) -> tf.Tensor:
     """Return the error of F0 in semitones where voiced, plus a cross-entropy of voicing, [].
 
     The error is squared up to a semitone and linear beyond: a missed octave is one mistake. Octaves
-    and logits, [batch, frames], are those of a reader; `pitch` is as for `class_loss`.
+    and logits, [batch, frames], are those of a reader; `pitch` has the truth, octaves and voicing,
+    [batch, frames, 2].
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     off = tf.abs(12.0 * (octaves - truth))
@@ -131,7 +136,11 @@ def pitch_loss(octaves, logit, pitch):
 
 
 def train_pitch_reader(
-    reader: PitchReader, source: ClipSource, steps: int, seed: int, prepare
+    reader: PitchReader,
+    source: ClipSource,
+    steps: int,
+    seed: int,
+    prepare: Callable[[tf.Tensor], tf.Tensor],
 ) -> float:
     """Train the reader on F0 and voicing of clips of frames, and return the last loss.
 
@@ -141,8 +150,8 @@ def train_pitch_reader(
     side = reader.side_frames
 
     @tf.function(autograph=False)
-    def update(frames):
-        def loss(_):
+    def update(frames: tf.Tensor) -> tf.Tensor:
+        def loss(_: Any) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
             return reader.loss(prepare(frames), frames[:, side : frames.shape[1] - side, -2:]), {}
 
         values, metrics = state.update(loss, {})

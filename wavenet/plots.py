@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import scipy.signal
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from replicator.runs.atomic_files import replacing
 from replicator.runs.errors import UserError
@@ -37,7 +39,7 @@ def _envelope(waveform: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return starts, np.minimum.reduceat(waveform, starts), np.maximum.reduceat(waveform, starts)
 
 
-def _draw_waveform(axes, title: str, waveform: np.ndarray, sample_rate_hz: int) -> None:
+def _draw_waveform(axes: Axes, title: str, waveform: np.ndarray, sample_rate_hz: int) -> None:
     starts, lowest, highest = _envelope(waveform)
     axes.fill_between(
         starts / sample_rate_hz,
@@ -55,7 +57,9 @@ def _draw_waveform(axes, title: str, waveform: np.ndarray, sample_rate_hz: int) 
     axes.tick_params(labelbottom=False)
 
 
-def _draw_spectrogram(axes, level_db: np.ndarray, seconds: float, top_khz: float, top_db: float):
+def _draw_spectrogram(
+    axes: Axes, level_db: np.ndarray, seconds: float, top_khz: float, top_db: float
+) -> AxesImage:
     image = axes.imshow(
         level_db,
         origin="lower",

@@ -56,14 +56,20 @@ def export_run(
 ) -> Path:
     """Write a folder whose `python run.py` trains the network elsewhere, and return the folder.
 
-    Arguments are as for `training.train`; the folder is new, or without checkpoints. The weights
-    are those of the newest checkpoint in `workdir`, else those of the seed. `tensor_float_32` is as
-    for `replicator.portable.export.export_function`; None: where the network predicts nothing
-    linearly. With linear prediction in TensorFloat32 the loss was not finite after 20 steps on an
-    H100.
+    Args:
+      preset: name of the preset, which is stored with the run.
+      config: the training configuration.
+      data: folder of recordings.
+      folder: new, or without checkpoints.
+      workdir: run directory whose newest checkpoint gives the weights; without one, or one without
+        checkpoints, they are those of the seed.
+      tensor_float_32: let an accelerator multiply in TensorFloat32; None: if the network predicts
+        nothing linearly. With linear prediction the loss was not finite after 20 steps on an H100.
+      log: called with progress messages.
 
     Raises:
-      UserError, DataError, AudioError: with a line that explains what to do.
+      UserError, DataError, AudioError: the run cannot be exported; the message is one line that
+        says what to do.
     """
     new_folder(folder)
     report = scan_folder(data, config)
@@ -115,7 +121,7 @@ def export_corpus(
 
 
 def rounding_allowed(prediction_order: int, wanted: bool | None) -> bool:
-    """Return whether float32 is multiplied in TensorFloat32, see `export_run`."""
+    """Return whether to multiply in TensorFloat32: by default, if nothing is predicted linearly."""
     return not prediction_order if wanted is None else wanted
 
 
@@ -158,7 +164,7 @@ def encoding_loss(network: Network) -> LossFn:
     """Return the loss of `training.loss_function` for a batch without levels."""
     loss = loss_function(network)
 
-    def encoding(batch):
+    def encoding(batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         return loss({**batch, "levels": network.codec.encode(batch["waveform"])})
 
     return encoding
@@ -214,7 +220,9 @@ def _named(state: NamedTuple) -> dict[str, Any]:
     return named
 
 
-def _chunk(sampler: ChunkSampler, batch: int, samples: int):
+def _chunk(
+    sampler: ChunkSampler, batch: int, samples: int
+) -> tuple[Callable[..., Any], dict[str, tf.TensorSpec]]:
     network = sampler.network
     noise_channels, initial = network.likelihood.noise_channels, sampler.initial_state(batch)
     state = _named(initial)
@@ -225,7 +233,7 @@ def _chunk(sampler: ChunkSampler, batch: int, samples: int):
     if channels:
         inputs["condition"] = tf.TensorSpec([batch, samples, channels], network.dtype)
 
-    def chunk(given):
+    def chunk(given: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         before = tf.nest.pack_sequence_as(initial, [given[name] for name in state])
         levels, found, after = sampler.chunk(
             before, given.get("condition"), given["noise"], given["temperature"]
@@ -235,21 +243,25 @@ def _chunk(sampler: ChunkSampler, batch: int, samples: int):
     return chunk, inputs
 
 
-def _noise(network: Network, batch: int, samples: int):
+def _noise(
+    network: Network, batch: int, samples: int
+) -> tuple[Callable[..., Any], dict[str, tf.TensorSpec]]:
     inputs = {
         "seed": tf.TensorSpec([2], tf.uint32),
         "rows": tf.TensorSpec([batch], tf.int32),
         "start": tf.TensorSpec([], tf.int32),
     }
 
-    def noise(given):
+    def noise(given: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         made = network.likelihood.noise(given["seed"], given["rows"], given["start"], samples)
         return {"noise": made}
 
     return noise, inputs
 
 
-def _condition(network: Network, batch: int, num_frames: int):
+def _condition(
+    network: Network, batch: int, num_frames: int
+) -> tuple[Callable[..., Any], dict[str, tf.TensorSpec]]:
     config, inputs = network.config, {}
     if config.feature_channels:
         inputs["frames"] = tf.TensorSpec([batch, num_frames, config.feature_channels], tf.float32)
@@ -257,7 +269,7 @@ def _condition(network: Network, batch: int, num_frames: int):
         inputs["speaker"] = tf.TensorSpec([batch], tf.int32)
     samples = num_frames * config.hop_samples
 
-    def condition(given):
+    def condition(given: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         made = network.condition(given.get("frames"), given.get("speaker"), samples)
         return {"condition": made}
 

@@ -1,6 +1,7 @@
 """Preparation of a vocoder before training: mel statistics, and estimating F0."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,9 @@ LEAST_DEVIATION = 0.02  # of a band, in units of `above_silence`
 CENTS_PER_OCTAVE = 1200.0
 
 
-def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, log=print) -> None:
+def prepare_network(
+    network: Network, config: TrainConfig, corpus: Corpus, log: Callable[[str], None] = print
+) -> None:
     """Give the network the statistics of the mel, and train its reader of F0 where it has one.
 
     Both are stored with its weights and then stay fixed. A network that starts from a trained model
@@ -33,7 +36,7 @@ def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, log=p
     statistics, and one with a reader of another size learns from the start.
 
     Raises:
-      UserError: that model cannot be read or is of another network.
+      UserError: the model to start from cannot be read, or has another network.
     """
     same_frames = False
     if config.start_from is not None:

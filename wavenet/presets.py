@@ -53,7 +53,7 @@ class DataConfig:
     dev_share: float = 0.05
     """Share of the files kept for dev where the folder has no split."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "sample_rate_hz", "clip_samples", "batch_size", "mel_bands")
         speeds = self.augment_speeds

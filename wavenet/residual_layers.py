@@ -4,6 +4,7 @@ van den Oord et al. 2016, arXiv:1609.03499, sections 2.3 and 2.4; the equations:
 """
 
 import math
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -25,8 +26,8 @@ class ResidualLayer(tf.Module):
         width: int,
         condition_channels: int,
         last: bool,
-        name=None,
-    ):
+        name: str | None = None,
+    ) -> None:
         super().__init__(name=name)
         residual, gate, skip = channels
         self.dilation, self.width, self.gate_channels = dilation, width, gate
@@ -48,13 +49,16 @@ class ResidualLayer(tf.Module):
         """Past steps of its input that it reads."""
         return (self.width - 1) * self.dilation
 
-    def __call__(self, hidden, condition, past=None):
+    def __call__(
+        self, hidden: tf.Tensor, condition: tf.Tensor | None, past: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor | float]:
         """Return the next hidden state [batch, time, residual] and the skip [batch, time, skip].
 
         The condition may have fewer rows than `hidden`, each of which stands for as many steps.
         Without the past [batch, past_steps, residual] the input before these steps is zeros.
         """
         dtype = hidden.dtype
+        # Taps and condition are one product: fewer, larger products are faster than several.
         weights = tf.concat(list(tf.unstack(self.gate_kernel)), 0)
         if past is None:
             past = tf.zeros([tf.shape(hidden)[0], self.past_steps, hidden.shape[-1]], dtype)
@@ -65,6 +69,7 @@ class ResidualLayer(tf.Module):
             inputs = [*inputs, condition]
         gate = tf.matmul(tf.concat(inputs, -1), tf.cast(weights, dtype))
         gate += tf.cast(self.gate_bias, dtype)
+        # A matrix product commutes with repetition, so a slow condition is projected once per row.
         if slow:
             gate = self._with_slow(gate, condition)
         units = gated(gate)
@@ -74,14 +79,14 @@ class ResidualLayer(tf.Module):
         update = tf.matmul(units, tf.cast(self.residual_kernel, dtype))
         return self.residual(hidden, update), skip
 
-    def _with_slow(self, gate, condition):
+    def _with_slow(self, gate: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
         """Return the gates with a condition that is projected at its own, lower rate."""
         batch, time, channels = tf.shape(gate)[0], tf.shape(gate)[1], gate.shape[-1]
         offsets = tf.matmul(condition, tf.cast(self.condition_kernel, gate.dtype))
         rows = tf.reshape(gate, [batch, tf.shape(condition)[1], -1, channels])
         return tf.reshape(rows + offsets[:, :, None], [batch, time, channels])
 
-    def residual(self, hidden, update):
+    def residual(self, hidden: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
         """Return the input of the next layer from this one's and the projected units."""
         dtype = hidden.dtype
         return (hidden + update + tf.cast(self.residual_bias, dtype)) * SQRT_HALF
@@ -97,8 +102,8 @@ class ResidualStack(tf.Module):
         dilations: tuple[int, ...],
         width: int,
         condition_channels: int,
-        name=None,
-    ):
+        name: str | None = None,
+    ) -> None:
         super().__init__(name=name)
         self.layers = [
             ResidualLayer(
@@ -114,11 +119,16 @@ class ResidualStack(tf.Module):
         ]
         self.skip_scale = math.sqrt(1.0 / len(dilations))
 
-    def __call__(self, hidden, condition):
+    def __call__(self, hidden: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
         """Return the scaled sum of skips, [batch, time, skip]."""
         return self.with_hiddens(hidden, condition)[0]
 
-    def with_hiddens(self, hidden, condition, pasts=None):
+    def with_hiddens(
+        self,
+        hidden: tf.Tensor,
+        condition: tf.Tensor | None,
+        pasts: Sequence[tf.Tensor] | None = None,
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return the scaled sum of skips, and the input of every layer [batch, time, residual]."""
         skips, hiddens = 0.0, []
         for i, layer in enumerate(self.layers):
@@ -137,7 +147,7 @@ def stack_of(config: WaveNetConfig, initial: Initial, condition_channels: int) -
     )
 
 
-def causal_taps(past, hidden, dilation: int) -> list[tf.Tensor]:
+def causal_taps(past: tf.Tensor, hidden: tf.Tensor, dilation: int) -> list[tf.Tensor]:
     """Return the taps h[t - j dilation], oldest first, each [batch, time, channels]."""
     time = hidden.shape[1] if hidden.shape[1] is not None else tf.shape(hidden)[1]
     joined = tf.concat([past, hidden], 1)
@@ -145,7 +155,7 @@ def causal_taps(past, hidden, dilation: int) -> list[tf.Tensor]:
     return [*taps, hidden]
 
 
-def gated(gate):
+def gated(gate: tf.Tensor) -> tf.Tensor:
     """Return tanh(a) . sigmoid(b) of the two halves (a, b) of the last axis."""
     filters, gates = tf.split(gate, 2, -1)
     return tf.tanh(filters) * tf.sigmoid(gates)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,13 +18,16 @@ class Network(tf.Module):
     """A causal network of sound; `WaveNet` and `VocoderWaveNet` are two.
 
     Attributes:
-      config: its sizes. codec: from samples to levels.
-      likelihood: the distribution of a level, see `likelihoods.distribution`.
-      dtype, front_dtype: of the layers, and of what reads and makes the wave.
+      config: the sizes of the network.
+      codec: converts samples to levels and back.
+      likelihood: the distribution of a level, a `likelihoods.distribution.Distribution`.
+      dtype: type in which the residual layers compute.
+      front_dtype: type in which the wave is read and its parameters are computed.
       stack: the residual layers.
-      conditioner: what standardises mel frames and reads F0 off them; None: nothing does.
-      upsampler: of frames, None where a conditioner or nothing reads them.
-      context_stack: a condition from blocks of past sound, or None.
+      conditioner: standardises mel frames and estimates F0 from them; None: the network has none.
+      upsampler: brings frames to the rate of the samples; None: a conditioner reads the frames, or
+        there are none.
+      context_stack: computes a condition from blocks of past sound; None: there is none.
     """
 
     config: WaveNetConfig
@@ -40,11 +44,16 @@ class Network(tf.Module):
         """Return another network of the same configuration, with untrained weights."""
         raise NotImplementedError
 
-    def inputs(self, levels):
-        """Return what the network reads for integer levels [...]."""
+    def inputs(self, levels: tf.Tensor) -> tf.Tensor:
+        """Return the network's input for integer levels [...]: the levels, or scaled floats."""
         raise NotImplementedError
 
-    def condition(self, frames=None, speaker=None, num_samples: int | None = None):
+    def condition(
+        self,
+        frames: tf.Tensor | None = None,
+        speaker: tf.Tensor | None = None,
+        num_samples: int | None = None,
+    ) -> tf.Tensor | None:
         """Return the condition of every sample [batch, time, channels], or None.
 
         Args:
@@ -54,7 +63,7 @@ class Network(tf.Module):
         """
         raise NotImplementedError
 
-    def __call__(self, inputs, condition):
+    def __call__(self, inputs: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
         """Return the parameters of every sample [batch, time, parameters] given those before it.
 
         Args:
@@ -63,39 +72,54 @@ class Network(tf.Module):
         """
         raise NotImplementedError
 
-    def training_parameters(self, inputs, frames, speaker):
+    def training_parameters(
+        self, inputs: tf.Tensor, frames: tf.Tensor | None, speaker: tf.Tensor | None
+    ) -> tf.Tensor:
         """Return the parameters of every sample of training clips, [batch, time, parameters].
 
         Args:
-          inputs: as for a call.
-          frames: with as many neighbours on either side as the network needs.
-          speaker: int32 [batch] or None.
+          inputs: [batch, time] from `inputs`, not shifted.
+          frames: [batch, frames, feature_channels], with as many neighbours on either side of the
+            clip as the network needs; None: the network reads none.
+          speaker: int32 [batch], or None.
         """
         raise NotImplementedError
 
-    def clip_rows(self, frames, speaker, num_samples: int, side_frames: int = 0):
+    def clip_rows(
+        self,
+        frames: tf.Tensor | None,
+        speaker: tf.Tensor | None,
+        num_samples: int,
+        side_frames: int = 0,
+    ) -> tf.Tensor | None:
         """Return the condition at the network's own rate, [batch, rows, channels].
 
         Args:
-          frames: as for `condition`.
-          speaker: as for `condition`.
-          num_samples: that are asked for.
-          side_frames: of `frames` on either side that are neighbours only.
+          frames: [batch, frames, feature_channels], one frame every `hop_samples` samples, or None.
+          speaker: int32 [batch], or None.
+          num_samples: number of samples that the condition is for.
+          side_frames: number of `frames` on either side that are neighbours only.
         """
         raise NotImplementedError
 
-    def of_rows(self, inputs, rows):
+    def of_rows(self, inputs: tf.Tensor, rows: tf.Tensor | None) -> tf.Tensor:
         """Return the parameters of a call, given a condition from `clip_rows`."""
         raise NotImplementedError
 
-    def resumed(self, inputs, condition, pasts=None, skipped: int = 0):
+    def resumed(
+        self,
+        inputs: tf.Tensor,
+        condition: tf.Tensor | None,
+        pasts: Sequence[tf.Tensor] | None = None,
+        skipped: int = 0,
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return the parameters of a call, and the input of every layer [batch, steps, residual].
 
         Args:
-          inputs: as for a call.
-          condition: see `inputs`.
-          pasts: the earlier inputs of every layer; None: zeros.
-          skipped: inputs that come before those whose parameters are returned.
+          inputs: [batch, time] from `inputs`, not shifted.
+          condition: [batch, time, channels] from `condition`, or None.
+          pasts: the earlier inputs of every layer, [batch, steps, residual] each; None: zeros.
+          skipped: number of inputs before those whose parameters are returned.
         """
         raise NotImplementedError
 
@@ -124,13 +148,18 @@ def initial_embedding(config: WaveNetConfig, initial: Initial) -> tf.Variable | 
     return initial.kernel(shape, "speaker_embedding", gain)
 
 
-def speaker_row(config: WaveNetConfig, embedding: tf.Variable | None, speaker):
-    """Return what the gates read of a speaker int32 [batch], [batch, channels]."""
+def speaker_row(
+    config: WaveNetConfig, embedding: tf.Variable | None, speaker: tf.Tensor
+) -> tf.Tensor:
+    """Return the speaker's part of the gate condition, [batch, channels].
+
+    It is the learned embedding of the speaker int32 [batch], or a one-hot vector without one.
+    """
     row = tf.one_hot(speaker, config.speakers)
     return row if embedding is None else tf.matmul(row, embedding)
 
 
-def check_condition(config, frames, speaker) -> None:
+def check_condition(config: Any, frames: tf.Tensor | None, speaker: tf.Tensor | None) -> None:
     """Raise ValueError for frames or a speaker that a network does not read."""
     for name, value, field in (
         ("frames", frames, "feature_channels"),
@@ -141,5 +170,5 @@ def check_condition(config, frames, speaker) -> None:
             needed = "given" if count else "None"
             raise ValueError(f"`{name}` must be {needed} for a network with {field}={count}.")
     channels = config.feature_channels
-    if channels and frames.shape[-1] != channels:
+    if frames is not None and frames.shape[-1] != channels:
         raise ValueError(f"`frames` must have {channels} channels, got {frames.shape[-1]}.")

@@ -19,8 +19,9 @@ class Request:
     """A request for sounds.
 
     Attributes:
-      seed: of the noise.
-      rows: indices of the sounds of that seed, one per batch entry.
+      num_samples: length of each sound, without the prime.
+      seed: the noise's seed, an integer in [0, 2^64).
+      rows: index of each sound under the seed, one per batch entry.
       frames: float32 [batch, frames, channels], covering the prime as well, or None.
       speaker: int32 [batch] or None.
       prime: int32 levels [batch, samples] that the sound continues, or None; students take none.
@@ -35,7 +36,7 @@ class Request:
     prime: np.ndarray | None = None
     temperature: float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError for no samples, or a temperature below 0."""
         at_least(self, 1, "num_samples")
         require(self.temperature >= 0, "temperature", "at least 0", self.temperature)
@@ -43,12 +44,12 @@ class Request:
 
 @dataclasses.dataclass
 class PassCount:
-    """Counts per row of the newest sounds, where passes over many samples make them.
+    """Counts per row of the newest sounds, for samplers that settle many samples in a pass.
 
     Attributes:
-      passes: of the network.
-      samples: that they settled.
-      corrected: those of them that are not drafts.
+      passes: number of passes of the network.
+      samples: number of samples that the passes settled.
+      corrected: number of those samples that differ from their drafts.
     """
 
     passes: int = 0
@@ -84,7 +85,12 @@ class PassCount:
 
 
 def request_of(condition: tuple, num_samples: int) -> Request:
-    """One sound of seed 0; condition: the frames and the speaker of a recording, None for none."""
+    """Return a request for one sound of seed 0.
+
+    Args:
+      condition: frames [frames, channels] and speaker of a recording; None for what it lacks.
+      num_samples: length of the sound, in samples.
+    """
     frames, speaker = condition
     return Request(
         num_samples,
@@ -106,7 +112,7 @@ class TrainedSpeechModel(FeatureExtraction):
 
     @property
     def kind(self) -> str:
-        """Its kind in model.json: "wavenet", "parallel-wavenet"."""
+        """The kind of model as model.json names it: "wavenet" or "parallel-wavenet"."""
         return str(self.spec["kind"])
 
     @property
@@ -139,15 +145,29 @@ class TrainedSpeechModel(FeatureExtraction):
         """The default temperature: that in model.json, else 1."""
         return float(self.spec.get("temperature", 1.0))
 
+    def sample(
+        self: Any, num: int, length: int | None, seed: int, condition: Any = None, **options: Any
+    ) -> np.ndarray:
+        """Return the sounds of `generate`, float32 [num, length].
+
+        Args:
+          num: number of sounds.
+          length: length of each sound, in samples; None: that of the condition.
+          seed: the noise's seed, an integer in [0, 2^64).
+          condition: frames [frames, channels], or None for a model that reads none.
+          **options: further arguments of `generate`.
+        """
+        return self.generate(condition, seed=seed, num=num, num_samples=length, **options)
+
     def _request(
         self: Any,
-        condition,
-        seed,
-        num,
-        num_samples,
-        speaker,
-        temperature,
-        prime=None,
+        condition: np.ndarray | FramesInPieces | None,
+        seed: int,
+        num: int,
+        num_samples: int | None,
+        speaker: str | int | None,
+        temperature: float | None,
+        prime: np.ndarray | None = None,
     ) -> Request:
         """Return the request of `generate` from its arguments; prime: levels [samples] or None."""
         if num_samples is None:
@@ -183,7 +203,7 @@ def _standardised_by(network: Any) -> FrameStatistics | None:
     return FrameStatistics(FULL_SCALE, float(mean.mean()), float(spread))
 
 
-def spec_of_speech(kind: str, stored: dict, data: DataConfig, network) -> dict[str, Any]:
+def spec_of_speech(kind: str, stored: dict, data: DataConfig, network: Any) -> dict[str, Any]:
     """Return the content of model.json of any model of speech, from its run's config.json."""
     mel, pitch = data.mel(network.hop_samples), data.pitch(network.hop_samples)
     return {

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def train(
     config: TrainConfig,
     data: Path,
     workdir: Path,
-    log=print,
+    log: Callable[[str], None] = print,
     replicator: Replicator | None = None,
 ) -> Outcome:
     """Train or resume a run in `workdir` and return how it ended.
@@ -49,7 +50,8 @@ def train(
     replicator changes nothing but the time.
 
     Raises:
-      UserError, DataError, AudioError: with a line that explains what to do.
+      UserError, DataError, AudioError: the run cannot start or go on; the message is one line that
+        says what to do.
     """
     check_outside(workdir, data, "recordings")
     with TrainingRun(workdir, replicator, log, config.data.batch_size, config.optimizer) as run:
@@ -80,7 +82,11 @@ def train(
 
 
 def initialise_network(
-    network: Network, state: TrainState, config: TrainConfig, corpus: Corpus, log
+    network: Network,
+    state: TrainState,
+    config: TrainConfig,
+    corpus: Corpus,
+    log: Callable[[str], None],
 ) -> None:
     """Set the weights, and their average, that depend on the corpus, before the first step."""
     prepare_network(network, config, corpus, log)
@@ -104,15 +110,15 @@ def _schedule_notes(run: RunDirectory, config: TrainConfig) -> list[str]:
 class ClipLoss:
     """The loss of a batch of `clips`, nats per sample, with `bits_per_sample` as a metric."""
 
-    def __init__(self, network: Network):
+    def __init__(self, network: Network) -> None:
         self.network = network
 
-    def __call__(self, batch):
+    def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the mean over the samples outside padding, and the metrics.
 
         Args:
-          batch: of `clips` with levels; "counted" is the number of these samples, where it is not
-            the mask's own sum.
+          batch: a batch from `clips` with "levels"; "counted" is the number of samples to divide
+            by, where that is not the mask's own sum.
         """
         network = self.network
         parameters = network.training_parameters(
@@ -126,7 +132,9 @@ class ClipLoss:
         value = -tf.reduce_sum(log_prob * batch["mask"]) / counted
         return value, {"bits_per_sample": value / math.log(2.0)}
 
-    def global_inputs(self, batch, replicator: Replicator) -> dict[str, tf.Tensor]:
+    def global_inputs(
+        self, batch: dict[str, tf.Tensor], replicator: Replicator
+    ) -> dict[str, tf.Tensor]:
         """Return the divisor of every replica: shares differ in their padding."""
         return {"counted": replicator.all_reduce(tf.reduce_sum(batch["mask"]), "mean")}
 
@@ -176,7 +184,7 @@ def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = Non
     A cache folder that does not exist is not created.
 
     Raises:
-      DataError: there is no recording for train or none for dev.
+      DataError: train or dev would have no recording.
     """
     rules = ScanRules(
         min_seconds=config.data.min_seconds,

@@ -46,7 +46,7 @@ def untrained_bits(
 def _over_gain(
     waveform: np.ndarray, mel: MelConvention, prediction: MelPrediction
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Residual and half the width of a level's bin, [samples] each, in units of the gain."""
+    """Return residual and half the width of a level's bin, [samples], in units of the gain."""
     rows, row_samples = _rows(waveform, mel)
     coefficients, log_gain, _ = (np.asarray(each) for each in prediction(rows))
     padded = np.pad(waveform, (0, len(rows) * row_samples - len(waveform))).astype(np.float32)
@@ -57,7 +57,7 @@ def _over_gain(
 
 
 def _rows(waveform: np.ndarray, mel: MelConvention) -> tuple[np.ndarray, int]:
-    """Frames between the frames, linear between their middles, and the samples of each."""
+    """Return rows interpolated linearly between the frames' middles, and the samples per row."""
     frames = above_silence(mel_spectrogram(waveform, mel), mel)
     hop = mel.hop_samples
     count = max(n for n in range(1, max(1, hop // ROW_SAMPLES) + 1) if hop % n == 0)

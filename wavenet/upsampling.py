@@ -17,7 +17,7 @@ class FrameUpsampler(tf.Module):
     matrix product of three neighbouring frames. The configuration is a WaveNet's or a student's.
     """
 
-    def __init__(self, config: Any, initial: Initial, name="upsampler"):
+    def __init__(self, config: Any, initial: Initial, name: str = "upsampler") -> None:
         super().__init__(name=name)
         channels = config.condition_channels
         self.frame_width = config.frame_width
@@ -31,7 +31,7 @@ class FrameUpsampler(tf.Module):
             for factor in self.factors
         ]
 
-    def __call__(self, frames):
+    def __call__(self, frames: tf.Tensor) -> tf.Tensor:
         """Return the condition [batch, frames * hop, channels] of the frames."""
         side = self.frame_width // 2
         dtype = frames.dtype
@@ -43,7 +43,7 @@ class FrameUpsampler(tf.Module):
         return hidden
 
 
-def upsample(frames, kernel, factor: int):
+def upsample(frames: tf.Tensor, kernel: tf.Tensor, factor: int) -> tf.Tensor:
     """Return [batch, frames * factor, channels] from [batch, frames, channels].
 
     The rows of the kernel [3 * channels, factor * channels] read the frame before, this and the
@@ -56,7 +56,7 @@ def upsample(frames, kernel, factor: int):
     return tf.reshape(out, [batch, count * factor, channels])
 
 
-def interpolated(frames, count: int):
+def interpolated(frames: tf.Tensor, count: int) -> tf.Tensor:
     """Return [batch, (frames - 2) * count, channels], linear between the frames' centres."""
     before, here, after = (share[:, None] for share in _shares(count, frames.dtype))
     rows = (
@@ -65,13 +65,13 @@ def interpolated(frames, count: int):
     return tf.reshape(rows, [tf.shape(frames)[0], -1, frames.shape[-1]])
 
 
-def _shares(count: int, dtype=tf.float32):
+def _shares(count: int, dtype: tf.DType = tf.float32) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return the shares of the frame before, this and the next one in each of its samples."""
     offset = (tf.range(count, dtype=dtype) + 0.5) / count - 0.5
     before, after = tf.nn.relu(-offset), tf.nn.relu(offset)
     return before, 1.0 - before - after, after
 
 
-def _interpolation(factor: int, channels: int):
+def _interpolation(factor: int, channels: int) -> tf.Tensor:
     kernel = tf.einsum("jf,cd->jcfd", tf.stack(_shares(factor)), tf.eye(channels))
     return tf.reshape(kernel, [3 * channels, factor * channels])

@@ -11,6 +11,7 @@ and the layers run once every B samples, a bunch; a small head, causal within th
 sample's mixture (bunched LPCNet, arXiv 2008.04574). Every density is exact.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -33,14 +34,18 @@ class VocoderWaveNet(Network):
     """The network; it holds variables only, and is called as `WaveNet` is.
 
     Args:
-      config: with `conditioner_units`.
+      config: the sizes of the network; `conditioner_units` must be positive.
       mel: the convention of the mel frames.
-      seed: of the initial weights.
+      seed: seed of the initial weights.
     """
 
     def __init__(
-        self, config: WaveNetConfig, mel: MelConvention, seed: int = 0, name="vocoder_wavenet"
-    ):
+        self,
+        config: WaveNetConfig,
+        mel: MelConvention,
+        seed: int = 0,
+        name: str = "vocoder_wavenet",
+    ) -> None:
         super().__init__(name=name)
         if not config.conditioner_units:
             raise UserError("`conditioner_units` must be positive for a vocoder, got 0.")
@@ -84,12 +89,17 @@ class VocoderWaveNet(Network):
         """Channels of the gates: the condition without prediction, gain, level and period."""
         return self.config.gate_inputs - self.config.prediction_order - 3
 
-    def inputs(self, levels):
+    def inputs(self, levels: tf.Tensor) -> tf.Tensor:
         """Return the input for integer levels, float32 [...] in [-1, 1]."""
         return self.codec.scale(levels)
 
-    def condition(self, frames=None, speaker=None, num_samples: int | None = None):
-        """Return the condition of every sample, float32 [batch, time, channels], see `Network`.
+    def condition(
+        self,
+        frames: tf.Tensor | None = None,
+        speaker: tf.Tensor | None = None,
+        num_samples: int | None = None,
+    ) -> tf.Tensor:
+        """Return the condition of every sample, float32 [batch, time, channels].
 
         Its channels are those of `Condition`, in that order; it does not depend on the sound.
         """
@@ -97,10 +107,12 @@ class VocoderWaveNet(Network):
         whole = tf.repeat(rows, self.row_samples, 1)
         return whole if num_samples is None else whole[:, :num_samples]
 
-    def rows(self, frames, speaker=None, side_frames: int = 0):
+    def rows(
+        self, frames: tf.Tensor | None, speaker: tf.Tensor | None = None, side_frames: int = 0
+    ) -> tf.Tensor:
         """Return the condition of every sub-frame, [batch, rows, channels].
 
-        `side_frames` of the frames on either side get no row, see `Conditioner`.
+        `side_frames` of the frames on either side are only neighbours, and get no row.
         """
         check_condition(self.config, frames, speaker)
         made = self.conditioner(frames, side_frames)
@@ -116,13 +128,13 @@ class VocoderWaveNet(Network):
         """Samples for which the condition stays the same."""
         return self.config.hop_samples // self.config.subframes
 
-    def split(self, condition) -> Condition:
+    def split(self, condition: tf.Tensor) -> Condition:
         """Return the parts of a condition [batch, rows, channels]."""
         sizes = [self.gate_channels, self.config.prediction_order, 1, 1, 1]
         parts = tf.split(condition, sizes, -1)
         return Condition(parts[0], parts[1], *(part[..., 0] for part in parts[2:]))
 
-    def __call__(self, inputs, condition, row_samples: int = 1):
+    def __call__(self, inputs: tf.Tensor, condition: tf.Tensor, row_samples: int = 1) -> tf.Tensor:
         """Return the parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
 
         They are float32, or float64 where `compute_dtype` is.
@@ -135,15 +147,23 @@ class VocoderWaveNet(Network):
         """
         time = tf.shape(inputs)[1]
         if row_samples == 1 and self.config.bunch_samples > 1:  # rows are whole bunches anyway
+            # The padding is of samples after the last, which no earlier sample depends on.
             short = [[0, 0], [0, -time % self.config.bunch_samples]]
             inputs, condition = tf.pad(inputs, short), tf.pad(condition, [*short, [0, 0]])
         return self.resumed(inputs, condition, row_samples=row_samples)[0][:, :time]
 
-    def resumed(self, inputs, condition, pasts=None, skipped: int = 0, row_samples: int = 1):
+    def resumed(
+        self,
+        inputs: tf.Tensor,
+        condition: tf.Tensor,
+        pasts: Sequence[tf.Tensor] | None = None,
+        skipped: int = 0,
+        row_samples: int = 1,
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return parameters of whole bunches, and every layer's input [batch, steps, residual].
 
         Both begin after the first `skipped` inputs, whole bunches, which front and head read and
-        the layers do not; see `Network.resumed`.
+        the layers do not. `pasts` are the earlier inputs of every layer; None: zeros.
         """
         made = self.split(tf.cast(condition, self.front_dtype))
         bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, row_samples)
@@ -156,22 +176,30 @@ class VocoderWaveNet(Network):
         wave = self.in_wave_units(raw, bottom.predicted[:, skipped:], log_gain[:, skipped:])
         return wave, hiddens
 
-    def training_parameters(self, inputs, frames, speaker=None):
+    def training_parameters(
+        self, inputs: tf.Tensor, frames: tf.Tensor | None, speaker: tf.Tensor | None = None
+    ) -> tf.Tensor:
         """Return the parameters of training clips whose frames have `SIDE_FRAMES` neighbours."""
         return self(inputs, self.rows(frames, speaker, SIDE_FRAMES), self.row_samples)
 
-    def clip_rows(self, frames, speaker, num_samples: int, side_frames: int = 0):
+    def clip_rows(
+        self,
+        frames: tf.Tensor | None,
+        speaker: tf.Tensor | None,
+        num_samples: int,
+        side_frames: int = 0,
+    ) -> tf.Tensor:
         """Return the condition of every sub-frame of these samples, [batch, rows, channels]."""
         return self.rows(frames, speaker, side_frames)[:, : -(-num_samples // self.row_samples)]
 
-    def of_rows(self, inputs, rows):
+    def of_rows(self, inputs: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         """Return the parameters of any number of samples, whose condition is from `clip_rows`."""
         time = tf.shape(inputs)[1]
         beyond = tf.shape(rows)[1] * self.row_samples - time
         padded = tf.pad(inputs, [[0, 0], [0, beyond]])
         return self(padded, rows, self.row_samples)[:, :time]
 
-    def _bottom(self, wave, made: Condition, row_samples: int) -> "_Bottom":
+    def _bottom(self, wave: tf.Tensor, made: Condition, row_samples: int) -> "_Bottom":
         bunch = self.config.bunch_samples
         predicted, residual, scaled = self.residuals(wave, made, row_samples)
         taps, step_taps = None, None
@@ -188,15 +216,17 @@ class VocoderWaveNet(Network):
             local = local[:, :: bunch // row_samples]
         return _Bottom(hidden, local, predicted, residual, scaled, taps)
 
-    def residuals(self, wave, made: Condition, row_samples: int = 1):
-        """Predictions p_t, residuals e_t and samples over their level, [batch, time] each."""
+    def residuals(
+        self, wave: tf.Tensor, made: Condition, row_samples: int = 1
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return predictions p_t, residuals e_t and samples over their level, [batch, time]."""
         predicted = tf.zeros_like(wave)
         if self.config.prediction_order:
             predicted = predictions(wave, made.coefficients)
         residual = (wave - predicted) * spread(tf.exp(-made.log_gain), row_samples)
         return predicted, residual, wave * spread(tf.exp(-made.log_level), row_samples)
 
-    def front(self, residuals, scaled, taps):
+    def front(self, residuals: tf.Tensor, scaled: tf.Tensor, taps: tf.Tensor | None) -> tf.Tensor:
         """Return the input of the first layer, [..., residual_channels].
 
         Residuals and scaled samples are those before the step, oldest first, [..., front_width]
@@ -206,7 +236,7 @@ class VocoderWaveNet(Network):
         hidden = tf.matmul(inputs, tf.cast(self.front_kernel, inputs.dtype))
         return tf.cast(hidden + tf.cast(self.front_bias, hidden.dtype), self.dtype)
 
-    def pitch_taps(self, residual, period):
+    def pitch_taps(self, residual: tf.Tensor, period: tf.Tensor) -> tf.Tensor:
         """Return residuals around one period before every sample, [batch, time, pitch_taps].
 
         Tap j of time t is e at t - period + j - pitch_taps + AHEAD + 1; bunches of up to four read
@@ -218,12 +248,12 @@ class VocoderWaveNet(Network):
         index = start[..., None] + (longest + AHEAD + 1 + tf.range(taps))
         return tf.gather(padded, index, batch_dims=1)
 
-    def whole_period(self, period):
+    def whole_period(self, period: tf.Tensor) -> tf.Tensor:
         """Return the period in whole samples, int32 [...], within the reach of the taps."""
         shortest, longest = self.config.pitch_taps + AHEAD, self.config.longest_period
         return tf.cast(tf.clip_by_value(tf.round(period), shortest, longest), tf.int32)
 
-    def head(self, skips, bottom: "_Bottom", skipped: int = 0):
+    def head(self, skips: tf.Tensor, bottom: "_Bottom", skipped: int = 0) -> tf.Tensor:
         """Return the mixture's parameters of e_t after `skipped` samples, [batch, time, ...]."""
         config = self.config
         units = 2 * config.head_channels
@@ -236,20 +266,25 @@ class VocoderWaveNet(Network):
         )
         return self.outputs(given + recent[:, skipped:])
 
-    def from_layers(self, skips):
+    def from_layers(self, skips: tf.Tensor) -> tf.Tensor:
         """Return the layers' input to the head of every sample of a bunch, [..., B * units]."""
         dtype = skips.dtype
         hidden = tf.nn.relu(skips + tf.cast(self.skip_bias, dtype))
         gates = tf.matmul(hidden, tf.cast(self.head_kernel, dtype))
         return gates + tf.cast(tf.reshape(self.head_bias, [-1]), dtype)
 
-    def from_recent(self, residuals, scaled, taps):
-        """Return the newest samples' part in the head, [..., units]; arguments as for `front`."""
+    def from_recent(
+        self, residuals: tf.Tensor, scaled: tf.Tensor, taps: tf.Tensor | None
+    ) -> tf.Tensor:
+        """Return the newest samples' part in the head, [..., units].
+
+        Residuals and scaled samples are the newest ones, oldest first, [..., head_width] each.
+        """
         inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
         gates = tf.matmul(inputs, tf.cast(self.recent_kernel, inputs.dtype))
         return tf.cast(gates, self.dtype)
 
-    def outputs(self, gates):
+    def outputs(self, gates: tf.Tensor) -> tf.Tensor:
         """Return the raw parameters, [..., parameters], from gates [..., 2 head_channels]."""
         dtype = gates.dtype
         hidden = tf.matmul(gated(gates), tf.cast(self.head1_kernel, dtype))
@@ -257,7 +292,7 @@ class VocoderWaveNet(Network):
         raw = tf.cast(tf.matmul(hidden, tf.cast(self.head2_kernel, dtype)), self.front_dtype)
         return raw + tf.cast(self.head2_bias, raw.dtype)
 
-    def in_wave_units(self, raw, predicted, log_gain):
+    def in_wave_units(self, raw: tf.Tensor, predicted: tf.Tensor, log_gain: tf.Tensor) -> tf.Tensor:
         """Return the mixture over x from that over e: mean p + g m, log-scale log g + s."""
         weights, means, log_scales = tf.split(raw, self.likelihood.sections, -1)
         gain = log_gain[..., None]
@@ -266,10 +301,10 @@ class VocoderWaveNet(Network):
 
 
 def located(likelihood: Distribution) -> LocationScale:
-    """Return the distribution itself.
+    """Return the distribution itself, after a check that a vocoder can use it.
 
     Raises:
-      ValueError: it has no means and scales.
+      ValueError: the distribution has no means and scales.
     """
     found = with_scales(likelihood)
     if found is None:
@@ -289,13 +324,13 @@ class _Bottom(NamedTuple):
     taps: tf.Tensor | None
 
 
-def past(x, width: int, every: int = 1):
+def past(x: tf.Tensor, width: int, every: int = 1) -> tf.Tensor:
     """Return the `width` values before each, oldest first, [batch, time / every, width]."""
     padded = tf.pad(x, [[0, 0], [width, 0]])
     time = tf.shape(x)[1]
     return tf.stack([padded[:, j : j + time : every] for j in range(width)], -1)
 
 
-def spread(rows, times: int):
-    """Each row [batch, rows] `times` over, [batch, rows * times]."""
+def spread(rows: tf.Tensor, times: int) -> tf.Tensor:
+    """Return each row [batch, rows] repeated, [batch, rows * times]."""
     return rows if times == 1 else tf.repeat(rows, times, 1)

@@ -1,4 +1,4 @@
-"""What a step computes and keeps: the analysis of a network's graph at two lengths."""
+"""Analysis of a network's graph at two lengths: the operations of a step, and the rows it keeps."""
 
 from collections.abc import Iterator, Sequence
 
@@ -30,8 +30,8 @@ class Analysis:
     """The operations of a step, and the past rows that it keeps.
 
     Args:
-      graphs: of the network, at two lengths.
-      lengths: of the inputs in both.
+      graphs: the network's graphs at two lengths.
+      lengths: number of times of the inputs in each graph.
       temporal: whether each argument has a time axis.
       names: names of the network's layers, for errors.
 
@@ -41,12 +41,12 @@ class Analysis:
       timed: indices of the arguments with a time axis.
       fixed: tensors that depend on the other arguments alone and are read in a step, by name.
       memory: rows to keep of the tensors with a past, by name.
-      groups: of the pairs of times.
+      groups: the groups of tensors with an entry per pair of times, such as attention scores.
       lag: rows by which the output is ahead.
 
     Raises:
-      NotCausalError: as for `incremental`.
-      UnsupportedNetworkError: as for `incremental`.
+      NotCausalError: the network looks ahead or depends on the length; the message names the layer.
+      UnsupportedNetworkError: an operation has no rule; the message names it.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Analysis:
         lengths: tuple[int, int],
         temporal: Sequence[bool],
         names: frozenset[str],
-    ):
+    ) -> None:
         self.graphs, self.lengths, self._names = graphs, lengths, names
         self.inputs = [tensor.name for tensor in graphs[0].inputs[: len(temporal)]]
         self.timed = [index for index, has_time in enumerate(temporal) if has_time]

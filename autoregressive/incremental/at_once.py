@@ -14,13 +14,13 @@ _KEPT = "onepass/at_once"
 
 
 class _Prepared(NamedTuple):
-    """What an execution needs of an operation.
+    """The parts of an operation that an execution needs.
 
     Attributes:
-      name: of its type.
-      outputs: their number.
-      attributes: names and values in turn.
-      constant: the value of a constant.
+      name: name of the operation's type.
+      outputs: number of outputs.
+      attributes: names and values of the attributes in turn.
+      constant: the value, if the operation is a constant; else None.
     """
 
     name: str
@@ -49,8 +49,8 @@ def executed(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return the outputs of an operation for given inputs.
 
     Args:
-      op: of any graph.
-      inputs: eager tensors, as many as it has.
+      op: an operation of any graph.
+      inputs: eager tensors, one for each of the operation's inputs.
     """
     known = _kept(op.graph)
     name = op.name
@@ -107,9 +107,9 @@ def schedule(
 
     Args:
       fetches: tensors of one graph.
-      known: those that need not be computed, by name.
-      needed: finds the operations.
-      assigns: passed on to it.
+      known: tensors that need not be computed, by name.
+      needed: function that finds the operations, `replay.needed`.
+      assigns: whether assignments to variables are among the operations.
     """
     names = tuple(tensor.name for tensor in fetches)
     found = _kept(fetches[0].graph)

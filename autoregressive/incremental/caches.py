@@ -33,8 +33,8 @@ def keyed(
       cache: [horizon, ...], or [window, ...] with time t in slot t modulo the window.
       rows: [..., n, ...] with time at `axis`, of the times from `position` on.
       position: int32 scalar.
-      keys: of the step.
-      axis: of time in `rows`.
+      keys: the keys that the step's queries read.
+      axis: axis of time in `rows`.
     """
     rest = [i for i in range(rows.shape.rank) if i != axis]
     back = [1 + rest.index(i) if i != axis else 0 for i in range(rows.shape.rank)]
@@ -44,6 +44,7 @@ def keyed(
     new, window = pushed(cache, rows, position, axis), cache.shape[0]
     if rows.shape[axis] == 1:
         return tf.transpose(new, back), new
+    # The first queries of several rows read keys that the new ring has overwritten already.
     past = tf.gather(cache, tf.math.floormod(keys.times[: window - 1], window))
     whole = tf.concat([past, tf.transpose(rows, [axis, *rest])], 0)
     return tf.transpose(whole, back), new
@@ -56,6 +57,7 @@ def lengthened(cache: tf.Tensor, length: int) -> tf.Tensor:
 
 def as_ring(cache: tf.Tensor, position: tf.Tensor, window: int) -> tf.Tensor:
     """Return the last rows of a cache [horizon, ...] before `position` as a ring."""
+    # For each slot the newest time before `position` that belongs there; negative: none yet.
     times = position - 1 - tf.math.floormod(position - 1 - tf.range(window), window)
     rows = tf.gather(cache, tf.maximum(times, 0))
     shape = [window, *[1] * (cache.shape.rank - 1)]

@@ -10,7 +10,7 @@ from autoregressive.incremental.rowwise import rowwise
 from autoregressive.incremental.rules import rule
 from autoregressive.incremental.shifts import padded
 from autoregressive.incremental.sizes import static_value
-from autoregressive.incremental.streams import Call, Node, Part, Stream
+from autoregressive.incremental.streams import Call, Node, Part, Run, Stream
 
 CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 
@@ -31,6 +31,7 @@ def convolution(node: Node) -> Part:
     front, after = _padding(node, axis, (taps - 1) * dilation)
     stream, delays = _windows(node, stream, taps, dilation, (front, after))
     kind = node.grown(0, stream)
+    # A kernel along time alone is one product of all taps, which is faster than convolutions.
     flat = node.op.inputs[1].shape[2 - axis] == 1 and node.op.inputs[0].shape[3 - axis] == 1
     run = _flat(node.type, axis - 1) if flat else _tapwise(node.op, axis)
     return Part([kind], run, {0: delays})
@@ -97,6 +98,7 @@ def _bounds(node: Node, whole: Dilated, batch: tf.Operation, axis: int) -> tuple
     """Return the rows of zeros before and after, without those that only fill the last block."""
     paddings = _known(node, whole.space.inputs[2])[axis - 1]
     crops = _known(node, batch.inputs[2])[axis - 1]
+    # Rows that fill the last block are padded first and cropped at the end.
     return int(paddings[0] - crops[0]), int(paddings[1] - crops[1])
 
 
@@ -125,7 +127,7 @@ def _padding(node: Node, axis: int, reach: int) -> tuple[int, int]:
     return 0, 0
 
 
-def _flat(type_name: str, axis: int):
+def _flat(type_name: str, axis: int) -> Run:
     """Return the `run` of a kernel that extends only along its `axis`: a single product."""
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
@@ -157,7 +159,7 @@ def _grouped(taps: Sequence[tf.Tensor], kernel: tf.Tensor, groups: int) -> tf.Te
     return tf.reshape(product, [*taps[0].shape[:-1], kernel.shape[-1]])
 
 
-def _tapwise(op: tf.Operation, axis: int):
+def _tapwise(op: tf.Operation, axis: int) -> Run:
     """Return the `run` of a kernel with another axis: a convolution along that axis per tap."""
     convolve = tf.nn.conv2d if op.type == "Conv2D" else tf.nn.depthwise_conv2d
     dilations = op.get_attr("dilations")

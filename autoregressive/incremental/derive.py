@@ -10,6 +10,7 @@ from autoregressive.condition_specs import FIXED_ENTRIES
 from autoregressive.incremental.horizon import State
 from autoregressive.incremental.layer_names import layer_names
 from autoregressive.incremental.plan import LENGTHS, POSITION, Plan, batch_of, horizon_of
+from autoregressive.incremental.replay import captured, run_graph
 from autoregressive.incremental.streams import UnsupportedNetworkError
 from autoregressive.incremental.tracing import Traces, is_temporal, sized
 from autoregressive.incremental.verification import verify
@@ -28,15 +29,15 @@ class Incremental:
     length that its state was made for, rounded up to a power of two; `lengthened` goes on beyond.
 
     Args:
-      function: from inputs, and conditions if there are any, to [batch, time, parameters].
-      specs: specs of its arguments, [None, None, ...]; one whose second axis has a size is the
-        same at every time.
+      function: function from inputs, and conditions if there are any, to [batch, time, parameters].
+      specs: specs of the function's arguments, [None, None, ...]; an argument whose second axis has
+        a size is the same at every time.
       names: names of the network's layers, for errors.
     """
 
     def __init__(
         self, function: Callable, specs: list[tf.TensorSpec], names: frozenset[str] = frozenset()
-    ):
+    ) -> None:
         self._function, self._names, self.specs = function, names, specs
         self._plans: dict[tuple, Plan] = {}
         self._starts: dict[tuple, Callable[..., State]] = {}
@@ -109,20 +110,33 @@ class Incremental:
     ) -> State:
         """Return `initial_state`, computed at once, which is faster for a single one.
 
-        Arguments as for `initial_state`.
+        The arguments are those of `initial_state`.
         """
         fixed = [tf.convert_to_tensor(each) for each in fixed]
         plan = self.plan(batch, [tuple(each.shape) for each in fixed])
         return plan.initial_state(self._horizon(plan, length) if plan.has_horizon else 0, fixed)
 
-    def check_traced(self, state: State, *arguments: tf.Tensor) -> None:
-        """Trace a step, as those do who compile it.
+    def traced_step(self, state: State, *arguments: tf.Tensor) -> Callable:
+        """Trace a step as compiled callers do, and return a function that runs its graph at once.
 
         Args:
-          state: from `initial_state`.
-          *arguments: those with a time axis, [batch, n, ...].
+          state: a state from `initial_state`.
+          *arguments: inputs, and conditions with a time axis, [batch, n, ...].
+
+        Returns:
+          A function from a state and such arguments to the parameters and the next state.
         """
-        self._compiled.get_concrete_function(arguments[0], state, *arguments[1:])
+        given = arguments[0], state, *arguments[1:]
+        traced = self._compiled.get_concrete_function(*given)
+        graph, names = traced.graph, [tensor.name for tensor in traced.graph.inputs]
+
+        def step(state: State, *arguments: tf.Tensor) -> tuple[tf.Tensor, State]:
+            flat = tf.nest.flatten((arguments[0], state, *arguments[1:]))
+            values = captured(graph) | dict(zip(names, flat, strict=False))
+            made = run_graph(values, graph.outputs)
+            return tf.nest.pack_sequence_as(traced.structured_outputs, made)
+
+        return step
 
     def _horizon(self, plan: Plan, length: int) -> int:
         """Return the horizon for a length: a power of two, or the length if positions end there."""
@@ -140,8 +154,8 @@ class Incremental:
         """Return a state for a longer sequence.
 
         Args:
-          state: from `initial_state` or `step`.
-          length: number of times that will be processed, those before included.
+          state: a state from `initial_state` or `step`.
+          length: number of times that will be processed, including those already processed.
           fixed: the conditions that `initial_state` was given.
 
         Raises:
@@ -161,8 +175,8 @@ class Incremental:
 
         Args:
           inputs: [batch, n, ...] with static n.
-          state: from `initial_state`, or from the previous step.
-          *conditions: those with a time axis, [batch, n, ...].
+          state: the state from `initial_state`, or from the previous step.
+          *conditions: conditions with a time axis, [batch, n, ...].
 
         Raises:
           ValueError: the state was made for fewer times; this is only noticed outside of graphs.
@@ -182,7 +196,9 @@ class Incremental:
         # Traced once per number of rows, also when called in a graph.
         return self._compiled(inputs, state, *(x for x in conditions if x is not None))
 
-    def _step(self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor):
+    def _step(
+        self, inputs: tf.Tensor, state: State, *conditions: tf.Tensor
+    ) -> tuple[tf.Tensor, State]:
         plan = self.plan(inputs.shape[0], self._fixed_shapes(state))
         return plan.step([inputs, *conditions], state, horizon_of(state))
 

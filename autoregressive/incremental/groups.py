@@ -12,7 +12,7 @@ class Turned(Exception):  # noqa: N818, it is no error: the analysis starts agai
       group: the group of the pairs.
     """
 
-    def __init__(self, group: str):
+    def __init__(self, group: str) -> None:
         super().__init__(group)
         self.group = group
 
@@ -25,7 +25,7 @@ class Weights:
       tensor: name of the tensor, or of a table.
       query: axis of the query times.
       key: axis of the key times.
-      layer: that reads it.
+      layer: name of the layer that reads the tensor.
     """
 
     tensor: str
@@ -35,18 +35,18 @@ class Weights:
 
 
 class Groups:
-    """What is known of the groups of pairs in a graph.
+    """The groups of tensors of pairs in a graph, and the facts found about them.
 
     Args:
-      turned: groups whose second growing axis is the query's.
+      turned: names of the groups whose second growing axis is the query's.
 
     Attributes:
-      softmaxes: for every softmax, its group and the masks of its scores.
+      softmaxes: for every softmax, the group of its scores and the masks applied to them.
       unbounded: groups with an operation that reads all keys, so that no window suffices.
       weights: the pairs that values are multiplied with.
     """
 
-    def __init__(self, turned: frozenset[str]):
+    def __init__(self, turned: frozenset[str]) -> None:
         self.turned = turned
         self.softmaxes: list[tuple[str, tuple[Mask, ...]]] = []
         self.unbounded: set[str] = set()

@@ -20,11 +20,11 @@ class Entry:
     """A table in the state of a step.
 
     Attributes:
-      key: its name in the state.
-      read: how it is read.
-      is_band: whether only its diagonals are kept: [2 horizon - 1, ...], the entry of query q and
-        key k at k - q + horizon - 1. Otherwise its axes of time come first, the query's before the
-        key's.
+      key: name of the table in the state.
+      read: the axes and the delay by which a step reads the table.
+      is_band: whether only the table's diagonals are kept: [2 horizon - 1, ...], the entry of query
+        q and key k at k - q + horizon - 1. Otherwise its axes of time come first, the query's
+        before the key's.
     """
 
     key: str
@@ -36,17 +36,17 @@ class Horizon:
     """The tables that a step reads, the keys that it keeps.
 
     Args:
-      analysis: of the network.
-      length: the largest number of times.
-      graph: of the network at that length; None: no operation reads a table.
+      analysis: the analysis of the network.
+      length: the largest number of times that a sequence may have.
+      graph: the network's graph at that length; None: no operation reads a table.
 
     Attributes:
-      windows: from a group of pairs to the number of its last keys that a query reads, for those
-        where this is at most half the horizon.
-      names: of the streams whose rows are kept as keys, with the group that reads them.
+      windows: number of last keys that a query reads, by group of pairs, for groups where it is at
+        most half the horizon.
+      names: number of rows that are kept as keys, by the stream's name and the state's entry.
     """
 
-    def __init__(self, analysis: Analysis, length: int, graph: tf.Graph | None):
+    def __init__(self, analysis: Analysis, length: int, graph: tf.Graph | None) -> None:
         self.length, self._analysis, self._graph = length, analysis, graph or tf.Graph()
         self._entries: dict[tuple[str, int], Entry] = {}
         self._constants: dict[str, np.ndarray] = {}
@@ -128,8 +128,8 @@ class Horizon:
         """Return the values of tensors that do not depend on the sequence.
 
         Args:
-          tensors: of the graph.
-          fixed: the arguments without a time axis; zeros without.
+          tensors: tensors of the graph.
+          fixed: values of the arguments without a time axis; zeros where there are none.
         """
         graph = self._graph
         zeros = {x.name: x for x in graph.inputs[: len(self._analysis.inputs)]}
@@ -176,7 +176,7 @@ class Horizon:
         """Return the keys that queries of the times from `position` on read.
 
         Args:
-          group: of the pairs.
+          group: name of the group of pairs.
           rows: number of query times.
           position: int32 scalar.
         """
@@ -186,6 +186,7 @@ class Horizon:
         elif rows == 1:  # time t is in slot t modulo the window
             times = position - tf.math.floormod(position - tf.range(window), window)
         else:
+            # In order of time: the first query reads the window - 1 times before it, too.
             times = position - (window - 1) + tf.range(window - 1 + rows)
         queries = position + tf.range(rows)
         return Keys(times, queries[:, tf.newaxis] - times, window is not None)
@@ -198,8 +199,8 @@ class Horizon:
         Args:
           op: the operation.
           index: the table's place among its inputs.
-          state: of the step.
-          keys: returns the keys of the operation's group.
+          state: the state before the step.
+          keys: function that returns the keys of the operation's group.
           rows: number of times in the step.
         """
         entry, rank = self._entries[op.name, index], op.inputs[index].shape.rank
@@ -232,9 +233,9 @@ def too_long(layer: str, positions: int, length: int) -> ValueError:
     """Return the error of a sequence that is longer than a layer's table of positions.
 
     Args:
-      layer: its name.
-      positions: of its table.
-      length: of the sequence.
+      layer: name of the layer.
+      positions: number of positions that the layer's table has.
+      length: number of times of the sequence.
     """
     return ValueError(
         f"`length` must be at most {positions}, the positions that {layer} has, got {length}."
@@ -245,7 +246,7 @@ def _placeholders(tensor: tf.Tensor) -> list[tf.Tensor]:
     return [op.outputs[0] for op in needed([tensor]) if op.type == "Placeholder"]
 
 
-def _times_first(values, axes: Sequence[int]):
+def _times_first(values: np.ndarray | tf.Tensor, axes: Sequence[int]) -> np.ndarray | tf.Tensor:
     """Return an array or tensor with some axes first."""
     order = [*axes, *(i for i in range(len(values.shape)) if i not in axes)]
     return (

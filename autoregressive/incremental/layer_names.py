@@ -20,9 +20,9 @@ def layer_of(operation: str, names: frozenset[str]) -> str:
     """Return the layer that an operation belongs to.
 
     Args:
-      operation: its name in the graph, for example "functional_1/conv1d_3_1/Pad".
-      names: of the known layers. If the operation's name has none of them, its scope or
-        the operation itself is returned.
+      operation: name of the operation in the graph, for example "functional_1/conv1d_3_1/Pad".
+      names: names of the known layers. If the operation's name has none of them, its scope or the
+        operation itself is returned.
     """
     scopes = [scope for scope in operation.split("/") if scope not in CALLS]
     for scope in reversed(scopes):

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -46,12 +47,12 @@ class Body:
     """The body of a loop over time, with the role of each of its variables.
 
     Attributes:
-      name: of the loop.
-      graph: of one iteration; its inputs and outputs are the variables.
-      counters: variables that count iterations.
-      reads: lists of rows.
-      writes: lists of results.
-      states: variables that carry values from one time to the next.
+      name: name of the loop.
+      graph: graph of one iteration; its inputs and outputs are the loop's variables.
+      counters: indices of the variables that count iterations.
+      reads: indices of the variables that are lists of input rows.
+      writes: indices of the variables that are lists of results.
+      states: indices of the variables that carry values from one time to the next.
     """
 
     name: str
@@ -71,9 +72,10 @@ class Body:
         """Return the results and the states of one iteration.
 
         Args:
-          fixed: the loop's variables; those of the other arguments are ignored.
-          rows: of every list in `reads`.
-          states: of every variable in `states`.
+          fixed: all variables of the loop, of which those in `reads`, `writes`, `states` and
+            `counters` are ignored.
+          rows: one row of every list in `reads`.
+          states: value of every variable in `states`.
         """
         variables = list(fixed)
         for index, state in zip(self.states, states, strict=True):
@@ -100,7 +102,9 @@ class Body:
             results, states = self.iterate(fixed, [row[0] for row in rows], states)
             return [result[tf.newaxis] for result in results], states
 
-        def body(index, states, written):
+        def body(
+            index: tf.Tensor, states: list[tf.Tensor], written: list[tf.TensorArray]
+        ) -> tuple[Any, ...]:
             results, states = self.iterate(fixed, [row[index] for row in rows], states)
             pairs = zip(written, results, strict=True)
             return index + 1, states, [array.write(index, result) for array, result in pairs]
@@ -152,8 +156,8 @@ def _start(node: Node, body: Body, offset: int) -> Start:
     """Return the values that the loop carries before the first time.
 
     Args:
-      node: the loop.
-      body: its body.
+      node: the loop's operation.
+      body: the loop's body.
       offset: rows before the first time, which the loop has already read.
     """
 

@@ -1,4 +1,4 @@
-"""What the rules of pairs of times share: their axes, groups and reads."""
+"""The common parts of the rules of pairs of times: their axes, groups and reads."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def _delay(node: Node, kind: Stream, is_query: bool) -> tuple[int, ...]:
 class Reads:
     """The inputs of a part, as they are read along the query's and the key's times."""
 
-    def __init__(self, node: Node):
+    def __init__(self, node: Node) -> None:
         self._node = node
         self.delays: dict[int, tuple[int, ...]] = {}
         self.tables: dict[int, TableRead] = {}
@@ -67,10 +67,10 @@ def merged_group(node: Node, groups: Groups, query: int | str, axes: Sequence) -
     """Return the group of a node's pairs, all of which must have the same orientation.
 
     Args:
-      node: reads pairs, or makes the first ones of a group.
-      groups: of the graph.
-      query: the query axis in the coordinates of `axes`.
-      axes: for every input that has pairs, its index and its query axis.
+      node: an operation that reads pairs, or makes the first ones of a group.
+      groups: all groups of the graph, in which those of the inputs are joined.
+      query: the query axis, in the coordinates of `axes`.
+      axes: index and query axis of every input that may have pairs.
     """
     names = []
     for index, axis in axes:
@@ -95,7 +95,8 @@ def checked(node: Node, output: int, made: Pairs) -> Pairs:
     """Return the kind of an output, whose axes must grow by an entry per time.
 
     Raises:
-      UnsupportedNetworkError: they do not, like scores of relative positions before their shift.
+      UnsupportedNetworkError: an axis grows otherwise, like scores of relative positions before
+        their shift.
     """
     growth = node.lengths[1] - node.lengths[0]
     tensors = [op.outputs[output] for op in (node.op, node.longer)]

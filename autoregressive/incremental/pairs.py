@@ -145,6 +145,7 @@ def _masks(node: Node, first: int | None) -> tuple[Mask, ...]:
         return before
     name, kinds = node.op.name, node.kinds
     if node.type in ("Add", "AddV2", "Sub") and first == 0 and isinstance(kinds[1], Table):
+        # Attention hides a pair by adding a number so low that its softmax is 0.
         sign = -1.0 if node.type == "Sub" else 1.0
         return (*before, Mask(name, 1, lambda values: sign * values <= HIDDEN))
     if node.type in ("Add", "AddV2") and isinstance(kinds[0], Table):

@@ -52,13 +52,14 @@ class Plan:
     """The analysis of a network for one batch size, its states and steps.
 
     Args:
-      function: from `inputs`, and conditions if there are any, to the parameters.
-      specs: specs of its arguments, with the batch size and without the length: [batch, None, ...].
+      function: function from inputs, and conditions if there are any, to the parameters.
+      specs: specs of the function's arguments, with the batch size and without the length: [batch,
+        None, ...].
       names: names of the network's layers, for errors.
 
     Raises:
-      NotCausalError: as for `incremental`.
-      UnsupportedNetworkError: as for `incremental`.
+      NotCausalError: the network looks ahead or depends on the length; the message names the layer.
+      UnsupportedNetworkError: an operation has no rule; the message names it.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Plan:
         function: Callable,
         specs: Sequence[tf.TensorSpec],
         names: frozenset[str] = frozenset(),
-    ):
+    ) -> None:
         self._function, self._specs = function, list(specs)
         self.lengths, self._traced = self._trace()
         self.graph = self._traced[0].graph
@@ -167,7 +168,7 @@ class Plan:
         """Return the layer that gives weight to keys of later times, or "".
 
         Args:
-          *arguments: of `lengths[0]` times.
+          *arguments: arguments of the network, with `lengths[0]` times.
         """
         for weights in self._analysis.groups.weights:
             values = self._values(arguments, [self._analysis.tensors[weights.tensor]])[0]
@@ -236,10 +237,10 @@ class Plan:
         """Return a state for a longer horizon.
 
         Args:
-          state: of the horizon `before`.
-          before: its horizon.
-          after: the new horizon.
-          fixed: the arguments without a time axis.
+          state: a state that was made for the horizon `before`.
+          before: the present horizon, in times.
+          after: the new horizon, in times.
+          fixed: values of the arguments without a time axis.
         """
         old, new = self.horizon(before), self.horizon(after)
         kept = {k: x for k, x in state.items() if not k.startswith(("table/", "keys/"))}
@@ -264,8 +265,8 @@ class Plan:
 
         Args:
           arguments: inputs [batch, n, ...], and the conditions with a time axis.
-          state: from `initial_state` or a previous step.
-          length: the horizon that the state was made for.
+          state: a state from `initial_state` or a previous step.
+          length: the horizon that the state was made for, in times.
         """
         return _Step(self._analysis, self.horizon(length), self.graph, arguments, state).run()
 
@@ -273,7 +274,14 @@ class Plan:
 class _Step:
     """One execution of a step."""
 
-    def __init__(self, analysis: Analysis, horizon: Horizon, graph, arguments, state: State):
+    def __init__(
+        self,
+        analysis: Analysis,
+        horizon: Horizon,
+        graph: tf.Graph,
+        arguments: Sequence[tf.Tensor],
+        state: State,
+    ) -> None:
         self._analysis, self._horizon, self._state = analysis, horizon, state
         self._output = graph.outputs[0].name
         self._position = state[POSITION]

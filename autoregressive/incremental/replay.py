@@ -15,10 +15,10 @@ def run_op(
     """Return the outputs of the same operation on other inputs, in the default graph or at once.
 
     Args:
-      op: of any graph.
-      inputs: as many as it has.
-      scope: put before its name; None: the name has no scopes, so that it differs from every node
-        that TensorFlow creates when it inlines a called function.
+      op: an operation of any graph.
+      inputs: tensors in place of the operation's inputs, one for each.
+      scope: prefix of the new operation's name; None: the name has no scopes, so that it differs
+        from every node that TensorFlow creates when it inlines a called function.
     """
     if scope is None and (groups := _groups(op, inputs)) > 1:
         # Keras has XLA compute it: not every processor has a kernel for it.
@@ -56,7 +56,7 @@ def needed(
     Args:
       fetches: tensors of one graph.
       known: names of tensors that need not be computed.
-      assigns: also return assignments to variables that these operations wait for.
+      assigns: whether to return assignments to variables that these operations wait for, too.
     """
     found, waiting = set(), [tensor.op for tensor in fetches if tensor.name not in known]
     while waiting:
@@ -81,10 +81,10 @@ def run_graph(
     They are made in the default graph, or executed at once.
 
     Args:
-      values: of the graph's placeholders, by tensor name.
+      values: values of the graph's placeholders, by tensor name.
       fetches: tensors of one graph.
-      scope: put before the names of all operations, see `run_op`.
-      assigns: also run the assignments to variables that come before.
+      scope: prefix of the names of all new operations; None: their names have no scopes.
+      assigns: whether to run the assignments to variables that come before, too.
     """
     known = dict(values)
     if not fetches:
@@ -114,7 +114,9 @@ def captured(graph: tf.Graph) -> dict[str, tf.Tensor]:
     return {inner.name: outer for outer, inner in graph.captures}
 
 
-def inlined(function: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]):
+def inlined(
+    function: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]
+) -> tf.types.experimental.ConcreteFunction:
     """Return the function as one graph without calls, with all shapes inferred from `specs`."""
     graph = function.graph
     names = [tensor.name for tensor in graph.inputs[: len(specs)]]

@@ -14,8 +14,8 @@ def delayed(
       ring: [size, ...], the rows of the last `size` times, time first; None if all delays are 0.
       rows: [..., n, ...] with time at `axis`; the first one is of time `position`.
       position: int32 scalar.
-      delays: at most `size`.
-      axis: of time in `rows`.
+      delays: numbers of times, from 0 to `size`.
+      axis: axis of time in `rows`.
     """
     if ring is None:
         return [rows] * len(delays)
@@ -24,6 +24,7 @@ def delayed(
         return [
             rows if delay == 0 else _row(ring, position + (size - delay), axis) for delay in delays
         ]
+    # Slot `position` modulo the size is that of the oldest row: from there the rows are in order.
     past = tf.gather(ring, tf.math.floormod(position + tf.range(size), size))
     whole = tf.concat([past, _time_first(rows, axis)], 0)
     starts = [size - delay for delay in delays]
@@ -39,6 +40,7 @@ def pushed(ring: tf.Tensor, rows: tf.Tensor, position: tf.Tensor, axis: int) -> 
         return tf.tensor_scatter_nd_update(ring, tf.reshape(slot, [1, 1]), row)
     past = tf.gather(ring, tf.math.floormod(position + tf.range(size), size))
     last = tf.concat([past, _time_first(rows, axis)], 0)[-size:]
+    # `last` begins with time position + count - size; each row goes to its time modulo size.
     return tf.gather(last, tf.math.floormod(tf.range(size) - position - count, size))
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from autoregressive.incremental.replay import run_op
 from autoregressive.incremental.rules import rule, types_of
 from autoregressive.incremental.sizes import static_value
-from autoregressive.incremental.streams import Call, Kind, Node, Part, Stream
+from autoregressive.incremental.streams import Call, Kind, Node, Part, Run, Stream
 
 ELEMENTWISE = types_of("""
     Abs Acos Acosh AddN AddV2 Add And Asin Asinh Atan Atan2 Atanh BiasAdd BitwiseAnd BitwiseOr
@@ -73,7 +73,7 @@ def rowwise(node: Node) -> Part:
     return Part(kinds, replayed(node), alignment(node, offset))
 
 
-def replayed(node: Node):
+def replayed(node: Node) -> Run:
     """Return a `run` that executes the same operation."""
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
@@ -191,5 +191,7 @@ def _product(shape: Sequence[int]) -> int:
     return total
 
 
-def _ends(node: Node, axis_in: int, axis_out: int):
+def _ends(
+    node: Node, axis_in: int, axis_out: int
+) -> tuple[tuple[tf.Tensor, int], tuple[tf.Tensor, int]]:
     return (node.op.inputs[0], axis_in), (node.op.outputs[0], axis_out)

@@ -1,6 +1,7 @@
 """Operations that shift the sequence in time: slices, pads, concatenations."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -114,7 +115,7 @@ def strided_slices(node: Node) -> Part:
     return part
 
 
-def _sliced(node: Node, stream: Stream, first: int, run) -> Part:
+def _sliced(node: Node, stream: Stream, first: int, run: Callable[[tf.Tensor], tf.Tensor]) -> Part:
     if first and stream.is_merged:
         raise node.unsupported("it slices a merged axis")
     ahead = stream.ahead
@@ -137,8 +138,8 @@ def entry_of(node: Node, axis: int) -> int | None:
     """Return the entry of a slice's specification for an axis; None: all of the axis.
 
     Args:
-      node: a StridedSlice.
-      axis: of its input.
+      node: an operation StridedSlice.
+      axis: axis of the operation's input.
     """
     count = len(node.bounds(3)[0])
     new, ellipsis = (node.op.get_attr(f"{name}_mask") for name in ("new_axis", "ellipsis"))

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -58,7 +59,7 @@ class Refused:
     """A tensor that is not available in a step.
 
     Attributes:
-      reason: a sentence.
+      reason: a sentence that says why, for the error.
       is_causal: whether an output that reads it may still be causal.
     """
 
@@ -92,7 +93,7 @@ class Mask:
     Attributes:
       operation: name of the operation that reads the table.
       index: the table's place among its inputs.
-      hides: from the table's values to a boolean array, True where a pair is hidden.
+      hides: function from the table's values to a boolean array, True where a pair is hidden.
     """
 
     operation: str
@@ -110,11 +111,11 @@ class Pairs:
     Attributes:
       query: axis of the query times.
       key: axis of the key times.
-      group: the operation that made the first tensor with these two axes.
+      group: name of the operation that made the first tensor with these two axes.
       outer: size of an axis that is merged with the query's, before it.
       inner: size of an axis that is merged with the query's, after it.
-      masks: those that were applied and still hide their pairs.
-      is_softmax: whether it has been divided by its sum over the keys.
+      masks: the masks that were applied and still hide their pairs.
+      is_softmax: whether the tensor has been divided by its sum over the keys.
     """
 
     query: int
@@ -138,9 +139,9 @@ class Node:
 
     Args:
       pair: the operation in both graphs.
-      lengths: of the input in both graphs.
-      kinds: of the inputs; None: the same for all lengths and inputs.
-      layer_of: from an operation to the name of its layer, for errors.
+      lengths: number of times of the network's input in each graph.
+      kinds: kind of each of the operation's inputs; None: the same for all lengths and sequences.
+      layer_of: function from an operation to the name of its layer, for errors.
       static_inputs: indices of the inputs that do not depend on the sequence.
     """
 
@@ -151,7 +152,7 @@ class Node:
         kinds: Sequence[Kind],
         layer_of: Callable[[tf.Operation], str],
         static_inputs: frozenset[int] = frozenset(),
-    ):
+    ) -> None:
         self.op, self.longer = pair
         self.lengths, self.kinds, self._layer_of = lengths, list(kinds), layer_of
         self.static_inputs = static_inputs
@@ -216,7 +217,7 @@ class Node:
         """Return the axes of an output that grow with the length."""
         return moving_axes(self.op.outputs[output], self.longer.outputs[output])
 
-    def grown(self, output: int, like: Stream, **changes) -> Kind:
+    def grown(self, output: int, like: Stream, **changes: Any) -> Kind:
         """Return the kind of an output with the time of `like`, with the changes.
 
         Raises:
@@ -284,10 +285,10 @@ class Call:
     """Arguments of an operation in a step: the number of rows, and the state of loops.
 
     Attributes:
-      rows: times in this call.
-      state: before the call, by name.
-      changed: after the call; other entries are unchanged.
-      keys: from a group of pairs to its keys.
+      rows: number of times in this call.
+      state: the state before the call, by name.
+      changed: entries of the state that the call changes, by name.
+      keys: function from the name of a group of pairs to the keys that its queries read.
     """
 
     rows: int
@@ -298,12 +299,12 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class TableRead:
-    """How an operation reads a table in a step.
+    """The rule by which an operation reads a table in a step.
 
     Attributes:
       query: the axis of which a step takes the rows of its times, or None.
       key: the axis along which the times are keys, or None.
-      delay: of the rows, in steps.
+      delay: number of steps by which the rows read are earlier than the step's times.
     """
 
     query: int | None
@@ -316,8 +317,9 @@ class Start:
     """The state of a running operation before the first time.
 
     Attributes:
-      needs: tensors of the graph, evaluated for zeros.
-      states: from their values, and a function that evaluates further tensors, to the state.
+      needs: tensors of the graph, whose values for inputs of zeros the state is made of.
+      states: function from these values, and a function that evaluates further tensors, to the
+        state.
     """
 
     needs: tuple[tf.Tensor, ...]
@@ -332,15 +334,16 @@ class Part:
     """The execution of an operation in a step.
 
     Attributes:
-      kinds: of the outputs.
-      run: from the inputs, each as a list with a tensor per delay, to the outputs.
-      delays: of every input that is a stream, by its index, in steps; by default (0,).
-      start: of an operation with a state of its own, such as a loop.
-      is_alias: whether the rows are those of the first input, at the same times.
-      tables: how tables among the inputs are read, by index; by default the rows of the step's
-        times along their only axis.
+      kinds: kind of each output.
+      run: function from the inputs, each as a list with a tensor per delay, to the outputs.
+      delays: delays at which every input that is a stream is read, by its index, in steps; by
+        default (0,).
+      start: first state of an operation that has one of its own, such as a loop.
+      is_alias: whether the output's rows are those of the first input, at the same times.
+      tables: the rule by which each table among the inputs is read, by index; by default the rows
+        of the step's times along the table's only axis.
       keys: indices of the streams whose times are keys, so that all rows so far are read.
-      group: of the pairs that it reads or makes.
+      group: name of the group of pairs that the operation reads or makes.
     """
 
     kinds: list[Kind]

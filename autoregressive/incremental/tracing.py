@@ -22,10 +22,10 @@ class Traces:
     """A network as a function, with its graphs, each traced once for the shapes of its arguments.
 
     Args:
-      function: from tensors to a tensor.
+      function: the network, a function from tensors to a tensor.
     """
 
-    def __init__(self, function: Callable):
+    def __init__(self, function: Callable) -> None:
         self.function = function
         self._graphs: dict[tuple, Any] = {}
         self._variables: dict[tuple, list[tf.Variable]] = {}
@@ -68,7 +68,7 @@ class Traces:
         Variables that got other values do not matter, but a layer that was exchanged does.
 
         Args:
-          specs: of its arguments, for one of the graphs.
+          specs: specs of the network's arguments, for which one of the graphs was traced.
         """
         if not self.has(specs):
             return
@@ -88,8 +88,8 @@ def random_arguments(specs: Sequence[tf.TensorSpec], seed: int = 0) -> list[tf.T
     """Return random numbers for arguments, zeros and ones for integers.
 
     Args:
-      specs: of any sizes for axes without one but the batch, which has one.
-      seed: of the numbers.
+      specs: specs of the arguments; the batch has a size, other axes may have none.
+      seed: seed of the numbers.
     """
     generator, arguments = np.random.default_rng(seed), []
     for spec in specs:
@@ -118,10 +118,11 @@ def run_traced(
     """Return the first output of a graph.
 
     Args:
-      graph: of a network.
-      arguments: of the network.
-      outside: what it captures, by the name of its placeholders; None: what it does capture.
-      assigns: also make the assignments to variables that come before.
+      graph: the graph of a network.
+      arguments: arguments of the network.
+      outside: values of the captured tensors, by the name of their placeholders; None: those that
+        the graph has captured.
+      assigns: whether to make the assignments to variables that come before, too.
     """
     values = dict(captured(graph) if outside is None else outside)
     names = (tensor.name for tensor in graph.inputs[: len(arguments)])
@@ -147,8 +148,8 @@ def trace(
     """Return the function traced for one length, without calls of other functions.
 
     Args:
-      function: from tensors to a tensor.
-      specs: specs of its arguments, with the batch size and without the length.
+      function: the network, a function from tensors to a tensor.
+      specs: specs of the network's arguments, with the batch size and without the length.
       length: number of times.
     """
     return graph_of(function, [sized(spec, length) for spec in specs])
@@ -160,8 +161,8 @@ def graph_of(
     """Return the function traced for arguments of some shapes, without calls of other functions.
 
     Args:
-      function: from tensors to a tensor.
-      specs: of its arguments.
+      function: the network, a function from tensors to a tensor.
+      specs: specs of the network's arguments.
     """
     if isinstance(function, Traces):
         return function.of(specs)
@@ -189,8 +190,8 @@ def dependent(graph: tf.Graph, arguments: Sequence[int]) -> list[tf.Operation]:
     """Return the operations whose values depend on some of the graph's arguments, in order.
 
     Args:
-      graph: has its arguments before the tensors that it captures.
-      arguments: their indices.
+      graph: a graph whose inputs are its arguments, then the tensors that it captures.
+      arguments: indices of the arguments.
     """
     inputs = {graph.inputs[index].op for index in arguments}
     found, operations = set(inputs), []
@@ -213,7 +214,7 @@ def aligned(
     Operations on constants may differ: TensorFlow folds some of them for some sizes only.
 
     Args:
-      first: a graph.
+      first: the graph of a network.
       second: the graph of the same network for another length.
       arguments: indices of the arguments with a time axis.
 

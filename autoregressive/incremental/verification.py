@@ -13,7 +13,7 @@ def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
     """Raise an error unless the steps equal the call, on random numbers.
 
     Args:
-      stepped: an `Incremental`.
+      stepped: the derived step to verify.
       plan: the plan that `stepped` runs for batch size 1.
       specs: specs of the network's arguments.
 
@@ -32,10 +32,11 @@ def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
     fixed = [x for x, has_time in zip(arguments, temporal, strict=True) if not has_time]
     timed = [x for x, has_time in zip(arguments, temporal, strict=True) if has_time]
     state, outputs, start = stepped.first_state(1, length, fixed), [], 0
-    stepped.check_traced(state, *(argument[:, :1] for argument in timed))
+    one = stepped.traced_step(state, *(argument[:, :1] for argument in timed))
     for rows in (1, 1, length - 3, 1):  # single rows, after one row and after many
         given = [argument[:, start : start + rows] for argument in timed]
-        output, state = plan.step(given, state, horizon_of(state))
+        many = rows > 1
+        output, state = plan.step(given, state, horizon_of(state)) if many else one(state, *given)
         outputs.append(output)
         start += rows
     whole = tf.cast(plan.whole(*arguments), tf.float64)

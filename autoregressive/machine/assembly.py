@@ -41,8 +41,8 @@ class Place:
     """A number in a buffer.
 
     Attributes:
-      buffer: of the workspace, or of constants.
-      start: in numbers.
+      buffer: a buffer of the workspace, or of constants.
+      start: index of the number in the buffer.
     """
 
     buffer: Buffer
@@ -59,13 +59,14 @@ class Instruction:
     """An operation with its operands.
 
     Attributes:
-      op: what it does.
-      out: where its result begins; None: none.
-      reads: where its arguments begin.
-      numbers: sizes, strides and the like.
-      stays: it may not be dropped.
-      limited: which of its numbers counts rows up to the present position only; None: none.
-      partly: buffers of which it then reads only those rows.
+      op: the operation.
+      out: place of the result's first number; None: there is no result.
+      reads: place of each argument's first number.
+      numbers: sizes, strides and other integers that the operation needs.
+      stays: the instruction has an effect besides its result, and must not be dropped.
+      limited: index in `numbers` of a count of rows that is cut to the present position; None: none
+        is.
+      partly: buffers of which only the rows up to the present position are then read.
     """
 
     op: Op
@@ -115,13 +116,14 @@ class Assembly:
         """Add an instruction and return its result, which is an earlier one's if they are equal.
 
         Args:
-          op: what it does.
-          out: where its result goes.
-          reads: its arguments.
-          numbers: sizes, strides and the like.
-          stays: it may not be dropped.
-          fills: it writes a part of a value that others write too.
-          limited: see `Instruction`.
+          op: the operation.
+          out: the value that the result is written to; None: there is no result.
+          reads: the arguments.
+          numbers: sizes, strides and other integers that the operation needs.
+          stays: the instruction has an effect besides its result, and must not be dropped.
+          fills: the instruction writes a part of a value that others write too.
+          limited: index in `numbers` of a count of rows that is cut to the present position; None:
+            none is.
         """
         numbers = tuple(int(number) for number in numbers)
         target = None if out is None else place_of(out)
@@ -168,14 +170,14 @@ class Assembly:
 
 @dataclasses.dataclass
 class Program:
-    """What the machine runs.
+    """A program as the machine runs it.
 
     Attributes:
       rows: instructions, int32 [instructions, WIDTH].
-      constants: float32, from a cache line's start.
-      workspace: of one row, before the first step, float32.
-      offsets: of buffers in the workspace, in words.
-      position: word of the position in the workspace; -1: none.
+      constants: all constants, float32, from a cache line's start.
+      workspace: workspace of one row before the first step, float32.
+      offsets: first word of each buffer in the workspace.
+      position: the workspace's word that holds the position; -1: there is none.
     """
 
     rows: np.ndarray
@@ -193,7 +195,7 @@ def assembled(assembly: Assembly, kept: Sequence[Buffer], counter: Buffer | None
     """Return the program: needless instructions dropped, every buffer in its place.
 
     Args:
-      assembly: its instructions in order.
+      assembly: the instructions in order, and their constants.
       kept: buffers that have a place even if no instruction uses them.
       counter: the one of these that is the position.
     """
@@ -221,6 +223,7 @@ def _announce(rows: np.ndarray) -> None:
     products = rows[rows[:, 0] == Op.PRODUCT]
     following = np.roll(products, -1, 0)
     inputs, vectors = following[:, first], following[:, first + 1]
+    # Weights are constants, whose words are stored as their complements.
     products[:, first + 5] = ~following[:, 3]
     products[:, first + 6] = -(-vectors // 4)  # panels
     products[:, first + 7] = inputs * 4 * LANES  # words of a panel of four vectors
@@ -291,6 +294,7 @@ def _placed(
         words = _padded(buffer.words + LANES - 1)  # the last row of several may reach beyond
         fits = [room for room in free if room[1] >= words]
         if fits:
+            # The smallest room that fits leaves the larger ones for larger buffers.
             room = min(fits, key=lambda each: each[1])
             free.remove(room)
             offsets[buffer] = room[0]

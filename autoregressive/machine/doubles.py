@@ -18,24 +18,24 @@ from autoregressive.machine.kernels import compiled
 
 
 @compiled
-def _sigmoid(x):
+def _sigmoid(x: float) -> float:
     return 1.0 / (1.0 + math.exp(-x)) if x > -700.0 else 0.0
 
 
 @compiled
-def _exp(x):
+def _exp(x: float) -> float:
     return np.inf if x > 709.7 else math.exp(x)
 
 
 @compiled
-def _log(x):
+def _log(x: float) -> float:
     if x > 0.0:
         return math.log(x)
     return -np.inf if x == 0.0 else np.nan
 
 
 @compiled
-def _arithmetic(code, a, b, c):
+def _arithmetic(code: int, a: float, b: float, c: float) -> float:
     if code == _COPY:
         return a
     if code == _ADD:
@@ -62,7 +62,7 @@ def _arithmetic(code, a, b, c):
 
 
 @compiled
-def _test(code, a, b):
+def _test(code: int, a: float, b: float) -> bool:
     if code == _GREATER:
         return a > b
     if code == _AT_LEAST:
@@ -89,7 +89,7 @@ def _test(code, a, b):
 
 
 @compiled
-def _rounded(code, x):
+def _rounded(code: int, x: float) -> float:
     if code == _NEG:
         return -x
     if code == _ABS:
@@ -118,7 +118,7 @@ def _rounded(code, x):
 
 
 @compiled
-def _transcendental(code, x):
+def _transcendental(code: int, x: float) -> float:
     if code == _EXP:
         return _exp(x)
     if code == _EXPM1:
@@ -153,7 +153,7 @@ def _transcendental(code, x):
 
 
 @compiled
-def _angle(code, x):
+def _angle(code: int, x: float) -> float:
     if code == _SIN:
         return np.sin(x)
     if code == _COS:
@@ -172,7 +172,7 @@ def _angle(code, x):
 
 
 @compiled
-def function_of(code, a, b, c):
+def function_of(code: int, a: float, b: float, c: float) -> float:
     """Return a function of one to three doubles; truth values are 0 and 1."""
     if code <= _SQUARED or code == _SELECT or _MOD <= code <= _TRUNCATE_DIV:
         return _arithmetic(code, a, b, c)

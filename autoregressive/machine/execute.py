@@ -37,7 +37,7 @@ _CUMULATE, _SOFTMAX, _DOT, _INPUT, _OUTPUT, _PAST = map(int, list(Op)[12:])
 
 
 @compiled
-def _one(p, o, a, b, c):
+def _one(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
     """Run an instruction of one row."""
     op = p[0]
     if op == _READ:
@@ -69,7 +69,9 @@ def _one(p, o, a, b, c):
 
 
 @compiled
-def _exchange(p, o, a, given, drawn, row, time):
+def _exchange(
+    p: np.ndarray, o: int, a: int, given: np.ndarray, drawn: np.ndarray, row: int, time: int
+) -> None:
     """Take a row's arguments of one time, or give its results."""
     if p[0] == _INPUT:
         for i in range(p[10]):
@@ -85,23 +87,33 @@ def _exchange(p, o, a, given, drawn, row, time):
 
 
 @compiled
-def _place(word, constants, workspace):
+def _place(word: int, constants: int, workspace: int) -> np.int64:
     return constants + 4 * ~np.int64(word) if word < 0 else workspace + 4 * np.int64(word)
 
 
 @entry
-def run(program, position, constants, workspaces, given, drawn, first, rows):
+def run(
+    program: np.ndarray,
+    position: int,
+    constants: np.ndarray,
+    workspaces: np.ndarray,
+    given: np.ndarray,
+    drawn: np.ndarray,
+    first: int,
+    rows: int,
+) -> None:
     """Run all times of some rows.
 
     Args:
-      program: int32 [instructions, WIDTH]; its limited numbers are changed.
-      position: word of the position in the workspace; negative: there is none.
-      constants: float32, contiguous.
+      program: instructions, int32 [instructions, WIDTH]; those of its numbers that count rows up to
+        the position are overwritten.
+      position: the workspace's word that holds the position; negative: there is none.
+      constants: all constants, float32, contiguous.
       workspaces: float32 [all rows, words], contiguous; holds the states before and after.
-      given: float64 [all rows, times, channels], the arguments of every time.
-      drawn: float64 [all rows, times, channels], is filled.
-      first: row.
-      rows: how many.
+      given: arguments of every time, float64 [all rows, times, channels].
+      drawn: float64 [all rows, times, channels], filled with the results.
+      first: index of the first row to run.
+      rows: number of rows to run.
     """
     step = np.int64(workspaces.strides[0])
     base = np.int64(workspaces.ctypes.data) + first * step
@@ -115,11 +127,14 @@ def run(program, position, constants, workspaces, given, drawn, first, rows):
                 filled = max(filled, now + 1)
         for index in range(program.shape[0]):
             p = program[index]
+            # Column 20 has the index of a count of rows, and 19 its full value: no more rows are
+            # treated than have been filled so far.
             if p[20]:
                 p[p[20]] = min(np.int64(p[19]), filled)
             o = _place(p[1], fixed, base)
             a, b = _place(p[2], fixed, base), _place(p[3], fixed, base)
             c = _place(p[4], fixed, base)
+            # Operands in the workspace are different in every row; constants are the same for all.
             a_step = step if p[2] >= 0 else np.int64(0)
             if p[0] == _PRODUCT:
                 ask(p, fixed)

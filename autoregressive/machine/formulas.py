@@ -6,7 +6,7 @@ its value; the others are computed in doubles, number by number.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,11 @@ class Function:
     """A function of one to three numbers.
 
     Attributes:
-      code: its number in programs.
+      code: the function's number in programs.
       arity: number of arguments.
-      numpy: the same on arrays, for constants.
-      vector: from a builder and vectors to a vector; None: only in doubles.
-      truth: its result is a truth value.
+      numpy: the same function on arrays, for constants.
+      vector: function from a builder and vectors to a vector; None: it is computed in doubles only.
+      truth: whether the result is a truth value.
     """
 
     code: int
@@ -57,14 +57,16 @@ class Function:
 FUNCTIONS: dict[str, Function] = {}
 
 
-def _define(name: str, arity: int, in_numpy: Callable, vector: Formula | None = None, truth=False):
+def _define(
+    name: str, arity: int, in_numpy: Callable, vector: Formula | None = None, truth: bool = False
+) -> None:
     FUNCTIONS[name] = Function(len(FUNCTIONS), arity, in_numpy, vector, truth)
 
 
 def _call(name: str) -> Formula:
     """Return a formula that calls an LLVM intrinsic on vectors."""
 
-    def formula(builder, *arguments):
+    def formula(builder: ir.IRBuilder, *arguments: ir.Value) -> ir.Value:
         kind = ir.FunctionType(VECTOR, [VECTOR] * len(arguments))
         function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f32")
         return builder.call(function, list(arguments))
@@ -72,7 +74,7 @@ def _call(name: str) -> Formula:
     return formula
 
 
-def _polynomial(builder, x, coefficients):
+def _polynomial(builder: ir.IRBuilder, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
     """Return the polynomial whose highest coefficient comes first."""
     total = number(coefficients[0])
     for coefficient in coefficients[1:]:
@@ -81,26 +83,26 @@ def _polynomial(builder, x, coefficients):
 
 
 def _compare(sign: str) -> Formula:
-    def formula(builder, a, b):
+    def formula(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
         compare = builder.fcmp_unordered if sign == "!=" else builder.fcmp_ordered
         return builder.select(compare(sign, a, b), number(1.0), number(0.0))
 
     return formula
 
 
-def _where(builder, test, a, b):
+def _where(builder: ir.IRBuilder, test: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.select(builder.fcmp_unordered("!=", test, number(0.0)), a, b)
 
 
-def _larger(builder, a, b):
+def _larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.select(builder.fcmp_unordered(">", a, b), a, b)
 
 
-def _smaller(builder, a, b):
+def _smaller(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.select(builder.fcmp_unordered("<", a, b), a, b)
 
 
-def _exp(builder, x):
+def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     power, rest = power_and_rest(builder, clip(builder, x, 87.0))
     made = multiply_add(builder, power, rest, power)
     made = builder.select(builder.fcmp_ordered(">", x, number(88.72)), number(math.inf), made)
@@ -108,18 +110,21 @@ def _exp(builder, x):
     return builder.select(builder.fcmp_unordered("uno", x, x), x, made)
 
 
-def _tanh(builder, x):
+def _tanh(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     e = expm1(builder, clip(builder, builder.fadd(x, x), 20.0))  # tanh(10) rounds to 1
     return builder.fdiv(e, builder.fadd(e, number(2.0)))
 
 
-def _sigmoid(builder, x):
+def _sigmoid(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     f = expm1(builder, clip(builder, builder.fneg(x), 80.0))
     return builder.fdiv(number(1.0), builder.fadd(f, number(2.0)))
 
 
-def _gate(builder, a, b):
-    """tanh(a) sigmoid(b) = e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1."""
+def _gate(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Return tanh(a) sigmoid(b).
+
+    It is e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1: one division in all.
+    """
     e = expm1(builder, clip(builder, builder.fadd(a, a), 20.0))
     f = expm1(builder, clip(builder, builder.fneg(b), 60.0))
     two = number(2.0)
@@ -133,15 +138,15 @@ _LOG = (
 )  # fmt: skip
 
 
-def _log_near_one(builder, m):
-    """log(1 + m) of sqrt(1/2) - 1 < m < sqrt(2) - 1."""
+def _log_near_one(builder: ir.IRBuilder, m: ir.Value) -> ir.Value:
+    """Return log(1 + m) for sqrt(1/2) - 1 < m < sqrt(2) - 1."""
     square = builder.fmul(m, m)
     rest = builder.fmul(builder.fmul(_polynomial(builder, m, _LOG), m), square)
     return builder.fadd(multiply_add(builder, square, number(-0.5), rest), m)
 
 
-def _log(builder, x):
-    """The exponent times log 2, plus the logarithm of what is left; x must be normal."""
+def _log(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Return log(x): the exponent times log 2, plus the mantissa's logarithm; x must be normal."""
     bits = builder.bitcast(x, WORDS)
     bits = builder.sub(bits, whole(0x3F3504F3))  # sqrt(1/2)
     exponent = builder.sitofp(builder.ashr(bits, whole(23)), VECTOR)
@@ -156,8 +161,8 @@ def _log(builder, x):
     return builder.select(infinite, x, made)
 
 
-def _log1p(builder, x):
-    """log(1 + x) = log(u) + (x - (u - 1)) / u of u = 1 + x rounded."""
+def _log1p(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Return log(1 + x) = log(u) + (x - (u - 1)) / u, where u is 1 + x rounded."""
     u = builder.fadd(x, number(1.0))
     lost = builder.fsub(x, builder.fsub(u, number(1.0)))
     made = builder.fadd(_log(builder, u), builder.fdiv(lost, u))
@@ -166,7 +171,7 @@ def _log1p(builder, x):
     return builder.select(plain, _log(builder, u), made)
 
 
-def _softplus(builder, x):
+def _softplus(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     away = _exp(builder, builder.fneg(_call("fabs")(builder, x)))
     return builder.fadd(_larger(builder, x, number(0.0)), _log1p(builder, away))
 
@@ -182,35 +187,35 @@ _ERF_BELOW = (
 )  # fmt: skip
 
 
-def _erf(builder, x):
+def _erf(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     x = clip(builder, x, 3.832506856900711)
     square = builder.fmul(x, x)
     above = builder.fmul(x, _polynomial(builder, square, _ERF_ABOVE))
     return builder.fdiv(above, _polynomial(builder, square, _ERF_BELOW))
 
 
-def _expm1_of_any(builder, x):
+def _expm1_of_any(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     limited = expm1(builder, clip(builder, x, 80.0))
     far = builder.fcmp_ordered(">", x, number(80.0))
     return builder.select(far, _exp(builder, x), limited)
 
 
-def _elu(builder, x):
+def _elu(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     above = builder.fcmp_ordered(">", x, number(0.0))
     return builder.select(above, x, expm1(builder, clip(builder, x, 80.0)))
 
 
-def _sign(builder, x):
+def _sign(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     up = builder.select(builder.fcmp_ordered(">", x, number(0.0)), number(1.0), x)
     return builder.select(builder.fcmp_ordered("<", x, number(0.0)), number(-1.0), up)
 
 
-def _both(builder, a, b):
+def _both(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.fmul(a, b)
 
 
-def _no_nan(function):
-    def safe(*arguments):
+def _no_nan(function: Callable[..., Any]) -> Callable[..., Any]:
+    def safe(*arguments: Any) -> Any:
         with np.errstate(all="ignore"):
             return function(*arguments)
 
@@ -299,13 +304,26 @@ def folded(name: str, *arrays: np.ndarray) -> np.ndarray:
 
 
 @intrinsic
-def map_vectors(typing_context, code, o, a, b, c, a_step, b_step, c_step, vectors):
+def map_vectors(
+    typing_context: Any,
+    code: types.Type,
+    o: types.Type,
+    a: types.Type,
+    b: types.Type,
+    c: types.Type,
+    a_step: types.Type,
+    b_step: types.Type,
+    c_step: types.Type,
+    vectors: types.Type,
+) -> tuple[Any, Callable[..., Any]]:
     """Set `vectors` vectors at o to a function of those at a, b and c.
 
     A step is the bytes from one vector to the next, or 0 for one number for all lanes.
     """
 
-    def emit(context, builder, signature, arguments):
+    def emit(
+        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         code, o, *rest = arguments
         operands, steps, vectors = rest[:3], rest[3:6], rest[6]
         starts = [_spread_once(builder, at, step) for at, step in zip(operands, steps, strict=True)]
@@ -332,11 +350,11 @@ def map_vectors(typing_context, code, o, a, b, c, a_step, b_step, c_step, vector
     return types.void(*[types.int64] * 9), emit
 
 
-def _vector(builder, address):
+def _vector(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
     return builder.load(pointer_at(builder, address, VECTOR), align=4)
 
 
-def _spread_once(builder, address, step):
+def _spread_once(builder: ir.IRBuilder, address: ir.Value, step: ir.Value) -> ir.Value:
     """Return where to read an operand: a lone number is written to all lanes of the stack."""
     slot = cgutils.alloca_once(builder, VECTOR)
     slot.align = 4 * LANES

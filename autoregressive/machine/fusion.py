@@ -25,8 +25,8 @@ class Fusion:
     """The instructions of a step while they are fused.
 
     Args:
-      assembly: of the step.
-      instructions: those that are needed, in order.
+      assembly: the assembly of the step.
+      instructions: the needed instructions, in order.
       counters: states that grow by one with every step.
     """
 
@@ -35,7 +35,7 @@ class Fusion:
         assembly: Assembly,
         instructions: Sequence[Instruction],
         counters: Collection[Buffer],
-    ):
+    ) -> None:
         self._assembly, self._counters = assembly, counters
         self.instructions = list(instructions)
 
@@ -48,6 +48,7 @@ class Fusion:
         return self.instructions
 
     def _note(self) -> None:
+        """Note the readers and writers of every buffer, as the instructions now are."""
         self._readers: dict[Buffer, list[Instruction]] = defaultdict(list)
         self._writers: dict[Buffer, list[Instruction]] = defaultdict(list)
         self._dropped: set[int] = set()
@@ -80,10 +81,12 @@ class Fusion:
         return writers[0] if writers[0].op in ops else None
 
     def _is_read_once(self, buffer: Buffer) -> bool:
+        """Return whether a single instruction reads a buffer, and reads it once."""
         readers = self._readers[buffer]
         return len(readers) == 1 and sum(p.buffer is buffer for p in readers[0].reads) == 1
 
     def _biases(self) -> None:
+        """Move a constant that is added to a product into the bias of the product."""
         for each in self.instructions:
             if each.op is not Op.MAP or each.numbers[0] != _ADD or each.out is None:
                 continue
@@ -113,6 +116,7 @@ class Fusion:
         return None
 
     def _takes_bias(self, product: Instruction, add: Instruction, bias: Place, step: int) -> bool:
+        """Return whether a sum adds a whole constant vector to the whole row of a product."""
         outer, inner = add.numbers[1:3]
         outputs = self._assembly.matrices[product.reads[1].buffer].shape[1]
         return (
@@ -131,6 +135,7 @@ class Fusion:
         product.reads[2] = Place(self._assembly.stored(total, False), 0)
 
     def _merged(self) -> None:
+        """Join products of the same row with several matrices to one with a wider matrix."""
         groups: dict[tuple, list[Instruction]] = defaultdict(list)
         for each in self.instructions:
             if each.op is Op.PRODUCT and each.numbers[2] == 1 and each.out is not None:
@@ -160,6 +165,7 @@ class Fusion:
         first.numbers = (first.numbers[0], start // LANES, 1, 0, start)
 
     def _gates(self) -> None:
+        """Replace tanh(a) sigmoid(b) by one function, which divides once instead of twice."""
         for each in self.instructions:
             if each.op is not Op.MAP or each.numbers[0] != _MUL:
                 continue
@@ -175,6 +181,7 @@ class Fusion:
                     break
 
     def _makes_gate(self, gate: Instruction, half: Instruction | None, code: int) -> bool:
+        """Return whether a factor is the function `code` of a row that nothing else reads."""
         simple = (1, gate.numbers[2], 1, 1)  # one axis, and every argument as long as it
         return (
             half is not None
@@ -188,6 +195,7 @@ class Fusion:
         )
 
     def _split_pasts(self) -> None:
+        """Split products of joined rows, to multiply past rows for many times at once."""
         for each in list(self.instructions):
             if each.op is Op.PRODUCT and each.numbers[2] == 1 and not self._is_dropped(each):
                 parts = self._parts(each)
@@ -221,6 +229,7 @@ class Fusion:
         if at.buffer not in self._counters or len(written) != 1 or not ring.buffer.kept:
             return 0
         write = written[0]
+        # Only a ring that is written at the position itself has rows of known age.
         same = write.reads[1].key == at.key and write.numbers[5:] == (0, size, last)
         if not same or count != step or ring.start or last != size - 1 or add >= size:
             return 0
@@ -232,6 +241,7 @@ class Fusion:
         matrix = assembly.matrices[product.reads[1].buffer]
         vectors = product.numbers[1]
         made: list[Instruction] = []
+        # Past rows first: the product of the present row adds to sums that are there already.
         for copy in sorted(parts, key=lambda each: self._lag(each) == 0):
             start, count, lag = copy.out.start, copy.numbers[3], self._lag(copy)  # type: ignore[union-attr]
             weights = Place(assembly.packed_matrix(matrix[start : start + count]), 0)
@@ -254,6 +264,7 @@ class Fusion:
 
     def _placed(self) -> None:
         """Let what makes a part of a joined row write it there."""
+        # These write exactly their numbers; others may write whole vectors, beyond their part.
         exact = (Op.READ, Op.ROWS, Op.GATHER, Op.INPUT)
         for copy in self.instructions:
             if copy.op is not Op.COPY or copy.out is None or copy.out.buffer.kept or copy.stays:

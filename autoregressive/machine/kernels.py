@@ -13,6 +13,8 @@ import contextlib
 import functools
 import inspect
 import platform
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
+from numpy.typing import DTypeLike
 
 intrinsic: Any = _intrinsic  # its call has one argument fewer than its definition
 
@@ -50,7 +53,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": 
 compiled = numba.njit(**_OPTIONS)
 
 
-def entry(function):
+def entry(function: Callable[..., Any]) -> Any:
     """Return `function` compiled, and cached on disk where that is writable."""
     try:
         made: Any = numba.njit(cache=True, **_OPTIONS)(function)
@@ -63,32 +66,32 @@ def entry(function):
     return made
 
 
-def _stamp(function) -> tuple:
+def _stamp(function: Callable[..., Any]) -> tuple:
     """Return the times and sizes of all files that compiled code may come from."""
     folders = {Path(__file__).parent, Path(inspect.getfile(function)).parent}
     files = sorted(file for folder in folders for file in folder.glob("*.py"))
     return tuple((str(file), file.stat().st_mtime, file.stat().st_size) for file in files)
 
 
-def _unless_refused(function, *arguments):
+def _unless_refused(function: Callable[..., Any], *arguments: Any) -> Any:
     with contextlib.suppress(OSError):
         return function(*arguments)
 
 
 def padded(channels: int) -> int:
-    """`channels` rounded up to whole vectors."""
+    """Return a number of channels, rounded up to whole vectors."""
     return -(-channels // LANES) * LANES
 
 
-def aligned(shape, dtype=np.float32) -> np.ndarray:
-    """Zeros whose first element starts a cache line of 64 bytes."""
+def aligned(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.ndarray:
+    """Return zeros whose first element starts a cache line of 64 bytes."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.zeros(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def pack_matrix(matrix) -> np.ndarray:
+def pack_matrix(matrix: np.ndarray) -> np.ndarray:
     """Return the panels of `matrix` [inputs, outputs] one after another, padded with zeros."""
     inputs, outputs = matrix.shape
     wide = np.zeros([inputs, padded(outputs)], np.float32)
@@ -112,57 +115,57 @@ def panel_widths(vectors: int, widths: tuple[int, ...] = _PANEL_VECTORS) -> list
 # --- pieces of LLVM code ---------------------------------------------------------------------
 
 
-def integer(value: int):
+def integer(value: int) -> ir.Value:
     """Return the 64-bit constant."""
     return ir.Constant(_INT, value)
 
 
-def number(value: float):
+def number(value: float) -> ir.Value:
     """Return the vector whose every lane is this constant."""
     return ir.Constant(VECTOR, [value] * LANES)
 
 
-def whole(value: int):
+def whole(value: int) -> ir.Value:
     """Return the vector of 32-bit integers whose every lane is this constant."""
     return ir.Constant(WORDS, [value] * LANES)
 
 
-def pointer_at(builder, address, kind=VECTOR):
+def pointer_at(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type = VECTOR) -> ir.Value:
     """Return a pointer to values of a kind at an address."""
     return builder.inttoptr(address, kind.as_pointer())
 
 
-def _load(builder, address):
+def _load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
     return builder.load(pointer_at(builder, address, VECTOR), align=FLOAT_BYTES)
 
 
-def _store(builder, value, address):
+def _store(builder: ir.IRBuilder, value: ir.Value, address: ir.Value) -> None:
     builder.store(value, pointer_at(builder, address, VECTOR), align=FLOAT_BYTES)
 
 
-def spread(builder, scalar):
+def spread(builder: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
     """Return the vector whose every lane is `scalar`."""
     undefined = ir.Constant(VECTOR, ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(first, undefined, whole(0))
 
 
-def multiply_add(builder, a, b, c):
+def multiply_add(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
     """Return a b + c."""
     kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
     function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
     return builder.call(function, [a, b, c])
 
 
-def clip(builder, x, limit):
+def clip(builder: ir.IRBuilder, x: ir.Value, limit: float) -> ir.Value:
     """Return x limited to [-limit, limit]."""
     low, high = number(-limit), number(limit)
     x = builder.select(builder.fcmp_unordered("<", x, high), x, high)
     return builder.select(builder.fcmp_unordered(">", x, low), x, low)
 
 
-def power_and_rest(builder, x):
-    """2^n and exp(r) - 1 of x = n log 2 + r, |r| <= log(2) / 2, to about an ulp; |x| < 87."""
+def power_and_rest(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Return 2^n and exp(r) - 1, x = n log 2 + r, |r| <= log(2) / 2, to an ulp or so; |x| < 87."""
     to_whole = number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
     n = multiply_add(builder, x, number(1 / np.log(2)), to_whole)
     n = builder.fsub(n, to_whole)
@@ -177,13 +180,15 @@ def power_and_rest(builder, x):
     return power, builder.fmul(series, r)
 
 
-def expm1(builder, x):
-    """exp(x) - 1, to about an ulp; |x| < 87."""
+def expm1(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Return exp(x) - 1, to about an ulp; |x| < 87."""
     power, rest = power_and_rest(builder, x)
     return multiply_add(builder, power, rest, builder.fsub(power, number(1.0)))
 
 
-def _each_vector(builder, count):
+def _each_vector(
+    builder: ir.IRBuilder, count: ir.Value
+) -> AbstractContextManager[tuple[ir.Value, ir.Value]]:
     return cgutils.for_range_slice(
         builder, integer(0), builder.mul(count, integer(VECTOR_BYTES)), integer(VECTOR_BYTES), _INT
     )
@@ -192,7 +197,9 @@ def _each_vector(builder, count):
 # --- kernels ---------------------------------------------------------------------------------
 
 
-def _emit_panel(builder, rows, panels, vectors, arguments):
+def _emit_panel(
+    builder: ir.IRBuilder, rows: int, panels: int, vectors: int, arguments: Sequence[ir.Value]
+) -> None:
     """Add `rows` rows of x times neighbouring panels to rows of y, all sums in registers."""
     y, y_stride, w, x, x_stride, inputs = arguments
     panel_bytes = builder.mul(inputs, integer(vectors * VECTOR_BYTES))
@@ -229,10 +236,22 @@ def _emit_panel(builder, rows, panels, vectors, arguments):
 
 
 @intrinsic
-def _add_panel(typing_context, y, y_stride, w, x, x_stride, inputs, rows, vectors):
+def _add_panel(
+    typing_context: Any,
+    y: types.Type,
+    y_stride: types.Type,
+    w: types.Type,
+    x: types.Type,
+    x_stride: types.Type,
+    inputs: types.Type,
+    rows: types.Type,
+    vectors: types.Type,
+) -> tuple[Any, Callable[..., Any]]:
     """Add x [rows, inputs] times the panel of `vectors` at w (8: two panels of 4) to y."""
 
-    def emit(context, builder, signature, arguments):
+    def emit(
+        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         *operands, rows, vectors = arguments
         shapes = [(1, 2, 4)] + [(row, 1, width) for row in _ROWS for width in _PANEL_VECTORS]
         for shape in shapes:
@@ -246,7 +265,9 @@ def _add_panel(typing_context, y, y_stride, w, x, x_stride, inputs, rows, vector
 
 
 @compiled
-def multiply(y, y_stride, w, x, x_stride, rows, inputs, vectors):
+def multiply(
+    y: int, y_stride: int, w: int, x: int, x_stride: int, rows: int, inputs: int, vectors: int
+) -> None:
     """Add the product of x [rows, inputs] and a packed matrix to y [rows, vectors * LANES].
 
     Strides, from one row to the next, are in bytes.
@@ -273,16 +294,26 @@ def multiply(y, y_stride, w, x, x_stride, rows, inputs, vectors):
         done += width
 
 
-def _vector_kernel(formula):
+def _vector_kernel(formula: Callable[..., ir.Value]) -> Any:
     """Return a kernel(y, a, b, c, d, vectors): y = formula of the vectors at a to d."""
 
     @intrinsic
-    def kernel(typing_context, y, a, b, c, d, vectors):
-        def emit(context, builder, signature, arguments):
+    def kernel(
+        typing_context: Any,
+        y: types.Type,
+        a: types.Type,
+        b: types.Type,
+        c: types.Type,
+        d: types.Type,
+        vectors: types.Type,
+    ) -> tuple[Any, Callable[..., Any]]:
+        def emit(
+            context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
+        ) -> ir.Value:
             y, *operands, vectors = arguments
             with _each_vector(builder, vectors) as (offset, _):
 
-                def load(index):
+                def load(index: int) -> ir.Value:
                     return _load(builder, builder.add(operands[index], offset))
 
                 _store(builder, formula(builder, load), builder.add(y, offset))
@@ -293,8 +324,8 @@ def _vector_kernel(formula):
     return kernel
 
 
-def _gated(builder, load):
-    """tanh(a) sigmoid(b) = e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1."""
+def _gated(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.Value:
+    """Return tanh(a) sigmoid(b) = e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1."""
     a = builder.fadd(load(0), load(2))
     b = builder.fadd(load(1), load(3))
     e = expm1(builder, clip(builder, builder.fadd(a, a), 20.0))  # tanh(10) rounds to 1
@@ -303,13 +334,13 @@ def _gated(builder, load):
     return builder.fdiv(e, builder.fmul(builder.fadd(e, two), builder.fadd(f, two)))
 
 
-def _rectified(builder, load):
+def _rectified(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.Value:
     zero = number(0.0)
     x = load(0)
     return builder.select(builder.fcmp_unordered(">", x, zero), x, zero)
 
 
-def _exponential(builder, load):
+def _exponential(builder: ir.IRBuilder, load: Callable[[int], ir.Value]) -> ir.Value:
     power, rest = power_and_rest(builder, clip(builder, load(0), 87.0))
     return multiply_add(builder, power, rest, power)
 
@@ -326,43 +357,43 @@ _half_power_kernel = _vector_kernel(
 
 
 @compiled
-def gate(z, sums, condition, vectors):
+def gate(z: int, sums: int, condition: int, vectors: int) -> None:
     """Set z = tanh(a) sigmoid(b), where (a, b) are the halves of sums + condition."""
     half = vectors * VECTOR_BYTES
     _gate_kernel(z, sums, sums + half, condition, condition + half, vectors)
 
 
 @compiled
-def exponential(y, vectors):
+def exponential(y: int, vectors: int) -> None:
     """Set y = exp(y), limited to [exp(-87), exp(87)]."""
     _exponential_kernel(y, y, 0, 0, 0, vectors)
 
 
 @compiled
-def rectify(y, vectors):
+def rectify(y: int, vectors: int) -> None:
     """Set y = max(y, 0)."""
     _rectify_kernel(y, y, 0, 0, 0, vectors)
 
 
 @compiled
-def copy(y, x, vectors):
+def copy(y: int, x: int, vectors: int) -> None:
     """Set y = x."""
     _copy_kernel(y, x, 0, 0, 0, vectors)
 
 
 @compiled
-def clear(y, vectors):
+def clear(y: int, vectors: int) -> None:
     """Set y = 0."""
     _clear_kernel(y, 0, 0, 0, 0, vectors)
 
 
 @compiled
-def add(y, x, vectors):
+def add(y: int, x: int, vectors: int) -> None:
     """Set y = y + x."""
     _add_kernel(y, y, x, 0, 0, vectors)
 
 
 @compiled
-def add_halved_power(y, x, b, vectors):
+def add_halved_power(y: int, x: int, b: int, vectors: int) -> None:
     """Set y = x sqrt(1/2) + b."""
     _half_power_kernel(y, x, b, 0, 0, vectors)

@@ -31,7 +31,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register what lowers the operations of these names: from inputs to outputs."""
+    """Register a function that lowers the operations of these names, from inputs to outputs."""
 
     def add(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
@@ -49,12 +49,12 @@ class Resource:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A whole number that the machine reads: that of a place, plus `add`, modulo `modulo` if not 0.
+    """An integer that the machine reads: the number at a place, plus `add`, modulo `modulo`.
 
     Attributes:
       place: a scalar, stored as a double.
-      add: is added first.
-      modulo: 0: none.
+      add: the integer that is added first.
+      modulo: the divisor whose remainder is taken; 0: none.
     """
 
     place: Value
@@ -80,9 +80,9 @@ class Lowering:
         """Lower the operations that some tensors need, and return these.
 
         Args:
-          graph: of one step.
-          fetches: tensors of it.
-          known: what its placeholders are, by tensor name.
+          graph: the graph of one step.
+          fetches: tensors of the graph.
+          known: values of the graph's placeholders, by tensor name.
 
         Raises:
           Unlowerable: an operation has no rule, or not for these arguments.
@@ -134,7 +134,7 @@ class Lowering:
         return self.copied(out, value)
 
     def copied(self, out: Value, value: Value, stays: bool = False, fills: bool = False) -> Value:
-        """Return `out` after the entries of a value are written to it; see `Assembly.add`."""
+        """Return `out` after an instruction that writes the entries of a value to it."""
         axes = axes_of(value.shape, out.strides, value.strides)
         if len(axes) > 3:
             if not value.contiguous:
@@ -166,7 +166,7 @@ class Lowering:
         numbers: Sequence[int],
         limited: int | None = None,
     ) -> Value:
-        """Return the result of an instruction; `limited` as for `Instruction`."""
+        """Return the result of a new instruction, or that of an equal earlier one."""
         found = self.assembly.add(op, out, reads, numbers, limited=limited)
         return out if found is None else found
 
@@ -181,9 +181,10 @@ class Lowering:
         """Return a function of numbers, entry by entry, by its name in `formulas`.
 
         Args:
-          name: of the function.
-          *given: its arguments, which are broadcast.
-          dtype: of the result; by default that of the last argument, or a truth value.
+          name: name of the function.
+          *given: the function's arguments, which are broadcast.
+          dtype: type of the result; by default that of the last argument, or bool for a truth
+            value.
         """
         function = FUNCTIONS[name]
         dtype = np.dtype(bool if function.truth else dtype or given[-1].dtype)

@@ -34,8 +34,8 @@ class StepMachine:
     """A step of one row, as a program of the machine; any number of rows run it.
 
     Args:
-      step: from the arguments of one time, the settings and the states to the results and the new
-        states.
+      step: function from the arguments of one time, the settings and the states to the results and
+        the new states.
       arguments: specs of what every time has of its own, such as noise.
       settings: specs of what is the same at all times of a call, such as a temperature.
       state: the states before the first step, of one row; those of all rows are equal.
@@ -50,7 +50,7 @@ class StepMachine:
         arguments: Sequence[tf.TensorSpec],
         settings: Sequence[tf.TensorSpec],
         state: Sequence[tf.Tensor],
-    ):
+    ) -> None:
         self.arguments, self.settings = list(arguments), list(settings)
         specs = [*arguments, *settings, *(tf.TensorSpec(x.shape, x.dtype) for x in state)]
         for spec in specs:
@@ -148,8 +148,8 @@ class StepMachine:
 
         Args:
           batch: number of rows.
-          settings: for all rows, or with a first axis for each of them.
-          state: of one row.
+          settings: each setting, the same for all rows or with a first axis of rows.
+          state: the states of one row, which all rows begin with.
         """
         workspaces = np.tile(self.program.workspace, [batch, 1])
         self.put(workspaces, [*settings, *state])
@@ -159,8 +159,9 @@ class StepMachine:
         """Set the settings and, if there are more arrays, the states of all rows.
 
         Args:
-          workspaces: of all rows.
-          given: for all rows, or with a first axis for each of them.
+          workspaces: workspaces of all rows, float32 [rows, words], changed in place.
+          given: the settings and then the states, each the same for all rows or with a first axis
+            of rows.
         """
         for value, each in zip(self._kept, given, strict=False):
             if not value.size:  # of which only the shape counts
@@ -185,8 +186,8 @@ class StepMachine:
         """Return the results of all times, [rows, times, ...] each; the workspaces advance.
 
         Args:
-          workspaces: of `begin`, or of an earlier `run`.
-          *arguments: [rows, times, ...] each.
+          workspaces: workspaces from `begin`, or after an earlier `run`.
+          *arguments: arguments of every time, [rows, times, ...] each.
         """
         rows, times = len(workspaces), arguments[0].shape[1]
         flat = [np.asarray(each, np.float64).reshape([rows, times, -1]) for each in arguments]
@@ -220,8 +221,8 @@ def _groups(rows: int, instructions: int) -> list[tuple[int, int]]:
     """Return first row and number of rows for each thread; rows never wait for each other.
 
     Args:
-      rows: of the batch.
-      instructions: that every row runs.
+      rows: number of rows of the batch.
+      instructions: number of instructions that every row runs.
     """
     threads = min(rows, cores()) if rows * instructions >= _WORTH_A_THREAD else 1
     bounds = [rows * index // threads for index in range(threads + 1)]
@@ -244,8 +245,8 @@ def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepM
     """Return the machine of a network's step, whose result is the parameters, and its first state.
 
     Args:
-      stepped: has `initial_state` and `step`.
-      specs: of its inputs and conditions, [None, ...].
+      stepped: a network with `initial_state` and `step`.
+      specs: specs of the network's inputs and conditions, [None, ...].
 
     Raises:
       Unlowerable: an operation that the machine does not know.
@@ -259,7 +260,7 @@ def machine_of_step(stepped: Any, specs: Sequence[tf.TensorSpec]) -> tuple[StepM
     first = stepped.initial_state(1, **given)
     flat = tf.nest.flatten(first)
 
-    def step(*given):
+    def step(*given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         inputs, *condition = given[: len(specs)]
         packed = tf.nest.pack_sequence_as(first, list(given[len(specs) :]))
         parameters, after = stepped.step(inputs, packed, *condition)
@@ -273,8 +274,8 @@ def unknown_operation(stepped: Any, specs: Sequence[tf.TensorSpec]) -> str:
     """Return the operation of a step that the machine does not know, "" if it knows all.
 
     Args:
-      stepped: as for `machine_of_step`.
-      specs: as for `machine_of_step`.
+      stepped: a network with `initial_state` and `step`.
+      specs: specs of the network's inputs and conditions, [None, ...].
     """
     try:
         machine_of_step(stepped, specs)

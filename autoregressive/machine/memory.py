@@ -1,5 +1,8 @@
 """Numbers at addresses, for compiled code."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -21,10 +24,12 @@ from autoregressive.machine.kernels import (
 _DOUBLE, _WORD = ir.DoubleType(), ir.IntType(32)
 
 
-def _loader(kind, result):
+def _loader(kind: ir.Type, result: types.Type) -> Any:
     @intrinsic
-    def load(typing_context, address):
-        def emit(context, builder, signature, arguments):
+    def load(typing_context: Any, address: types.Type) -> tuple[Any, Callable[..., Any]]:
+        def emit(
+            context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
+        ) -> ir.Value:
             return builder.load(pointer_at(builder, arguments[0], kind), align=FLOAT_BYTES)
 
         return result(types.int64), emit
@@ -32,10 +37,14 @@ def _loader(kind, result):
     return load
 
 
-def _storer(kind, argument):
+def _storer(kind: ir.Type, argument: types.Type) -> Any:
     @intrinsic
-    def store(typing_context, address, value):
-        def emit(context, builder, signature, arguments):
+    def store(
+        typing_context: Any, address: types.Type, value: types.Type
+    ) -> tuple[Any, Callable[..., Any]]:
+        def emit(
+            context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
+        ) -> ir.Value:
             pointer = pointer_at(builder, arguments[0], kind)
             builder.store(arguments[1], pointer, align=FLOAT_BYTES)
             return context.get_dummy_value()
@@ -51,10 +60,12 @@ word_at = _loader(_WORD, types.int32)
 
 
 @intrinsic
-def prefetch(typing_context, address):
+def prefetch(typing_context: Any, address: types.Type) -> tuple[Any, Callable[..., Any]]:
     """Ask for the cache line at an address, which will be read soon."""
 
-    def emit(context, builder, signature, arguments):
+    def emit(
+        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         byte = ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
@@ -67,10 +78,14 @@ def prefetch(typing_context, address):
 
 
 @intrinsic
-def add_scaled(typing_context, y, scale, x, vectors):
+def add_scaled(
+    typing_context: Any, y: types.Type, scale: types.Type, x: types.Type, vectors: types.Type
+) -> tuple[Any, Callable[..., Any]]:
     """Add `scale` times the vectors at x to those at y."""
 
-    def emit(context, builder, signature, arguments):
+    def emit(
+        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         y, scale, x, vectors = arguments
         repeated = spread(builder, scale)
         with cgutils.for_range(builder, vectors) as loop:
@@ -86,12 +101,16 @@ def add_scaled(typing_context, y, scale, x, vectors):
     return types.void(types.int64, types.float32, types.int64, types.int64), emit
 
 
-def _reduction(combine, start):
+def _reduction(combine: Callable[..., ir.Value], start: float) -> Any:
     """Return a function of a and b and a number of vectors: combine over all, lane by lane."""
 
     @intrinsic
-    def reduce(typing_context, a, b, vectors):
-        def emit(context, builder, signature, arguments):
+    def reduce(
+        typing_context: Any, a: types.Type, b: types.Type, vectors: types.Type
+    ) -> tuple[Any, Callable[..., Any]]:
+        def emit(
+            context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
+        ) -> ir.Value:
             a, b, vectors = arguments
             total = cgutils.alloca_once_value(builder, number(start))
             with cgutils.for_range(builder, vectors) as loop:
@@ -120,13 +139,13 @@ def _reduction(combine, start):
     return reduce
 
 
-def _joined(builder, start, a, b):
+def _joined(builder: ir.IRBuilder, start: float, a: ir.Value, b: ir.Value) -> ir.Value:
     if start == 0.0:
         return builder.fadd(a, b)
     return builder.select(builder.fcmp_unordered(">", a, b), a, b)
 
 
-def _largest(builder, total, a, b):
+def _largest(builder: ir.IRBuilder, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.select(builder.fcmp_unordered(">", a, total), a, total)
 
 
@@ -136,7 +155,7 @@ _max_vectors = _reduction(_largest, float("-inf"))
 
 
 @compiled
-def dot(a, b, count):
+def dot(a: int, b: int, count: int) -> float:
     """Return the sum of products of floats."""
     vectors = count // LANES
     total = _dot_vectors(a, b, vectors)
@@ -146,10 +165,20 @@ def dot(a, b, count):
 
 
 @intrinsic
-def dots(typing_context, y, x, w, w_step, vectors, count):
+def dots(
+    typing_context: Any,
+    y: types.Type,
+    x: types.Type,
+    w: types.Type,
+    w_step: types.Type,
+    vectors: types.Type,
+    count: types.Type,
+) -> tuple[Any, Callable[..., Any]]:
     """Set `count` floats at y to the products of the vectors at x and at w, w + w_step, ..."""
 
-    def emit(context, builder, signature, arguments):
+    def emit(
+        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         y, x, w, w_step, vectors, count = arguments
         kind = ir.FunctionType(FLOAT, [FLOAT, VECTOR])
         name = f"llvm.vector.reduce.fadd.v{LANES}f32"
@@ -179,7 +208,7 @@ def dots(typing_context, y, x, w, w_step, vectors, count):
 
 
 @compiled
-def sum_of(a, count):
+def sum_of(a: int, count: int) -> float:
     """Return the sum of floats."""
     vectors = count // LANES
     total = _sum_vectors(a, a, vectors)
@@ -189,7 +218,7 @@ def sum_of(a, count):
 
 
 @compiled
-def max_of(a, count):
+def max_of(a: int, count: int) -> float:
     """Return the largest of floats."""
     vectors = count // LANES
     total = _max_vectors(a, a, vectors)

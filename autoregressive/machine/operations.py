@@ -28,13 +28,17 @@ _SUBTRACT, _TIMES, _EXP = (CODES[name] for name in ("Sub", "Mul", "Exp"))
 
 
 @compiled
-def _mapped(code, o, a, b, c, a_step, b_step, c_step, vectors):
+def _mapped(
+    code: int, o: int, a: int, b: int, c: int, a_step: int, b_step: int, c_step: int, vectors: int
+) -> None:
     """Run a function of vectors; as a function of its own, it is compiled once."""
     map_vectors(code, o, a, b, c, a_step, b_step, c_step, vectors)
 
 
 @compiled
-def product(p, o, a, w, bias, o_step, a_step, rows):
+def product(
+    p: np.ndarray, o: int, a: int, w: int, bias: int, o_step: int, a_step: int, rows: int
+) -> None:
     """Set rows at o to rows at a times a packed matrix, plus a bias, or add to those at o."""
     inputs, vectors, each, a_pitch, o_pitch = p[8], p[9], p[10], p[11], p[12]
     if o != bias:
@@ -50,7 +54,7 @@ def product(p, o, a, w, bias, o_step, a_step, rows):
 
 
 @compiled
-def ask(p, fixed):
+def ask(p: np.ndarray, fixed: int) -> None:
     """Ask for the first lines of what the next product reads."""
     for panel in range(p[14]):
         at = fixed + 4 * (p[13] + panel * p[15])
@@ -59,7 +63,7 @@ def ask(p, fixed):
 
 
 @compiled
-def past(p, o, ring, w, bias, at, sums, end):
+def past(p: np.ndarray, o: int, ring: int, w: int, bias: int, at: int, sums: int, end: int) -> None:
     """Set or add the product of the row `lag` times ago, made for `block` times at once.
 
     The rows that a ring keeps are known before they are read, so that one pass over the weights
@@ -68,6 +72,7 @@ def past(p, o, ring, w, bias, at, sums, end):
     inputs, vectors, block, size, lag = p[8], p[9], np.int64(p[10]), np.int64(p[11]), p[12]
     now, made = np.int64(double_at(at)), np.int64(double_at(end))
     pitch = np.int64(vectors * 4 * LANES)
+    # Sums of `block` times are kept; at any other time, those from now on are made.
     if not made - block <= now < made:
         made = now + block
         set_double(end, np.float64(made))
@@ -91,7 +96,7 @@ def past(p, o, ring, w, bias, at, sums, end):
 
 
 @compiled
-def _map_slowly(p, o, a, b, c):
+def _map_slowly(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
     for i in range(p[9]):
         for j in range(p[10]):
             made = function_of(
@@ -104,7 +109,18 @@ def _map_slowly(p, o, a, b, c):
 
 
 @compiled
-def map_floats(p, o, a, b, c, o_step, a_step, b_step, c_step, rows):
+def map_floats(
+    p: np.ndarray,
+    o: int,
+    a: int,
+    b: int,
+    c: int,
+    o_step: int,
+    a_step: int,
+    b_step: int,
+    c_step: int,
+    rows: int,
+) -> None:
     """Set floats to a function of up to three others, along two axes, for all rows."""
     code, vectors = np.int64(p[8]), np.int64((p[10] + LANES - 1) // LANES)
     full = np.int64(4 * LANES)
@@ -121,7 +137,7 @@ def map_floats(p, o, a, b, c, o_step, a_step, b_step, c_step, rows):
 
 
 @compiled
-def map_of_doubles(p, o, a, b, c):
+def map_of_doubles(p: np.ndarray, o: int, a: int, b: int, c: int) -> None:
     """Set doubles to a function of up to three others, along two axes."""
     for i in range(p[9]):
         for j in range(p[10]):
@@ -135,7 +151,7 @@ def map_of_doubles(p, o, a, b, c):
 
 
 @compiled
-def to_doubles(p, o, a):
+def to_doubles(p: np.ndarray, o: int, a: int) -> None:
     """Set doubles to floats, perhaps without their fractions."""
     for i in range(p[8]):
         for j in range(p[9]):
@@ -144,7 +160,7 @@ def to_doubles(p, o, a):
 
 
 @compiled
-def to_floats(p, o, a):
+def to_floats(p: np.ndarray, o: int, a: int) -> None:
     """Set floats to doubles, or to whether they are not zero."""
     for i in range(p[8]):
         for j in range(p[9]):
@@ -155,7 +171,9 @@ def to_floats(p, o, a):
 
 
 @compiled
-def _move(o, o_step, a, a_step, count, words):
+def _move(
+    o: int, o_step: int | np.int64, a: int, a_step: int | np.int64, count: int, words: int
+) -> None:
     """Copy `count` numbers; steps are in numbers."""
     if o_step == 1 and a_step == 1:
         o_step, a_step, count = np.int64(1), np.int64(1), count * words
@@ -172,7 +190,7 @@ def _move(o, o_step, a, a_step, count, words):
 
 
 @compiled
-def copy_axes(p, o, a):
+def copy_axes(p: np.ndarray, o: int, a: int) -> None:
     """Copy numbers along three axes."""
     words = np.int64(p[8])
     for i in range(p[9]):
@@ -183,7 +201,7 @@ def copy_axes(p, o, a):
 
 
 @compiled
-def gather(p, o, a, table):
+def gather(p: np.ndarray, o: int, a: int, table: int) -> None:
     """Copy the numbers at the places of a table."""
     words = p[8]
     for i in range(p[9]):
@@ -193,7 +211,7 @@ def gather(p, o, a, table):
 
 
 @compiled
-def _slot(p, at):
+def _slot(p: np.ndarray, at: int) -> int:
     """Return the row that a number in the workspace means: plus, modulo and at most given ones."""
     slot = np.int64(double_at(at)) + p[13]
     if p[14] > 0:
@@ -202,7 +220,7 @@ def _slot(p, at):
 
 
 @compiled
-def read(p, o, a, at):
+def read(p: np.ndarray, o: int, a: int, at: int) -> None:
     """Copy the rows of an axis from a place on that changes from step to step."""
     words, one = np.int64(p[8]), np.int64(1)
     source = a + 4 * words * p[12] * _slot(p, at)
@@ -212,7 +230,7 @@ def read(p, o, a, at):
 
 
 @compiled
-def write(p, o, a, at):
+def write(p: np.ndarray, o: int, a: int, at: int) -> None:
     """Write rows of an axis from a place on that changes from step to step."""
     words, one = np.int64(p[8]), np.int64(1)
     target = o + 4 * words * p[12] * _slot(p, at)
@@ -222,7 +240,7 @@ def write(p, o, a, at):
 
 
 @compiled
-def read_rows(p, o, a, at):
+def read_rows(p: np.ndarray, o: int, a: int, at: int) -> None:
     """Copy the rows at several places."""
     words, count, one = np.int64(p[8]), np.int64(p[10]), np.int64(1)
     for i in range(p[9]):
@@ -232,7 +250,7 @@ def read_rows(p, o, a, at):
 
 
 @compiled
-def _joined(code, total, value):
+def _joined(code: int, total: float, value: float) -> float:
     if code <= _MEAN:
         return total + value
     if code == _LARGEST:
@@ -243,7 +261,7 @@ def _joined(code, total, value):
 
 
 @compiled
-def _reduced(code, a, step, count):
+def _reduced(code: int, a: int, step: int, count: int) -> float:
     """Return a reduction of floats."""
     if step == 1 and code <= _MEAN:
         return sum_of(a, count)
@@ -256,7 +274,7 @@ def _reduced(code, a, step, count):
 
 
 @compiled
-def reduce(p, o, a):
+def reduce(p: np.ndarray, o: int, a: int) -> None:
     """Set numbers to sums, means, extremes or products along an axis."""
     code, outer, count, inner = p[8], p[10], np.int64(p[11]), p[12]
     for i in range(outer):
@@ -275,7 +293,7 @@ def reduce(p, o, a):
 
 
 @compiled
-def argmax(p, o, a):
+def argmax(p: np.ndarray, o: int, a: int) -> None:
     """Set doubles to the places of the largest or least numbers of rows."""
     for i in range(p[9]):
         best, at = -np.inf, 0
@@ -289,8 +307,8 @@ def argmax(p, o, a):
 
 
 @compiled
-def cumulate(p, o, a):
-    """Running sums, products or maxima along the last axis, perhaps backwards or without itself."""
+def cumulate(p: np.ndarray, o: int, a: int) -> None:
+    """Set running sums, products or maxima of the last axis, also backwards or without itself."""
     code, count, excluded, backward = p[13], p[10], p[14], p[15]
     for i in range(p[9]):
         total = 1.0 if code == _PRODUCT_OF else 0.0
@@ -311,7 +329,7 @@ def cumulate(p, o, a):
 
 
 @compiled
-def softmax(p, o, a):
+def softmax(p: np.ndarray, o: int, a: int) -> None:
     """Set rows to their softmax; after every row there is room for one number."""
     full, zero = np.int64(4 * LANES), np.int64(0)
     for i in range(p[8]):
@@ -319,6 +337,7 @@ def softmax(p, o, a):
         vectors = (count + LANES - 1) // LANES
         largest = y + full * vectors  # one number after the row
         set_float(largest, max_of(x, count))
+        # Less the largest, so that no exponential overflows.
         _mapped(np.int64(_SUBTRACT), y, x, largest, y, full, zero, full, vectors)
         _mapped(np.int64(_EXP), y, y, y, y, full, full, full, vectors)
         set_float(largest, np.float32(1.0) / sum_of(y, count))
@@ -326,7 +345,7 @@ def softmax(p, o, a):
 
 
 @compiled
-def products(p, o, a, b):
+def products(p: np.ndarray, o: int, a: int, b: int) -> None:
     """Set [groups, rows, columns] to the products of two values that both change."""
     groups, rows, inner, columns = p[8], p[9], np.int64(p[10]), np.int64(p[11])
     for g in range(groups):

@@ -1,6 +1,9 @@
 """Rules of products: of matrices, of a constant matrix, and convolutions over other axes."""
 
 import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -107,7 +110,14 @@ def _without_lone(
     return made, named
 
 
-def _product(lowering, inputs, terms, letters, sized, is_batched: bool) -> Any_Value:
+def _product(
+    lowering: Lowering,
+    inputs: Sequence[Any_Value],
+    terms: Sequence[str],
+    letters: tuple[Any, ...],
+    sized: dict[str, int],
+    is_batched: bool,
+) -> Any_Value:
     """Return [batch, a, c] of inputs [batch, a, b] and [batch, b, c], as some of their letters."""
     both, (left, right), inner = letters
     groups = (both, left, inner), (both, inner, right)
@@ -115,9 +125,9 @@ def _product(lowering, inputs, terms, letters, sized, is_batched: bool) -> Any_V
     for each, term, group in zip(inputs, terms, groups, strict=True):
         order = [term.index(x) for part in group for x in part]
         shape = [sized[x] for part in group for x in part]
-        turned = lowering.arranged(each, lambda x, o=order: x.transpose(o))
+        turned = lowering.arranged(each, functools.partial(np.transpose, axes=order))
         if list(turned.shape) != shape:
-            turned = lowering.arranged(turned, lambda x, s=shape: np.broadcast_to(x, s))
+            turned = lowering.arranged(turned, functools.partial(np.broadcast_to, shape=shape))
         counts = [int(np.prod([sized[x] for x in part], dtype=int)) for part in group]
         arranged.append(reshaped(lowering, turned, counts))
     first, second = arranged

@@ -66,7 +66,7 @@ def reduced(
     return reshaped(lowering, made, kept) if keep else made
 
 
-def _three_axes(value: Value, others: Sequence[int], axes: Sequence[int]):
+def _three_axes(value: Value, others: Sequence[int], axes: Sequence[int]) -> tuple[Any, ...] | None:
     """Return (size, stride) of two axes that stay and of the one that goes, or None."""
     stay, go = (
         axes_of([value.shape[i] for i in part], [value.strides[i] for i in part])

@@ -74,12 +74,12 @@ def reshaped(lowering: Lowering, given: Any_Value, shape: list[int]) -> Any_Valu
     return lowering.arranged(given, lambda x: x.reshape(shape))
 
 
-def _arrangement(*names: str):
+def _arrangement(*names: str) -> Callable[..., Any]:
     """Register a function of an operation and arrays: the first is arranged, others are known."""
 
-    def add(function: Callable[..., Callable[[np.ndarray], np.ndarray]]):
+    def add(function: Callable[..., Callable[[np.ndarray], np.ndarray]]) -> Callable[..., Any]:
         @rule(*names)
-        def lower(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]):
+        def lower(lowering: Lowering, op: tf.Operation, inputs: list[Any_Value]) -> list[Any_Value]:
             arrange = function(op, *(whole(each) for each in inputs[1:]))
             return [lowering.arranged(inputs[0], arrange)]
 
@@ -89,50 +89,54 @@ def _arrangement(*names: str):
 
 
 @_arrangement("ExpandDims")
-def _expand(op: tf.Operation, axis: np.ndarray):
+def _expand(op: tf.Operation, axis: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: np.expand_dims(x, int(axis))
 
 
 @_arrangement("Squeeze")
-def _squeeze(op: tf.Operation):
+def _squeeze(op: tf.Operation) -> Callable[[np.ndarray], np.ndarray]:
     axes = tuple(op.get_attr("squeeze_dims")) or None
     return lambda x: np.squeeze(x, axes)
 
 
 @_arrangement("Transpose")
-def _transpose(op: tf.Operation, order: np.ndarray):
+def _transpose(op: tf.Operation, order: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: x.transpose(order)
 
 
 @_arrangement("BroadcastTo")
-def _broadcast(op: tf.Operation, shape: np.ndarray):
+def _broadcast(op: tf.Operation, shape: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: np.broadcast_to(x, shape)
 
 
 @_arrangement("Tile")
-def _tile(op: tf.Operation, times: np.ndarray):
+def _tile(op: tf.Operation, times: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: np.tile(x, times)
 
 
 @_arrangement("ReverseV2")
-def _reverse(op: tf.Operation, axes: np.ndarray):
+def _reverse(op: tf.Operation, axes: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: np.flip(x, tuple(axes))
 
 
 @_arrangement("Roll")
-def _roll(op: tf.Operation, shift: np.ndarray, axis: np.ndarray):
+def _roll(
+    op: tf.Operation, shift: np.ndarray, axis: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: np.roll(x, tuple(np.ravel(shift)), tuple(np.ravel(axis)))
 
 
 @_arrangement("MatrixDiagPartV3")
-def _diagonal(op: tf.Operation, k: np.ndarray, padding: np.ndarray):
+def _diagonal(
+    op: tf.Operation, k: np.ndarray, padding: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
     if np.any(k):
         raise Unlowerable("another diagonal")
     return lambda x: np.diagonal(x, 0, -2, -1)
 
 
 @_arrangement("MirrorPad")
-def _mirror(op: tf.Operation, widths: np.ndarray):
+def _mirror(op: tf.Operation, widths: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     if op.get_attr("mode") == b"REFLECT":
         return lambda x: np.pad(x, widths, "reflect")
     return lambda x: np.pad(x, widths, "symmetric")

@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 from autoregressive.machine.assembly import Assembly, Instruction, Op, Place, needed
 from autoregressive.machine.fusion import Fusion
 from autoregressive.machine.lowering import Lowering
@@ -18,9 +20,9 @@ def settle(
     afterwards.
 
     Args:
-      lowering: of the step; its instructions are all there.
-      states: old and new values.
-      results: of the step, in order.
+      lowering: the lowering of the step, which has all its instructions.
+      states: old and new value of each state.
+      results: the results of the step, in order.
     """
     assembly = lowering.assembly
     column = 0
@@ -155,7 +157,7 @@ def _copy(lowering: Lowering, out: Value, source: Value) -> list[Instruction]:
     return made
 
 
-def _dtype(states: Sequence[tuple[Value, Any_Value]]):
+def _dtype(states: Sequence[tuple[Value, Any_Value]]) -> np.dtype:
     return states[0][0].dtype
 
 

@@ -24,12 +24,12 @@ class Buffer:
     """Room for numbers of one type in the workspace of a row.
 
     Args:
-      size: numbers.
-      wide: they are doubles, two words each.
+      size: number of numbers.
+      wide: the numbers are doubles, two words each.
       kept: the buffer outlives a step.
     """
 
-    def __init__(self, size: int, wide: bool, kept: bool = False):
+    def __init__(self, size: int, wide: bool, kept: bool = False) -> None:
         self.size, self.wide, self.kept = size, wide, kept
         self.number = next(_NUMBERS)
 
@@ -44,12 +44,13 @@ class Value:
     """A view of a buffer.
 
     Attributes:
-      buffer: that holds it.
-      start: of its first number, in numbers.
-      shape: sizes of its axes.
-      strides: from one entry to the next along every axis, in numbers.
-      dtype: of TensorFlow's tensor.
-      filled: axis of which only the first rows, up to the present position, matter; or None.
+      buffer: the buffer that holds the value.
+      start: index of the value's first number in the buffer.
+      shape: sizes of the value's axes.
+      strides: distance of neighbouring entries along each axis, in numbers.
+      dtype: type of the TensorFlow tensor that the value stands for.
+      filled: axis of which only the first rows, up to the present position, matter; None: all rows
+        of all axes do.
     """
 
     buffer: Buffer
@@ -82,7 +83,7 @@ class Constant:
       array: the value, in the dtype of TensorFlow's tensor.
     """
 
-    def __init__(self, array: Any):
+    def __init__(self, array: Any) -> None:
         self.array = np.asarray(array)
 
     @property
@@ -97,7 +98,7 @@ class Constant:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of its entries."""
+        """Type of the entries."""
         return self.array.dtype
 
 
@@ -115,9 +116,9 @@ def contiguous(
     """Return a new value in a buffer of its own.
 
     Args:
-      shape: of the value.
-      dtype: of its entries.
-      kept: see `Buffer`.
+      shape: sizes of the value's axes.
+      dtype: type of the value's entries.
+      kept: the buffer outlives a step.
       pitch: numbers from one row of the last axis to the next; by default that axis' size.
     """
     shape = tuple(int(size) for size in shape)
@@ -141,7 +142,7 @@ def axes_of(
 
     Args:
       shape: sizes of the axes.
-      *strides: of every operand.
+      *strides: strides of each operand, one number per axis.
       apart: an axis that is not merged with others.
     """
     merged: list[tuple[int, ...]] = []
@@ -186,7 +187,7 @@ def rearranged(value: Value, function: Callable[[np.ndarray], np.ndarray]) -> Va
 
     Args:
       value: the argument.
-      function: of NumPy, that only chooses and orders entries.
+      function: function of a NumPy array that only chooses and orders entries.
     """
     places = indices(value)
     made = np.asarray(function(places))

@@ -1,6 +1,8 @@
 """Counters by which two threads wait for each other, for compiled code."""
 
 import os
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numba
 from llvmlite import ir
@@ -21,10 +23,14 @@ _let_others_run = (
 
 
 @intrinsic
-def publish(typing_context, counter, value):
+def publish(
+    typing_context: Any, counter: types.Type, value: types.Type
+) -> tuple[Any, Callable[..., Any]]:
     """Set the int64 at `counter`; a reader of the value also sees all earlier writes."""
 
-    def emit(context, builder, signature, arguments):
+    def emit(
+        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         pointer = pointer_at(builder, arguments[0], _INT)
         builder.store_atomic(arguments[1], pointer, "release", 8)
         return context.get_dummy_value()
@@ -33,15 +39,17 @@ def publish(typing_context, counter, value):
 
 
 @intrinsic
-def _observe(typing_context, counter):
-    def emit(context, builder, signature, arguments):
+def _observe(typing_context: Any, counter: types.Type) -> tuple[Any, Callable[..., Any]]:
+    def emit(
+        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         return builder.load_atomic(pointer_at(builder, arguments[0], _INT), "acquire", 8)
 
     return types.int64(types.int64), emit
 
 
 @compiled
-def wait_for(counter, value):
+def wait_for(counter: int, value: int) -> None:
     """Wait until the int64 at `counter` is at least `value`."""
     tries = 0
     while _observe(counter) < value:

@@ -30,7 +30,7 @@ def time_bucket(count: int) -> int:
 
 
 class Call(NamedTuple):
-    """What a sampler is given for its rows, see `naive`."""
+    """The arguments of a sampler that belong to its rows."""
 
     noise: tf.Tensor
     condition: Condition

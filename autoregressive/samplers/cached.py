@@ -18,7 +18,7 @@ def cached(
     temperature: float | tf.Tensor = 1.0,
     prompt: Prompt | None = None,
 ) -> tf.Tensor:
-    """Return symbols [batch, time, ...]; arguments as for `naive`."""
+    """Return symbols [batch, time, ...], the same as `naive`, by one step of the network each."""
     state = first_state(network, noise.shape[0], noise.shape[1], condition)
     return cached_chunk(network, distribution, noise, condition, temperature, state, prompt)[0]
 
@@ -38,14 +38,15 @@ def cached_chunk(
     It ends early, with symbols that mean nothing, where every row has ended or after `count`.
 
     Args:
-      network: as for `naive`.
-      distribution: as for `naive`.
-      noise: of this chunk, as for `naive`.
-      condition: of this chunk, as for `naive`.
-      temperature: as for `naive`.
-      state: from `network.initial_state`, or from the previous chunk, whose length must have been a
-        multiple of the network's block.
-      prompt: of this chunk, as for `naive`.
+      network: a network of symbols with a step.
+      distribution: the distribution of a symbol.
+      noise: the noise of this chunk, [batch, time, noise channels].
+      condition: the condition of this chunk: [batch, time, channels], a `Given` or None.
+      temperature: 1 samples the distribution, smaller values are closer to its mode; a scalar, or
+        one number for each row.
+      state: the state from `network.initial_state`, or from the previous chunk, whose length must
+        have been a multiple of the network's block.
+      prompt: the symbols of this chunk that are given, and the one that ends a row; None: neither.
       count: int32 scalar, the symbols to draw; None: for all of the noise.
     """
     batch, length, block = noise.shape[0], tf.shape(noise)[1], network.block
@@ -57,7 +58,9 @@ def cached_chunk(
     symbols = tf.TensorArray(dtype, tf.shape(noise)[1], element_shape=[batch, *event])
     step = network.stepper(condition)
 
-    def body(number, state, symbols, ended):
+    def body(
+        number: tf.Tensor, state: Any, symbols: tf.Tensor, ended: tf.Tensor
+    ) -> tuple[Any, ...]:
         for remainder in range(block):
             time = number * block + remainder
             parameters, after = step(time, remainder, state)
@@ -70,7 +73,7 @@ def cached_chunk(
             symbols = symbols.write(time, drawn[:, 0])
         return number + 1, state, symbols, ended
 
-    def goes_on(number, state, symbols, ended):
+    def goes_on(number: tf.Tensor, state: Any, symbols: tf.Tensor, ended: tf.Tensor) -> tf.Tensor:
         return (number < blocks) if prompt is None else (number < blocks) & ~tf.reduce_all(ended)
 
     first = (0, state, symbols, tf.zeros([batch], tf.bool))

@@ -19,18 +19,19 @@ def naive(
     """Return symbols, int32 [batch, time, ...] or [batch, height, width, channels].
 
     Args:
-      network: of symbols.
-      distribution: of them.
-      noise: [batch, time, noise channels], or [batch, height, width, ...] for images; see
-        `passes.empty_symbols`.
-      condition: of the network.
-      temperature: as for `Distribution.sample`.
+      network: a network of symbols.
+      distribution: the distribution of a symbol.
+      noise: the noise of all positions, [batch, time, ..., noise channels], or [batch, height,
+        width, ..., noise channels] for images; with an axis of channels where each has a symbol of
+        its own.
+      condition: the conditions that the network reads, or None.
+      temperature: 1 samples the distribution, smaller values are closer to its mode.
       prompt: symbols that are given, in time order.
     """
     first = empty_symbols(distribution, noise)
     order = network.positions(first)
 
-    def body(position, symbols):
+    def body(position: tf.Tensor, symbols: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         drawn = redrawn(network, distribution, symbols, noise, condition, temperature, prompt)
         return position + 1, tf.where(order == position, drawn, symbols)
 

@@ -30,8 +30,8 @@ def native(network: SteppedSymbols, distribution: Distribution) -> "Native | Non
     """Return the sampler on the step machine, or None where it cannot or should not run.
 
     Args:
-      network: of symbols.
-      distribution: of the symbols.
+      network: a network of symbols with a step.
+      distribution: the distribution of a symbol.
     """
     if network.block != 1 or tf.config.list_logical_devices("GPU"):
         return None
@@ -43,8 +43,8 @@ class First(NamedTuple):
 
     Attributes:
       batch: number of rows.
-      of_one: of one row, tensors by name.
-      of_rows: its tensors in their order: the same for all rows, or [batch, ...] each.
+      of_one: the state of one row, tensors by name.
+      of_rows: tensors of the state in their order, the same for all rows or [batch, ...] each.
     """
 
     batch: int
@@ -53,7 +53,7 @@ class First(NamedTuple):
 
 
 class NativeState(NamedTuple):
-    """Where a chunk ended: the machine, and the workspace of every row."""
+    """The state at the end of a chunk: the machine, and the workspace of every row."""
 
     machine: StepMachine
     workspaces: np.ndarray
@@ -63,18 +63,18 @@ class Native:
     """The sampler of a network and a distribution on the step machine.
 
     Args:
-      network: in time order, with a step of one symbol.
-      distribution: of the symbols.
+      network: a network in time order, with a step of one symbol.
+      distribution: the distribution of a symbol.
     """
 
-    def __init__(self, network: SteppedSymbols, distribution: Distribution):
+    def __init__(self, network: SteppedSymbols, distribution: Distribution) -> None:
         self._network, self._distribution = network, distribution
         self._machines: dict[Any, StepMachine] = {}
         self._firsts: dict[int, Any] = {}
         self._faults: dict[Any, str] = {}
 
     def __call__(self, noise: tf.Tensor, condition: Any, temperature: Any) -> tf.Tensor:
-        """Return symbols [batch, time]; arguments as for `cached`."""
+        """Return symbols [batch, time], the same as `cached`, by the step machine."""
         return self.advance(
             noise, condition, temperature, self.begin(noise.shape[0], noise.shape[1], condition)
         )[0]
@@ -112,10 +112,10 @@ class Native:
         """Return the next symbols [batch, time] and the new state.
 
         Args:
-          noise: of this chunk, as for `cached`.
-          condition: of this chunk, as for `cached`.
-          temperature: as for `cached`.
-          state: of `begin`, or of the chunk before, which is consumed.
+          noise: the noise of this chunk, [batch, time, ..., noise channels].
+          condition: the condition of this chunk: [batch, time, channels], a `Given` or None.
+          temperature: 1 samples the distribution, smaller values are closer to its mode.
+          state: the state from `begin`, or from the previous chunk; it is consumed.
 
         Raises:
           UnsupportedNetworkError: the machine does not know an operation.
@@ -157,7 +157,7 @@ class Native:
         Args:
           batch: number of rows.
           length: number of symbols of each.
-          condition: of the rows.
+          condition: the conditions of the rows.
         """
         if self.fault(length, condition):
             return False
@@ -169,7 +169,7 @@ class Native:
 
         Args:
           length: number of symbols of a row.
-          condition: of the rows.
+          condition: the conditions of the rows.
         """
         shapes = [(name, tuple(x.shape[1:])) for name, x in sorted(fixed_of(condition).items())]
         key = self._horizon(length), *shapes
@@ -196,7 +196,7 @@ class Native:
         network, distribution = self._network, self._distribution
         dtype = tf.float32 if distribution.levels is None else tf.int32
 
-        def step(noise, *given):
+        def step(noise: tf.Tensor, *given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
             condition = of_time(like, list(given[:count]))
             temperature, *flat = given[count:]
             state = tf.nest.pack_sequence_as(first, flat)

@@ -12,7 +12,8 @@ def empty_symbols(distribution: Distribution, noise: tf.Tensor) -> tf.Tensor:
     """Return zeros of the shape and type of the symbols that the noise is for.
 
     Args:
-      distribution: of symbols; if it has `channels`, one noise vector is for all channels.
+      distribution: the distribution of a symbol; if it has `channels`, one noise vector is for all
+        channels.
       noise: [batch, time, noise channels] for time order; for raster order [batch, height, width,
         noise channels] of whole pixels, or [batch, height, width, channels, noise channels].
     """

@@ -1,13 +1,10 @@
 """Speculative sampling: a cheap draft proposes blocks, and one pass of the model confirms them.
 
-Given its noise, every symbol is a function of the symbols before it (`Distribution.sample`). A pass
-over a proposed block computes all these functions at once. The proposals up to the first that
-differs are the model's own symbols, and so is the symbol that the pass drew at that one. From there
-the draft proposes again. So the symbols are those of every other method for the same noise,
-whatever the draft proposes; only the number of passes depends on the draft. A draft that is a
-function of the same noise agrees with the model wherever their distributions are close (a
-coupling). Source: Wiggers and Hoogeboom 2020, "Predictive Sampling with Forecasting Autoregressive
-Models", arXiv:2002.09928; blocks as in Leviathan et al. 2023, arXiv:2211.17192.
+A pass over a proposed block computes the distribution of every symbol given the proposals before
+it. A rule (`acceptance`) says which proposals stand and what the first that does not becomes. From
+there the draft proposes again. What is drawn does not depend on the draft's quality; the number of
+passes does. Sources: Wiggers and Hoogeboom 2020, "Predictive Sampling with Forecasting
+Autoregressive Models", arXiv:2002.09928; Leviathan et al. 2023, arXiv:2211.17192.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -16,25 +13,12 @@ import tensorflow as tf
 
 from autoregressive.given import first_state, over_time
 from autoregressive.prompts import Prompt
+from autoregressive.samplers.acceptance import Block, Conditionals, Rule, coupling
 from autoregressive.symbols import State, TimeOrder
 from likelihoods.distribution import Distribution
 from likelihoods.truncated import Choice, Truncated
 
 BLOCK = 16
-
-
-class Block(NamedTuple):
-    """The inputs of a draft for one block.
-
-    Attributes:
-      noise: [batch, n, noise channels], of the model's distribution.
-      condition: of the block: [batch, n, channels], a `Given` or None.
-      temperature: see `Distribution.sample`.
-    """
-
-    noise: tf.Tensor
-    condition: Any
-    temperature: tf.Tensor
 
 
 class Draft(Protocol):
@@ -60,12 +44,64 @@ class Draft(Protocol):
         """
 
 
-class _Progress(NamedTuple):
-    """A block between two passes; `states` are those of the model and the draft after it."""
+class Passes(Protocol):
+    """Passes of a model over blocks of symbols; the state is what came before a block."""
+
+    def initial_state(self, batch: int, length: int, condition: Any) -> Any:
+        """Return the state before the first of `length` symbols."""
+
+    def __call__(self, state: Any, symbols: tf.Tensor, condition: Any, /) -> tuple[tf.Tensor, Any]:
+        """Return the parameters of symbols int32 [batch, n], and what the pass read."""
+
+    def after(self, read: Any, symbols: tf.Tensor, /) -> Any:
+        """Return the state after a block, of which the last symbol may differ from the pass."""
+
+
+class SteppedPasses:
+    """Passes of a network whose step takes several symbols at once; see `Passes`."""
+
+    def __init__(self, network: TimeOrder):
+        self._network = network
+
+    def initial_state(self, batch: int, length: int, condition: Any) -> State:
+        """Return the state before the first symbol."""
+        return first_state(self._network, batch, length, condition)
+
+    def __call__(self, state: State, symbols: tf.Tensor, condition: Any) -> tuple[tf.Tensor, Any]:
+        """Return the parameters of symbols, and the network's state after them."""
+        inputs = tf.concat([state["input"], self._network.read(symbols)[:, :-1]], 1)
+        return self._network.chunk(inputs, state["network"], condition)
+
+    def after(self, read: Any, symbols: tf.Tensor) -> State:
+        """Return the state after a block."""
+        return {"input": self._network.read(symbols[:, -1:]), "network": read}
+
+
+def passes_of(network: Any) -> Passes:
+    """Return the passes of a network over blocks: its own `block_passes`, or by its step."""
+    own: Passes | None = getattr(network, "block_passes", None)
+    return SteppedPasses(network) if own is None else own
+
+
+class Settled(NamedTuple):
+    """A block between two passes, and once all of it is settled.
+
+    Attributes:
+      symbols: int32 [batch, n].
+      known: int32 [batch], the symbols that are final.
+      open: bool [], True while a row has symbols that are not.
+      corrected: int32 [batch], the symbols that are no proposals.
+      passes: int32 [], of the model.
+      memory: of the draft.
+      states: of the model and of the draft after the block; of the model what its pass read, until
+        the block is settled.
+    """
 
     symbols: tf.Tensor
     known: tf.Tensor
     open: tf.Tensor
+    corrected: tf.Tensor
+    passes: tf.Tensor
     memory: Any
     states: Any
 
@@ -92,7 +128,9 @@ def speculative(
       block: symbols of a proposal.
       prompt: as for `cached`.
     """
+    passes = passes_of(network)
     batch, wanted = noise.shape[0], noise.shape[1]
+    block = -(-block // network.block) * network.block
     short = [[0, 0], [0, -wanted % block], [0, 0]]
     length = wanted - wanted % -block
     noise = tf.pad(noise, short)
@@ -103,24 +141,24 @@ def speculative(
         prompt = prompt._replace(symbols=tf.pad(prompt.symbols, short[:2]))
     drawn = tf.TensorArray(tf.int32, noise.shape[1] // block, element_shape=[batch, block])
 
-    def body(number, states, drawn, passes):
+    def body(number, states, drawn, count):
         rows = tf.range(block) + number * block
         part = over_time(lambda x: tf.gather(x, rows, axis=1), condition)
         now = Block(tf.gather(noise, rows, axis=1), part, temperature)
         given = _given(prompt, batch, number * block, block)
-        symbols, states, more = _settled(network, distribution, draft, now, states, given)
-        return number + 1, states, drawn.write(number, symbols), passes + more
+        done = settled(passes, distribution, coupling, draft, now, states, given)
+        return number + 1, done.states, drawn.write(number, done.symbols), count + done.passes
 
     if isinstance(draft, SteppedDraft):
         draft = draft.of_length(length, condition)
-    states = first_state(network, batch, length, condition), draft.initial_state(batch)
+    states = passes.initial_state(batch, length, condition), draft.initial_state(batch)
     first = (0, states, drawn, 0)
-    count = noise.shape[1] // block
-    _, _, drawn, passes = tf.while_loop(
-        lambda number, *_: number < count, body, first, maximum_iterations=count
+    blocks = noise.shape[1] // block
+    _, _, drawn, count = tf.while_loop(
+        lambda number, *_: number < blocks, body, first, maximum_iterations=blocks
     )
     symbols = tf.reshape(tf.transpose(drawn.stack(), [1, 0, 2]), [batch, -1])
-    return symbols[:, :wanted], passes
+    return symbols[:, :wanted], count
 
 
 def _given(
@@ -133,53 +171,61 @@ def _given(
     return symbols, tf.clip_by_value(prompt.known - start, 0, size)
 
 
-def _settled(
-    network: TimeOrder,
+def settled(
+    passes: Passes,
     distribution: Distribution,
+    rule: Rule,
     draft: Draft,
     block: Block,
     states: Any,
     given: tuple[tf.Tensor, tf.Tensor],
-) -> tuple[tf.Tensor, Any, tf.Tensor]:
-    """Return the symbols of a block, the states after it, and the number of passes."""
-    before, drafted = states
-    batch, size = block.noise.shape[:2]
-    index = tf.range(size)
+) -> Settled:
+    """Return a block once all its symbols are settled, a pure function.
 
-    def one_pass(progress: _Progress, passes: tf.Tensor) -> tuple[_Progress, tf.Tensor]:
+    Args:
+      passes: of the model.
+      distribution: of the model.
+      rule: decides which proposals stand.
+      draft: proposes the symbols.
+      block: the inputs of draft and rule.
+      states: of the model and of the draft before the block.
+      given: symbols int32 [batch, n], and how many of each row are known, int32 [batch].
+    """
+    before, drafted = states
+    (batch, size), index = given[0].shape, tf.range(given[0].shape[1])
+
+    def one_pass(progress: Settled) -> Settled:
         known = progress.known
         guess, memory, after = draft.propose(
             block, progress.symbols, known, progress.memory, drafted
         )
         guess = tf.ensure_shape(guess, [batch, size])
-        own, state = _drawn(network, distribution, guess, block, before)
-        right = (own == guess) | (index < known[:, tf.newaxis])
-        first = tf.reduce_min(tf.where(right, size, index), 1)
-        symbols = tf.where(index == first[:, tf.newaxis], own, guess)
-        # No symbol of the block depends on its last one.
-        open_ = tf.reduce_any(first < size - 1)
-        known = tf.minimum(first + 1, size)
-        return _Progress(symbols, known, open_, memory, (state, after)), passes + 1
+        parameters, read = passes(before, guess, block.condition)
+        density = getattr(draft, "conditionals", None)
+        q = None if density is None else density(memory)
+        kept, fresh = rule(guess, Conditionals(distribution, parameters), q, block)
+        kept |= index < known[:, tf.newaxis]
+        first = tf.reduce_min(tf.where(kept, size, index), 1)
+        return Settled(
+            tf.where(index == first[:, tf.newaxis], fresh(first), guess),
+            tf.minimum(first + 1, size),
+            tf.reduce_any(first < size - 1),  # no symbol of the block depends on its last one
+            progress.corrected + tf.cast(first < size, tf.int32),
+            progress.passes + 1,
+            memory,
+            (read, after),
+        )
 
-    start = _Progress(*given, tf.constant(True), draft.memory(block), states)
-    done, passes = one_pass(start, tf.constant(0))
-    done, passes = tf.while_loop(
-        lambda progress, _: progress.open, one_pass, (done, passes), maximum_iterations=size
-    )
-    state, after = done.states
+    none, start = tf.zeros([batch], tf.int32), tf.constant(0)
+    first = Settled(*given, tf.constant(True), none, start, draft.memory(block), states)
+    done = tf.while_loop(
+        lambda progress: progress.open,
+        lambda progress: [one_pass(progress)],
+        [one_pass(first)],
+        maximum_iterations=size,
+    )[0]
     after = draft.propose(block, done.symbols, done.known, done.memory, drafted)[2]
-    state = {"input": network.read(done.symbols[:, -1:]), "network": state}
-    return done.symbols, (state, after), passes
-
-
-def _drawn(
-    network: TimeOrder, distribution: Distribution, guess: tf.Tensor, block: Block, state: State
-) -> tuple[tf.Tensor, Any]:
-    """Return the symbols that the model draws for a guess, and its network's state after them."""
-    inputs = tf.concat([state["input"], network.read(guess)[:, :-1]], 1)
-    parameters, after = network.chunk(inputs, state["network"], block.condition)
-    drawn = distribution.sample(parameters, block.noise, block.temperature)
-    return tf.cast(tf.reshape(drawn, guess.shape), tf.int32), after
+    return done._replace(states=(passes.after(done.states[0], done.symbols), after))
 
 
 class SteppedDraft:

@@ -20,8 +20,8 @@ def window_of(network: SymbolNetwork, height: int | None) -> tuple[int, int] | N
     """Return the rows of a window and those of it above what is drawn, or None: no windows.
 
     Args:
-      network: of images; `rows_above` says how far it reads upwards.
-      height: of the images.
+      network: a network of images; `rows_above` says how many rows upwards it reads.
+      height: height of the images, in pixels; None: unknown.
     """
     above = None if height is None else getattr(network, "rows_above", None)
     if above is None or height is None or height < WORTH * (above + ACTIVE):
@@ -41,19 +41,19 @@ def by_windows(
     """Return the symbols of images as passes over windows of rows settle them.
 
     Args:
-      network: as for `naive`.
-      distribution: as for `naive`.
-      noise: as for `naive`.
+      network: a network of images.
+      distribution: the distribution of a symbol.
+      noise: the noise of all positions, [batch, height, width, ..., noise channels].
       unsettled: whether the symbols may change; if not, they are returned.
-      symbols: of any values, [batch, height, width, channels].
-      temperature: as for `naive`.
-      window: from `window_of`.
+      symbols: symbols to start from, any levels, [batch, height, width, channels].
+      temperature: 1 samples the distribution, smaller values are closer to its mode.
+      window: the rows of a window, and those of it above the first drawn row, from `window_of`.
     """
     size, above = window
     height = symbols.shape[1]
     places = tf.range(height)
 
-    def body(settled, symbols):
+    def body(settled: tf.Tensor, symbols: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         start = tf.clip_by_value(settled - above, 0, height - size)
         rows = start + tf.range(size)
         before, own = (tf.gather(x, rows, axis=1) for x in (symbols, noise))

@@ -25,7 +25,7 @@ def without_assignments(
 
     Args:
       call: the network.
-      specs: of its arguments.
+      specs: specs of the network's arguments.
     """
     traced = tf.function(call, autograph=False).get_concrete_function(*specs)
     assigned = {op.type for op in needed(traced.graph.outputs, assigns=True)}
@@ -48,9 +48,9 @@ def _run(
     """Return the fetched tensors of a graph, as `run_graph` does.
 
     Args:
-      values: of the graph's placeholders.
+      values: values of the graph's placeholders, by tensor name.
       fetches: tensors of one graph.
-      written: what was assigned so far, by the identity of a variable's handle.
+      written: values assigned so far, by the identity of a variable's handle.
     """
     known = dict(values)
     for op in needed(fetches, known, assigns=True):

@@ -21,10 +21,10 @@ class StoredNetwork:
 
     Args:
       program: the SavedModel.
-      listed: its variables, and which are trained.
+      listed: the network's variables, and which of them are trained.
     """
 
-    def __init__(self, program: Any, listed: Listed):
+    def __init__(self, program: Any, listed: Listed) -> None:
         self._program, self._listed = program, listed
 
     def __call__(self, inputs: tf.Tensor, *conditions: tf.Tensor) -> tf.Tensor:
@@ -39,11 +39,11 @@ class SteppedStoredNetwork(StoredNetwork):
 
     Args:
       program: the SavedModel.
-      listed: its variables, and which are trained.
+      listed: the network's variables, and which of them are trained.
       step_rows: batch sizes for which a step is stored.
     """
 
-    def __init__(self, program: Any, listed: Listed, step_rows: list[int]):
+    def __init__(self, program: Any, listed: Listed, step_rows: list[int]) -> None:
         super().__init__(program, listed)
         pairs = zip(program.initial_states, program.steps, strict=True)
         self._stored = dict(zip(step_rows, pairs, strict=True))
@@ -85,9 +85,9 @@ def _rows(values: tf.Tensor, count: int) -> tf.Tensor:
 
 
 class StoredDistribution:
-    """A stored distribution, see `likelihoods.distribution.Distribution`."""
+    """A stored distribution, with the methods of `likelihoods.distribution.Distribution`."""
 
-    def __init__(self, program: Any, spec: dict[str, Any]):
+    def __init__(self, program: Any, spec: dict[str, Any]) -> None:
         self._program = program
         self.name, self.levels = spec["name"], spec["levels"]
         self.num_parameters = spec["num_parameters"]
@@ -126,7 +126,13 @@ class StoredDistribution:
             raise NotImplementedError(f"`mode` must be a method of {self.name} to be stored.")
         return mode(parameters)
 
-    def noise(self, seed, rows: tf.Tensor, start, length) -> tf.Tensor:
+    def noise(
+        self,
+        seed: int | tf.Tensor,
+        rows: tf.Tensor,
+        start: int | tf.Tensor,
+        length: int | tf.Tensor,
+    ) -> tf.Tensor:
         """Return noise float32 [rows, length, noise_channels]."""
         noise = self._program.noise(counter_noise.as_key(seed), rows, start, length)
         count = length if isinstance(length, int) else None
@@ -134,7 +140,7 @@ class StoredDistribution:
 
 
 class StoredContinuous(StoredDistribution):
-    """A stored distribution that is also a density, see `likelihoods.distribution.Continuous`."""
+    """A stored distribution that is also a density over the reals, a `Continuous`."""
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
         """Return the density, nats per unit, of values [batch, time] or [draws, batch, time]."""
@@ -143,7 +149,7 @@ class StoredContinuous(StoredDistribution):
 
 
 class StoredNormal(StoredContinuous):
-    """A stored normal distribution, see `likelihoods.distribution.Normal`."""
+    """A stored normal distribution, which gives its mean and log-scale."""
 
     def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return mean and log-scale, [...] each."""
@@ -154,9 +160,9 @@ DENSITIES = {"none": StoredDistribution, "any": StoredContinuous, "normal": Stor
 
 
 class StoredCodec:
-    """A stored codec, see `likelihoods.codec.Codec`."""
+    """A stored codec, with the methods of `likelihoods.codec.Codec`."""
 
-    def __init__(self, program: Any, levels: int | None, log_unit: float):
+    def __init__(self, program: Any, levels: int | None, log_unit: float) -> None:
         self._program, self.levels, self.log_unit = program, levels, log_unit
 
     def encode(self, elements: tf.Tensor) -> tf.Tensor:

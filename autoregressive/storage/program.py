@@ -31,11 +31,11 @@ class Program(tf.Module):
     """All functions of a model: network, step, distribution and codec.
 
     Args:
-      model: whose functions are traced here, once each.
+      model: the model, whose functions are traced here, once each.
       with_step: store the step, too.
     """
 
-    def __init__(self, model: Autoregressive, with_step: bool):
+    def __init__(self, model: Autoregressive, with_step: bool) -> None:
         super().__init__(name="autoregressive")
         network = model.symbol_network
         specs = network_specs(model)
@@ -125,7 +125,7 @@ def network_specs(model: Autoregressive) -> list[tf.TensorSpec]:
     return [model.symbol_network.inputs, *map(plain, model.conditions.values())]
 
 
-def stored_step(stepped: Any, specs: Sequence[tf.TensorSpec], rows: int):
+def stored_step(stepped: Any, specs: Sequence[tf.TensorSpec], rows: int) -> tuple[Any, Any]:
     """Return the functions `initial_state()` and `step(inputs, state[, condition])`."""
     state = stepped.initial_state(rows)
     structure = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), state)

@@ -38,9 +38,9 @@ def save(model: Autoregressive, folder: str | Path, *, sample_rate_hz: int | Non
     """Write a model as programs that run without the code that defined it.
 
     Args:
-      model: with its current weights.
+      model: the model, which is stored with its current weights.
       folder: created if missing; an existing model is replaced.
-      sample_rate_hz: of a model of sound; None: that of the model, if it has one.
+      sample_rate_hz: sample rate of a model of sound; None: that of the model, if it has one.
 
     Returns:
       The folder. `load` reads it; `program` in it is a SavedModel with the functions `call`,
@@ -63,8 +63,8 @@ def rate_of(model: Any, sample_rate_hz: int | None) -> int | None:
     """Return the sample rate in Hz to store with a model, or None if it generates no sound.
 
     Args:
-      model: has `order`, `codec` and `sample_rate_hz`.
-      sample_rate_hz: overrides the model's.
+      model: any model with `order`, `codec` and `sample_rate_hz`.
+      sample_rate_hz: the rate to store; None: the model's.
 
     Raises:
       ValueError: the rate is no integer of at least 1, or the model generates images or integers.
@@ -87,7 +87,7 @@ def write(make: Callable[[], tf.Module], model: Any, spec: dict[str, Any], folde
 
     Args:
       make: traces the program, which has `weights`.
-      model: of the program, whose layers may have frozen some of them.
+      model: the model that the program computes, whose layers may have frozen some of the weights.
       spec: the values of `autoregressive.json`.
       folder: created if missing.
 

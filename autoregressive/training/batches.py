@@ -53,11 +53,11 @@ class Batches:
         conditions are a dict of arrays by name; an iterable of batches of any of these kinds,
         which is restarted when it ends; a `tf.data.Dataset` of them; or a function from the step to
         a batch.
-      codec: of the elements, which are checked.
+      codec: the codec that will encode the elements, by which they are checked.
       layout: the axes of the elements.
-      rows: drawn from arrays for a batch.
-      seed: of the draw.
-      name: of the argument, for messages.
+      rows: number of rows drawn from arrays for a batch.
+      seed: seed of the draw of rows.
+      name: name of the caller's argument, for error messages.
       takes: whether the network takes sequences of a length.
 
     Raises:
@@ -74,7 +74,7 @@ class Batches:
         seed: int,
         name: str = "batches",
         takes: Callable[[int], bool] = lambda length: True,
-    ):
+    ) -> None:
         self._source, self._codec, self._layout = source, codec, layout
         self._rows, self._seed = rows, seed
         self._takes, self._one_length = takes, False
@@ -193,7 +193,7 @@ class Batches:
         """Return the arrays of a batch.
 
         Raises:
-          ValueError: they cannot be trained on.
+          ValueError: the arrays cannot be trained on.
         """
         if isinstance(batch, tuple | list):
             if not 1 <= len(batch) <= len(KEYS):

@@ -30,14 +30,14 @@ class KerasCallbacks(Listener):
     last update, as the run's log has them; `on_epoch_end` also has the score as "val_loss".
 
     Args:
-      callbacks: of Keras, in the order of their calls.
-      every: updates between two scores.
+      callbacks: Keras callbacks, in the order of their calls.
+      every: number of updates between two scores.
 
     Raises:
-      UserError: one needs more than figures; the message names it and what to use.
+      UserError: a callback needs more than figures; the message names it and what to use.
     """
 
-    def __init__(self, callbacks: Sequence[Any], every: int):
+    def __init__(self, callbacks: Sequence[Any], every: int) -> None:
         import keras  # which a model of plain TensorFlow does not need
 
         if isinstance(callbacks, keras.callbacks.Callback) or not isinstance(
@@ -95,7 +95,7 @@ class _NotThereError(UserError, AttributeError):
 
 
 class _Model:
-    """What a callback sees as its `model`: a place to ask for an end, without an optimiser."""
+    """The `model` of a callback: a place to ask for an end of training, without an optimiser."""
 
     def __init__(self) -> None:
         self.stop_training = False

@@ -21,9 +21,9 @@ def checked(loss: Loss, model: Any) -> LossFn:
     `GlobalBatchLoss` if the loss has `global_inputs(model, batch, replicator)`.
 
     Args:
-      loss: from the model and a batch, as it was given, to a scalar, or to that and a dict of
+      loss: the user's function from the model and a batch to a scalar, or to that and a dict of
         scalars.
-      model: its first argument.
+      model: the model that is the loss's first argument.
     """
 
     def loss_fn(batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
@@ -44,9 +44,9 @@ def checked(loss: Loss, model: Any) -> LossFn:
 
 
 class _OfGlobalBatch:
-    """A loss that reads figures of the global batch, see `GlobalBatchLoss`."""
+    """A loss that reads figures of the global batch, a `GlobalBatchLoss`."""
 
-    def __init__(self, loss_fn: LossFn, global_inputs: Callable[[Batch, Any], Batch]):
+    def __init__(self, loss_fn: LossFn, global_inputs: Callable[[Batch, Any], Batch]) -> None:
         self._loss_fn, self.global_inputs = loss_fn, global_inputs
 
     def __call__(self, batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
@@ -62,8 +62,8 @@ def check_mean_over_rows(loss_fn: LossFn, batch: Batch, shares: int) -> None:
     which a rough comparison suffices.
 
     Args:
-      loss_fn: from `checked`; not compared if it is a `GlobalBatchLoss`, or differs from call to
-        call because it draws its own random numbers.
+      loss_fn: a loss from `checked`; it is not compared if it is a `GlobalBatchLoss`, or differs
+        from call to call because it draws its own random numbers.
       batch: rows of the global batch.
       shares: number of replicas and microbatches that share the batch.
     """
@@ -104,14 +104,14 @@ class Score:
     """The score of a model with its averaged weights, as `Trainer.train` calls it.
 
     Args:
-      score: computes it; lower is better.
-      state: whose average the model uses during the call.
-      then: called when the score is in the log; None: nothing.
+      score: function that computes the score; lower is better.
+      state: the training state, whose averaged weights the model uses during the call.
+      then: function that is called when the score is in the log; None: nothing is called.
     """
 
     def __init__(
         self, score: Callable[[], Any], state: TrainState, then: Callable[[], None] | None = None
-    ):
+    ) -> None:
         self._score, self._state, self._then = score, state, then
 
     def __call__(self, log: Any, step: int) -> float:
@@ -128,12 +128,12 @@ class MeanLoss:
     """The mean of a loss over the rows of held-out data.
 
     Args:
-      loss_fn: of a batch; compiled here.
-      parts: returns batches, the same in every call.
-      name: of the argument that they come from, for messages.
+      loss_fn: function from a batch to its loss and metrics, which is compiled here.
+      parts: function that returns batches, the same in every call.
+      name: name of the argument that the batches come from, for error messages.
     """
 
-    def __init__(self, loss_fn: LossFn, parts: Callable[[], Iterable[Batch]], name: str):
+    def __init__(self, loss_fn: LossFn, parts: Callable[[], Iterable[Batch]], name: str) -> None:
         self._name = name
         self._loss = tf.function(lambda batch: loss_fn(batch)[0], autograph=False)
         self._parts = parts
@@ -142,7 +142,7 @@ class MeanLoss:
         """Return the mean, with each part weighted by its rows, or by their lengths.
 
         Raises:
-          ValueError: there is no part.
+          ValueError: there is no batch.
         """
         total, rows = 0.0, 0.0
         for part in self._parts():

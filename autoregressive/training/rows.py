@@ -51,12 +51,12 @@ def padded_arrays(batch: dict[str, Any], codec: Codec, rank: int) -> Padded:
     Args:
       batch: arrays by name. `elements` may be rows of different lengths, as may others that have as
         many entries for each row.
-      codec: of the elements.
+      codec: the codec that will encode the elements.
       rank: number of axes of the elements.
 
     Raises:
-      ValueError: arrays with rows of different lengths that are not those of the elements; lengths
-        that are none.
+      ValueError: an array has rows of different lengths that are not those of the elements, or the
+        lengths are no integers from 0 to time.
     """
     fill = filler(codec)
     rows = listed(batch.get(ELEMENTS), rank - 1) if rank != 4 else None

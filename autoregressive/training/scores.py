@@ -20,9 +20,10 @@ def held_out_score(
 
     Args:
       model: argument of `evaluate`, if that is a function.
-      loss_fn: whose mean over held-out data is the score.
-      read: returns the batches of a source; `name` is its argument.
-      validation: held-out data.
+      loss_fn: the loss whose mean over held-out data is the score.
+      read: function from a source to its batches; its argument `name` is the source's name in
+        errors.
+      validation: held-out data, or None.
       evaluate: a function from model to score, or held-out data.
 
     Raises:

@@ -13,7 +13,7 @@ from replicator.training.state import TrainState
 class WeightsModule(tf.Module):
     """Variables as a module, for training code that expects a module."""
 
-    def __init__(self, variables: Sequence[tf.Variable]):
+    def __init__(self, variables: Sequence[tf.Variable]) -> None:
         super().__init__(name="network")
         self.weights = list(variables)
 
@@ -27,12 +27,12 @@ class KerasState(TrainState):
     """A `TrainState` whose update is that of a Keras optimiser, without an average.
 
     Args:
-      network: whose `trainable_variables` are trained.
-      optimizer: of Keras, built for them here.
+      network: module whose `trainable_variables` are trained.
+      optimizer: a Keras optimiser, which is built for these variables here.
       num_steps: total number of updates.
     """
 
-    def __init__(self, network: tf.Module, optimizer: Any, num_steps: int):
+    def __init__(self, network: tf.Module, optimizer: Any, num_steps: int) -> None:
         super().__init__(network, OptimizerConfig(clip_norm=0.0), num_steps)
         self.first, self.second, self.average = [], [], []
         self._keras = optimizer
@@ -49,7 +49,7 @@ class KerasState(TrainState):
         """Return the weights themselves, as there is no average."""
         return {f"weights/{n}": v for n, v in zip(self.names, self.weights, strict=True)}
 
-    def updated(self, gradients: list[tf.Tensor]):
+    def updated(self, gradients: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
         """Return all slots' values after an update, and its metrics, without assigning them."""
         _, norm = clip_by_global_norm(gradients, 0.0)
         variables = list(self.slots().values())

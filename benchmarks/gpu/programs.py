@@ -131,7 +131,7 @@ def _student(job: plan.Job, sizes: plan.Sizes) -> Program:
     def fn(given: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         noise = student.noise(given["seed"], given["rows"], 0, samples)
         condition, _ = student.condition(given["frames"], None, samples)
-        return {"sound": tf.cast(student.sample(noise, condition).output, tf.float32)}
+        return {"sound": tf.cast(student.draw(noise, condition).output, tf.float32)}
 
     inputs = _inputs(student.config, batch, samples)
     return Program(fn, inputs, named_weights(student), shipped=True)

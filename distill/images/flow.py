@@ -22,6 +22,7 @@ import tensorflow as tf
 from distill.images.config import FlowTargets
 from distill.images.features import Features, features_apart
 from distill.losses import kl_divergence
+from distill.losses.terms import Weighted, weighed
 from likelihoods import PixelMixture
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput
@@ -99,28 +100,28 @@ class FlowLoss(ImageLoss):
         """Return the weighted sum of the terms, nats per dimension of the base, and each value."""
         targets, mode = self.targets, self.density.training_mode(batch)
         levels, condition = self._at_base(batch)
-        terms: dict[str, tuple[float, tf.Tensor]] = {}
+        terms: dict[str, Weighted] = {}
         if targets.kl or targets.spectrum or targets.features:
             drawn = self._drawn(batch["seed"], levels.shape, condition, mode)
             kl, cross, own = self._divergence(drawn, batch["seed"], condition)
-            terms |= {"kl": (targets.kl, tf.reduce_mean(kl))}
-            terms |= {"cross_entropy": (0.0, cross), "entropy": (0.0, own)}
+            terms |= {"kl": Weighted(targets.kl, tf.reduce_mean(kl))}
+            terms |= {"cross_entropy": Weighted(0.0, cross), "entropy": Weighted(0.0, own)}
             means = of_whole(self._statistics(drawn.output, levels), batch)
             if targets.spectrum:
-                terms["spectrum"] = (targets.spectrum, spectra_apart(means))
+                terms["spectrum"] = Weighted(targets.spectrum, spectra_apart(means))
             if targets.features:
-                terms["features"] = (targets.features, features_apart(means))
+                terms["features"] = Weighted(targets.features, features_apart(means))
         if targets.likelihood:
             nats = self._model.base.nats(levels, condition, mode, batch["seed"])
             code = -tf.reduce_mean(nats) / math.prod(levels.shape[1:])
-            terms["likelihood"] = (targets.likelihood, code)
+            terms["likelihood"] = Weighted(targets.likelihood, code)
         if targets.forward:
             apart = tf.reduce_mean(self._forward_divergence(batch, condition, mode))
-            terms["forward"] = (targets.forward, apart / math.prod(levels.shape[1:]))
+            terms["forward"] = Weighted(targets.forward, apart / math.prod(levels.shape[1:]))
         # A state wants a gradient of every weight, and the other parts' is nothing.
         nothing = [0.0 * tf.reduce_sum(weight) for weight in self._kept]
-        loss = tf.add_n([weight * value for weight, value in terms.values()] + nothing)
-        return loss, {name: value for name, (_, value) in terms.items()}
+        loss, values = weighed(terms)
+        return tf.add_n([loss, *nothing]), values
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
         """Return those of `ImageLoss.global_inputs`, and the means over the whole batch.

@@ -12,6 +12,8 @@ import dataclasses
 import tensorflow as tf
 
 from distill.config import DiscriminatorConfig
+from distill.losses.terms import Draw, Weighted
+from distill.presets import LossConfig
 from distill.spectra import magnitudes
 from likelihoods.initial import Initial
 
@@ -132,3 +134,30 @@ class Discriminators(tf.Module):
             )
         count = float(len(self.members))
         return tuple(tf.add_n(values) / count for values in (adversarial, matching, scoring))
+
+
+@dataclasses.dataclass(frozen=True)
+class Opposition:
+    """The terms of both players: the student's two, which count later, and the discriminators'.
+
+    Attributes:
+      discriminators: rate the sound.
+      config: weights of the student's terms, and the updates before they count.
+      step: int32 [], the updates so far.
+    """
+
+    discriminators: Discriminators
+    config: LossConfig
+    step: tf.Variable
+
+    def __call__(self, draw: Draw) -> dict[str, Weighted]:
+        """Return the values of `Discriminators.losses`."""
+        adversarial, matching, scoring = self.discriminators.losses(
+            draw.output.output, draw.recorded
+        )
+        is_on = tf.cast(self.step >= self.config.adversarial_after, tf.float32)
+        return {
+            "adversarial": Weighted(self.config.adversarial * is_on, adversarial),
+            "matching": Weighted(self.config.matching * is_on, matching),
+            "discriminator": Weighted(1.0, scoring),
+        }

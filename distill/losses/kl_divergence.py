@@ -64,6 +64,16 @@ def entropy(drawn: FlowOutput, kind: str):
     return drawn.log_scale + ENTROPY[kind]
 
 
+def log_density(drawn: FlowOutput, kind: str):
+    """Return ln p_S(x_t | x_<t) of the drawn values, in nats per unit, [batch, time]."""
+    z = (drawn.output - drawn.location) * tf.exp(-drawn.log_scale)
+    if kind == "logistic":
+        standard = -z - 2.0 * tf.math.softplus(-z)
+    else:
+        standard = -0.5 * (tf.square(z) + math.log(2.0 * math.pi))
+    return standard - drawn.log_scale
+
+
 def standard_draws(kind: str, seed, batch: int, length: int, count: int, rows=None):
     """Return standard noise for `cross_entropy`, float32 [count, batch, length].
 

@@ -1,19 +1,25 @@
-"""The loss of a distillation step: the terms that are switched on, each with its value by name."""
+"""The loss of a distillation of sound: the list of terms whose weights are not 0.
+
+A term is one file and one entry of `TERMS`; a term of another package is registered by `register`
+and takes its weight from `LossConfig.others`.
+"""
 
 import functools
 import math
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from distill.losses import kl_divergence
-from distill.losses.discriminators import Discriminators
-from distill.losses.perceptual import PerceptualLoss, gram
+from distill.losses.discriminators import Discriminators, Opposition
+from distill.losses.divergence import KL, Contrastive
+from distill.losses.perceptual import Perceived, PerceptualLoss, gram
 from distill.losses.power import magnitude_loss, multi_loss, squared_loss
+from distill.losses.terms import Compared, Draw, Listed, Term, summed
 from distill.losses.unit_classifier import UnitClassifier
 from distill.presets import LossConfig
 from distill.student import ParallelWaveNet
-from distill.teacher import TeacherConditionals, WaveNetDensity
+from distill.teacher import WaveNetDensity
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput
 from replicator import Replicator
@@ -21,11 +27,84 @@ from replicator.runs.errors import UserError
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.features import MelConvention
 
-Terms = dict[str, tuple[float | tf.Tensor, tf.Tensor]]  # weight and value
-SpectralLoss = Callable[..., tf.Tensor]  # of a sound and a recording
-# Numbers of the seeds that are folded out of a step's.
-SOUND, DRAWS, PHASE = 0, 1, 2
+SOUND, PHASE = 0, 2  # numbers of the seeds that are folded out of a step's
 DB_PER_NEPER = 20.0 / math.log(10.0)
+
+
+class Parts(NamedTuple):
+    """What terms are made of besides their weights.
+
+    Attributes:
+      step: int32 [], the updates so far.
+      classifier: of speech units; None: there is none.
+      mel: the convention that it reads.
+      discriminators: None: there are none.
+    """
+
+    step: tf.Variable
+    classifier: UnitClassifier | None = None
+    mel: MelConvention | None = None
+    discriminators: Discriminators | None = None
+
+
+Factory = Callable[[LossConfig, Parts], Term]  # called where the term's weight is not 0
+
+
+def _perceptual(name: str, compared: Callable[[tf.Tensor], tf.Tensor]) -> Factory:
+    def make(config: LossConfig, parts: Parts) -> Term:
+        if parts.classifier is None or parts.mel is None:
+            raise UserError("`classifier` and `mel` must be given for the perceptual terms.")
+        return Perceived(name, PerceptualLoss(parts.classifier, parts.mel, compared))
+
+    return make
+
+
+def _opposition(config: LossConfig, parts: Parts) -> Term:
+    if parts.discriminators is None:
+        raise UserError("`discriminators` must be given for the adversarial terms.")
+    return Opposition(parts.discriminators, config, parts.step)
+
+
+# In the order in which they are summed, by the names for `LossConfig.weight`.
+TERMS: dict[str, Factory] = {
+    "kl": lambda config, parts: KL(config.kl, config.draws, config.regularisation).parts,
+    "contrastive": lambda config, parts: Contrastive(config.contrastive * config.kl, config.draws),
+    "squared": lambda config, parts: Compared(squared_loss),
+    "magnitude": lambda config, parts: Compared(magnitude_loss),
+    "multi": lambda config, parts: Compared(multi_loss),
+    "feature": _perceptual("feature", tf.identity),
+    "style": _perceptual("style", gram),
+    "opposition": _opposition,
+}
+
+
+def register(name: str) -> Callable[[Factory], Factory]:
+    """Register a term of a loss of sound; `LossConfig.others` has its weight.
+
+    Args:
+      name: of the term, of its weight, and of a scalar that it returns, in the log.
+
+    Returns:
+      A decorator of a function from `LossConfig` and `Parts` to the term.
+    """
+
+    def add(factory: Factory) -> Factory:
+        TERMS[name] = factory
+        return factory
+
+    return add
+
+
+def terms_of(config: LossConfig, parts: Parts) -> list[Listed]:
+    """Return the terms whose weights are not 0.
+
+    Raises:
+      UserError: `config.others` names no term, or something is missing for a term.
+    """
+    if unknown := sorted({name for name, _ in config.other_weights} - TERMS.keys()):
+        raise UserError(f"`loss.others` must be of {', '.join(TERMS)}, got {unknown[0]}.")
+    weights = {name: config.weight(name) for name in TERMS}
+    return [Listed(name, w, TERMS[name](config, parts)) for name, w in weights.items() if w]
 
 
 class Objective:
@@ -46,10 +125,9 @@ class Objective:
         mel: MelConvention | None = None,
         discriminators: Discriminators | None = None,
     ):
-        self.student, self.teacher, self.config = student, teacher, config
-        self._spectral = _spectral_losses(config, classifier, mel)
+        self.student, self.teacher = student, teacher
+        self.terms = terms_of(config, Parts(step, classifier, mel, discriminators))
         self._seed, self._step = seed, step
-        self._discriminators = discriminators
 
     def __call__(self, batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the weighted sum of the terms, and their values.
@@ -57,40 +135,31 @@ class Objective:
         Args:
           batch: of `distill.training.batches`: waveform, mask, speaker, and frames.
         """
+        draw = self.draw(batch)
+        loss, values = summed(self.terms, draw)
+        return loss, values | {"level_db": _level_db(draw.output.output, draw.recorded)}
+
+    def draw(self, batch) -> Draw:
+        """Return what the student draws for a batch, which the terms read."""
         seed = counter_noise.fold_in(self._seed, self._step)
-        drawn = self._draw(batch, seed)
-        terms: Terms = {}
-        if self.config.kl:
-            terms |= self._divergence(drawn, batch, seed)
-        terms |= self._compare(drawn.output, batch)
-        if self._discriminators is not None:
-            terms |= self._oppose(self._discriminators, drawn.output, batch["waveform"])
-        loss = tf.add_n([weight * value for weight, value in terms.values()])
-        values = {name: value for name, (_, value) in terms.items()}
-        return loss, values | {"level_db": _level_db(drawn.output, batch["waveform"])}
+        rows = tf.range(_shape(batch)[0]) + batch.get("first_row", 0)
+        output = self._drawn(batch, seed, rows)
+        kind, waveform = self.student.noise_kind, batch["waveform"]
+        return Draw(output, waveform, kind, seed, rows, self._taught(output, batch), batch)
 
     def global_inputs(self, batch, replicator: Replicator) -> dict[str, tf.Tensor]:
         """Return the inputs of a share that depend on the whole batch, see `GlobalBatchLoss`.
 
         Returns:
-          "first_row" int32 [], which addresses noise; means over all shares: the number "counted"
-          of samples outside padding, the energies of the perceptual terms; for the contrastive
-          term, "frames_before" [1, frames, channels] and "speaker_before" [1] of the row before the
-          first, where the last row precedes the first.
+          "first_row" int32 [], which addresses noise; the mean over all shares of the number
+          "counted" of samples outside padding; and the inputs of the terms.
           "level_db" is not included: it is the mean of the levels of the shares.
         """
-        means = {"counted": tf.reduce_sum(batch["mask"])}
-        for name, (_, loss) in self._spectral.items():
-            if isinstance(loss, PerceptualLoss):
-                means[f"{name}_energies"] = loss.energies(batch["waveform"])
-        rows = _shape(batch)[0]
-        known = replicator.all_reduce(means, "mean")
-        known["first_row"] = replicator.replica_id * rows
-        if self.config.contrastive:
-            last = {name: batch[name][-1] for name in ("frames", "speaker") if name in batch}
-            lasts = replicator.all_gather(last)
-            before = (replicator.replica_id - 1) % replicator.num_replicas
-            known |= {f"{name}_before": rows[before][tf.newaxis] for name, rows in lasts.items()}
+        known = replicator.all_reduce({"counted": tf.reduce_sum(batch["mask"])}, "mean")
+        known["first_row"] = replicator.replica_id * _shape(batch)[0]
+        for listed in self.terms:
+            inputs = getattr(listed.term, "global_inputs", None)
+            known |= {} if inputs is None else inputs(batch, replicator)
         return known
 
     def frames(self, batch):
@@ -98,11 +167,10 @@ class Objective:
         channels = self.student.config.feature_channels
         return batch["frames"][..., :channels] if channels else None
 
-    def _draw(self, batch, seed) -> FlowOutput:
-        rows, samples = _shape(batch)
-        names = tf.range(rows) + batch.get("first_row", 0)
+    def _drawn(self, batch, seed, rows) -> FlowOutput:
+        samples = _shape(batch)[1]
         # The absolute phase of the voice carries no information, so it is drawn anew each step.
-        phase = counter_noise.uniform(counter_noise.fold_in(seed, PHASE), names, 0, 1)[:, 0, 0]
+        phase = counter_noise.uniform(counter_noise.fold_in(seed, PHASE), rows, 0, 1)[:, 0, 0]
         condition, _ = self.student.condition(
             self.frames(batch),
             self._speaker(batch),
@@ -110,8 +178,26 @@ class Objective:
             tf.cast(phase, tf.float64),
             self._side_frames,
         )
-        noise = self.student.noise(counter_noise.fold_in(seed, SOUND), names, 0, samples)
-        return self.student.sample(noise, condition)
+        noise = self.student.noise(counter_noise.fold_in(seed, SOUND), rows, 0, samples)
+        return self.student.draw(noise, condition)
+
+    def _taught(self, output: FlowOutput, batch) -> Callable[[bool], Any]:
+        """Return the function `Draw.teach` of a batch."""
+
+        @functools.cache
+        def condition() -> Any:
+            given = self.frames(batch), self._speaker(batch), _shape(batch)[1]
+            return self.teacher.condition(*given, self._side_frames)
+
+        def teach(by_row_before: bool) -> Any:
+            given = condition()
+            if by_row_before:
+                if given is None:
+                    return None
+                given = self._previous_condition(given, batch)
+            return self.teacher.conditionals(output.output, given)
+
+        return teach
 
     @property
     def _side_frames(self) -> int:
@@ -120,44 +206,6 @@ class Objective:
 
     def _speaker(self, batch):
         return batch["speaker"] if self.student.config.speakers else None
-
-    def _divergence(self, drawn: FlowOutput, batch, seed) -> Terms:
-        config, kind = self.config, self.student.noise_kind
-        condition = self.teacher.condition(
-            self.frames(batch), self._speaker(batch), _shape(batch)[1], self._side_frames
-        )
-        measure = functools.partial(self._measured, drawn, batch, seed)
-        given = self.teacher.conditionals(drawn.output, condition)
-        kl, cross, own = measure(given)
-        terms = {"kl": (config.kl, kl), "cross_entropy": (0.0, cross), "entropy": (0.0, own)}
-        if kind == "normal" and given.normal is not None:
-            apart = kl_divergence.scales_apart(drawn, given.normal[1])
-            value = kl_divergence.mean_of(apart, batch["mask"], batch.get("counted"))
-            terms["regularisation"] = (config.kl * config.regularisation, value)
-        if config.contrastive and condition is not None:
-            # A student that ignores its condition is as near to the teacher of another one
-            # (van den Oord et al. 2017, section 3.3).
-            other = self.teacher.conditionals(
-                drawn.output, self._previous_condition(condition, batch)
-            )
-            terms["contrastive"] = (-config.contrastive * config.kl, measure(other).kl)
-        return terms
-
-    def _measured(
-        self, drawn: FlowOutput, batch, seed, given: TeacherConditionals
-    ) -> kl_divergence.Divergence:
-        """Return the divergence of drawn sound: in closed form between normals, else from draws."""
-        kind, where = self.student.noise_kind, (batch["mask"], batch.get("counted"))
-        if kind == "normal" and given.normal is not None:
-            apart = kl_divergence.gaussian_divergence(drawn, *given.normal)
-            kl = kl_divergence.mean_of(apart, *where)
-            own = kl_divergence.mean_of(kl_divergence.entropy(drawn, kind), *where)
-            return kl_divergence.Divergence(kl, kl + own, own)
-        rows, samples = _shape(batch)
-        key = counter_noise.fold_in(seed, DRAWS)
-        names = tf.range(rows) + batch.get("first_row", 0)
-        draws = kl_divergence.standard_draws(kind, key, rows, samples, self.config.draws, names)
-        return kl_divergence.divergence(given, drawn, draws, kind, *where)
 
     def _previous_condition(self, condition, batch):
         """Return the teacher's condition of the row before each row of the whole batch."""
@@ -168,41 +216,6 @@ class Objective:
         frames = self.frames(before) if before["frames"] is not None else None
         first = self.teacher.condition(frames, speaker, _shape(batch)[1], self._side_frames)
         return tf.concat([first, condition[:-1]], 0)
-
-    def _oppose(self, discriminators: Discriminators, sound, recorded) -> Terms:
-        adversarial, matching, scoring = discriminators.losses(sound, recorded)
-        is_on = tf.cast(self._step >= self.config.adversarial_after, tf.float32)
-        return {
-            "adversarial": (self.config.adversarial * is_on, adversarial),
-            "matching": (self.config.matching * is_on, matching),
-            "discriminator": (1.0, scoring),
-        }
-
-    def _compare(self, sound, batch) -> Terms:
-        terms = {}
-        for name, (weight, loss) in self._spectral.items():
-            energies = batch.get(f"{name}_energies")
-            known = () if energies is None else (energies,)
-            terms[name] = (weight, loss(sound, batch["waveform"], *known))
-        return terms
-
-
-def _spectral_losses(
-    config: LossConfig, classifier: UnitClassifier | None, mel: MelConvention | None
-) -> dict[str, tuple[float, SpectralLoss]]:
-    """Return weight and function, of a sound and a recording, of each spectral term that is on."""
-    losses_: dict[str, SpectralLoss] = {
-        "squared": squared_loss,
-        "magnitude": magnitude_loss,
-        "multi": multi_loss,
-    }
-    if config.feature or config.style:
-        if classifier is None or mel is None:
-            raise UserError("`classifier` and `mel` must be given for the perceptual terms.")
-        losses_["feature"] = PerceptualLoss(classifier, mel)
-        losses_["style"] = PerceptualLoss(classifier, mel, gram)
-    weights = {name: float(getattr(config, name)) for name in losses_}
-    return {name: (weights[name], loss) for name, loss in losses_.items() if weights[name]}
 
 
 def _shape(batch) -> tuple[int, int]:

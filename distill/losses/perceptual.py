@@ -11,8 +11,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from distill.losses.terms import Draw
 from distill.losses.unit_classifier import UnitClassifier
 from distill.spectra import log_mel
+from replicator import Replicator
 from replicator.runs.errors import UserError
 from wavenet.features import MelConvention
 
@@ -80,6 +82,24 @@ class PerceptualLoss:
         # The classifier reads `wavenet.features.above_silence` of the log-mel frames.
         frames = 1.0 - log_mel(sound, self.convention) / self.convention.silence
         return [self.compared(layer) for layer in self.classifier.features(frames)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Perceived:
+    """A perceptual loss as the term `name`, whose energies are those of the whole batch."""
+
+    name: str
+    loss: PerceptualLoss
+
+    def __call__(self, draw: Draw) -> tf.Tensor:
+        """Return the loss, []."""
+        energies = draw.batch.get(f"{self.name}_energies")
+        return self.loss(draw.output.output, draw.recorded, energies)
+
+    def global_inputs(self, batch: dict, replicator: Replicator) -> dict[str, tf.Tensor]:
+        """Return the energies of the whole batch."""
+        means = {f"{self.name}_energies": self.loss.energies(batch["waveform"])}
+        return dict(replicator.all_reduce(means, "mean"))
 
 
 def gram(features: tf.Tensor) -> tf.Tensor:

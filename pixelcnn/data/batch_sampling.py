@@ -146,12 +146,12 @@ def square_batch(
 
     Args:
       photographs: uint8 [height, width, channels] each, no side below `side`.
-      seed: of the whole sequence of batches.
+      seed: seed of the whole sequence of batches.
       step: index of the batch.
-      batch_size: squares per batch.
-      side: of a square, in pixels.
+      batch_size: number of squares per batch.
+      side: side of a square, in pixels.
       flip: mirror squares with probability one half.
-      rows: of the batch.
+      rows: the rows of the batch to return; by default all.
 
     Returns:
       "levels" int32 [rows, side, side, channels]; "seed" int32 [rows, 2].
@@ -231,7 +231,8 @@ def batches_of(stored: Mapping[str, np.ndarray], settings: Mapping) -> Callable[
     """Return a function from a step, `shard_index` and `num_shards` to a batch of stored arrays.
 
     Args:
-      stored: as for `image_batch`, `square_batch` or `video_batch`.
+      stored: arrays by name, as the function of this kind reads them: `image_batch`, `square_batch`
+        or `video_batch`.
       settings: "kind", "images", "squares" or "video", and the other arguments of its function.
     """
     rest = dict(settings)

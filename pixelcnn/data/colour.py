@@ -6,6 +6,8 @@ by the gamma and the primaries of a PNG, or by the EXIF of a camera that is set 
 
 import functools
 import io
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageCms
@@ -91,7 +93,9 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
 
 
-def _with_alpha(image: Image.Image, plain: Image.Image, convert) -> tuple[Image.Image, str]:
+def _with_alpha(
+    image: Image.Image, plain: Image.Image, convert: Callable[[Image.Image], Any]
+) -> tuple[Image.Image, str]:
     """Return the converted colours with the transparency of the image."""
     made = convert(plain)
     if image.mode in GREY:

@@ -29,11 +29,12 @@ class ImageSet:
     """The images of one split, all in memory; None for what the source does not have.
 
     Attributes:
-      images: see `RawCorpus`.
+      images: uint8 or uint16 [n, size, size, channels]; of photographs objects [n], uint8 [height,
+        width, channels] each.
       labels: int32 [n], indices into the corpus's classes.
-      captions: one per image.
+      captions: one text per image.
       maps: int32 [n, size, size], a label per pixel.
-      names: of the files, or locations in a file.
+      names: name of each image's file, or its location in a file.
     """
 
     images: np.ndarray
@@ -220,14 +221,17 @@ def read_dev(
     """Return the dev images alone, to evaluate a model on; there is no split for train.
 
     Args:
-      path: as for `read_corpus`, or a single `*_dev.npz`, all of whose images are taken.
-      rules: as for `read_corpus`.
-      classes: of the model, in the order of its labels; empty for a model without.
+      path: a source that `read_corpus` reads, or a single `*_dev.npz`, all of whose images are
+        taken.
+      rules: size, channels and depth of the images, and the share of dev where the source has no
+        split.
+      classes: the model's classes, in the order of its labels; empty for a model without classes.
       everything: take the images of all splits as dev.
       others_allowed: treat images of other classes as images without a class.
 
     Raises:
-      DataError: a class that the model does not have, and as for `read_corpus`.
+      DataError: the source cannot be read, has no image for dev, or has a class that the model does
+        not have.
     """
     raw, source = _read_source(path, rules), shown(path)
     splits = ["dev"] * len(raw.names)

@@ -282,7 +282,7 @@ def whole_photographs(photographs: Sequence[np.ndarray], multiple: int) -> list[
 
     Args:
       photographs: uint8 [height, width, channels] each.
-      multiple: of the sides, in pixels.
+      multiple: number, in pixels, of which height and width become multiples.
     """
     batches = []
     for n, photograph in enumerate(photographs):

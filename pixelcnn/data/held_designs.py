@@ -53,7 +53,7 @@ def held_pairs(
 
 
 def write_held(source: Path, target: Path, share: float, captions: Sequence[str]) -> int:
-    """Write TARGET, see the module, and return the number of images held out.
+    """Write the two files with some designs held out, and return the number of images held out.
 
     The designs of images with one of the captions are held out in any case.
 

@@ -34,7 +34,7 @@ class DataError(UserError):
 class ImageError(UserError):
     """An image that cannot be used: the reason in a word or two (`kind`), and in detail."""
 
-    def __init__(self, kind: str, detail: str):
+    def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
         self.kind, self.detail = kind, detail
 
@@ -197,7 +197,7 @@ def at_depth(image: DecodedImage, stored_bits: int, bits: int) -> DecodedImage:
     `stored_bits` is the depth of images that are stored in 16 bits; 8-bit files have 8.
 
     Raises:
-      ImageError: of kind "too bright", where `bits` are too few and scaling is ruled out.
+      ImageError: the image has a level that does not fit `bits`, kind "too bright".
     """
     if not image.deep:
         if bits == EIGHT:
@@ -232,7 +232,8 @@ def read_image(path: Path, rules: ImageRules) -> DecodedImage:
     The depth of an image stored in 16 bits follows from its own brightest level.
 
     Raises:
-      ImageError: as `read_stored`, or of kind "too bright".
+      ImageError: the image cannot be used; its kind is "broken", "too small", "too many pixels",
+        "no known range" or "too bright".
     """
     image = read_stored(path, rules)
     return at_depth(image, depth_of(image.highest), rules.bits)
@@ -247,7 +248,8 @@ def read_stored(path: Path, rules: ImageRules) -> DecodedImage:
     `PIL.Image.MAX_IMAGE_PIXELS` pixels.
 
     Raises:
-      ImageError: of kind "broken", "too small", "too many pixels" or "no known range".
+      ImageError: the image cannot be used; its kind is "broken", "too small", "too many pixels" or
+        "no known range".
     """
     if not path.is_file():
         raise ImageError("broken", "not a file")

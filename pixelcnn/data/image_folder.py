@@ -191,7 +191,8 @@ def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> 
     The result does not depend on `workers`, the threads: None is one per core, at most 4.
 
     Raises:
-      DataError: see `find_entries`; or no image is usable.
+      DataError: no image file or no usable image, an invalid table, or a split that some images
+        lack.
     """
     entries, notes = find_entries(folder)
     stored = _read_all([folder / entry.name for entry in entries], rules, workers)

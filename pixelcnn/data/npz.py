@@ -216,7 +216,7 @@ def read_npz_file(path: Path, rules: ImageRules, stored_bits: int | None = None)
 def _at_depth(
     path: Path, reduced: np.ndarray, images: np.ndarray, bits: int, stored_bits: int | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return reduced images with levels of a depth, and notes on scaling, see `at_depth`."""
+    """Return reduced images with levels of a depth, and notes for images that were scaled."""
     stored_bits = stored_bits or depth_of(int(images.max()))
     whole = DecodedImage(reduced, (0, 0), (), int(images.max()))
     try:
@@ -247,7 +247,7 @@ def _same_classes(train: Path, dev: Path, first: Texts, second: Texts) -> Texts:
 
 
 def read_npz_pair(train: Path, dev: Path, rules: ImageRules) -> RawCorpus:
-    """Read the images of a train file and a dev file together, see `read_npz_file`.
+    """Read the images of a train file and a dev file together, each an npz file.
 
     Raises:
       DataError: only one file has labels, captions or maps, or the classes differ.

@@ -13,10 +13,11 @@ class RawCorpus:
     Attributes:
       images: uint8 [n, size, size, channels], or uint16 beyond 8 bits; of photographs
         (`ImageRules.crop`) objects [n], uint8 [height, width, channels] each.
-      names: one per image.
+      names: one name per image.
       splits: "train" or "dev" per image; None leaves it to the hash of the name.
-      class_names, captions: one per image, or None.
-      classes: in the order of their indices; None sorts those of train.
+      class_names: one class per image, or None.
+      captions: one text per image, or None.
+      classes: all classes, in the order of their indices; None: those of train, sorted.
       maps: integers [n, size, size], or None.
       stored_sizes: (width, height) of the smallest and the largest, in pixels.
       notes: lines to print.

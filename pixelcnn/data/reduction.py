@@ -66,9 +66,9 @@ def framed(levels: np.ndarray, size: int, channels: int) -> np.ndarray:
     """Return the whole image with a longer side of `size`, [height, width, channels].
 
     Args:
-      levels: as for `fitted`; the longer side not below `size`.
-      size: of the longer side.
-      channels: of the result.
+      levels: uint8 or uint16 [height, width, 1 or 3], the longer side not below `size`.
+      size: longer side of the result, in pixels.
+      channels: number of channels of the result, 1 or 3.
     """
     height, width = levels.shape[:2]
     longer = max(height, width)

@@ -1,7 +1,7 @@
 """Data sets of TensorFlow Datasets, by name."""
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ def _splits(name: str, available: Iterable[str]) -> dict[str, str]:
     return {"train": "train"} | dict.fromkeys(dev, "dev")
 
 
-def _examples(library: Any, builder: Any, splits: dict[str, str]):
+def _examples(library: Any, builder: Any, splits: dict[str, str]) -> Iterator[tuple[str, str, Any]]:
     """Yield (split, name, example) of every example."""
     for split, ours in splits.items():
         stored = library.as_numpy(builder.as_dataset(split=split, shuffle_files=False))

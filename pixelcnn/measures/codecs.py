@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import io
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -33,8 +34,8 @@ def codec_bits_by_scale(
 
     Args:
       images: uint8 [height, width, 1 or 3] each.
-      size: of the images, on the scale of the doublings.
-      doublings: sizes after each doubling.
+      size: longer side of the images, in pixels, on the scale of the doublings.
+      doublings: longer side after each doubling, in pixels.
 
     Returns:
       "codec" {name: mean bits per dimension of all doublings} and "codec_by_scale" {size: {name:
@@ -96,7 +97,7 @@ def jpeg_xl_bits_per_dim(image: np.ndarray) -> float:
     return _bits(image[..., 0] if image.shape[-1] == 1 else image, "JXL", effort=9) / image.size
 
 
-def _bits(image: np.ndarray, container: str, **options) -> float:
+def _bits(image: np.ndarray, container: str, **options: Any) -> float:
     file = io.BytesIO()
     Image.fromarray(image).save(file, container, lossless=True, **options)
     return 8.0 * len(file.getvalue())

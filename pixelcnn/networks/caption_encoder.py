@@ -33,7 +33,7 @@ class CharacterCNN(tf.Module):
     All positions past the end of a caption are zero in every layer, like those before its start.
     """
 
-    def __init__(self, channels: int, initial: Initial, name="characters"):
+    def __init__(self, channels: int, initial: Initial, name: str = "characters") -> None:
         super().__init__(name=name)
         # One of NUM_CODES inputs is not zero: the fan-in of a one-hot row is that much smaller.
         gains = [RELU_GAIN * math.sqrt(NUM_CODES), *[RELU_GAIN] * (len(STRIDES) - 1)]
@@ -44,7 +44,7 @@ class CharacterCNN(tf.Module):
         ]
         self.biases = [initial.zeros([channels], f"bias_{i}") for i in range(len(STRIDES))]
 
-    def __call__(self, codes):
+    def __call__(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return hidden steps [batch, steps, channels] and their mask [batch, steps, 1]."""
         mask = within_caption(codes)
         hidden = tf.one_hot(codes, NUM_CODES) * mask
@@ -65,14 +65,14 @@ class AveragedGRU(tf.Module):
     h_t = (1 - z) . h_(t-1) + z . n
     """
 
-    def __init__(self, inputs: int, channels: int, initial: Initial, name="gru"):
+    def __init__(self, inputs: int, channels: int, initial: Initial, name: str = "gru") -> None:
         super().__init__(name=name)
         self.channels = channels
         self.input_kernel = initial.kernel([inputs, 3 * channels], "input_kernel")
         self.state_kernel = initial.kernel([channels, 3 * channels], "state_kernel")
         self.bias = initial.zeros([3 * channels], "bias")
 
-    def __call__(self, steps, mask):
+    def __call__(self, steps: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         """Return the mean state [batch, channels]; zero where the mask is empty.
 
         The steps are [batch, time, inputs], their time a known size; the mask float32 [batch, time,
@@ -82,7 +82,9 @@ class AveragedGRU(tf.Module):
         mask = tf.transpose(mask, [1, 0, 2])
         state_kernel = tf.convert_to_tensor(self.state_kernel)
 
-        def advance(t, hidden, total):
+        def advance(
+            t: tf.Tensor, hidden: tf.Tensor, total: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             hidden = self._step(hidden, driven[t], state_kernel)
             return t + 1, hidden, total + mask[t] * hidden
 
@@ -95,7 +97,7 @@ class AveragedGRU(tf.Module):
         )
         return total / tf.maximum(tf.reduce_sum(mask, 0), 1.0)
 
-    def _step(self, hidden, driven, state_kernel):
+    def _step(self, hidden: tf.Tensor, driven: tf.Tensor, state_kernel: tf.Tensor) -> tf.Tensor:
         gates, candidate = tf.split(driven, [2 * self.channels, self.channels], -1)
         state_gates, state = tf.split(
             tf.matmul(hidden, state_kernel), [2 * self.channels, self.channels], -1
@@ -107,12 +109,12 @@ class AveragedGRU(tf.Module):
 class CaptionEncoder(tf.Module):
     """A caption as one vector, character by character; independent of its padding."""
 
-    def __init__(self, channels: int, initial: Initial, name="caption"):
+    def __init__(self, channels: int, initial: Initial, name: str = "caption") -> None:
         super().__init__(name=name)
         self.characters = CharacterCNN(channels, initial)
         self.gru = AveragedGRU(channels, channels, initial)
 
-    def __call__(self, codes):
+    def __call__(self, codes: tf.Tensor) -> tf.Tensor:
         """Return float32 [batch, channels] of codes int32 [batch, time]; zero for padding alone."""
         return self.gru(*self.characters(codes))
 
@@ -125,12 +127,12 @@ class WordEncoder(tf.Module):
     (Svenstrup et al. 2017, "Hash Embeddings for Efficient Word Representations", arXiv 1709.03933).
     """
 
-    def __init__(self, channels: int, initial: Initial, name="words"):
+    def __init__(self, channels: int, initial: Initial, name: str = "words") -> None:
         super().__init__(name=name)
         gain = UNTRAINED * math.sqrt(ROWS / HASHES)
         self.table = initial.kernel([1, ROWS, channels], "table", gain)
 
-    def __call__(self, codes):
+    def __call__(self, codes: tf.Tensor) -> tf.Tensor:
         """Return float32 [batch, channels] of codes int32 [batch, time]; zero without words."""
         rows, ends = word_rows(codes)
         found = tf.reduce_sum(tf.gather(self.table[0], rows), 2)
@@ -138,23 +140,26 @@ class WordEncoder(tf.Module):
         return total * tf.math.rsqrt(tf.maximum(tf.reduce_sum(ends, 1, keepdims=True), 1.0))
 
 
-def word_rows(codes):
+def word_rows(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the rows of the words, int32 [batch, time, HASHES], and the ends of the words.
 
     Every character of a word, a run of letters and digits, has the rows of its word. The ends are
     float32 [batch, time], one for a word's last character, else zero.
     """
     letter = tf.gather(IS_LETTER, codes) & (within_caption(codes)[..., 0] > 0)
+    # Two letters are of the same word if no other character lies between them.
     word = tf.cumsum(tf.cast(~letter, tf.int32), 1)
     same = (word[:, :, tf.newaxis] == word[:, tf.newaxis]) & letter[:, tf.newaxis]
+    # The place of each letter in its word, from 1: the letters of the word up to it.
     place = tf.reduce_sum(tf.linalg.band_part(tf.cast(same, tf.int32), -1, 0), 2)
     hashed = tf.gather(HASHED, tf.minimum(place, LONGEST - 1) * NUM_CODES + codes)
+    # A hash of a word is the sum of numbers that place and code of each letter choose.
     rows = tf.reduce_sum(tf.where(same[..., tf.newaxis], hashed[:, tf.newaxis], 0), 2) % ROWS
     last = letter & ~tf.pad(letter, [[0, 0], [0, 1]])[:, 1:]
     return rows, tf.cast(last, tf.float32)
 
 
-def within_caption(codes):
+def within_caption(codes: tf.Tensor) -> tf.Tensor:
     """Return ones up to each closing code or first 0, then zeros, float32 [batch, time, 1]."""
     after_closing = tf.pad(codes == CLOSING, [[0, 0], [1, 0]])[:, :-1]
     ended = (codes == PADDING) | after_closing

@@ -7,7 +7,7 @@ Decoders", equations 4 and 5; Reed et al. 2017, sections 3 and 4).
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -42,7 +42,7 @@ NONE = Condition(None, None)
 class MapEncoder(tf.Module):
     """Two 3x3 convolutions over the one-hot labels of a map."""
 
-    def __init__(self, config: ConditioningConfig, initial: Initial, name="map"):
+    def __init__(self, config: ConditioningConfig, initial: Initial, name: str = "map") -> None:
         super().__init__(name=name)
         self.labels, channels = config.classes, config.map_channels
         # One of the labels is not zero: the fan-in of a one-hot pixel is that much smaller.
@@ -50,7 +50,7 @@ class MapEncoder(tf.Module):
         self.first = Convolution((3, self.labels, channels), initial, gain=gain, name="first")
         self.second = Convolution((3, channels, channels), initial, name="second")
 
-    def __call__(self, labels):
+    def __call__(self, labels: tf.Tensor) -> tf.Tensor:
         """Return the map, float32 [batch, height, width, map_channels].
 
         The labels are integers [batch, height, width], where -1 is no label; or numbers [batch,
@@ -72,14 +72,16 @@ class CaptionMap(tf.Module):
     van den Oord et al. 2016, equation 5; a value for each of 8 x 8 equal cells.
     """
 
-    def __init__(self, config: ConditioningConfig, size: int, initial: Initial, name="painted"):
+    def __init__(
+        self, config: ConditioningConfig, size: int, initial: Initial, name: str = "painted"
+    ) -> None:
         super().__init__(name=name)
         self.places = np.arange(size) * CAPTION_PLACES // size  # of every row, or column
         self.shape = [-1, *[CAPTION_PLACES] * 2, config.text_map_channels]
         outputs = CAPTION_PLACES**2 * config.text_map_channels
         self.kernel = initial.kernel([config.text_channels, outputs], "kernel")
 
-    def __call__(self, vector):
+    def __call__(self, vector: tf.Tensor) -> tf.Tensor:
         """Return float32 [batch, size, size, text_map_channels] of [batch, text_channels]."""
         each = tf.reshape(tf.matmul(vector, self.kernel), self.shape)
         return tf.gather(tf.gather(each, self.places, axis=1), self.places, axis=2)
@@ -98,15 +100,15 @@ class ConvLSTM(tf.Module):
     """
 
     def __init__(
-        self, inputs: int, channels: int, initial: Initial, width: int = 3, name="conv_lstm"
-    ):
+        self, inputs: int, channels: int, initial: Initial, width: int = 3, name: str = "conv_lstm"
+    ) -> None:
         super().__init__(name=name)
         self.inputs, self.channels = inputs, channels
         # Rows of W_x, then of W_h: one variable, so that a single step reaches it too.
         self.kernel = initial.kernel([width, width, inputs + channels, 4 * channels], "kernel")
         self.bias = initial.zeros([4 * channels], "bias")
 
-    def __call__(self, frames):
+    def __call__(self, frames: tf.Tensor) -> tf.Tensor:
         """Return the hidden state after the last frame, [batch, height, width, channels].
 
         The frames are [batch, time, height, width, inputs]; all but the batch are known sizes.
@@ -122,7 +124,7 @@ class ConvLSTM(tf.Module):
             hidden, cell = self._step(gates, cell)
         return hidden
 
-    def _step(self, gates, cell):
+    def _step(self, gates: tf.Tensor, cell: tf.Tensor | float) -> tuple[tf.Tensor, tf.Tensor]:
         i, f, g, o = tf.split(gates, 4, -1)
         cell = tf.sigmoid(f + FORGET_BIAS) * cell + tf.sigmoid(i) * tf.tanh(g)
         return tf.sigmoid(o) * tf.tanh(cell), cell
@@ -135,7 +137,7 @@ class VideoEncoder(tf.Module):
     resolution.
     """
 
-    def __init__(self, config: ConditioningConfig, initial: Initial, name="video"):
+    def __init__(self, config: ConditioningConfig, initial: Initial, name: str = "video") -> None:
         super().__init__(name=name)
         self.config = config
         colours, channels = config.picture_channels, config.map_channels
@@ -154,7 +156,7 @@ class VideoEncoder(tf.Module):
             self.vector_kernel = initial.kernel(shape, "vector_kernel", RELU_GAIN)
             self.vector_bias = initial.zeros([VIDEO_VECTOR_CHANNELS], "vector_bias")
 
-    def __call__(self, past, steps: list[tf.Tensor]) -> Condition:
+    def __call__(self, past: tf.Tensor, steps: list[tf.Tensor]) -> Condition:
         """Return the map [batch, height, width, map + image channels] and the vector [batch, 64].
 
         The levels of the past are int32 [batch, context_frames, height, width, picture_channels];
@@ -173,7 +175,7 @@ class VideoEncoder(tf.Module):
         merged = self.merged(tf.nn.relu(painted + self.frame(last)))
         return Condition(self._vector(moved), tf.concat([merged, last], -1))
 
-    def _cells(self, frames, moved):
+    def _cells(self, frames: tf.Tensor, moved: tf.Tensor | None) -> tf.Tensor:
         """Return the input of the ConvLSTM, [batch, time, height / 4, width / 4, channels]."""
         time, *size = frames.shape[1:]
         cells = tf.nn.relu(self.half(tf.reshape(frames, [-1, *size])))
@@ -184,12 +186,12 @@ class VideoEncoder(tf.Module):
         everywhere = tf.ones_like(cells[..., :1]) * moved[:, :, None, None]
         return tf.concat([cells, everywhere], -1)
 
-    def _vector(self, moved):
+    def _vector(self, moved: Any) -> tf.Tensor | None:
         if self.vector_kernel is None:
             return None
         return tf.nn.relu(tf.matmul(moved[:, -1], self.vector_kernel) + self.vector_bias)
 
-    def _check(self, past):
+    def _check(self, past: tf.Tensor) -> None:
         config = self.config
         _check_shape(
             "past", past, (None, config.context_frames, None, None, config.picture_channels)
@@ -205,8 +207,8 @@ class Conditioner(tf.Module):
     """An encoder of a batch's conditions for a network; `size` is the side of a caption's map."""
 
     def __init__(
-        self, config: ConditioningConfig, initial: Initial, size: int = 0, name="conditioner"
-    ):
+        self, config: ConditioningConfig, initial: Initial, size: int = 0, name: str = "conditioner"
+    ) -> None:
         super().__init__(name=name)
         self.config = config
         if config.kind in ("class", "map"):
@@ -245,9 +247,10 @@ class Conditioner(tf.Module):
         Args:
           batch: the arrays of the kind
             - class: `label` int32 [batch]; a label that is no class gives zeros.
-            - text: `caption` int32 [batch, 201], see `captions.encode_caption`.
-            - map: `map`, see `MapEncoder`.
-            - video: `past`, and where they have channels `action` and `state`, see `VideoEncoder`.
+            - text: `caption` int32 [batch, 201], codes from `captions.encode_caption`.
+            - map: `map`, integers [batch, height, width] or numbers [..., classes].
+            - video: `past` int32 [batch, context_frames, height, width, channels], and where they
+              have channels `action` and `state`, float32 [batch, context_frames, channels].
 
         Raises:
           ValueError: naming a missing array, or one of another shape.
@@ -285,7 +288,7 @@ class Conditioner(tf.Module):
             map_ = tf.concat([map_, tf.zeros_like(map_)], 0)
         return Condition(tf.concat([condition.vector, null], 0), map_)
 
-    def _steps(self, batch):
+    def _steps(self, batch: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
         """Return the actions and the states, as far as they have channels."""
         config = self.config
         channels = {"action": config.action_channels, "state": config.state_channels}
@@ -295,7 +298,9 @@ class Conditioner(tf.Module):
             if count
         ]
 
-    def _taken(self, batch, name: str, shape: tuple[int | None, ...] | None):
+    def _taken(
+        self, batch: Mapping[str, tf.Tensor], name: str, shape: tuple[int | None, ...] | None
+    ) -> tf.Tensor:
         if name not in batch:
             raise ValueError(
                 f"`batch` must have `{name}` for kind {self.config.kind}, "
@@ -313,7 +318,7 @@ def check_label(label: int, classes: int) -> None:
         raise UserError(f"There is no class {label}; there are 0 to {classes - 1}.")
 
 
-def _check_shape(name: str, tensor, shape: tuple[int | None, ...]) -> None:
+def _check_shape(name: str, tensor: tf.Tensor, shape: tuple[int | None, ...]) -> None:
     if not tensor.shape.is_compatible_with(shape):
         sizes = ", ".join("any" if size is None else str(size) for size in shape)
         raise ValueError(f"`{name}` must have the shape [{sizes}], got {tensor.shape}.")

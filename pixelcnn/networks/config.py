@@ -53,7 +53,7 @@ class ConditioningConfig:
     levels: int = 256
     """Levels of the frames before."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for an impossible encoder."""
         kinds = get_args(ConditionKind)
         require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}", self.kind)
@@ -96,7 +96,7 @@ class OutputConfig:
     softmax_units: int = 64
     """Hidden units of each channel's softmax."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a number out of range."""
         require(self.channels in (1, 3), "channels", "1 or 3", self.channels)
         at_least(self, 1, "components", "softmax_units")
@@ -128,7 +128,7 @@ class PixelCNNConfig:
     """Dilations of the layers, in rows and columns, repeated cyclically; 1 2 4 8 sees farther than
     1 at nearly the same cost."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "layers", "units", "output_units")
         require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
@@ -165,7 +165,7 @@ class FactorConfig:
     """Give the factors the coordinates of each pixel. Without them they are convolutional: they
     double images of any height and width, and can be trained without a base."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "blocks", "units", "output_units", "shallow_layers", "shallow_units")
         require(self.patch in (2, 4, 8), "patch", "2, 4 or 8", self.patch)
@@ -196,7 +196,7 @@ class MultiscaleConfig:
     """Layers of each of the flows that draw the smallest image in one pass, with the channels of
     `base`; none: a PixelCNN draws it pixel by pixel."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for sizes that do not fit together."""
         sizes = (2, 4, 8, 16, 32, 64)
         require(self.base_size in sizes, "base_size", "2, 4, 8, 16, 32 or 64", self.base_size)

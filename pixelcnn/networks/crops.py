@@ -23,6 +23,7 @@ def first_tiles(size: int, crop: int) -> np.ndarray:
 def tile_weights(size: int, crop: int) -> np.ndarray:
     """Return the inverse probability that a crop holds a tile along an axis, float32 [tiles]."""
     first, tiles = first_tiles(size, crop), np.arange(size // TILE)[:, np.newaxis]
+    # A tile near the edge is in fewer crops; its weight makes up for it in the mean.
     held = (first <= tiles) & (tiles < first + crop // TILE)
     return (1.0 / held.mean(1)).astype(np.float32)
 
@@ -44,6 +45,7 @@ def cropped(
     """
     size, channels = image.shape[1], image.shape[-1]
     first = first_tiles(size, crop)
+    # Image and map are cut together, as floats, which hold levels up to 2^24 exactly.
     both = tf.cast(image, tf.float32)
     if condition.map is not None:
         shape = [*tf.unstack(tf.shape(image)[:3]), condition.map.shape[-1]]

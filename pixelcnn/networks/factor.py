@@ -12,7 +12,7 @@ up to four times the size, and discards the other cells.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -43,17 +43,17 @@ NEIGHBOURS = {
 class Block(tf.Module):
     """A gated residual block: x + W gate(K * x + V c)."""
 
-    def __init__(self, units: int, initial: Initial, vector: int, name=None):
+    def __init__(self, units: int, initial: Initial, vector: int, name: str | None = None) -> None:
         super().__init__(name=name)
         self.kernel = initial.kernel([3, 3, units, 2 * units], "kernel")
         self.condition = ConditionTerm(2 * units, initial, vector, 0)
         self.out = initial.kernel([units, units], "out")
 
-    def __call__(self, x, condition: Condition, drop: Callable):
+    def __call__(self, x: tf.Tensor, condition: Condition, drop: Callable) -> tf.Tensor:
         """Return the next x [batch, height, width, units]; `drop` is the dropout of the units."""
         return x + matmul(drop(self.gate(x, condition)), self.out)
 
-    def gate(self, x, condition: Condition):
+    def gate(self, x: tf.Tensor, condition: Condition) -> tf.Tensor:
         """Return the gated units [batch, height, width, units]; the condition is a vector alone."""
         padded = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
         term = self.condition(condition)
@@ -71,8 +71,8 @@ class Factor(tf.Module):
         initial: Initial,
         vector_channels: int,
         map_channels: int,
-        name=None,
-    ):
+        name: str | None = None,
+    ) -> None:
         super().__init__(name=name)
         self.group, self.config, self.output_config = group, config, output
         rows, columns = self.strides
@@ -119,7 +119,9 @@ class Factor(tf.Module):
         """Random words per pixel."""
         return (self.output or self.shallow.output).noise_words
 
-    def __call__(self, groups: list, condition: Condition, mode: Mode = EXACT) -> Hidden:
+    def __call__(
+        self, groups: Sequence[tf.Tensor], condition: Condition, mode: Mode = EXACT
+    ) -> Hidden:
         """Return the ResNet's hidden state at each pixel of a group, [batch, height, width, ...].
 
         The groups before it are levels int32 [batch, height, width, channels] each; the condition's
@@ -145,14 +147,19 @@ class Factor(tf.Module):
             prediction += matmul(mode.for_prediction(own), self.map_prediction)
         return Hidden(x, prediction)
 
-    def log_prob(self, levels, groups: list, condition: Condition, mode: Mode = EXACT):
-        """Return the log-probability of a group, float32 [batch], nats; see a call."""
+    def log_prob(
+        self, levels: tf.Tensor, groups: list, condition: Condition, mode: Mode = EXACT
+    ) -> tf.Tensor:
+        """Return the log-probability of a group, float32 [batch], nats.
+
+        `levels` are those of the group, `groups` and `condition` the arguments of a call.
+        """
         return self.conditionals(levels, groups, condition, mode).nats()
 
     def conditionals(
-        self, levels, groups: list, condition: Condition, mode: Mode = EXACT
+        self, levels: tf.Tensor, groups: list, condition: Condition, mode: Mode = EXACT
     ) -> Conditionals:
-        """Return the distribution of every pixel of a group; arguments as for `log_prob`."""
+        """Return the distribution of every pixel of a group, whose levels are given."""
         hidden = self(groups, condition, mode)
         if self.output is not None:
             return Conditionals(self.output, hidden, levels)
@@ -167,7 +174,7 @@ class Factor(tf.Module):
         units = cut(tf.cast(hidden.units, tf.float32), self.config.patch)
         return Hidden(units, cut(hidden.prediction, self.config.patch))
 
-    def _merged(self, groups):
+    def _merged(self, groups: Sequence[tf.Tensor]) -> tf.Tensor:
         values = [value_of(group, self.output_config.levels) for group in groups]
         # The channel of ones tells what is known from padding and from a group not drawn yet.
         return merged([tf.concat([v, tf.ones_like(v[..., :1])], -1) for v in values])

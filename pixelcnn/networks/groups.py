@@ -15,18 +15,18 @@ OFFSETS = ((0, 0), (0, 1), (1, 0), (1, 1))  # row and column in the tile of grou
 STRIDES = ((1, 1), (1, 2), (2, 2))  # of the merged image that groups 2, 3, 4 are drawn from
 
 
-def split(image) -> list:
+def split(image: tf.Tensor) -> list:
     """Return groups 1 to 4, [batch, height / 2, width / 2, channels], of an image."""
     return [image[:, row::2, column::2] for row, column in OFFSETS]
 
 
-def merge(groups: list):
+def merge(groups: list) -> tf.Tensor:
     """Return the image [batch, 2 height, 2 width, channels] of four groups; inverse of `split`."""
     upper, lower = _columns(groups[0], groups[1]), _columns(groups[2], groups[3])
     return _interleaved(upper, lower, 1)
 
 
-def merged(groups: list):
+def merged(groups: list) -> tf.Tensor:
     """Return the merged image of the first one, two or three groups, as the next network reads it.
 
     One group: itself. Two: next to each other, [height, 2 width]. Three: the whole tile with zeros
@@ -39,7 +39,7 @@ def merged(groups: list):
     return merge([*groups, tf.zeros_like(groups[0])])
 
 
-def subsampled(image, size: int):
+def subsampled(image: tf.Tensor, size: int) -> tf.Tensor:
     """Return the image [batch, size, size, channels] of the upper left pixel of every block.
 
     Raises:
@@ -52,7 +52,7 @@ def subsampled(image, size: int):
     return image if step == 1 else image[:, ::step, ::step]
 
 
-def cut(image, side: int):
+def cut(image: tf.Tensor, side: int) -> tf.Tensor:
     """Return the patches [batch * patches, side, side, channels] of an image.
 
     Height and width of the image [batch, height, width, channels] are multiples of `side`.
@@ -63,7 +63,7 @@ def cut(image, side: int):
     return tf.reshape(tf.transpose(tiled, [0, 1, 3, 2, 4, 5]), [-1, side, side, channels])
 
 
-def paste(patches, shape):
+def paste(patches: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
     """Return the image of a shape [4] from its patches; inverse of `cut`."""
     side, channels = patches.shape[1], patches.shape[-1]
     rows, columns = shape[1] // side, shape[2] // side
@@ -71,13 +71,14 @@ def paste(patches, shape):
     return tf.reshape(tf.transpose(tiled, [0, 1, 3, 2, 4, 5]), shape)
 
 
-def _columns(left, right):
+def _columns(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     return _interleaved(left, right, 2)
 
 
-def _interleaved(first, second, axis: int):
+def _interleaved(first: tf.Tensor, second: tf.Tensor, axis: int) -> tf.Tensor:
     """Return rows (axis 1) or columns (axis 2) of two images in turn."""
     shape = tf.shape(first)
+    # Sizes may be unknown to Python, so they are computed; those that it knows are kept.
     doubled = tf.tensor_scatter_nd_update(shape, [[axis]], [2 * shape[axis]])
     static = first.shape.as_list()
     if static[axis] is not None:

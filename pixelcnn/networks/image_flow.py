@@ -15,6 +15,7 @@ an image is an integral of the density over a box, of which there is a lower bou
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -27,6 +28,7 @@ from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.layers import matmul
 from pixelcnn.networks.mode import EXACT, Mode
+from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.networks.raster_scan import Scan, scanned
 
@@ -38,7 +40,14 @@ REACH = 4.0  # noise beyond it looks much alike to the stacks: 1 number in 28
 class AffineOutput(tf.Module):
     """Location and log-scale of every channel; those of a pixel depend on each other linearly."""
 
-    def __init__(self, config: OutputConfig, units: int, initial: Initial, scale=1.0, name=None):
+    def __init__(
+        self,
+        config: OutputConfig,
+        units: int,
+        initial: Initial,
+        scale: float = 1.0,
+        name: str | None = None,
+    ) -> None:
         super().__init__(name=name)
         self.channels, self.min_log_scale = config.channels, config.min_log_scale
         self.pairs = PAIRS[config.channels]
@@ -47,8 +56,8 @@ class AffineOutput(tf.Module):
         start = [0.0] * self.channels + [math.log(scale)] * self.channels + [0.0] * len(self.pairs)
         self.bias = tf.Variable(start, name="bias")
 
-    def __call__(self, hidden, noise) -> FlowOutput:
-        """Return values float32 [..., channels] of such noise, with their scales; see `inverse`."""
+    def __call__(self, hidden: Hidden, noise: tf.Tensor) -> FlowOutput:
+        """Return the values float32 [..., channels] of some noise, with their log-scales."""
         location, log_scale, coefficients = self._read(hidden)
         moved = tf.unstack(location, axis=-1)
         for i, (channel, by) in enumerate(self.pairs):
@@ -56,7 +65,7 @@ class AffineOutput(tf.Module):
         location = tf.stack(moved, -1)
         return FlowOutput(noise * tf.exp(log_scale) + location, location, log_scale)
 
-    def inverse(self, hidden, values):
+    def inverse(self, hidden: Hidden, values: tf.Tensor) -> tf.Tensor:
         """Return the noise float32 [..., channels] of the values, channel after channel."""
         location, log_scale, coefficients = self._read(hidden)
         left = tf.unstack(values - location, axis=-1)
@@ -68,7 +77,7 @@ class AffineOutput(tf.Module):
             noise.append(left[channel] * shrink)
         return tf.stack(noise, -1)
 
-    def _read(self, hidden):
+    def _read(self, hidden: Hidden) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return location and log-scale [..., channels], and the coefficients [..., pairs]."""
         raw = matmul(tf.cast(hidden.units, tf.float32), self.kernel) + self.bias
         sizes = [self.channels, self.channels, len(self.pairs)]
@@ -91,8 +100,8 @@ class ImageFlow(tf.Module):
         initial: Initial,
         vector_channels: int = 0,
         map_channels: int = 0,
-        name="image_flow",
-    ):
+        name: str = "image_flow",
+    ) -> None:
         super().__init__(name=name)
         self.output_config = output
         last = len(layers) - 1
@@ -115,14 +124,14 @@ class ImageFlow(tf.Module):
         """Random words per pixel."""
         return self.output_config.channels
 
-    def __call__(self, noise, condition: Condition, mode: Mode = EXACT) -> FlowOutput:
+    def __call__(self, noise: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> FlowOutput:
         """Return the output of all flows for noise float32 [batch, height, width, channels].
 
         Its units are such that the levels span [-1, 1]; it may lie beyond them.
         """
         return self._flowed(noise, self.flows[0].placed(condition, noise), mode)
 
-    def _flowed(self, noise, condition: Condition, mode: Mode) -> FlowOutput:
+    def _flowed(self, noise: tf.Tensor, condition: Condition, mode: Mode) -> FlowOutput:
         """Return the output of a call; the condition has its coordinates."""
         steps = []
         for flow in self.flows:
@@ -131,7 +140,9 @@ class ImageFlow(tf.Module):
             noise = steps[-1].output
         return compose(steps)
 
-    def sample(self, words, condition: Condition, temperature=1.0):
+    def sample(
+        self, words: tf.Tensor, condition: Condition, temperature: float | tf.Tensor = 1.0
+    ) -> tf.Tensor:
         """Return images, int32 [batch, height, width, channels], in one pass.
 
         The words are uint32 [batch, height, width, at least noise_words].
@@ -140,7 +151,7 @@ class ImageFlow(tf.Module):
         flowed = self(temperature * noise, condition)
         return nearest(flowed.output, self.output_config.levels)
 
-    def log_density(self, values, condition: Condition, mode: Mode = EXACT):
+    def log_density(self, values: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> tf.Tensor:
         """Return the log-density of real images, float32 [batch], nats, differentiable in all.
 
         It is NaN for an image whose noise was not found: `EXACT`, which judges a model, checks that
@@ -154,11 +165,18 @@ class ImageFlow(tf.Module):
         nats = tf.reduce_sum(each, [1, 2, 3])
         if mode is not EXACT:
             return nats
+        # Rounding can grow from pixel to pixel of the inverse: see whether it leads back.
         apart = tf.reduce_max(tf.abs(again.output - values), [1, 2, 3])
         limit = MOST_APART * 2.0 / (self.output_config.levels - 1)
         return tf.where(apart <= limit, nats, math.nan)
 
-    def nats(self, levels, condition: Condition, mode: Mode = EXACT, seeds=None):
+    def nats(
+        self,
+        levels: tf.Tensor,
+        condition: Condition,
+        mode: Mode = EXACT,
+        seeds: tf.Tensor | None = None,
+    ) -> tf.Tensor:
         """Return a lower bound of the log-probability of images, float32 [batch], nats.
 
         It holds in the mean over seeds:
@@ -176,7 +194,7 @@ class ImageFlow(tf.Module):
         values = value_of(levels, self.output_config.levels) + width * inside
         return self.log_density(values, condition, mode) + math.prod(shape) * math.log(width)
 
-    def inverse(self, values, condition: Condition, mode: Mode = EXACT):
+    def inverse(self, values: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> tf.Tensor:
         """Return the noise [batch, height, width, channels] of real images, differentiable.
 
         From the last flow to the first, pixel by pixel: z_t = (x_t - mu(z_<t)) / s(z_<t). A tape
@@ -188,12 +206,13 @@ class ImageFlow(tf.Module):
         1909.01377, theorem 1): the weights' gradient then takes one pass instead of one per pixel.
         """
         condition = self.flows[0].placed(condition, values)
+        # No tape through the scan: it would keep every step of the loop over pixels.
         noise = tf.stop_gradient(self._scanned(values, condition))
         flowed = self._flowed(noise, condition, mode)
 
         @tf.custom_gradient
-        def with_gradient(noise):
-            def gradient(upstream):
+        def with_gradient(noise: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            def gradient(upstream: tf.Tensor) -> tf.Tensor:
                 with tf.GradientTape(watch_accessed_variables=False) as tape:
                     tape.watch(values)
                     again = self._scanned(values, condition)
@@ -203,23 +222,23 @@ class ImageFlow(tf.Module):
 
         return with_gradient((values - flowed.location) * tf.exp(-flowed.log_scale))
 
-    def _scanned(self, values, condition: Condition):
+    def _scanned(self, values: tf.Tensor, condition: Condition) -> tf.Tensor:
         """Return the noise of real images, flow by flow; the condition has its coordinates."""
         for flow in reversed(self.flows):
             values = _noise_of(flow, values, condition)
         return values
 
 
-def _noise_of(flow: PixelCNN, values, condition: Condition):
+def _noise_of(flow: PixelCNN, values: tf.Tensor, condition: Condition) -> tf.Tensor:
     """Return the noise of real images under one flow."""
     batch, (height, width) = tf.shape(values)[0], values.shape[1:3]
 
-    def pixel(y, x, hidden):
+    def pixel(y: tf.Tensor, x: tf.Tensor, hidden: Hidden) -> tf.Tensor:
         return flow.output.inverse(hidden, values[:, y, x])
 
     return scanned(Scan(flow, width, condition, pixel, squashed, tf.float32), batch, height)
 
 
-def squashed(noise):
+def squashed(noise: tf.Tensor) -> tf.Tensor:
     """Return the noise within the bounds in which the stacks read it."""
     return REACH * tf.tanh(noise / REACH)

@@ -1,11 +1,18 @@
 """Linear layers: products with weights, in the precision of their input."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from likelihoods.initial import Initial
 
 
-def convolved(x, kernel, strides=1, dilations=(1, 1)):
+def convolved(
+    x: tf.Tensor,
+    kernel: tf.Variable,
+    strides: int | Sequence[int] = 1,
+    dilations: tuple[int, int] = (1, 1),
+) -> tf.Tensor:
     """Return the convolution without padding of x [batch, height, width, channels], in x's dtype.
 
     The kernel is [rows, columns, inputs, outputs]; dilations are the rows and columns of x between
@@ -17,14 +24,14 @@ def convolved(x, kernel, strides=1, dilations=(1, 1)):
     return tf.nn.convolution(x, cast_like(kernel, x), 1, "VALID", dilations=dilations)
 
 
-def matmul(x, kernel):
+def matmul(x: tf.Tensor, kernel: tf.Variable) -> tf.Tensor:
     """Return x [..., inputs] times a kernel [inputs, outputs], in x's dtype."""
     # Flat: the batched product of oneDNN corrupts the heap for some [batch, 1, width, few].
     rows = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), cast_like(kernel, x))
     return tf.reshape(rows, tf.concat([tf.shape(x)[:-1], [kernel.shape[-1]]], 0))
 
 
-def cast_like(variable, x):
+def cast_like(variable: tf.Variable, x: tf.Tensor) -> tf.Tensor:
     """Return the variable in x's dtype."""
     return tf.cast(variable, x.dtype)
 
@@ -38,14 +45,14 @@ class Convolution(tf.Module):
         initial: Initial,
         stride: int = 1,
         gain: float = 1.0,
-        name="convolution",
-    ):
+        name: str = "convolution",
+    ) -> None:
         super().__init__(name=name)
         width, inputs, outputs = shape
         self.stride = stride
         self.kernel = initial.kernel([width, width, inputs, outputs], "kernel", gain)
         self.bias = initial.zeros([outputs], "bias")
 
-    def __call__(self, pixels):
+    def __call__(self, pixels: tf.Tensor) -> tf.Tensor:
         """Return [batch, height / stride, width / stride, outputs] of the pixels."""
         return tf.nn.conv2d(pixels, self.kernel, self.stride, "SAME") + self.bias

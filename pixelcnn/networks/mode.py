@@ -16,10 +16,11 @@ class Mode(NamedTuple):
     """Precision and dropout of a forward pass.
 
     Attributes:
-      dtype: of the convolutions.
-      seed: int32 [2] of dropout; None drops nothing.
-      share: of the batch that the mask of the seed is for; None: the whole of it.
-      linear: dtype of the linear prediction of a pixel; None: the precision of its input.
+      dtype: type in which convolutions compute.
+      seed: seed of the dropout masks, int32 [2]; None drops nothing.
+      share: the slice of the batch that this replica holds, whose part of the mask is used; None:
+        the whole batch.
+      linear: type in which the linear prediction of a pixel computes; None: that of its input.
     """
 
     dtype: tf.DType = tf.float32
@@ -27,11 +28,11 @@ class Mode(NamedTuple):
     share: BatchSlice | None = None
     linear: tf.DType | None = None
 
-    def for_prediction(self, x):
+    def for_prediction(self, x: tf.Tensor) -> tf.Tensor:
         """Return the input of a linear prediction, in its precision."""
         return x if self.linear is None else tf.cast(x, self.linear)
 
-    def dropout(self, units, rate: float, place: int):
+    def dropout(self, units: tf.Tensor, rate: float, place: int) -> tf.Tensor:
         """Return the units after dropout: a share `rate` of them zero, the rest scaled up.
 
         The mask need not be the same in every compiler, so TensorFlow's own generator draws it.

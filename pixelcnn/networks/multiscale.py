@@ -42,8 +42,10 @@ class Multiscale(tf.Module):
       size: side of the largest image, in pixels: the base size times a power of two.
       output: the distribution of a pixel.
       initial: initial weights.
-      vector_channels, map_channels: of the condition; 0: none.
-      parts: names of the parts to make, see `part_names`; None: all.
+      vector_channels: number of channels of the condition's vector; 0: it has none.
+      map_channels: number of channels of the condition's map; 0: it has none.
+      parts: names of the parts to make, such as "8" for the base and "16.2" for a factor; None:
+        all.
     """
 
     def __init__(
@@ -55,8 +57,8 @@ class Multiscale(tf.Module):
         vector_channels: int = 0,
         map_channels: int = 0,
         parts: tuple[str, ...] | None = None,
-        name="multiscale",
-    ):
+        name: str = "multiscale",
+    ) -> None:
         super().__init__(name=name)
         check_size(size, config.base_size)
         self.config, self.output_config = config, output
@@ -87,14 +89,24 @@ class Multiscale(tf.Module):
         networks = [self.base, *self.factors.values()]
         return max(network.noise_words for network in networks if network is not None)
 
-    def log_prob(self, levels, condition: Condition):
+    def log_prob(self, levels: tf.Tensor, condition: Condition) -> tf.Tensor:
         """Return the nats of whole images, float32 [batch]: one parallel pass per factor."""
         return tf.add_n(list(self.nats(levels, condition).values()))
 
-    def nats(self, levels, condition: Condition, mode: Mode = EXACT, seeds=None) -> dict:
+    def nats(
+        self,
+        levels: tf.Tensor,
+        condition: Condition,
+        mode: Mode = EXACT,
+        seeds: tf.Tensor | None = None,
+    ) -> dict:
         """Return the nats of every part, float32 [batch] each; they sum to the log-probability.
 
-        Arguments as for `conditionals`.
+        Args:
+          levels: int32 [batch, size, size, channels].
+          condition: vector [batch, channels], map [batch, size, size, map_channels].
+          mode: precision and dropout.
+          seeds: int32 [batch, 2], which choose random crops of the larger scales; None: no crops.
         """
         nats = {}
         if self.base is not None and self.has_flow:
@@ -104,16 +116,20 @@ class Multiscale(tf.Module):
         return nats | {part: conditionals.nats() for part, conditionals in parts.items()}
 
     def conditionals(
-        self, levels, condition: Condition, mode: Mode = EXACT, seeds=None
+        self,
+        levels: tf.Tensor,
+        condition: Condition,
+        mode: Mode = EXACT,
+        seeds: tf.Tensor | None = None,
     ) -> dict[str, Conditionals]:
         """Return the distribution of every pixel, part by part, except for a base that is a flow.
 
         Args:
-          levels: int32 [batch, size, size, channels]; see `any_shape`.
-          condition: vector, and map [batch, size, size, map_channels].
+          levels: int32 [batch, size, size, channels]; of any height and width where `any_shape`.
+          condition: vector [batch, channels], map [batch, size, size, map_channels].
           mode: precision and dropout.
           seeds: int32 [batch, 2]; with these, scales beyond the configuration's `crop` are
-            evaluated on a random crop that stands for the whole, see `crops`.
+            evaluated on a random crop, whose pixels are weighted to stand for the whole.
         """
         parts = {}
         if self.base is not None and not self.has_flow:
@@ -130,7 +146,7 @@ class Multiscale(tf.Module):
             parts[part] = own if weights is None else own.weighted(weights)
         return parts
 
-    def at_size(self, levels, size: int) -> tf.Tensor:
+    def at_size(self, levels: tf.Tensor, size: int) -> tf.Tensor:
         """Return the sub-sample of images that is drawn on the way to them at a size."""
         if not self.any_shape:
             return subsampled(levels, size)
@@ -159,7 +175,7 @@ class Multiscale(tf.Module):
         """True if the base is a flow, drawn in one pass, whose `nats` are a bound."""
         return bool(self.config.base_flows)
 
-    def at_base(self, levels, condition: Condition) -> tuple[tf.Tensor, Condition]:
+    def at_base(self, levels: tf.Tensor, condition: Condition) -> tuple[tf.Tensor, Condition]:
         """Return images and their condition at the size of the base."""
         size = self.config.base_size
         return subsampled(levels, size), condition_at(condition, size)

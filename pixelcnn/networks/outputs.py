@@ -5,6 +5,7 @@ position on its own; the dependence of a channel on the channels before it stays
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -33,7 +34,9 @@ class MixtureOutput(tf.Module):
 
     kind = "logistic"
 
-    def __init__(self, config: OutputConfig, units: int, initial: Initial, name="output"):
+    def __init__(
+        self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
+    ) -> None:
         super().__init__(name=name)
         self.likelihood = PixelMixture(
             config.levels, config.channels, config.components, config.min_log_scale
@@ -51,19 +54,27 @@ class MixtureOutput(tf.Module):
         """Units of a hidden state."""
         return self.kernel.shape[0]
 
-    def log_prob(self, hidden: Hidden, levels):
+    def log_prob(self, hidden: Hidden, levels: tf.Tensor) -> tf.Tensor:
         """Return the log-probability of pixels int32 [..., channels], float32 [...], nats."""
         return self.likelihood.log_prob(self.parameters(hidden), levels)
 
-    def level_probabilities(self, hidden: Hidden, before: list):
+    def level_probabilities(self, hidden: Hidden, before: list) -> tf.Tensor:
         """Return float32 [..., levels] of the next channel given those before, int32 [...]."""
         return self.likelihood.level_probabilities(self.parameters(hidden), before)
 
-    def level_log_probs(self, hidden: Hidden, before: list, temperature=1.0):
-        """Return their logarithms, nats, at a temperature, exact in both tails."""
+    def level_log_probs(
+        self, hidden: Hidden, before: list, temperature: float | tf.Tensor = 1.0
+    ) -> tf.Tensor:
+        """Return the logarithms of these at a temperature, nats, exact in both tails."""
         return self.likelihood.level_log_probs(self.parameters(hidden), before, temperature)
 
-    def sample(self, hidden: Hidden, words, temperature=1.0, guidance=None):
+    def sample(
+        self,
+        hidden: Hidden,
+        words: tf.Tensor,
+        temperature: float | tf.Tensor = 1.0,
+        guidance: float | tf.Tensor | None = None,
+    ) -> tf.Tensor:
         """Return pixels, int32 [..., channels], from words uint32 [..., noise_words].
 
         `guidance` is the weight of `sample_guided`; None: the hidden states are of separate images.
@@ -73,7 +84,7 @@ class MixtureOutput(tf.Module):
         noises = self.likelihood.noise_of(words)
         return self.likelihood.sample(self.parameters(hidden), noises, temperature)
 
-    def parameters(self, hidden: Hidden):
+    def parameters(self, hidden: Hidden) -> tf.Tensor:
         """Return the parameters of the mixture, [..., num_parameters]."""
         parameters = matmul(tf.cast(hidden.units, tf.float32), self.kernel) + self.bias
         return self.likelihood.shift_means(parameters, hidden.prediction)
@@ -90,7 +101,9 @@ class SoftmaxOutput(tf.Module):
 
     kind = "softmax"
 
-    def __init__(self, config: OutputConfig, units: int, initial: Initial, name="output"):
+    def __init__(
+        self, config: OutputConfig, units: int, initial: Initial, name: str = "output"
+    ) -> None:
         super().__init__(name=name)
         self.levels, self.channels = config.levels, config.channels
         width = config.softmax_units
@@ -116,7 +129,7 @@ class SoftmaxOutput(tf.Module):
         """Units of a hidden state."""
         return self.hidden_kernels[0].shape[0] - self.channels
 
-    def log_prob(self, hidden: Hidden, levels):
+    def log_prob(self, hidden: Hidden, levels: tf.Tensor) -> tf.Tensor:
         """Return the log-probability of pixels int32 [..., channels], float32 [...], nats."""
         values = tf.unstack(levels, axis=-1)
         total = 0.0
@@ -126,16 +139,24 @@ class SoftmaxOutput(tf.Module):
             )
         return total
 
-    def level_probabilities(self, hidden: Hidden, before: list):
+    def level_probabilities(self, hidden: Hidden, before: list) -> tf.Tensor:
         """Return float32 [..., levels] of the next channel given those before, int32 [...]."""
         return tf.nn.softmax(self._logits(hidden, len(before), before))
 
-    def level_log_probs(self, hidden: Hidden, before: list, temperature=1.0):
-        """Return their logarithms, nats, at a temperature, exact in both tails."""
+    def level_log_probs(
+        self, hidden: Hidden, before: list, temperature: float | tf.Tensor = 1.0
+    ) -> tf.Tensor:
+        """Return the logarithms of these at a temperature, nats, exact in both tails."""
         cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
         return tf.nn.log_softmax(self._logits(hidden, len(before), before) / cold)
 
-    def sample(self, hidden: Hidden, words, temperature=1.0, guidance=None):
+    def sample(
+        self,
+        hidden: Hidden,
+        words: tf.Tensor,
+        temperature: float | tf.Tensor = 1.0,
+        guidance: float | tf.Tensor | None = None,
+    ) -> tf.Tensor:
         """Return pixels, int32 [..., channels], from words uint32 [..., noise_words].
 
         `guidance` is the weight of `sample_guided`; None: the hidden states are of separate images.
@@ -150,7 +171,7 @@ class SoftmaxOutput(tf.Module):
             )
         return tf.stack(drawn, axis=-1)
 
-    def _logits(self, hidden, channel, before):
+    def _logits(self, hidden: Hidden, channel: int, before: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return float32 [..., levels] of a channel given the levels [...] of those before it."""
         units = tf.concat([tf.cast(hidden.units, tf.float32), hidden.prediction], -1)
         inside = matmul(units, self.hidden_kernels[channel])
@@ -168,9 +189,10 @@ class Conditionals(NamedTuple):
     """The distribution of every pixel given the pixels before it.
 
     Attributes:
-      output: reads the hidden states.
-      hidden, levels: of the pixels, levels int32 [rows, height, width, channels]; a row is an
-        image, or a patch of one.
+      output: the layer that reads the hidden states.
+      hidden: the hidden state of each pixel, [rows, height, width, ...]; a row is an image, or a
+        patch of one.
+      levels: the level of each pixel, int32 [rows, height, width, channels].
       images: int32 [], the number of images that the rows belong to; None: one per row.
       share: ratio of the number of pixels in the whole to these, which are evenly spaced in it.
       weights: float32 [rows, height, width], the weight of each pixel of a crop; None: all equal.
@@ -183,11 +205,11 @@ class Conditionals(NamedTuple):
     share: float = 1.0
     weights: tf.Tensor | None = None
 
-    def nats(self):
-        """Return the log-probability of these pixels, float32 [images], see `summed`."""
+    def nats(self) -> tf.Tensor:
+        """Return the log-probability of each image's pixels, float32 [images], in nats."""
         return self.summed(self.output.log_prob(self.hidden, self.levels))
 
-    def summed(self, each):
+    def summed(self, each: tf.Tensor) -> tf.Tensor:
         """Return the weighted sum over the pixels of each image, times the share, float32 [images].
 
         The values to sum are float32 [rows, height, width].
@@ -199,14 +221,20 @@ class Conditionals(NamedTuple):
             rows = tf.reduce_sum(tf.reshape(rows, [self.images, -1]), 1)
         return self.share * rows
 
-    def weighted(self, weights) -> "Conditionals":
+    def weighted(self, weights: tf.Tensor) -> "Conditionals":
         """Return a copy with weights [images, height, width], cut like the images."""
         if self.images is not None:
             weights = cut(weights[..., tf.newaxis], self.levels.shape[1])[..., 0]
         return self._replace(weights=weights)
 
 
-def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):
+def sample_guided(
+    output: Output,
+    hidden: Hidden,
+    words: tf.Tensor,
+    temperature: float | tf.Tensor,
+    weight: float | tf.Tensor,
+) -> tf.Tensor:
     """Return pixels of the distribution of `guided_nats`, int32 [2 batch, ..., channels].
 
     Each is returned twice, for both halves of the batch. The hidden states [2 batch, ...] are under
@@ -222,10 +250,12 @@ def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):
     return tf.tile(tf.stack(drawn, axis=-1), [2] + [1] * (words.shape.rank - 1))
 
 
-def guided_log_prob(output: Output, hidden: Hidden, levels, weight):
+def guided_log_prob(
+    output: Output, hidden: Hidden, levels: tf.Tensor, weight: float | tf.Tensor
+) -> tf.Tensor:
     """Return the guided log-probability of pixels int32 [batch, ..., channels], float32, nats.
 
-    The hidden states and the weight are as for `sample_guided`.
+    The hidden states [2 batch, ...] are under the conditions and then under the null condition.
     """
     sides, channels = both_sides(hidden), tf.unstack(levels, axis=-1)
     total = 0.0
@@ -240,7 +270,13 @@ def both_sides(hidden: Hidden) -> list[Hidden]:
     return [Hidden(*(tf.split(part, 2)[side] for part in hidden)) for side in range(2)]
 
 
-def guided_nats(output: Output, sides: list[Hidden], before: list, weight, temperature=1.0):
+def guided_nats(
+    output: Output,
+    sides: list[Hidden],
+    before: list,
+    weight: float | tf.Tensor,
+    temperature: float | tf.Tensor = 1.0,
+) -> tf.Tensor:
     """Return log q of the next channel, moved away from the null condition, float32 [..., levels].
 
     Level by level, where p is the model's distribution, and up to a constant:
@@ -260,11 +296,12 @@ def guided_nats(output: Output, sides: list[Hidden], before: list, weight, tempe
       output: reads the hidden state.
       sides: hidden states under the conditions and under the null condition.
       before: the levels int32 [...] of the channels before it.
-      weight: at least 0.
+      weight: weight away from the null condition, at least 0; a number or a tensor [].
       temperature: T, one for all or [...]; 0 counts as 1e-6.
     """
     given, null = (output.level_probabilities(side, before) for side in sides)
     nats = tf.math.log(tf.maximum(given, SMALLEST))
+    # log p(x | condition) - log p(x | null), the direction away from the null condition.
     moved = nats - tf.math.log(tf.maximum(null, NULL_FLOOR))
     if isinstance(temperature, float) and temperature == 1.0:
         return nats + weight * moved
@@ -282,7 +319,7 @@ def make_output(config: OutputConfig, units: int, initial: Initial) -> Output:
     return OUTPUTS[config.likelihood](config, units, initial)
 
 
-def _spread(likelihood: PixelMixture):
+def _spread(likelihood: PixelMixture) -> tf.Tensor:
     """Return biases that start the components evenly around the prediction."""
     count, channels = likelihood.components, likelihood.channels
     middle = START_REACH * ((2.0 * tf.range(count, dtype=tf.float32) + 1.0) / count - 1.0)

@@ -14,7 +14,8 @@ dilated: then it reads that many rows above and columns to the sides.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -36,7 +37,9 @@ FRONT_COLUMNS = 3  # pixels to the left that h starts from
 class ConditionTerm(tf.Module):
     """Projection of a condition that is added before a gate, bias included: `V c`."""
 
-    def __init__(self, channels: int, initial: Initial, vector: int, map_: int, name="condition"):
+    def __init__(
+        self, channels: int, initial: Initial, vector: int, map_: int, name: str = "condition"
+    ) -> None:
         super().__init__(name=name)
         self.bias = initial.zeros([channels], "bias")
         self.vector_kernel = self.map_kernel = None
@@ -45,7 +48,7 @@ class ConditionTerm(tf.Module):
         if map_:
             self.map_kernel = initial.kernel([map_, channels], "map_kernel")
 
-    def __call__(self, condition: Condition):
+    def __call__(self, condition: Condition) -> tf.Tensor:
         """Return float32 [batch or 1, height or 1, width or 1, channels]."""
         term = tf.reshape(self.bias, [1, 1, 1, -1])
         if self.vector_kernel is not None:
@@ -66,8 +69,8 @@ class GatedLayer(tf.Module):
         map_: int,
         last: bool,
         dilation: int = 1,
-        name=None,
-    ):
+        name: str | None = None,
+    ) -> None:
         super().__init__(name=name)
         self.dilation = dilation
         self.vertical_kernel = initial.kernel([2, 3, units, 2 * units], "vertical_kernel")
@@ -79,7 +82,9 @@ class GatedLayer(tf.Module):
         self.horizontal_out = initial.kernel([units, units], "horizontal_out")
         self.condition = ConditionTerm(2 * units, initial, vector, map_)
 
-    def __call__(self, v, h, condition: Condition, drop: Sequence[Callable]):
+    def __call__(
+        self, v: tf.Tensor, h: tf.Tensor, condition: Condition, drop: Sequence[Callable]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the next v and h, [batch, height, width, units]; `drop` drops their units."""
         term, back = self.condition(condition), [self.dilation, 0]
         a_v = self.vertical(tf.pad(v, [[0, 0], back, [0, 0], [0, 0]]), term, self.dilation)
@@ -87,7 +92,7 @@ class GatedLayer(tf.Module):
         v = self.next_vertical(v, drop[0](gated(a_v)))
         return v, self.next_horizontal(h, drop[1](gated(a_h)))
 
-    def vertical(self, v, term, rows_apart: int):
+    def vertical(self, v: tf.Tensor, term: tf.Tensor, rows_apart: int) -> tf.Tensor:
         """Return a_v [batch, height - rows_apart, width, 2 units] of v [batch, height, width, ...].
 
         A row of v is combined with the one `rows_apart` above; `term` is that of the condition, `V
@@ -97,24 +102,24 @@ class GatedLayer(tf.Module):
         apart = (rows_apart, self.dilation)
         return convolved(padded, self.vertical_kernel, dilations=apart) + tf.cast(term, v.dtype)
 
-    def horizontal(self, h, a_v):
+    def horizontal(self, h: tf.Tensor, a_v: tf.Tensor) -> tf.Tensor:
         """Return a_h [batch, height, width - dilation, 2 units] of h and a_v."""
         return convolved(h, self.horizontal_kernel, dilations=(1, self.dilation)) + self.across(a_v)
 
-    def across(self, a_v):
+    def across(self, a_v: tf.Tensor) -> tf.Tensor:
         """Return the term that a_v adds to a_h, bias included."""
         return matmul(a_v, self.across_kernel) + cast_like(self.horizontal_bias, a_v)
 
-    def horizontal_pixel(self, left, h, across):
+    def horizontal_pixel(self, left: tf.Tensor, h: tf.Tensor, across: tf.Tensor) -> tf.Tensor:
         """Return a_h [..., 2 units] of a pixel from its h [..., units] and its left neighbour's."""
         kernel = tf.concat(tf.unstack(self.horizontal_kernel[0]), 0)
         return matmul(tf.concat([left, h], -1), kernel) + across
 
-    def next_vertical(self, v, units):
+    def next_vertical(self, v: tf.Tensor, units: tf.Tensor) -> tf.Tensor:
         """Return the v of the next layer from this one's gated units."""
         return v if self.vertical_out is None else v + matmul(units, self.vertical_out)
 
-    def next_horizontal(self, h, units):
+    def next_horizontal(self, h: tf.Tensor, units: tf.Tensor) -> tf.Tensor:
         """Return the h of the next layer from this one's gated units."""
         return h + matmul(units, self.horizontal_out)
 
@@ -125,9 +130,11 @@ class PixelCNN(tf.Module):
     Args:
       config: the architecture.
       output: the distribution of a pixel.
-      vector_channels, map_channels: of the condition; 0: none.
+      vector_channels: number of channels of the condition's vector; 0: it has none.
+      map_channels: number of channels of the condition's map; 0: it has none.
       start: weight of the pixel above, and of the one to the left, in the untrained prediction.
-      make: makes the layer that reads the hidden state, see `make_output`.
+      make: function with the arguments of `make_output` that makes the layer that reads the hidden
+        state.
     """
 
     draws_at_once = False  # pixel by pixel, see `Factor`
@@ -140,9 +147,9 @@ class PixelCNN(tf.Module):
         vector_channels: int = 0,
         map_channels: int = 0,
         start: float = 0.5,
-        name="pixelcnn",
-        make=make_output,
-    ):
+        name: str = "pixelcnn",
+        make: Callable[..., Any] = make_output,
+    ) -> None:
         super().__init__(name=name)
         self.config, self.output_config = config, output
         map_channels += PLACE * config.coordinates
@@ -178,7 +185,7 @@ class PixelCNN(tf.Module):
         self.out_bias = initial.zeros([config.output_units], "out_bias")
         self.output = make(output, config.output_units, initial)
 
-    def __call__(self, levels, condition: Condition, mode: Mode = EXACT) -> Hidden:
+    def __call__(self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> Hidden:
         """Return the hidden state of each pixel given those before, [batch, height, width, ...].
 
         The levels are int32 [batch, height, width, channels]; the condition is a vector [batch,
@@ -186,7 +193,7 @@ class PixelCNN(tf.Module):
         """
         return self.hidden(levels, self.placed(condition, levels), mode)
 
-    def hidden(self, levels, condition: Condition, mode: Mode = EXACT) -> Hidden:
+    def hidden(self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> Hidden:
         """Return the result of a call, for a condition whose map has the coordinates already."""
         rows, columns = self._before(levels)
         above, left = self.above(rows, mode), self.left(columns, mode)
@@ -199,25 +206,27 @@ class PixelCNN(tf.Module):
         prediction = above.prediction + left.prediction + self.map_predicted(condition, mode)
         return Hidden(self.head(h), prediction)
 
-    def prediction(self, levels, condition: Condition):
+    def prediction(self, levels: tf.Tensor, condition: Condition) -> tf.Tensor:
         """Return the prediction of `hidden` alone, [batch, height, width, channels]."""
         rows, columns = self._before(levels)
         linear = convolved(rows, self.above_prediction) + convolved(columns, self.left_prediction)
         return linear + self.map_predicted(condition)
 
-    def _before(self, levels):
+    def _before(self, levels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the rows above every row, and the columns to the left of every column, padded."""
         inputs = self.inputs(levels)
         rows = tf.pad(inputs, [[0, 0], [FRONT_ROWS, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
         columns = tf.pad(inputs, [[0, 0], [0, 0], [FRONT_COLUMNS, 0], [0, 0]])
         return rows[:, :-1], columns[:, :, :-1]
 
-    def log_prob(self, levels, condition: Condition, mode: Mode = EXACT):
+    def log_prob(self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT) -> tf.Tensor:
         """Return the nats of each pixel given those before it, float32 [batch, height, width]."""
         return self.output.log_prob(self(levels, condition, mode), levels)
 
-    def conditionals(self, levels, condition: Condition, mode: Mode = EXACT) -> Conditionals:
-        """Return the distribution of every pixel; arguments as for a call."""
+    def conditionals(
+        self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT
+    ) -> Conditionals:
+        """Return the distribution of every pixel given the pixels before it."""
         return Conditionals(self.output, self(levels, condition, mode), levels)
 
     @property
@@ -225,41 +234,41 @@ class PixelCNN(tf.Module):
         """Random words per pixel."""
         return self.output.noise_words
 
-    def inputs(self, levels):
+    def inputs(self, levels: tf.Tensor) -> tf.Tensor:
         """Return levels or float values in [-1, 1], with ones that tell padding from grey."""
         is_values = tf.as_dtype(levels.dtype).is_floating
         values = levels if is_values else value_of(levels, self.output_config.levels)
         return tf.concat([values, tf.ones_like(values[..., :1])], -1)
 
-    def placed(self, condition: Condition, levels) -> Condition:
+    def placed(self, condition: Condition, levels: tf.Tensor) -> Condition:
         """Return the condition with the coordinates of each pixel of `levels` in its map."""
         if not self.config.coordinates:
             return condition
         return with_coordinates(condition, tf.shape(levels)[1], tf.shape(levels)[2])
 
-    def above(self, rows, mode: Mode = EXACT) -> Hidden:
+    def above(self, rows: tf.Tensor, mode: Mode = EXACT) -> Hidden:
         """Return first v and first part of h, [..., 2 units], and the prediction of padded rows."""
         units = convolved(tf.cast(rows, mode.dtype), self.above_kernel)
         return Hidden(units, convolved(mode.for_prediction(rows), self.above_prediction))
 
-    def left(self, columns, mode: Mode = EXACT) -> Hidden:
+    def left(self, columns: tf.Tensor, mode: Mode = EXACT) -> Hidden:
         """Return the other part of the first h, [..., units], of the pixels to the left."""
         units = convolved(tf.cast(columns, mode.dtype), self.left_kernel)
         return Hidden(units, convolved(mode.for_prediction(columns), self.left_prediction))
 
-    def map_predicted(self, condition: Condition, mode: Mode = EXACT):
+    def map_predicted(self, condition: Condition, mode: Mode = EXACT) -> tf.Tensor | float:
         """Return the term of the linear prediction that reads the condition's map, or 0."""
         if self.map_prediction is None:
             return 0.0
         return matmul(mode.for_prediction(condition.map), self.map_prediction)
 
-    def head(self, h):
+    def head(self, h: tf.Tensor) -> tf.Tensor:
         """Return the units that the output reads."""
         h = tf.nn.relu(h)
         return tf.nn.relu(matmul(h, self.out_kernel) + cast_like(self.out_bias, h))
 
 
-def passing(shape, pixels):
+def passing(shape: Sequence[int], pixels: Iterable[tuple[int, int, float]]) -> np.ndarray:
     """Return a linear prediction [rows, columns, channels + 1, channels] of known pixels.
 
     Each is (row, column, weight); a channel is predicted from the same channel.
@@ -271,13 +280,15 @@ def passing(shape, pixels):
     return kernel
 
 
-def gated(a):
+def gated(a: tf.Tensor) -> tf.Tensor:
     """Return tanh(first half) sigmoid(second half)."""
     value, gate = tf.split(a, 2, -1)
     return tf.tanh(value) * tf.sigmoid(gate)
 
 
-def with_coordinates(condition: Condition, height, width) -> Condition:
+def with_coordinates(
+    condition: Condition, height: int | tf.Tensor, width: int | tf.Tensor
+) -> Condition:
     """Return the condition with `PLACE` more map channels: row and column, from -1 to 1."""
     rows = tf.broadcast_to(_from_minus_one_to_one(height)[:, tf.newaxis], [height, width])
     columns = tf.broadcast_to(_from_minus_one_to_one(width), [height, width])
@@ -288,5 +299,5 @@ def with_coordinates(condition: Condition, height, width) -> Condition:
     return Condition(condition.vector, tf.concat([condition.map, place], -1))
 
 
-def _from_minus_one_to_one(count):
+def _from_minus_one_to_one(count: int | tf.Tensor) -> tf.Tensor:
     return (2.0 * tf.range(count, dtype=tf.float32) + 1.0) / tf.cast(count, tf.float32) - 1.0

@@ -6,8 +6,8 @@ column on, from the queues of the pixel to its left (Ramachandran et al. 2017, "
 Convolutional Autoregressive Models", arXiv 1704.06001). A gradient flows through all of it.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -24,12 +24,12 @@ class Scan(NamedTuple):
     """The inputs of every row and pixel of a scan.
 
     Attributes:
-      width: of the images.
+      width: width of the images, in pixels.
       condition: vector [batch, channels], map [batch, height, width, channels], with coordinates
         where the network has them.
-      pixel: returns the values of a pixel.
-      read: returns the network's view of them, [..., channels].
-      dtype: of the values.
+      pixel: function from row, column and hidden state to the values of a pixel, [batch, channels].
+      read: function from these values to the levels that the network reads, [..., channels].
+      dtype: type of the values of a pixel.
       prediction: float32 [batch, height, width, channels], added to the network's own.
       mode: the precision of the prediction.
     """
@@ -44,7 +44,7 @@ class Scan(NamedTuple):
     mode: Mode = EXACT
 
 
-def scanned(scan: Scan, batch, height: int):
+def scanned(scan: Scan, batch: int | tf.Tensor, height: int) -> tf.Tensor:
     """Return the values of all pixels, [batch, height, width, channels]; height is a Python int."""
     network, width = scan.network, scan.width
     channels, units = network.output_config.channels, network.config.units
@@ -52,7 +52,9 @@ def scanned(scan: Scan, batch, height: int):
     above = [tf.zeros([batch, layer.dilation, width, units]) for layer in network.layers]
     rows = tf.TensorArray(scan.dtype, height, element_shape=[None, width, channels])
 
-    def row(y, inputs, above, rows):
+    def row(
+        y: int | tf.Tensor, inputs: tf.Tensor, above: Sequence[tf.Tensor], rows: tf.TensorArray
+    ) -> tuple[Any, ...]:
         values, above = _row(scan, y, inputs, above)
         fresh = network.inputs(scan.read(values))[:, tf.newaxis]
         fresh = tf.pad(fresh, [[0, 0], [0, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
@@ -76,7 +78,9 @@ class ScanRow(NamedTuple):
     prediction: tf.Tensor
 
 
-def _row(scan: Scan, y, inputs, above):
+def _row(
+    scan: Scan, y: int | tf.Tensor, inputs: tf.Tensor, above: Sequence[tf.Tensor]
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Return the values of row y [batch, width, channels] and the queues of the vertical stack.
 
     `above` has the v that each layer read in the rows above, as far up as it sees, [batch,
@@ -89,7 +93,9 @@ def _row(scan: Scan, y, inputs, above):
     columns = [tf.zeros([batch, layer.dilation, units]) for layer in network.layers]
     drawn = tf.TensorArray(scan.dtype, width, element_shape=[None, network.output_config.channels])
 
-    def pixel(x, left, columns, drawn):
+    def pixel(
+        x: int | tf.Tensor, left: tf.Tensor, columns: Sequence[tf.Tensor], drawn: tf.TensorArray
+    ) -> tuple[Any, ...]:
         hidden, columns = next_pixel(network, row, x, left, columns, scan.mode)
         values = scan.pixel(y, x, hidden)
         fresh = network.inputs(scan.read(values))[:, tf.newaxis]
@@ -99,8 +105,13 @@ def _row(scan: Scan, y, inputs, above):
     return tf.transpose(drawn.stack(), [1, 0, 2]), queues
 
 
-def vertical_row(scan: Scan, y, inputs, above) -> tuple[ScanRow, list[tf.Tensor]]:
-    """Return the vertical stack of row y, and its queues for the next row; see `_row`."""
+def vertical_row(
+    scan: Scan, y: int | tf.Tensor, inputs: tf.Tensor, above: Sequence[tf.Tensor]
+) -> tuple[ScanRow, list[tf.Tensor]]:
+    """Return the vertical stack of row y, and its queues for the next row.
+
+    `inputs` are those of the rows above, padded; `above` has the v that each layer read there.
+    """
     network, units = scan.network, scan.network.config.units
     front = network.above(inputs, scan.mode)
     v, h = front.units[..., :units], front.units[..., units:]
@@ -118,7 +129,12 @@ def vertical_row(scan: Scan, y, inputs, above) -> tuple[ScanRow, list[tf.Tensor]
 
 
 def next_pixel(
-    network: PixelCNN, row: ScanRow, x, left, columns, mode: Mode = EXACT
+    network: PixelCNN,
+    row: ScanRow,
+    x: int | tf.Tensor,
+    left: tf.Tensor,
+    columns: Sequence[tf.Tensor],
+    mode: Mode = EXACT,
 ) -> tuple[Hidden, list[tf.Tensor]]:
     """Return the hidden state of the pixel in column x, and the queues of the horizontal stack.
 
@@ -135,7 +151,7 @@ def next_pixel(
     return Hidden(network.head(h), prediction), queues
 
 
-def _row_of(condition: Condition, y) -> Condition:
+def _row_of(condition: Condition, y: int | tf.Tensor) -> Condition:
     """Return the condition with row y of its map alone."""
     if condition.map is None:
         return condition

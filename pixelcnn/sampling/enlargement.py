@@ -8,7 +8,7 @@ group of each doubling, each row by row) is drawn from the words of seed, row an
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ class Work(NamedTuple):
 
     Attributes:
       passes: network passes over the whole image, three per doubling.
-      steps: of the shallow PixelCNNs in each of the passes, type B; else 0.
+      steps: number of steps of the shallow PixelCNNs in each pass for factors of type B; else 0.
       tiles: the parts that the passes were divided into, in all.
     """
 
@@ -45,11 +45,11 @@ class Enlarger:
     """A sampler of the larger scales of images of any shape.
 
     Args:
-      model: with factors without coordinates.
+      model: a multiscale model whose factors have no coordinates.
       tile: side of a tile, in pixels of a group.
     """
 
-    def __init__(self, model: Multiscale, tile: int = TILE):
+    def __init__(self, model: Multiscale, tile: int = TILE) -> None:
         if not model.any_shape:
             raise UserError("Only factors without coordinates enlarge images of any shape.")
         patch = model.config.factor.patch
@@ -72,9 +72,9 @@ class Enlarger:
         Args:
           image: whole numbers [height, width, channels]; its longer side is one of the model's
             sizes.
-          size: longer side of the largest one.
-          seed: of the noise, a key.
-          row: of the noise.
+          size: longer side of the largest image, in pixels.
+          seed: the noise's key, uint32 [2] from `noise.as_key`.
+          row: index of the image under the seed, which addresses its noise.
           temperatures: float32 [scales], from the model's base up.
           advance: called after every tile.
         """
@@ -100,7 +100,13 @@ class Enlarger:
         return Work(passes, shallow_steps(config), tiles)
 
     def _group(
-        self, side: int, seed, row, temperature, advance, groups: list[np.ndarray]
+        self,
+        side: int,
+        seed: tf.Tensor,
+        row: int,
+        temperature: tf.Tensor,
+        advance: Callable[[], None],
+        groups: list[np.ndarray],
     ) -> np.ndarray:
         """Return the next group, tile by tile, int32 [height, width, channels]."""
         part = f"{side}.{len(groups) + 1}"
@@ -160,7 +166,17 @@ def _around(part: slice, length: int, reach: int) -> slice:
     return slice(max(0, part.start - reach), min(length, part.stop + reach))
 
 
-def _tile(factor: Factor, noise_words: int, groups, inside, starts, width, seed, row, temperature):
+def _tile(
+    factor: Factor,
+    noise_words: int,
+    groups: Sequence[tf.Tensor],
+    inside: tf.Tensor,
+    starts: tf.Tensor,
+    width: tf.Tensor,
+    seed: tf.Tensor,
+    row: tf.Tensor,
+    temperature: tf.Tensor,
+) -> tf.Tensor:
     """Return the pixels of a tile, int32 [1, height, width, channels].
 
     Args:
@@ -169,10 +185,10 @@ def _tile(factor: Factor, noise_words: int, groups, inside, starts, width, seed,
       groups: the known groups in the window around the tile, int32 [1, ...] each.
       inside: int32 [2], row and column of the tile in the window.
       starts: int32 [height], the number of the first pixel of each row of the tile.
-      width: int32 [], of the tile.
-      seed: key of the noise.
-      row: int32 [], of the noise.
-      temperature: float32 [].
+      width: int32 [], the width of the tile.
+      seed: the noise's key, uint32 [2].
+      row: int32 [], the index of the image under the seed.
+      temperature: float32 [], 1 for the model's own distribution.
     """
     height = tf.size(starts)
     hidden = factor(groups, NONE)
@@ -186,6 +202,6 @@ def _tile(factor: Factor, noise_words: int, groups, inside, starts, width, seed,
     return sample_hidden(factor, hidden, words, temperature)[:, :height, :width]
 
 
-def _cut(part, inside, height, width):
+def _cut(part: tf.Tensor, inside: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
     top, left = tf.unstack(inside)
     return part[:, top : top + height, left : left + width]

@@ -33,7 +33,9 @@ from pixelcnn.sampling.pixelcnn_sampler import Prefix
 Forecast = Callable[[PixelCNN, Hidden, tf.Tensor, tf.Tensor, Condition], Hidden]
 
 
-def linear_forecast(network: PixelCNN, hidden: Hidden, levels, newer, condition) -> Hidden:
+def linear_forecast(
+    network: PixelCNN, hidden: Hidden, levels: tf.Tensor, newer: tf.Tensor, condition: Condition
+) -> Hidden:
     """Return the hidden state with the linear prediction of newer pixels, its units unchanged.
 
     The prediction carries most of a pixel's dependence on its neighbours and costs next to nothing.
@@ -58,9 +60,10 @@ class _Arguments(NamedTuple):
     """The arguments of a sampling that every pass reads, [batch, height, width, ...] each.
 
     Attributes:
-      condition: its vector [batch, channels], its map with coordinates.
-      prediction: or None.
-      forecast: see `sample_by_fixed_point`.
+      condition: vector [batch, channels] and map, which has the coordinates already.
+      prediction: added to the network's own linear prediction; None: nothing is.
+      forecast: function to the next guess of every pixel that is not final; None: the sampled
+        values.
     """
 
     network: PixelCNN
@@ -89,7 +92,8 @@ class _Progress(NamedTuple):
       frontier: int32 [images], the first pixel that is not known to be final.
       slots: int32 [slots], the image in each.
       begun: int32 [], the number of images that have had a slot.
-      passes, batch_passes: see `FixedPoint`.
+      passes: int32 [images], the number of passes that each image was in.
+      batch_passes: int32 [], the number of passes so far, over all slots at once.
     """
 
     levels: tf.Tensor
@@ -102,14 +106,14 @@ class _Progress(NamedTuple):
 
 def sample_by_fixed_point(
     network: PixelCNN,
-    words,
+    words: tf.Tensor,
     condition: Condition,
     given: Prefix | None = None,
-    temperature=1.0,
-    prediction=None,
-    guidance=None,
+    temperature: float | tf.Tensor = 1.0,
+    prediction: tf.Tensor | None = None,
+    guidance: float | tf.Tensor | None = None,
     *,
-    guess=None,
+    guess: tf.Tensor | None = None,
     active_rows: int | None = None,
     slots: int | None = None,
     forecast: Forecast | None = linear_forecast,
@@ -117,18 +121,20 @@ def sample_by_fixed_point(
     """Return the images of `pixelcnn_sampler.sample`, by iterating passes of the whole network.
 
     Args:
-      network: as for `sample`.
-      words: as for `sample`.
-      condition: as for `sample`.
-      given: as for `sample`.
-      temperature: as for `sample`.
-      prediction: as for `sample`.
-      guidance: as for `sample`.
+      network: the PixelCNN.
+      words: random words, uint32 [batch, height, width, noise words]; height and width are static.
+      condition: vector [batch, channels], map [batch, height, width, channels].
+      given: pixels to keep; None: none.
+      temperature: temperature of every draw, 1 for the model's own distribution.
+      prediction: float32 [batch, height, width, channels], added to the network's own.
+      guidance: weight away from the null condition, for a batch whose second half are twins under
+        that condition; None: no guidance.
       guess: int32 [batch, height, width, channels] to start from; None: the middle level.
       active_rows: rows from the frontier's on that a pass computes anew; None: all of them. Rows
         above the frontier are read, as far as the network sees, and rows below wait.
       slots: images per pass; a finished one makes way for the next. None: all.
-      forecast: returns the next guess of every pixel that is not final; None: the sampled values.
+      forecast: function to the next guess of every pixel that is not final; None: the sampled
+        values.
     """
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     for name, count in (("active_rows", active_rows), ("slots", slots)):
@@ -166,7 +172,14 @@ def context_rows(network: PixelCNN) -> int:
     return FRONT_ROWS + sum(network.config.layer_dilations)
 
 
-def _start(network: PixelCNN, batch, height: int, width: int, guess, given: Prefix | None):
+def _start(
+    network: PixelCNN,
+    batch: tf.Tensor,
+    height: int,
+    width: int,
+    guess: tf.Tensor | None,
+    given: Prefix | None,
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the images to start from, and the number of the first pixel that is not given."""
     output = network.output_config
     if guess is None:
@@ -182,6 +195,7 @@ def _advanced(arguments: _Arguments, progress: _Progress, context: int, rows: in
     height, width = progress.levels.shape[1:3]
     slots = tf.size(progress.slots)
     before = tf.gather(progress.frontier, progress.slots)
+    # Rows above the frontier, as far up as the network sees, are read to draw those from it on.
     top = tf.clip_by_value(before // width - context, 0, height - rows)
     own = top[:, tf.newaxis] + tf.range(rows)
     number = own[..., tf.newaxis] * width + tf.range(width)  # [slots, rows, width], raster order
@@ -197,7 +211,10 @@ def _advanced(arguments: _Arguments, progress: _Progress, context: int, rows: in
     fresh = tf.where(open_, _sampled(arguments, window, hidden), window.levels)
     changed = tf.reduce_any(fresh != window.levels, 3)[:slots]
     end = ((top + rows) * width)[:, tf.newaxis, tf.newaxis]
+    # A pixel whose predecessors are final is now drawn from its true distribution, and is final,
+    # too: the first pixel that changed is the last of these.
     final = tf.reduce_min(tf.where(changed, number + 1, end), [1, 2])
+    # The guess of the next pass may be anything; a better one makes fewer passes.
     if arguments.forecast is not None:
         known = (window.levels, fresh, window.condition)
         expected = arguments.forecast(arguments.network, hidden, *known)
@@ -226,14 +243,14 @@ def _refilled(progress: _Progress, pixels: int) -> _Progress:
     )
 
 
-def _window(arguments: _Arguments, levels, image, at) -> _Window:
+def _window(arguments: _Arguments, levels: tf.Tensor, image: tf.Tensor, at: tf.Tensor) -> _Window:
     """Return some rows of some images.
 
     Args:
-      arguments: of the sampling.
+      arguments: the arguments of the whole sampling.
       levels: int32 [batch, height, width, channels], the current guess.
       image: int32 [images], their indices.
-      at: int32 [images, rows, 2], image and row of its rows.
+      at: int32 [images, rows, 2], the image and the row that each row of the window is.
     """
     vector, map_ = arguments.condition
     condition = Condition(
@@ -250,7 +267,7 @@ def _window(arguments: _Arguments, levels, image, at) -> _Window:
     )
 
 
-def _sampled(arguments: _Arguments, window: _Window, hidden: Hidden):
+def _sampled(arguments: _Arguments, window: _Window, hidden: Hidden) -> tf.Tensor:
     """Return the sample of the hidden state of a window, by its own noise."""
     if window.prediction is not None:
         hidden = Hidden(hidden.units, hidden.prediction + window.prediction)
@@ -258,7 +275,7 @@ def _sampled(arguments: _Arguments, window: _Window, hidden: Hidden):
     return arguments.network.output.sample(hidden, window.words, *options)
 
 
-def _twice(open_, arguments: _Arguments):
+def _twice(open_: tf.Tensor, arguments: _Arguments) -> tf.Tensor:
     """Return [images, rows, width, 1] of [slots, rows, width], for the twins as well."""
     open_ = open_[..., tf.newaxis]
     return open_ if arguments.guidance is None else tf.concat([open_, open_], 0)

@@ -47,9 +47,9 @@ class Request(NamedTuple):
     """A request for images of one condition.
 
     Attributes:
-      rows: indices of the images of the seed.
-      seed: of the noise.
-      size: side, in pixels.
+      rows: index of each image under the seed.
+      seed: the noise's seed, an integer in [0, 2^64).
+      size: side of the images, in pixels.
       condition: a batch of one as the density's conditioner reads it, the same for all images; or
         one per row.
       temperature: one number, or one per scale.
@@ -57,7 +57,8 @@ class Request(NamedTuple):
         (PixelCNN).
       start: uint8 [side, side, channels], a small image to enlarge (multiscale); of any height and
         width where the factors have no coordinates.
-      sampler: of a PixelCNN, or of the base of a multiscale model, which has no naive one.
+      sampler: name of the sampler of a PixelCNN, or of a multiscale model's base, which has no
+        naive one.
       guidance: the weight away from the null condition; 0: the model's own distribution.
       batch: images per fixed-point pass; a finished one leaves its slot to the next.
     """
@@ -80,19 +81,19 @@ class ImageSampler:
     Attributes:
       passes: network passes of the newest image by fixed point (of a multiscale model: its base);
         None after the other samplers.
-      batch_passes: those of the whole batch that it belongs to.
+      batch_passes: network passes of the whole batch that the newest image belongs to, or None.
     """
 
-    def __init__(self, density: ImageDensity):
+    def __init__(self, density: ImageDensity) -> None:
         self.density = density
         self.passes: int | None = None
         self.batch_passes: int | None = None
         self._programs: dict[tuple[str, int, int], Any] = {}
 
     def images(self, request: Request) -> Iterator[list[np.ndarray]]:
-        """Yield the scales of each image, [side, side, channels], smallest first, see `dtype_of`.
+        """Yield the scales of each image, [side, side, channels], smallest first.
 
-        A PixelCNN has one scale.
+        A PixelCNN has one scale. Levels are uint8, or uint16 beyond 8 bits.
         """
         number = len(request.rows) if request.sampler == "fixed-point" and request.batch > 1 else 1
         for first in range(0, len(request.rows), number):
@@ -135,13 +136,13 @@ class ImageSampler:
     def enlarged(
         self, request: Request, row: int, advance: Callable[[], None] = lambda: None
     ) -> Iterator[np.ndarray]:
-        """Yield the scales of a row's enlargement of `request.start`; see `Enlarger.scales`."""
+        """Yield `request.start` and its enlargements, smallest first, with the noise of a row."""
         heat = temperatures_of(request.temperature, len(self.enlarger.model.sizes)).numpy()
         start: Any = request.start
         drawn = self.enlarger.scales(start, request.size, as_key(request.seed), row, heat, advance)
         return (levels.astype(dtype_of(self.density.config.data.bits)) for levels in drawn)
 
-    def _program(self, sampler: SamplerName, size: int, slots: int):
+    def _program(self, sampler: SamplerName, size: int, slots: int) -> Callable[..., Any]:
         key = (sampler, size, slots)
         if key not in self._programs:
             conditioner, model = self.density.conditioner, self.density.multiscale
@@ -159,26 +160,26 @@ def sample_pixelcnn(
     conditioner: Conditioner,
     network: PixelCNN,
     size: int,
-    sampler,
+    sampler: Callable[..., Any],
     batch: dict,
-    seed,
-    rows,
+    seed: int | tf.Tensor,
+    rows: tf.Tensor,
     given: Prefix | None,
-    temperature,
-    guidance=None,
-):
+    temperature: float | tf.Tensor,
+    guidance: float | tf.Tensor | None = None,
+) -> Any:
     """Return the output of a sampler of `SAMPLERS` for a batch of conditions.
 
     Args:
       conditioner: encodes the conditions.
       network: the PixelCNN.
       size: side of the images, in pixels.
-      sampler: of `SAMPLERS`.
-      batch: the conditions, see `Conditioner`.
-      seed: of the noise, see `image_words`.
-      rows: of the noise, see `image_words`.
-      given: see `sample`.
-      temperature: see `sample`.
+      sampler: a function of `SAMPLERS`.
+      batch: the conditions by name, as `Conditioner` reads them.
+      seed: the noise's seed: an integer in [0, 2^64), or a key uint32 [2].
+      rows: int32 [batch], the index of each image under the seed.
+      given: pixels to keep; None: none.
+      temperature: temperature of every draw, 1 for the model's own distribution.
       guidance: the weight away from the null condition; None: the model's own distribution.
     """
     words = image_words(network, seed, rows, size, size)
@@ -187,7 +188,9 @@ def sample_pixelcnn(
     return unpaired(guidance, drawn)
 
 
-def pixelcnn_program(conditioner: Conditioner, network: PixelCNN, size: int, sampler=sample):
+def pixelcnn_program(
+    conditioner: Conditioner, network: PixelCNN, size: int, sampler: Callable[..., Any] = sample
+) -> Callable[..., Any]:
     """Return a compiled function of `sample_pixelcnn`'s arguments from `batch` on."""
     fixed = (conditioner, network, size, sampler)
     return tf.function(partial(sample_pixelcnn, *fixed), jit_compile=True, autograph=False)
@@ -197,25 +200,25 @@ def sample_multiscale(
     conditioner: Conditioner,
     model: Multiscale,
     size: int,
-    base_sampler,
+    base_sampler: Callable[..., Any],
     batch: dict,
-    words,
-    start,
-    temperatures,
-    guidance=None,
-):
+    words: tf.Tensor,
+    start: tf.Tensor | None,
+    temperatures: tf.Tensor,
+    guidance: float | tf.Tensor | None = None,
+) -> tuple[list[tf.Tensor], FixedPoint]:
     """Return all scales of the images of a batch of conditions, and the base as `counted` has it.
 
     Args:
       conditioner: encodes the conditions.
       model: the multiscale model.
-      size: side of the largest image.
-      base_sampler: of `SAMPLERS`.
-      batch: the conditions, see `Conditioner`.
-      words: see `SamplingInputs`.
-      start: see `sample_scales`.
-      temperatures: see `SamplingInputs`.
-      guidance: see `SamplingInputs`.
+      size: side of the largest image, in pixels.
+      base_sampler: a function of `SAMPLERS`, which draws the base.
+      batch: the conditions by name, as `Conditioner` reads them.
+      words: random words, uint32 [batch, pixels, noise words], from `multiscale_words`.
+      start: images int32 [batch, side, side, channels] to enlarge; None: the base is drawn.
+      temperatures: float32 [scales], from the base up, 1 for the model's own distribution.
+      guidance: the weight away from the null condition; None: the model's own distribution.
     """
     condition, words, start = paired(conditioner, batch, guidance, words, start)
     inputs = SamplingInputs(words, condition, temperatures, guidance)
@@ -223,7 +226,7 @@ def sample_multiscale(
     return unpaired(guidance, (sample_scales(model, inputs, size, base.levels), base))
 
 
-def counted(drawn) -> FixedPoint:
+def counted(drawn: tf.Tensor | FixedPoint) -> FixedPoint:
     """Return the output of a sampler of `SAMPLERS`, with no passes where it counts none."""
     if isinstance(drawn, FixedPoint):
         return drawn
@@ -235,19 +238,19 @@ def multiscale_program(
     model: Multiscale,
     size: int,
     whole_size: int | None = None,
-    base_sampler=sample,
-):
+    base_sampler: Callable[..., Any] = sample,
+) -> Callable[..., Any]:
     """Return a compiled function of `sample_multiscale`'s arguments from `batch` on.
 
     Instead of the words it takes the seed and the rows that they belong to.
 
     Args:
-      conditioner: as for `sample_multiscale`.
-      model: as for `sample_multiscale`.
-      size: as for `sample_multiscale`.
+      conditioner: encodes the conditions.
+      model: the multiscale model.
+      size: side of the largest image, in pixels.
       whole_size: side of the image that this one is a scale of, which is drawn with the same
         kernels; None: `size`.
-      base_sampler: as for `sample_multiscale`.
+      base_sampler: a function of `SAMPLERS`, which draws the base.
     """
     check_size(size, model.config.base_size)
     small = (whole_size or size) <= LARGEST_COMPILED
@@ -257,19 +260,21 @@ def multiscale_program(
     draw = partial(sample_multiscale, conditioner, model, size, sampler)
 
     @tf.function(jit_compile=small, autograph=False)
-    def program(batch, seed, rows, *arguments):
+    def program(
+        batch: dict[str, tf.Tensor], seed: int | tf.Tensor, rows: tf.Tensor, *arguments: Any
+    ) -> tuple[list[tf.Tensor], FixedPoint]:
         return draw(batch, words_of(seed, rows), *arguments)
 
     return program
 
 
-def _of(value: np.ndarray, which: slice, request: Request):
+def _of(value: np.ndarray, which: slice, request: Request) -> tf.Tensor:
     """Return the entry of a request's condition for some of its rows."""
     rows = request.rows[which]
     return tf.constant(value[which] if len(value) > 1 else np.repeat(value, len(rows), 0))
 
 
-def _repeated(image: np.ndarray, number: int):
+def _repeated(image: np.ndarray, number: int) -> tf.Tensor:
     """Return the same image repeated, int32 [number, height, width, channels]."""
     return tf.constant(np.repeat(image[None].astype(np.int32), number, 0))
 

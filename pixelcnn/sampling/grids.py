@@ -3,14 +3,13 @@
 import itertools
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from replicator.runs.atomic_files import replacing
-from replicator.runs.folders import check_new
 
 GAP = 2  # pixels between two images
 LEAST_SIDE = 96  # small images are shown enlarged, pixel by pixel, to at least this
@@ -58,7 +57,7 @@ def write_sheets(
     """Write a grid of images and, of those with several scales, their growth.
 
     Args:
-      folder: where the files are written.
+      folder: folder that the files are written to.
       images: the scales of each, smallest first.
       labels: texts to stand in the grid, in turn.
 
@@ -87,19 +86,8 @@ def image_name(seed: int, row: int, label: str | None = None) -> str:
     return f"sample_{seed}_{row}{shown}.png"
 
 
-def check_new_images(folder: Path, names: Iterable[str], overwrite: bool) -> None:
-    """Raise UserError if an image, or a sheet of images, must not be written over.
-
-    Args:
-      folder: that the images go to.
-      names: of their files, without those of the sheets.
-      overwrite: whether files that are there may be replaced.
-    """
-    check_new([folder / name for name in (*names, *SHEETS)], overwrite)
-
-
 def remove_older(folder: Path, seed: int, num: int) -> str:
-    """Remove the images of a seed from row `num` on, left by a larger grid; say how many."""
+    """Remove a seed's images from row `num` on, of a larger grid; return a clause that says so."""
     rows = {path: NAMED.fullmatch(path.name) for path in folder.glob(f"sample_{seed}_*.png")}
     older = [path for path, row in rows.items() if row and int(row[1]) >= num]
     for path in older:
@@ -128,7 +116,7 @@ def write_png(path: Path, image: np.ndarray) -> None:
     """Write an image [height, width, 1 or 3]; the file is complete or absent.
 
     Args:
-      path: of the file.
+      path: the file to write.
       image: uint8, or uint16 of one channel, which makes a 16-bit file of unchanged levels.
     """
     if image.dtype == np.uint16 and image.shape[-1] != 1:

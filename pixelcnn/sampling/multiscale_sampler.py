@@ -6,8 +6,8 @@ image of a seed is sampled first, so it is the sub-sample of the larger one, and
 same in any batch.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -17,6 +17,7 @@ from pixelcnn.networks.config import GROUPS, sizes_between
 from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import cut, merge, paste
 from pixelcnn.networks.multiscale import Multiscale, condition_at
+from pixelcnn.networks.outputs import Hidden
 from pixelcnn.sampling.pixelcnn_sampler import sample
 from replicator.runs.errors import UserError
 
@@ -25,10 +26,11 @@ class SamplingInputs(NamedTuple):
     """The noise, condition and temperatures of a sampling.
 
     Attributes:
-      words: uint32 [batch, pixels, noise words], see `multiscale_words`.
+      words: random words, uint32 [batch, pixels, noise words], from `multiscale_words`.
       condition: vector [batch, channels], map [batch, size, size, channels] of the largest image.
       temperatures: float32 [scales], from the base up, 1 for the model's own distribution.
-      guidance: weight away from the null condition, for a batch as in `outputs.sample_guided`.
+      guidance: weight away from the null condition, for a batch whose second half are twins under
+        that condition; None: no guidance.
     """
 
     words: tf.Tensor
@@ -38,7 +40,11 @@ class SamplingInputs(NamedTuple):
 
 
 def sample_scales(
-    model: Multiscale, inputs: SamplingInputs, size: int, start=None, base_sampler=sample
+    model: Multiscale,
+    inputs: SamplingInputs,
+    size: int,
+    start: tf.Tensor | None = None,
+    base_sampler: Callable[..., Any] = sample,
 ) -> list[tf.Tensor]:
     """Return the images at every scale, int32 [batch, side, side, channels], smallest first.
 
@@ -60,7 +66,9 @@ def sample_scales(
     return images
 
 
-def sample_base(model: Multiscale, inputs: SamplingInputs, base_sampler=sample):
+def sample_base(
+    model: Multiscale, inputs: SamplingInputs, base_sampler: Callable[..., Any] = sample
+) -> tf.Tensor:
     """Return the smallest images, int32 [batch, base_size, base_size, channels].
 
     Those of a flow are not guided; the twins then have the same base.
@@ -75,7 +83,9 @@ def sample_base(model: Multiscale, inputs: SamplingInputs, base_sampler=sample):
     return base_sampler(network, words, condition, None, temperature, guidance=guidance)
 
 
-def upscale(model: Multiscale, inputs: SamplingInputs, image, temperature):
+def upscale(
+    model: Multiscale, inputs: SamplingInputs, image: tf.Tensor, temperature: float | tf.Tensor
+) -> tf.Tensor:
     """Return images of twice the side, int32, whose group 1 is `image`: three network passes."""
     side = 2 * image.shape[1]
     condition = model.placed(inputs.condition, side)
@@ -92,8 +102,8 @@ def sample_group(
     condition: Condition,
     inputs: SamplingInputs,
     side: int,
-    temperature,
-):
+    temperature: float | tf.Tensor,
+) -> tf.Tensor:
     """Return one group of the images of a side, int32, given the groups before: one network pass.
 
     A factor of type B adds the M^2 steps of its shallow PixelCNN, all patches at once.
@@ -102,15 +112,22 @@ def sample_group(
     return sample_hidden(factor, hidden, words, temperature, inputs.guidance)
 
 
-def sample_hidden(factor: Factor, hidden, words, temperature, guidance=None):
+def sample_hidden(
+    factor: Factor,
+    hidden: Hidden,
+    words: tf.Tensor,
+    temperature: float | tf.Tensor,
+    guidance: float | tf.Tensor | None = None,
+) -> tf.Tensor:
     """Return the pixels of a group, int32 [batch, height, width, channels].
 
     Args:
       factor: the network of the group.
-      hidden: its hidden state at each of the pixels.
+      hidden: the network's hidden state at each pixel of the group.
       words: uint32 [batch, height, width, noise words]; for type B whole patches.
       temperature: 1 for the model's own distribution.
-      guidance: as in `SamplingInputs`.
+      guidance: weight away from the null condition, for a batch whose second half are twins under
+        that condition; None: no guidance.
     """
     if factor.output is not None:
         return factor.output.sample(hidden, words, temperature, guidance)
@@ -128,21 +145,25 @@ def sample_hidden(factor: Factor, hidden, words, temperature, guidance=None):
     return paste(patches, tf.concat([tf.shape(words)[:3], [patches.shape[-1]]], 0))
 
 
-def multiscale_words(model: Multiscale, seed, rows, size: int):
+def multiscale_words(
+    model: Multiscale, seed: int | tf.Tensor, rows: tf.Tensor, size: int
+) -> tf.Tensor:
     """Return the random words of every pixel of every image, uint32 [rows, size^2, noise words].
 
     Args:
       model: the networks.
-      seed: as for `noise.bits`: image `rows[n]` of a seed is the same in any batch.
-      rows: see `seed`.
-      size: side of the largest image.
+      seed: the noise's seed: an integer in [0, 2^64), or a key uint32 [2].
+      rows: int32 [rows], the index of each image under the seed; the same index gives the same
+        image in any batch.
+      size: side of the largest image, in pixels.
     """
     return noise.words(seed, rows, 0, size**2, model.noise_words)
 
 
-def group_words(words, side: int, group: int):
+def group_words(words: tf.Tensor, side: int, group: int) -> tf.Tensor:
     """Return the words of a group of images of a side, uint32 [batch, side / 2, side / 2, ...]."""
     half = side // 2
+    # The words of an image of this side, group after group; group 1 is the smaller image.
     first = (group - 1) * half**2
     return tf.reshape(words[:, first : first + half**2], [-1, half, half, words.shape[-1]])
 

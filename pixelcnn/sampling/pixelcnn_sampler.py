@@ -31,15 +31,18 @@ class Prefix(NamedTuple):
     count: tf.Tensor
 
 
-def image_words(network: PixelCNN, seed, rows, height: int, width: int):
+def image_words(
+    network: PixelCNN, seed: int | tf.Tensor, rows: tf.Tensor, height: int, width: int
+) -> tf.Tensor:
     """Return the random words of every pixel of every image, uint32 [rows, height, width, words].
 
     Args:
       network: the PixelCNN.
-      seed: as for `noise.bits`: image `rows[n]` of a seed is the same in any batch.
-      rows: see `seed`.
-      height: of the images, in pixels.
-      width: of the images, in pixels.
+      seed: the noise's seed: an integer in [0, 2^64), or a key uint32 [2].
+      rows: int32 [rows], the index of each image under the seed; the same index gives the same
+        image in any batch.
+      height: height of the images, in pixels.
+      width: width of the images, in pixels.
     """
     count = network.output.noise_words
     words = noise.words(seed, rows, 0, height * width, count)
@@ -48,23 +51,24 @@ def image_words(network: PixelCNN, seed, rows, height: int, width: int):
 
 def sample(
     network: PixelCNN,
-    words,
+    words: tf.Tensor,
     condition: Condition,
     given: Prefix | None = None,
-    temperature=1.0,
-    prediction=None,
-    guidance=None,
-):
+    temperature: float | tf.Tensor = 1.0,
+    prediction: tf.Tensor | None = None,
+    guidance: float | tf.Tensor | None = None,
+) -> tf.Tensor:
     """Return images int32 [batch, height, width, channels] from the cached sampler.
 
     Args:
       network: the PixelCNN.
       words: uint32 [batch, height, width, noise words], its height and width known in Python.
       condition: vector [batch, channels], map [batch, height, width, channels].
-      given: pixels to keep.
-      temperature: of every draw, 1 for the model's own distribution.
+      given: pixels to keep; None: none.
+      temperature: temperature of every draw, 1 for the model's own distribution.
       prediction: float32 [batch, height, width, channels], added to the network's own.
-      guidance: weight away from the null condition, for a batch as in `outputs.sample_guided`.
+      guidance: weight away from the null condition, for a batch whose second half are twins under
+        that condition; None: no guidance.
     """
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     draw = _Draw(network, words, given, temperature, guidance)
@@ -81,7 +85,7 @@ class _Draw(NamedTuple):
     temperature: float | tf.Tensor
     guidance: float | tf.Tensor | None
 
-    def pixel(self, y, x, hidden: Hidden):
+    def pixel(self, y: tf.Tensor, x: tf.Tensor, hidden: Hidden) -> tf.Tensor:
         """Return the pixels [batch, channels] at (y, x): the given ones, else sampled ones."""
         words = self.words[:, y, x]
         sampled = self.network.output.sample(hidden, words, self.temperature, self.guidance)
@@ -93,19 +97,19 @@ class _Draw(NamedTuple):
 
 def sample_naively(
     network: PixelCNN,
-    words,
+    words: tf.Tensor,
     condition: Condition,
     given: Prefix | None = None,
-    temperature=1.0,
-    guidance=None,
-):
+    temperature: float | tf.Tensor = 1.0,
+    guidance: float | tf.Tensor | None = None,
+) -> tf.Tensor:
     """Return the images of `sample`, by one whole network pass per pixel."""
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     shape = [batch, height, width, network.output_config.channels]
     start = tf.zeros(shape, tf.int32)
     draw = _Draw(network, words, given, temperature, guidance)
 
-    def pixel(place, image):
+    def pixel(place: tf.Tensor, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         y, x = place // width, place % width
         hidden = network(image, condition)
         at = Hidden(hidden.units[:, y, x], hidden.prediction[:, y, x])

@@ -7,6 +7,7 @@ replica are therefore recorded while its step is traced, and compared before any
 import hashlib
 import re
 import threading
+from collections.abc import Iterable
 
 import tensorflow as tf
 
@@ -24,12 +25,12 @@ class CollectiveOrderError(UserError):
     """An error of replicas, or workers, that call different collectives."""
 
 
-def call_text(primitive: str, tensors) -> str:
+def call_text(primitive: str, tensors: Iterable[tf.Tensor]) -> str:
     """Return a call with the types and shapes of its tensors, e.g. `all_sum(float32[2,3])`."""
     return f"{primitive}({', '.join(_spec(tensor) for tensor in tensors)})"
 
 
-def _spec(tensor) -> str:
+def _spec(tensor: tf.Tensor) -> str:
     if tensor.shape.rank is None:
         return f"{tensor.dtype.name}[...]"
     dims = ",".join("?" if dim is None else str(dim) for dim in tensor.shape)
@@ -39,7 +40,7 @@ def _spec(tensor) -> str:
 class CollectiveRecord:
     """The collectives that the replicas of this process call in one trace of a step."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._calls: dict[int, list[str]] = {}
         self._done: set[int] = set()
         self._lock = threading.Lock()

@@ -5,6 +5,8 @@ int32 is not used because TensorFlow keeps it on the host, and mirrored strategi
 several of them at once. A TPU, which sums int32 but not int64, sums the 64 bits in four limbs.
 """
 
+from collections.abc import Callable, Sequence
+
 import tensorflow as tf
 
 _SUMMABLE = (tf.float32, tf.float64, tf.int64)
@@ -35,7 +37,9 @@ def is_ordered(dtype: tf.DType) -> bool:
     return is_number(dtype) and not dtype.is_complex
 
 
-def sum_as_numbers(tensors: list, sum_over_replicas) -> list:
+def sum_as_numbers(
+    tensors: list[tf.Tensor], sum_over_replicas: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]
+) -> list[tf.Tensor]:
     """Return the sums of tensors of any numeric dtype.
 
     Half precision is summed in float32 and rounded once; integers wrap around. `sum_over_replicas`
@@ -45,7 +49,7 @@ def sum_as_numbers(tensors: list, sum_over_replicas) -> list:
     return [_from_numbers(s, t.dtype) for s, t in zip(sums, tensors, strict=True)]
 
 
-def _to_numbers(tensor):
+def _to_numbers(tensor: tf.Tensor) -> tf.Tensor:
     if tensor.dtype.is_complex:
         return tf.stack([tf.math.real(tensor), tf.math.imag(tensor)])
     if tensor.dtype == tf.uint64:
@@ -53,13 +57,13 @@ def _to_numbers(tensor):
     return tf.cast(tensor, _WIDENED.get(tensor.dtype, tensor.dtype))
 
 
-def _from_numbers(tensor, dtype: tf.DType):
+def _from_numbers(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     if dtype.is_complex:
         return tf.complex(tensor[0], tensor[1])
     return tf.bitcast(tensor, dtype) if dtype == tf.uint64 else tf.cast(tensor, dtype)
 
 
-def to_bits(tensor):
+def to_bits(tensor: tf.Tensor) -> tf.Tensor:
     """Return the bits of the tensor as int64, which a sum with zeros leaves unchanged.
 
     A dtype without such an encoding raises ValueError; for strings, call `to_bytes` first.
@@ -73,36 +77,36 @@ def to_bits(tensor):
     return tf.cast(tensor, tf.int64)
 
 
-def from_bits(tensor, dtype: tf.DType):
-    """Return the tensor of `to_bits`."""
+def from_bits(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Return the tensor whose bits `to_bits` returned."""
     if dtype not in _SAME_BITS:
         return tf.cast(tensor, dtype)
     return tf.bitcast(tf.cast(tensor, _SAME_BITS[dtype]), dtype)
 
 
-def to_limbs(tensor):
+def to_limbs(tensor: tf.Tensor) -> tf.Tensor:
     """Return int64 [...] as int32 [..., 4] of 16 bits each; 32,768 of them sum without a wrap."""
     return tf.cast(tf.bitcast(tensor, tf.uint16), tf.int32)
 
 
-def from_limbs(limbs):
-    """Return the int64 [...] of summed limbs, modulo 2^64."""
+def from_limbs(limbs: tf.Tensor) -> tf.Tensor:
+    """Return int64 [...] from sums of limbs, int32 [..., 4], modulo 2^64."""
     shifts = tf.constant([0, 16, 32, 48], tf.int64)
     return tf.reduce_sum(tf.bitwise.left_shift(tf.cast(limbs, tf.int64), shifts), -1)
 
 
-def longest(tensor):
+def longest(tensor: tf.Tensor) -> tf.Tensor:
     """Return the length in bytes of the longest string, at least 1, as int32 []."""
     return tf.maximum(tf.reduce_max(tf.strings.length(tensor)), 1)
 
 
-def to_bytes(tensor, width):
+def to_bytes(tensor: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
     """Return strings [...] as int32 [..., width]: each byte plus 1, then zeros after the last."""
     data = tf.cast(tf.io.decode_raw(tensor, tf.uint8, fixed_length=width), tf.int32)
     inside = tf.range(width) < tf.strings.length(tensor)[..., tf.newaxis]
     return tf.where(inside, data + 1, 0)
 
 
-def from_bytes(numbers):
-    """Return the strings of `to_bytes`."""
+def from_bytes(numbers: tf.Tensor) -> tf.Tensor:
+    """Return the strings whose bytes `to_bytes` returned."""
     return tf.strings.reduce_join(tf.gather(tf.constant(_CHARACTERS), numbers), axis=-1)

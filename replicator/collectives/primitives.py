@@ -4,12 +4,37 @@ Each function takes a Replicator within a step and a list of tensors. Gradients 
 of the losses of all replicas: with y = sum_r x_r and L = sum_r L_r(y), dL/dx_r = sum_s dL_s/dy.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
 import tensorflow as tf
 
 from replicator.collectives import encoding
 
+Tensors = list[tf.Tensor]
+Map = Callable[[Tensors], Tensors]
 
-def reducer(name: str):
+
+class Replicas(Protocol):
+    """The part of a replicator that the primitives use, within a step."""
+
+    num_replicas: int
+
+    @property
+    def replica_id(self) -> tf.Tensor:
+        """Number of the replica that runs the step, int32 []."""
+
+    def _sum(self, tensors: Tensors) -> Tensors:
+        """Return the sum over replicas of each tensor."""
+
+    def _record_call(self, primitive: str, tensors: Sequence[tf.Tensor]) -> None:
+        """Record a collective call, so that the order of calls can be compared."""
+
+
+Primitive = Callable[[Replicas, Tensors], Tensors]
+
+
+def reducer(name: str) -> Primitive:
     """Return the function of a reducer: sum, mean, min or max; or raise ValueError."""
     functions = {"sum": total, "mean": mean, "min": smallest, "max": largest}
     if name not in functions:
@@ -17,7 +42,7 @@ def reducer(name: str):
     return functions[name]
 
 
-def total(replicator, tensors: list) -> list:
+def total(replicator: Replicas, tensors: Tensors) -> Tensors:
     """Return sum_r x_r for each tensor."""
     for tensor in tensors:
         if not encoding.is_number(tensor.dtype):
@@ -25,13 +50,13 @@ def total(replicator, tensors: list) -> list:
     return _by_kind(tensors, lambda some: _total(replicator, some))
 
 
-def _total(replicator, tensors: list) -> list:
+def _total(replicator: Replicas, tensors: Tensors) -> Tensors:
     if replicator.num_replicas == 1:
         return [tf.identity(tensor) for tensor in tensors]
 
     @tf.custom_gradient
-    def summed(*some):
-        def backward(*upstream):
+    def summed(*some: tf.Tensor) -> tuple[Tensors, Callable[..., Tensors]]:
+        def backward(*upstream: tf.Tensor) -> Tensors:
             replicator._record_call("gradient of all_sum", upstream)
             return _total(replicator, list(upstream))
 
@@ -40,7 +65,7 @@ def _total(replicator, tensors: list) -> list:
     return list(summed(*tensors))
 
 
-def mean(replicator, tensors: list) -> list:
+def mean(replicator: Replicas, tensors: Tensors) -> Tensors:
     """Return sum_r x_r / R for each tensor."""
     for tensor in tensors:
         if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
@@ -51,50 +76,50 @@ def mean(replicator, tensors: list) -> list:
     return [value / tf.cast(replicator.num_replicas, value.dtype) for value in sums]
 
 
-def smallest(replicator, tensors: list) -> list:
+def smallest(replicator: Replicas, tensors: Tensors) -> Tensors:
     """Return min_r x_r for each tensor."""
     return _extreme(replicator, tensors, tf.reduce_min)
 
 
-def largest(replicator, tensors: list) -> list:
+def largest(replicator: Replicas, tensors: Tensors) -> Tensors:
     """Return max_r x_r for each tensor."""
     return _extreme(replicator, tensors, tf.reduce_max)
 
 
-def _extreme(replicator, tensors: list, reduce) -> list:
+def _extreme(replicator: Replicas, tensors: Tensors, reduce: Callable[..., tf.Tensor]) -> Tensors:
     for tensor in tensors:
         if not encoding.is_ordered(tensor.dtype):
             raise ValueError(f"A minimum or maximum needs an order, {tensor.dtype.name} has none.")
     return [reduce(rows, axis=0) for rows in gather(replicator, tensors)]
 
 
-def gather(replicator, tensors: list) -> list:
+def gather(replicator: Replicas, tensors: Tensors) -> Tensors:
     """Return [num_replicas, ...] for each tensor, whose row r is x_r."""
     if replicator.num_replicas == 1:
         return [tensor[tf.newaxis] for tensor in tensors]
 
-    def backward(upstream):
+    def backward(upstream: Tensors) -> Tensors:
         replicator._record_call("gradient of all_gather", upstream)
         return [rows[replicator.replica_id] for rows in _total(replicator, upstream)]
 
-    def rows(tensor):
+    def rows(tensor: tf.Tensor) -> tf.Tensor:
         return _own_row(tensor, replicator.replica_id, replicator.num_replicas)
 
     return _with_gradient(tensors, lambda some: _bits_summed(replicator, some, rows), backward)
 
 
-def broadcast_from(source: int):
+def broadcast_from(source: int) -> Primitive:
     """Return a function that returns x_source on every replica."""
 
-    def broadcast(replicator, tensors: list) -> list:
+    def broadcast(replicator: Replicas, tensors: Tensors) -> Tensors:
         if replicator.num_replicas == 1:
             return [tf.identity(tensor) for tensor in tensors]
         is_source = tf.equal(replicator.replica_id, source)
 
-        def own(tensor):
+        def own(tensor: tf.Tensor) -> tf.Tensor:
             return tf.where(is_source, tensor, tf.zeros_like(tensor))
 
-        def backward(upstream):
+        def backward(upstream: Tensors) -> Tensors:
             replicator._record_call(f"gradient of broadcast[{source}]", upstream)
             return [own(summed) for summed in _total(replicator, upstream)]
 
@@ -103,7 +128,9 @@ def broadcast_from(source: int):
     return broadcast
 
 
-def _bits_summed(replicator, tensors: list, prepare) -> list:
+def _bits_summed(
+    replicator: Replicas, tensors: Tensors, prepare: Callable[[tf.Tensor], tf.Tensor]
+) -> Tensors:
     """Sum tensors as integers of the same bits, exactly for every dtype, including -0.0 and NaN."""
     strings = [tensor.dtype == tf.string for tensor in tensors]
     if any(strings):
@@ -114,28 +141,28 @@ def _bits_summed(replicator, tensors: list, prepare) -> list:
     return [encoding.from_bytes(t) if s else t for t, s in zip(exchanged, strings, strict=True)]
 
 
-def _longest(replicator, strings: list):
+def _longest(replicator: Replicas, strings: Tensors) -> tf.Tensor:
     own = tf.reduce_max(tf.stack([encoding.longest(tensor) for tensor in strings]))
     rows = _own_row(own, replicator.replica_id, replicator.num_replicas)
     return tf.reduce_max(replicator._sum([rows])[0])
 
 
-def _own_row(tensor, replica_id, num_replicas: int):
+def _own_row(tensor: tf.Tensor, replica_id: tf.Tensor, num_replicas: int) -> tf.Tensor:
     own = tf.reshape(tf.range(num_replicas) == replica_id, [num_replicas] + [1] * tensor.shape.rank)
     return tf.where(own, tensor[tf.newaxis], tf.zeros_like(tensor)[tf.newaxis])
 
 
-def _with_gradient(tensors: list, forward, backward) -> list:
+def _with_gradient(tensors: Tensors, forward: Map, backward: Map) -> Tensors:
     """Return `forward` of the tensors, with `backward` as its gradient."""
 
     @tf.custom_gradient
-    def exchanged(*some):
+    def exchanged(*some: tf.Tensor) -> tuple[Tensors, Callable[..., Tensors]]:
         return forward(list(some)), lambda *upstream: backward(list(upstream))
 
     return _by_kind(tensors, lambda some: list(exchanged(*some)))
 
 
-def _by_kind(tensors: list, function) -> list:
+def _by_kind(tensors: Tensors, function: Map) -> Tensors:
     """Call `function` once for the tensors that have gradients and once for the others."""
     kinds = [t.dtype.is_floating or t.dtype.is_complex for t in tensors]
     results = {}

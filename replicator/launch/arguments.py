@@ -28,7 +28,7 @@ class LaunchArguments:
 
     @property
     def addresses(self) -> list[str]:
-        """The addresses in `hosts`."""
+        """Addresses in `hosts`, HOST:PORT each."""
         return [host.strip() for host in self.hosts.split(",") if host.strip()]
 
 

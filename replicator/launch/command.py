@@ -3,7 +3,7 @@
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from replicator.launch.arguments import LaunchArguments, check
 from replicator.launch.supervisor import Supervisor
@@ -22,10 +22,15 @@ Every line of output starts with the task's name. The first failure ends all tas
 exit status. Ctrl-C, SIGTERM and SIGHUP are forwarded, so that a training saves and exits."""
 
 
-def run(arguments: list[str], parse, own_program: Sequence[str]) -> int:
+def run(
+    arguments: list[str], parse: Callable[..., LaunchArguments], own_program: Sequence[str]
+) -> int:
     """Run `onepass launch ARGUMENTS` and return the exit status.
 
-    `own_program` are the words that run this installation of onepass.
+    Args:
+      arguments: words of the command line after `launch`.
+      parse: reads a dataclass from words.
+      own_program: words of the command that runs this installation of onepass.
     """
     own, command = _split(arguments)
     given = parse(LaunchArguments, own, "onepass launch", description=DESCRIPTION)

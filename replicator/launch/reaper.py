@@ -19,12 +19,13 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ALL_SIGNALS = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
 POLL_SECONDS = 0.05
-DIE_WITH_PARENT, ADOPT_ORPHANS = 1, 36  # of Linux's prctl
+DIE_WITH_PARENT, ADOPT_ORPHANS = 1, 36  # options of Linux's prctl
 CANNOT_RUN = 127
 
 
@@ -61,7 +62,7 @@ class Reaper:
                 self._handle_command(os.read(launcher.pop(), 1))
         return os.waitstatus_to_exitcode(self._status or 0)
 
-    def _forward(self, number, frame) -> None:
+    def _forward(self, number: int, frame: FrameType | None) -> None:
         self._was_signalled = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, number)

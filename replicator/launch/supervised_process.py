@@ -10,15 +10,15 @@ from pathlib import Path
 from replicator.launch import reaper as reaper
 from replicator.launch.tf_config import Task
 
-MAX_LINE_BYTES = 1 << 20  # of a program that writes no line breaks
+MAX_LINE_BYTES = 1 << 20  # then a line is cut, if a program writes no breaks
 
 
 class SupervisedProcess:
     """The running command of a task.
 
-    `environment` is added to TF_CONFIG. Once this process has ended, the command has
-    `grace_seconds` between SIGTERM and SIGKILL. Its output is also appended to a file in
-    `log_folder`, if given.
+    The command's environment has TF_CONFIG and what `environment` adds. Once this process has
+    ended, the command has `grace_seconds` between SIGTERM and SIGKILL. Its output is also appended
+    to a file in `log_folder`, if given.
     """
 
     def __init__(

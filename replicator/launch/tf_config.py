@@ -12,6 +12,7 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from replicator.runs.errors import UserError
 
@@ -24,7 +25,7 @@ class Task:
 
     Attributes:
       kind: chief, worker or ps.
-      index: among the tasks of its kind.
+      index: index of the task among those of its kind.
       cluster: the addresses, HOST:PORT, of all tasks of each kind.
     """
 
@@ -60,7 +61,7 @@ class Task:
 
     @property
     def worker_index(self) -> int:
-        """Index among the tasks that train, of which the chief is the first."""
+        """Index of the task among those that train; the chief is the first of these."""
         return self.index + (len(self.cluster.get("chief", [])) if self.kind == "worker" else 0)
 
 
@@ -108,7 +109,7 @@ def read_tf_config() -> Task | None:
     return task
 
 
-def _addresses(tasks) -> list[str]:
+def _addresses(tasks: Any) -> list[str]:
     if not isinstance(tasks, list) or not all(isinstance(task, str) for task in tasks):
         raise TypeError("addresses must be a list of strings")
     return tasks
@@ -154,7 +155,7 @@ class Shape:
     workers: int
     servers: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise UserError for a number out of range."""
         if self.workers < 1:
             raise UserError(f"`--workers` must be at least 1, got {self.workers}.")

@@ -141,7 +141,7 @@ def _in_rounds(program: list[Operation]) -> list[Operation]:
     XLA combines them the same way: collectives that follow the same number of earlier collectives
     are exchanged together.
     """
-    rounds: list[int] = []
+    rounds: list[int] = []  # of each operation: collectives that must end before it, in a chain
     for each in program:
         after = (rounds[i] + program[i].is_collective for i in each.inputs)
         rounds.append(max(after, default=0))

@@ -69,7 +69,7 @@ class Devices:
         return (first // (last - first), total // (last - first)) if is_shard else (0, 1)
 
     def jit(self, advance: Callable) -> Any:
-        """Return a function (state, alive, frozen, batch) to (state, alive, metrics)."""
+        """Return a function of (state, alive, frozen, batch) to (state, alive, metrics)."""
         state = {name: self._captured[name].sharding for name in self._slots}
         shardings = state, self.everywhere, self.everywhere
         return jax.jit(advance, donate_argnums=(0, 1), out_shardings=shardings)
@@ -125,10 +125,10 @@ def chosen(
     advance: Callable,
     log: Callable[[str], None],
 ) -> tuple[Devices, Any]:
-    """Return the devices of a layout, and the step as a function over them; see `Devices.jit`.
+    """Return the devices of a layout, and the step as `Devices.jit` compiles it for them.
 
-    The options are devices, mesh, layout, memory and link, as run.py has them. A layout that is
-    found by the search, for which `text` returns the program, is written to the exported folder.
+    The options devices, mesh, layout, memory and link are those of run.py. A layout that is found
+    by the search, for which `text` returns the program, is written to the exported folder.
     Impossible devices, meshes and layouts raise LayoutError.
     """
     step = Step.read(folder)
@@ -180,7 +180,7 @@ def by_rows(step: Step, wanted: int | None = None) -> Layout:
     """
     rows = sorted({tensor.shape[0] for tensor in step.batch if tensor.shape})
     found, processes = len(jax.devices()), jax.process_count()
-    counts = range(processes, found + 1, processes)
+    counts = range(processes, found + 1, processes)  # as many devices in every process
     fitting = [n for n in counts if all(row % n == 0 for row in rows)]
     if not fitting:
         raise LayoutError(
@@ -216,7 +216,7 @@ def mesh_of(step: Step, text: str | None) -> dict[str, int]:
 
 
 def memory_bytes(given_gib: float | None) -> float | None:
-    """Return the memory of a device: as given, or as it reports; None if it reports none."""
+    """Return the memory of a device in bytes, given or reported by it; None: unknown."""
     if given_gib is not None:
         return given_gib * GIB
     return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")

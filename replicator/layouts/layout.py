@@ -38,9 +38,9 @@ class Step:
     """An exported training step.
 
     Attributes:
-      digest: 16 hexadecimal digits that identify its program.
-      batch, captured, outputs: in call order.
-      slots: names of the captured tensors that it updates.
+      digest: 16 hexadecimal digits that identify the step's program.
+      batch, captured, outputs: tensors of a batch, captured tensors and results, in call order.
+      slots: names of the captured tensors that the step updates.
     """
 
     digest: str

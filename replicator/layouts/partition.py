@@ -40,15 +40,16 @@ _AXES = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')  # "x", or a part of it: "x":
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A partitioned step: operations of a device, with floating-point operations by index.
+    """A partitioned step: the operations of one device, and their work.
 
-    The name of a collective is the axes along which it joins devices.
+    A collective is named by the axes along which it joins devices.
 
     Attributes:
       program: operations in order.
-      flops: floating-point operations of each.
-      arguments_bytes: of a device.
-      temporaries_bytes: peak of a device if nothing is fused or reused in place.
+      flops: number of floating-point operations in each of them.
+      arguments_bytes: size of the step's arguments on one device.
+      temporaries_bytes: peak size of temporaries on one device if nothing is fused or reused in
+        place.
     """
 
     program: list[Operation]
@@ -142,6 +143,7 @@ class _Reader:
         shardings = _each(attributes["sdy.sharding"]) if "sdy.sharding" in attributes else []
         if not shardings and "out_sharding" in attributes:
             shardings = [str(attributes["out_sharding"])]
+        # Without shardings every result is whole; `zip` ends with the results.
         for result, sharding in zip(operation.results, shardings or [""] * 99, strict=False):
             self._cuts[result] = sharding
         waits = {self._made[v] for v in operation.operands if v in self._made}

@@ -37,7 +37,7 @@ LOST_PEER = re.compile("gloo|nccl|coordination|peer|socket", re.IGNORECASE)
 def together(options: argparse.Namespace) -> Iterator[None]:
     """Connect this process to the others named in run.py's options for the duration of the block.
 
-    An error of the block is raised if this process is alone; otherwise it ends the process, see
+    An error of the block is raised if this process is alone; otherwise it ends the process by
     `Ending`.
     """
     given = (options.coordinator, options.processes, options.process)
@@ -149,7 +149,7 @@ def whole(array: jax.Array) -> np.ndarray:
 
 
 def check_equal(*things: Any) -> None:
-    """Raise LayoutError if the things differ between processes, compared by their repr."""
+    """Raise LayoutError if the repr of these values differs between processes."""
     if jax.process_count() == 1:
         return
     digest = hashlib.sha256(repr(things).encode()).digest()
@@ -170,8 +170,8 @@ class Agreement:
     devices.
 
     Args:
-      requests: the first means to continue; of the others, the last one that any process requests
-        is done by all.
+      requests: possible requests, from lowest to highest priority, the first meaning to continue;
+        all processes perform the highest that any of them made.
     """
 
     def __init__(self, requests: Sequence[str]):

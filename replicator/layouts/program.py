@@ -34,13 +34,15 @@ class Operation:
     """One operation on a resource, which starts when its inputs are done.
 
     Attributes:
-      name: in the program; the pieces of a combined collective have the name of the whole.
-      kind: of a collective, its name; otherwise a digest of the computation, without its shapes.
-      size_bytes: read and written; for a collective, the input of a device.
+      name: name in the program; the pieces of a combined collective have the name of the whole.
+      kind: name of a collective; for any other operation, a digest of the computation without its
+        shapes.
+      size_bytes: number of bytes read and written; for a collective, the size of one device's
+        input.
       inputs: indices of earlier operations that it waits for.
-      devices: number that take part in a collective.
-      resource: the resource it occupies.
-      seconds: duration; that of a collective is computed from the network.
+      devices: number of devices that take part in a collective.
+      resource: the resource that it occupies.
+      seconds: duration; for a collective it is computed from the network instead.
     """
 
     name: str
@@ -64,7 +66,7 @@ def read_program(text: str, num_devices: int) -> list[Operation]:
     digests: dict[str, str] = {}
     program: list[Operation] = []
     given: dict[str, tuple[int, ...]] = {}  # operations that make each value, by name
-    pieces: dict[str, list[tuple[int, ...]]] = {}  # of a combined collective, by element
+    pieces: dict[str, list[tuple[int, ...]]] = {}  # pieces of a combined collective, by element
     sizes: dict[str, int] = {}
     for line in entry:
         name, shape, opcode, operands, rest = line

@@ -26,10 +26,11 @@ class Group:
     """Arguments that are cut by one decision.
 
     Attributes:
-      indices: of the arguments, in call order.
-      shape: of each; for a batch, the number of rows that all inputs can be divided by.
-      dimensions: those that may be cut.
-      num_elements: of all arguments together.
+      indices: indices of the arguments, in call order.
+      shape: shape of each argument; for a batch, the number of rows that all inputs can be divided
+        by.
+      dimensions: dimensions of the shape that may be cut.
+      num_elements: number of elements of all arguments together.
     """
 
     indices: tuple[int, ...]
@@ -76,10 +77,10 @@ def _weight(step: Step, indices: list[int]) -> int:
 Cuts = tuple[Cut, ...]
 SHORTLIST = 5  # layouts that are compiled after the first
 STARTS = 3  # layouts from which the search descends, group by group
-WIDTH = 4  # of the beam of propagated decisions
+WIDTH = 4  # width of the beam of propagated decisions
 MOST_ESTIMATES = 500
 NEAR = 1.03  # times the least time; simulated times are no more precise
-LEAST_SHARE = 0.01  # of the state, for a group to be decided on its own; smaller ones follow
+LEAST_SHARE = 0.01  # of the state; a smaller group is not decided on its own, but follows
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,8 +69,8 @@ class Timeline:
     """A simulated step of one device; all devices have the same.
 
     Attributes:
-      events: in the order of the program.
-      sent_bytes: over its link.
+      events: start and end of every operation, in the order of the program.
+      sent_bytes: number of bytes that the device sends over its link.
     """
 
     events: list[Event]
@@ -89,8 +89,8 @@ class Timeline:
 def simulate(program: list[Operation], network: Network, compute_scale: float = 1.0) -> Timeline:
     """Return the timeline of a program.
 
-    Computations have their seconds, times `compute_scale` (see `sharing_scale`); collectives have
-    their bytes and devices.
+    A computation takes its seconds, times `compute_scale` (a result of `sharing_scale`); the time
+    of a collective follows from its bytes and devices.
     """
     free: dict[str, float] = {}
     ends: list[float] = []
@@ -113,13 +113,15 @@ def simulate(program: list[Operation], network: Network, compute_scale: float = 
 def sharing_scale(
     replicas: int, busy_share: float = 1.0, paired_scale: float | None = None
 ) -> float:
-    """Return the slowdown of each of `replicas` that share the cores which one had alone.
+    """Return by what factor replicas are slower that share the cores which one had alone.
 
     Args:
-      replicas: number that run at once.
-      busy_share: of the cores that one kept busy; others can use the idle rest.
-      paired_scale: measured slowdown of one next to another. The part that busy shares do not
-        explain (caches, bandwidth) is assumed for more replicas too.
+      replicas: number of replicas that run at once.
+      busy_share: share of the cores, from 0 to 1, that one replica alone kept busy; others can use
+        the idle rest.
+      paired_scale: measured factor by which one replica is slower next to another; None: not
+        measured. The part that busy shares do not explain (caches, bandwidth) is assumed for more
+        replicas too.
     """
     if replicas == 1 or paired_scale is None:
         return max(1.0, replicas * busy_share)

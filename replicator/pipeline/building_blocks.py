@@ -29,12 +29,12 @@ class Block(NamedTuple):
     """The passes of one microbatch and their repetition.
 
     Attributes:
-      devices: the device of each stage.
-      times: the slot of (kind, stage).
-      interval: slots from a microbatch to the next of its group.
-      group: microbatches per group.
-      period: slots from a group to the next.
-      fused: see Schedule.
+      devices: index of the device that holds each stage.
+      times: slot of each pass of microbatch 0, by (kind, stage).
+      interval: number of slots between two microbatches of one group.
+      group: number of microbatches in a group.
+      period: number of slots between the starts of two groups.
+      fused: whether B and W are one backward pass.
     """
 
     devices: tuple[int, ...]

@@ -2,11 +2,15 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from replicator.pipeline.simulation import Durations, Simulation, compare
 from replicator.runs.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 DESCRIPTION = """Compare pipeline schedules of one network: 1F1B, interleaved 1F1B, V-Half, V-Min,
 V-ZB. Time is in the unit of the durations; the unit of activations is a device's share of the
@@ -39,7 +43,7 @@ class PipelineArguments:
     """File for a Chrome trace of all schedules."""
 
 
-def run(arguments: list[str], parse) -> int:
+def run(arguments: list[str], parse: Callable[..., PipelineArguments]) -> int:
     """Run `onepass pipeline ARGUMENTS` and return the exit status."""
     given = parse(PipelineArguments, arguments, "onepass pipeline", description=DESCRIPTION)
     if given.plot and given.plot.suffix not in (".png", ".svg", ".pdf"):
@@ -94,7 +98,7 @@ MICROSECONDS = 1000  # in a trace per unit of time
 
 
 def write_plot(path: Path, simulations: Sequence[Simulation]) -> None:
-    """Write an image: for every simulation one row per device, and its peak activations."""
+    """Write an image with one row per device for every simulation, and its peak activations."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -120,7 +124,7 @@ def write_plot(path: Path, simulations: Sequence[Simulation]) -> None:
         figure.savefig(temporary, format=path.suffix[1:] or "png", dpi=110)
 
 
-def _draw_passes(axes, simulation: Simulation, latest: float) -> None:
+def _draw_passes(axes: "Axes", simulation: Simulation, latest: float) -> None:
     schedule = simulation.schedule
     for kind, shades in COLOURS.items():
         for device in range(schedule.num_devices):

@@ -30,15 +30,15 @@ class Pipeline:
     """Stages written by `export.export_stages`, each on the device that a schedule assigns.
 
     Attributes:
-      peaks: per device, the most activations that were live at once in the last step; 1 is a
-        device's share of the stages for one microbatch.
-      peak_bytes: per device, the most bytes kept between passes, including those that B keeps for
-        W.
+      peaks: largest amount of activations that were live at once on each device in the last step;
+        1 is a device's share of the stages for one microbatch.
+      peak_bytes: largest number of bytes that each device kept between passes, including those
+        that B keeps for W.
 
     Args:
-      folder: of the export.
-      schedule: with the same number of stages.
-      devices: of JAX, one for each device of the schedule; by default the first ones.
+      folder: the folder that `export.export_stages` wrote.
+      schedule: a schedule with as many stages as the export.
+      devices: devices of JAX, one for each device of the schedule; None: the first ones.
     """
 
     def __init__(self, folder: Path, schedule: Schedule, devices: list | None = None):
@@ -65,7 +65,8 @@ class Pipeline:
         """Return the loss of a batch and its gradients by variable, as means over the microbatches.
 
         Args:
-          batch: its rows are divided into the schedule's microbatches.
+          batch: arrays [rows, ...] by name; the rows are divided evenly into the schedule's
+            microbatches.
 
         Raises:
           UserError: the rows do not divide evenly.
@@ -84,7 +85,7 @@ class Pipeline:
         return self._passes[each.kind, each.stage](given)
 
     def keeps(self, each: Pass, given: Mapping) -> Arrays:
-        """Return the arrays that are inputs of the pass."""
+        """Return those of the arrays that the pass takes as inputs."""
         return {name: given[name] for name in self._passes[each.kind, each.stage].inputs}
 
     def _microbatches(self, batch: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -99,7 +100,7 @@ class Pipeline:
 class _Compiled:
     """One pass of one stage on its device, with the weights that it reads."""
 
-    def __init__(self, folder: Path, described: dict, weights: Mapping, device):
+    def __init__(self, folder: Path, described: dict, weights: Mapping, device: jax.Device):
         self.inputs, self._captured, self._outputs = (
             [spec["name"] for spec in described[kind]] for kind in ("inputs", "captured", "outputs")
         )

@@ -46,15 +46,17 @@ def split(
     W returns `gradient/VARIABLE`; tensors `kept/NUMBER` are passed between them.
 
     Args:
-      run: the stage, differentiable, from a dict to a dict of float tensors.
-      inputs: static shapes and dtypes of its inputs.
-      variables: those that get a gradient; others that it reads are frozen.
+      run: the stage, a differentiable function that returns float tensors by name, given tensors
+        by name.
+      inputs: static shapes and dtypes of the stage's inputs.
+      variables: the variables that get a gradient; others that the stage reads are frozen.
     """
     graph, known = _traced(run, inputs, variables)
     given, returned = known["inputs"], known["outputs"]
     coming, leaving, found = (known[kind] for kind in ("coming", "leaving", "found"))
     varying = _reached_from([*given.values(), *coming.values()])
     starts = {t.op for t in coming.values()}
+    # Every operation belongs to the first pass that needs it; later passes get its result.
     forward = _ancestors(returned.values()) | {t.op for t in given.values()}
     backward = _ancestors(leaving.values()) - forward - starts
     weights = _ancestors(found.values()) - forward - backward - starts
@@ -78,8 +80,9 @@ def split(
     return {kind: _part(graph, takes, gives) for kind, (takes, gives) in ends.items()}
 
 
-def _part(graph, takes: Tensors, gives: Tensors) -> Part:
+def _part(graph: tf.Graph, takes: Tensors, gives: Tensors) -> Part:
     """Return the part of a traced graph from some tensors to others."""
+    # Shapes are static: as constants they save a part from keeping a tensor only for its shape.
     reading = [operation for operation in graph.get_operations() if operation.type in OF_SHAPES]
     shapes = {
         output.name: (source.shape.as_list(), output.dtype)
@@ -110,7 +113,7 @@ def _part(graph, takes: Tensors, gives: Tensors) -> Part:
     return Part(run, inputs, outputs)
 
 
-def _graph_def(graph, operations: set[tf.Operation]):
+def _graph_def(graph: tf.Graph, operations: set[tf.Operation]) -> tf.compat.v1.GraphDef:
     """Return some operations of a graph without control dependencies."""
     whole, names = graph.as_graph_def(), {operation.name for operation in operations}
     part = tf.compat.v1.GraphDef(library=whole.library, versions=whole.versions)
@@ -122,17 +125,20 @@ def _graph_def(graph, operations: set[tf.Operation]):
     return part
 
 
-def _traced(run: PureFn, inputs: Mapping[str, tf.TensorSpec], variables: Mapping[str, tf.Variable]):
+def _traced(
+    run: PureFn, inputs: Mapping[str, tf.TensorSpec], variables: Mapping[str, tf.Variable]
+) -> tuple[tf.Graph, dict[str, Tensors]]:
     """Return the graph of a stage with its gradient, and the tensors at the ends of both."""
     known: dict[str, Tensors] = {}
 
     @tf.function(autograph=False, input_signature=list(inputs.values()))
-    def whole(*arguments):
+    def whole(*arguments: tf.Tensor) -> list[tf.Tensor]:
         given = dict(zip(inputs, arguments, strict=True))
         floats = {name: tensor for name, tensor in given.items() if tensor.dtype.is_floating}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([floats, list(variables.values())])
             outputs = {name: tf.identity(tensor) for name, tensor in run(dict(given)).items()}
+        # The gradients of the outputs come from the next stage, when B runs.
         coming = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in outputs.values()]
         sources = [floats, dict(variables)]
         leaving, found = tape.gradient(list(outputs.values()), sources, coming, "zero")
@@ -183,11 +189,11 @@ class Stage(NamedTuple):
     """Consecutive layers of a network.
 
     Attributes:
-      run: from a dict of the previous stage's outputs and of the batch's entries to a dict of float
-        tensors; the last stage returns only the `loss` [].
+      run: returns float tensors by name, given the previous stage's outputs and the entries of the
+        batch, by name; the last stage returns only the `loss` [].
       batch: names of the entries of the batch.
       variables: trained variables by name, at least one.
-      frozen: other variables that it reads.
+      frozen: other variables that the stage reads, by name.
     """
 
     run: PureFn
@@ -202,8 +208,8 @@ def export_stages(
     """Write the passes of every stage and the weights for `execution.Pipeline`.
 
     Args:
-      folder: created if missing.
-      stages: first to last.
+      folder: folder to write to, created if missing.
+      stages: stages of the network, first to last.
       batch_spec: static shape and dtype of every entry of a microbatch.
 
     Returns:

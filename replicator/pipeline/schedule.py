@@ -34,7 +34,7 @@ class Schedule:
     """The slots of all passes.
 
     Attributes:
-      name: of the kind of schedule.
+      name: name of the kind of schedule.
       devices: the device of each stage.
       slots: the time slot of each pass; every pass takes one slot.
       fused: whether B and W are one backward pass.
@@ -156,6 +156,7 @@ def _earlier(
         device, slot = schedule.devices[each.stage], slots[each]
         first = max([0, *(moved[need] + 1 for need in needs[each])])
         if each.kind == begin:
+            # It adds to all slots up to its old one, so it stays behind the last that is full.
             full = (t for t in range(slot - 1, first - 1, -1) if live[device][t] >= limit)
             first = next(full, first - 1) + 1
         idle = (t for t in range(first, slot) if (device, t) not in taken)

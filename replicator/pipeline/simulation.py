@@ -22,8 +22,8 @@ class Durations:
     """Durations for a device's mean share of the network and one microbatch, in any unit of time.
 
     Attributes:
-      forward, backward, weights: of the passes F, B and W.
-      communication: of a stage's output from one device to another.
+      forward, backward, weights: durations of the passes F, B and W.
+      communication: time that a stage's output takes from one device to another.
     """
 
     forward: float = 1.0
@@ -31,7 +31,7 @@ class Durations:
     weights: float = 1.0
     communication: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise UserError for a duration that is not a positive, finite time."""
         for name, value in dataclasses.asdict(self).items():
             if not (0 <= value < math.inf and (value or name == "communication")):
@@ -48,10 +48,10 @@ class Simulation:
     """The result of simulating a schedule.
 
     Attributes:
-      schedule: that was simulated.
+      schedule: the schedule that was simulated.
       spans: start and end of every pass.
-      peaks: per device, the most activations that are live at once, 1 being those of a device's
-        mean share of the network and one microbatch.
+      peaks: largest amount of activations that are live at once on each device; 1 is the amount of
+        a device's mean share of the network for one microbatch.
       makespan: end of the last pass.
       bubble: the share of the devices' time in which they wait.
     """
@@ -71,8 +71,8 @@ def simulate(
     """Return the simulation of a schedule, with every device in the schedule's order.
 
     Args:
-      schedule: from `building_blocks.schedule`.
-      durations: of the passes.
+      schedule: a schedule of `building_blocks.schedule`.
+      durations: durations of the passes, and of the communication between them.
       shares: work and activations of each stage, 1 being a device's mean share of the network;
         by default all stages are equal.
     """

@@ -71,7 +71,7 @@ class PlanArguments:
 
     @property
     def meshes(self) -> list[tuple[int, int]]:
-        """Meshes to simulate: that of `mesh`, or 1, 2, 4, ... and all devices with rows only."""
+        """Meshes to simulate: only `mesh` if given, else 1, 2, 4, ... and all devices by rows."""
         if self.mesh is not None:
             rows, model = map(int, self.mesh.split("x"))
             return [(1, 1), (rows, model)] if self.devices > 1 else [(1, 1)]

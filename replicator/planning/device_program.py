@@ -10,6 +10,7 @@ import collections
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class Compiled:
     def values(self) -> list:
         """Return arguments of the step on the devices."""
 
-        def value(shape):
+        def value(shape: jax.ShapeDtypeStruct) -> jax.Array:
             fill = 0.01 if np.issubdtype(shape.dtype, np.floating) else shape.dtype == np.bool_
             return jax.device_put(np.full(shape.shape, fill, shape.dtype), shape.sharding)
 
@@ -75,7 +76,7 @@ def _cut_last(step: Step, rows: int, model: int) -> Layout:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the compiler's figures of the program, and those of running it."""
+    """Return what the compiler says of the program, and what running it measured."""
     step = Compiled(request["folder"], request["rows"], request["model"], bool(request["rounds"]))
     text, devices = step.compiled.as_text() or "", request["rows"] * request["model"]
     program = [(o.name, o.kind, o.size_bytes, o.inputs, o.devices, o.resource)
@@ -123,7 +124,7 @@ class Running:
         return needed_bytes(self.advance, held)
 
 
-def _traced(advance, steps: int) -> dict[str, float]:
+def _traced(advance: Callable[[], None], steps: int) -> dict[str, float]:
     """Return the seconds of each operation in a step, from the profiler."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0

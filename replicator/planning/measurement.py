@@ -32,11 +32,12 @@ class Run:
     """Timings and memory of a step that was executed.
 
     Attributes:
-      seconds: the median of each round.
-      busy_share: of the cores, from 0 to 1.
-      memory_bytes: of a device; None if the system cannot measure it.
-      operations: seconds of each, by name; the sum may exceed the step, as some run concurrently.
-      device: kind of device that ran it.
+      seconds: median step time of each round.
+      busy_share: share of the cores that the step keeps busy, from 0 to 1.
+      memory_bytes: memory that the step uses on one device; None if the system cannot measure it.
+      operations: seconds of each operation by name; the sum may exceed the step's time, as some run
+        concurrently.
+      device: kind of device that ran the step.
       free_share: share of the processor time that other processes left free.
       paired_seconds: step time with an identical step on the same cores; None: not measured.
     """
@@ -89,8 +90,8 @@ class Measurement:
 class Store:
     """Measurements in a folder, one file each.
 
-    `fresh` repeats those that are stored. A step is timed in `rounds` of at least so many seconds.
-    Progress is logged, as a measurement may take minutes.
+    If `fresh`, stored measurements are repeated. A step is timed in `rounds` of at least so many
+    seconds. Progress is logged, as a measurement may take minutes.
     """
 
     def __init__(

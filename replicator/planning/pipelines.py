@@ -26,8 +26,8 @@ class Stages:
     """The natural stages of a network, as a manifest's "pipeline" has them.
 
     Attributes:
-      work: of each stage, in any unit.
-      passed_bytes: from a stage to the next, per row.
+      work: amount of work of each stage, in any unit.
+      passed_bytes: number of bytes that a stage passes to the next for each row.
     """
 
     work: tuple[float, ...]
@@ -53,6 +53,7 @@ class Stages:
                 default=math.inf,
             )
 
+        # The first cut that leaves the best bound in reach for the rest: earlier runs are shorter.
         bound, cuts = largest(0, count), [0]
         for left in range(count - 1, 0, -1):
             lasts = (n for n in range(cuts[-1] + 1, total) if largest(n, left) <= bound)
@@ -98,6 +99,7 @@ def pipeline_steps(
         for device, share in zip(made.devices, shares, strict=True):
             loads[device] += share
         kept = sum(size for use, size in memory.items() if use != LIVING)
+        # Weights and the like follow the stages of a device, temporaries its live microbatches.
         held = [
             (kept * load + memory.get(LIVING, 0) * peak / count) / devices
             for load, peak in zip(loads, found.peaks, strict=True)

@@ -28,13 +28,14 @@ class Prediction:
 
     Attributes:
       rows, model: sizes of the mesh.
-      microbatches: number into which a device's rows are divided.
-      step_seconds: of a step; asynchronous: seconds per update, over all workers.
+      microbatches: number of microbatches into which a device's rows are divided.
+      step_seconds: duration of a step; of asynchronous workers, seconds per update of any of them.
       batch_rows: rows of a step, over all devices.
-      memory_bytes, sent_bytes: per device.
+      memory_bytes, sent_bytes: numbers of bytes that each device holds and sends.
       efficiency: rows per second and device, relative to a single device.
-      timeline: of a device; of a pipeline, of all of them.
-      schedule: of a pipeline, whose devices hold stages of the network instead of rows.
+      timeline: simulated step of one device; for a pipeline, of all devices.
+      schedule: name of a pipeline's schedule, if the devices hold stages of the network instead of
+        rows; otherwise "".
       bubble: the share of a pipeline's device time spent waiting.
     """
 
@@ -78,7 +79,8 @@ class Planner:
     """Predictions for a model, from measurements that are taken on first use.
 
     Attributes:
-      free_share: least share of the processor time that other processes left to a profile.
+      free_share: smallest share of the processor time that other processes left free during any
+        profile.
     """
 
     def __init__(self, given: PlanArguments, programs: ModelPrograms, store: Store):
@@ -121,7 +123,7 @@ class Planner:
         return given is None or prediction.memory_bytes <= given * GIB
 
     def predicted(self, rows: int, model: int, microbatches: int) -> Prediction:
-        """Return the prediction of one configuration, see `Prediction`."""
+        """Return the prediction of one configuration."""
         if self._given.strategy == SERVERS:
             return self._asynchronous(rows)
         if self._given.strategy == PORTABLE:

@@ -17,7 +17,7 @@ from replicator.runs.provenance import processor
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _STAT, _GPUS = Path("/proc/stat"), Path("/proc/driver/nvidia/gpus")
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # options of mallopt(3)
 _SMALL_BYTES, _LARGE_BYTES = 2**16, 2**25
 
 
@@ -50,8 +50,8 @@ def timed(step: Callable[[], object], rounds: int, least_seconds: float) -> dict
 
     Returns:
       seconds: median step time of each round.
-      busy_share: of the processor time that other processes leave free, from 0 to 1; 1 if the
-        system does not count it.
+      busy_share: share that the step uses of the processor time that other processes leave free,
+        from 0 to 1; 1 if the system does not count it.
       free_share: share of all processor time that other processes left free.
     """
     own, idle, start = time.process_time(), _idle_seconds(), time.perf_counter()
@@ -106,7 +106,7 @@ def _idle_seconds() -> float:
 def needed_bytes(step: Callable[[], object], held_bytes: float) -> float | None:
     """Return the memory of a step that runs in this process; None if it cannot be measured.
 
-    `held_bytes` are those of arguments that are allocated already.
+    `held_bytes` is the size of the arguments, which are allocated already.
     """
     try:
         with _fresh_allocations():

@@ -1,4 +1,4 @@
-"""The training steps that a plan compares: those of one model, for batches of several sizes."""
+"""The training steps that a plan compares: one model's, for batches of several sizes."""
 
 import dataclasses
 from pathlib import Path
@@ -17,14 +17,14 @@ class ModelPrograms:
     """The training step of a model, for batches and microbatches of any size.
 
     Attributes:
-      batch, microbatches: as configured.
+      batch, microbatches: numbers of rows and of microbatches in the model's configuration.
       is_fixed: whether the batch size cannot be changed.
       stages: stages that a pipeline can put on devices; None: the network cannot be cut.
 
     Args:
-      model: for any batch.
-      batch: rows, as configured.
-      microbatches: as configured.
+      model: the model, which accepts batches of any number of rows.
+      batch: number of rows of a batch in the model's configuration.
+      microbatches: number of microbatches in the model's configuration.
       scratch: folder for exported steps.
     """
 

@@ -25,7 +25,7 @@ class Trainable:
       loss: function that a step minimises.
       batch_spec: static shape and dtype of every entry of a batch.
       jit_compile: whether XLA compiles the step in TensorFlow.
-      make: returns an identical one with separate state; None: not possible.
+      make: returns an identical `Trainable` with a state of its own; None: not possible.
     """
 
     state: TrainState

@@ -46,11 +46,12 @@ def export_function(
     """Write FOLDER/NAME.stablehlo, NAME.npz with the weights, and their entry in the manifest.
 
     Args:
-      fn: from a dict of tensors to a dict of tensors; it may read variables but assigns none.
+      fn: the function; it returns tensors by name, given tensors by name, and may read variables
+        but assigns none.
       inputs: static shape and dtype of each input, in call order.
-      folder: created if missing; other functions in its manifest are kept.
-      name: of the function.
-      variables: that `fn` may read, by their names in the weights file.
+      folder: folder to write to, created if missing; other functions in its manifest are kept.
+      name: name of the function in the manifest and of its files.
+      variables: variables that `fn` may read, by their names in the weights file.
       state: variables that `fn` may read and that are not written; the caller passes their values.
       tensor_float_32: whether an accelerator may multiply float32 in TensorFloat32; False requires
         full float32 precision.
@@ -95,22 +96,22 @@ def export_training(
     """Write a training step, run.py, batches.py and a checkpoint to a folder, and return it.
 
     Args:
-      folder: without checkpoints; created if missing.
-      state: that the step updates; run.py trains for its `num_steps`.
-      loss_fn: of a batch.
+      folder: folder to write to, created if missing; it must hold no checkpoints.
+      state: the variables that a step updates; run.py trains for its `num_steps`.
+      loss_fn: returns the loss [] of a batch, and metrics.
       batch_spec: static shape and dtype of every entry of a batch.
       batch_module: the module that becomes batches.py. It imports NumPy only, and its
         `open_batches(folder, settings)` returns a function from a step to its batch; with arguments
         `shard_index` and `num_shards` each of several processes draws only its own rows.
-      batches: these settings, as JSON values.
-      config: of the run; `adopt` compares it with that of the run directory.
+      batches: the `settings` of `open_batches`, as JSON values.
+      config: configuration of the run; `adopt` compares it with that of the run directory.
       changeable: top-level keys of `config` in which the two may differ.
-      frozen: by name, the variables that the loss reads and training does not update.
-      tensor_float_32: see `export_function`.
+      frozen: the variables that the loss reads and training does not update, by name.
+      tensor_float_32: whether an accelerator may multiply float32 in TensorFloat32.
 
     Raises:
       UserError: the folder has checkpoints.
-      ValueError: as for `export_function`.
+      ValueError: the step cannot be exported by `export_function`.
     """
     folder = new_folder(folder)
     slots = state.slots()
@@ -170,7 +171,7 @@ def restore(
 ) -> None:
     """Restore the state from the newest checkpoint of a run, if there is one, after `check`.
 
-    `workdir` None does nothing.
+    If `workdir` is None, do nothing.
     """
     if workdir is None or not (Path(workdir) / "config.json").exists():
         return
@@ -200,13 +201,13 @@ def specs_of(batch: Arrays) -> dict[str, tf.TensorSpec]:
 
 
 def training_step(state: TrainState, loss_fn: LossFn) -> PureFn:
-    """Return a pure function from a batch to the metrics and new values of all slots.
+    """Return a pure function that returns metrics and new values of all slots for a batch.
 
     The new value of each slot is the output `slot/NAME`. If the loss or the gradient is not finite,
     the new values are the current ones.
     """
 
-    def step(batch):
+    def step(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         values, metrics = state.update(loss_fn, batch)
         kept = state.skip_nonfinite(values, metrics)
         new_slots = {f"{SLOT}{name}": v for name, v in zip(state.slots(), kept, strict=True)}

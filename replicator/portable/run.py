@@ -22,8 +22,9 @@ import time
 import types
 import zipfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax.export
 import numpy as np
@@ -38,10 +39,11 @@ STEPS_AHEAD, BATCHES_AHEAD = 8, 4  # steps dispatched before the metrics of the 
 LINE_SECONDS = 10.0
 CONTINUE, SAVE, TIME = "", "save", "time"
 REQUESTS = (CONTINUE, SAVE, TIME, "SIGINT", "SIGTERM")
+Options = argparse.Namespace
 
 
-def load(folder, name: str, weights: dict | None = None):
-    """Return the exported function NAME, from inputs by keyword to a dict of outputs.
+def load(folder: Path | str, name: str, weights: dict | None = None) -> Callable[..., dict]:
+    """Return the exported function NAME, which takes inputs by keyword and returns a dict.
 
     Arrays in `weights`, `averages` for example, replace exported variables.
     """
@@ -51,7 +53,7 @@ def load(folder, name: str, weights: dict | None = None):
     call = exported(folder, described).call
     compiled = jax.jit(lambda captured_values, inputs: call(*inputs, *captured_values))
 
-    def function(**inputs):
+    def function(**inputs: np.ndarray | jax.Array) -> dict[str, jax.Array]:
         ordered = on_device([inputs[spec["name"]] for spec in described["inputs"]])
         results = compiled(captured_values, ordered)
         return {spec["name"]: v for spec, v in zip(described["outputs"], results, strict=True)}
@@ -59,10 +61,10 @@ def load(folder, name: str, weights: dict | None = None):
     return function
 
 
-def exported(folder, described: dict) -> jax.export.Exported:
+def exported(folder: Path | str, described: dict) -> jax.export.Exported:
     """Return the exported function; `call`, for use inside `jax.jit`, takes inputs and captures."""
 
-    def stub(*_):
+    def stub(*_: jax.Array) -> list[jax.Array]:
         return [jax.numpy.zeros(spec["shape"], spec["dtype"]) for spec in described["outputs"]]
 
     arguments = [_shape(spec) for spec in described["inputs"] + described["captured"]]
@@ -74,14 +76,14 @@ def exported(folder, described: dict) -> jax.export.Exported:
     )
 
 
-def read_weights(folder, described: dict) -> dict[str, np.ndarray]:
+def read_weights(folder: Path | str, described: dict) -> dict[str, np.ndarray]:
     """Return the variables that were exported with a function."""
     arrays = read_npz(Path(folder) / described["weights"])
     dtypes = {variable["name"]: variable["dtype"] for variable in described["captured"]}
     return {name: array.view(dtypes[name]) for name, array in arrays.items()}  # bfloat16 as uint16
 
 
-def on_device(arrays):
+def on_device(arrays: Any) -> Any:
     """Return the arrays committed to the first device, like results, so that jit compiles once."""
     return jax.device_put(arrays, jax.devices()[0])
 
@@ -90,7 +92,7 @@ def _shape(spec: dict) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(spec["shape"]), np.dtype(spec["dtype"]))
 
 
-def read_manifest(folder) -> dict:
+def read_manifest(folder: Path | str) -> dict:
     """Return the content of manifest.json."""
     path = Path(folder) / "manifest.json"
     manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -108,14 +110,14 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"{path} cannot be read: {error}.") from error
 
 
-def averages(folder) -> dict[str, np.ndarray]:
+def averages(folder: Path | str) -> dict[str, np.ndarray]:
     """Return the averaged weights of the newest checkpoint, by name, for `load`."""
     arrays = Checkpoints(Path(folder) / "checkpoints").newest()
     return {n.removeprefix(AVERAGE): v for n, v in arrays.items() if n.startswith(AVERAGE)}
 
 
-def open_batches(folder, settings: dict):
-    """Return the function from a step to its batch that batches.py creates from the settings."""
+def open_batches(folder: Path | str, settings: dict) -> Callable[..., dict[str, np.ndarray]]:
+    """Return the function that returns the batch of a step, made by batches.py from settings."""
     module, path = types.ModuleType("batches"), Path(folder) / "batches.py"
     try:
         importlib.machinery.SourceFileLoader("batches", str(path)).exec_module(module)
@@ -168,7 +170,7 @@ class Checkpoints:
 class Training:
     """The state on the devices and the step that updates it."""
 
-    def __init__(self, folder: Path, options: argparse.Namespace | None = None):
+    def __init__(self, folder: Path, options: Options | None = None):
         manifest = read_manifest(folder)
         self.settings = manifest["training"]
         described = manifest["functions"][self.settings["step"]]
@@ -212,12 +214,12 @@ class Training:
         return {slot["name"]: arrays[slot["name"]].astype(slot["dtype"]) for slot in slots}
 
 
-def advance_function(call, described: dict):
+def advance_function(call: Callable[..., Any], described: dict) -> Callable[..., tuple]:
     """Return the step, from (state, alive, frozen, batch) to (state, alive, metrics)."""
     kinds = ("inputs", "captured", "outputs")
     read, captured, names = ([spec["name"] for spec in described[kind]] for kind in kinds)
 
-    def advance(state, alive, frozen, batch):
+    def advance(state: dict, alive: jax.Array, frozen: dict, batch: dict) -> tuple:
         values = frozen | state
         given = [*(batch[name] for name in read), *(values[name] for name in captured)]
         results = dict(zip(names, call(*given), strict=True))
@@ -269,7 +271,7 @@ def _step_of(line: str) -> float:
     return np.inf
 
 
-def train(folder: Path, options: argparse.Namespace, stop_signals: Sequence[str] = ()) -> str:
+def train(folder: Path, options: Options, stop_signals: Sequence[str] = ()) -> str:
     """Train and save, and return the reason for the end: done, time or a stop signal.
 
     Raises:
@@ -289,7 +291,9 @@ def train(folder: Path, options: argparse.Namespace, stop_signals: Sequence[str]
     return reason
 
 
-def _steps(training: Training, first: int, report: Report, options, stop_signals) -> str:
+def _steps(
+    training: Training, first: int, report: Report, options: Options, stop_signals: Sequence[str]
+) -> str:
     pending: deque = deque()
     start = saved = time.monotonic()
     request, agreed = CONTINUE, processes.Agreement(REQUESTS)
@@ -320,7 +324,7 @@ def _report_oldest(pending: deque, report: Report) -> bool:
     return bool(metrics["alive"])
 
 
-def ahead(make, first: int, last: int):
+def ahead(make: Callable[[int], dict], first: int, last: int) -> Iterator[tuple[int, dict]]:
     """Yield (step, make(step)) for first <= step < last; later batches are made in a thread."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         pending: deque = deque()
@@ -334,7 +338,7 @@ def catch_stop_signals() -> list[str]:
     """Return a list to which the first SIGINT or SIGTERM appends its name; a second one ends."""
     caught: list[str] = []
 
-    def catch(number, _):
+    def catch(number: int, _: types.FrameType | None) -> None:
         caught.append(signal.Signals(number).name)
         signal.signal(number, signal.SIG_DFL)
 
@@ -368,7 +372,7 @@ OPTIONS = (
 )
 
 
-def parsed(arguments: list[str] | None) -> argparse.Namespace:
+def parsed(arguments: list[str] | None) -> Options:
     """Return the options of a command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     for name, kind, default, meaning in OPTIONS:

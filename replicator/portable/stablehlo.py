@@ -19,7 +19,7 @@ _MODULE = re.compile(r"^module @\S+ attributes \{[^{}]*\}", re.MULTILINE)
 _MAIN = re.compile(r"func\.func (?:public )?@main\((.*?)\) -> (.*?) \{$", re.MULTILINE)
 _TENSOR = re.compile(r"tensor<(?:((?:\d+x)*)([a-z]\w*))>")
 _FOREIGN = re.compile(r"\b(?:mhlo|chlo|tf|xla)\.\w+|\bcustom_call @[\w.]+|\bcustom_call\b")
-CALL_VERSION = 9  # of XlaCallModule, whose module is a portable artifact
+CALL_VERSION = 9  # version of XlaCallModule with a portable artifact
 _DTYPES = {
     "f32": tf.float32,
     "f16": tf.float16,
@@ -41,7 +41,7 @@ class Lowered:
     Attributes:
       artifact: portable bytes of a module whose `main` takes the inputs and then the captures.
       captures: resources and constants that the function reads, in order.
-      outputs: by name, in order.
+      outputs: shape and dtype of each output by its name, in order.
     """
 
     artifact: bytes
@@ -60,7 +60,7 @@ def lower(
     names: list[str] = []
 
     @tf.function(jit_compile=True, autograph=False, input_signature=list(inputs.values()))
-    def flat(*arguments):
+    def flat(*arguments: tf.Tensor) -> list[tf.Tensor]:
         outputs = fn(dict(zip(inputs, arguments, strict=True)))
         names[:] = outputs
         return list(outputs.values())
@@ -73,6 +73,7 @@ def lower(
     }
     takes, gives = signature(text)
     captures = list(concrete.captured_inputs)
+    # XLA leaves unused arguments out, and callers find them by position.
     if len(takes) != len(inputs) + len(captures):
         raise ValueError(
             f"`fn` must use all its {len(inputs) + len(captures)} inputs and "
@@ -122,7 +123,7 @@ def _module_call(program: Callable, specs: Any, by_handle: Mapping[int, tf.Varia
     outputs = list(lowered.outputs.values())
 
     @tf.function(jit_compile=True, autograph=False)
-    def call(*tensors):
+    def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
         captures = [by_handle[id(c)] if c.dtype == tf.resource else c for c in lowered.captures]
         return xla.call_module(
             [*tensors, *captures],
@@ -185,7 +186,9 @@ def _dtype(name: str) -> tf.DType:
     return _DTYPES[name]
 
 
-def _check_same(what: str, named: Mapping[str, tf.TensorSpec], lowered: list[tf.TensorSpec]):
+def _check_same(
+    what: str, named: Mapping[str, tf.TensorSpec], lowered: list[tf.TensorSpec]
+) -> None:
     expected = [(tuple(spec.shape), spec.dtype) for spec in named.values()]
     found = [(tuple(spec.shape), spec.dtype) for spec in lowered]
     if expected != found:

@@ -16,11 +16,11 @@ def whole_number(value: Any, name: str, least: int = 1) -> int:
 
     Args:
       value: an integer of Python, NumPy or TensorFlow; no boolean, float or text.
-      name: for the message.
-      least: smallest value.
+      name: name of the argument, for the error message.
+      least: smallest value that is accepted.
 
     Raises:
-      ValueError: it is another thing, or below `least`.
+      ValueError: `value` is not an integer, or is below `least`.
     """
     number = _integer(value)
     if number is None or number < least:
@@ -32,10 +32,11 @@ def checked_seed(seed: Any) -> Any:
     """Return a seed unchanged.
 
     Args:
-      seed: an integer, or a key as for `likelihoods.noise.as_key`, which checks it further.
+      seed: an integer, or a tensor that `likelihoods.noise.as_key`, which checks it further, takes
+        as a key.
 
     Raises:
-      ValueError: it is neither an integer in [0, 2^64) nor a tensor.
+      ValueError: `seed` is neither an integer in [0, 2^64) nor a tensor.
     """
     number = _integer(seed)
     is_key = number is None and not np.isscalar(seed) and hasattr(seed, "dtype")
@@ -49,10 +50,11 @@ def checked_temperature(temperature: Any, tempers: bool = True) -> float:
 
     Args:
       temperature: a scalar.
-      tempers: whether the distribution has other temperatures than 1.
+      tempers: whether the distribution can be sampled at other temperatures than 1.
 
     Raises:
-      ValueError: it is no finite number of at least 0, or not 1 where it must be.
+      ValueError: `temperature` is not a finite number of at least 0, or is not 1 although the
+        distribution has no other.
     """
     try:
         number = math.nan if isinstance(temperature, str) else float(temperature)
@@ -70,11 +72,11 @@ def checked_temperatures(temperature: Any, num: int, tempers: bool = True) -> An
 
     Args:
       temperature: a scalar, or `num` of them.
-      num: rows.
-      tempers: whether the distribution has other temperatures than 1.
+      num: number of rows.
+      tempers: whether the distribution can be sampled at other temperatures than 1.
 
     Raises:
-      ValueError: one is no finite number of at least 0, or there is another number of them.
+      ValueError: `checked_temperature` refuses one of them, or their number is not `num`.
     """
     if isinstance(temperature, str) or np.ndim(temperature) == 0:
         return checked_temperature(temperature, tempers)
@@ -87,19 +89,19 @@ def checked_temperatures(temperature: Any, num: int, tempers: bool = True) -> An
 
 
 def checked_top_k(top_k: Any) -> int:
-    """Return a number of tokens, 0 for all.
+    """Return `top_k`, a number of tokens (0: all), as a Python integer.
 
     Raises:
-      ValueError: it is no integer of at least 0.
+      ValueError: `top_k` is not an integer of at least 0.
     """
     return whole_number(top_k, "top_k", least=0)
 
 
 def checked_top_p(top_p: Any) -> float:
-    """Return a share of probability.
+    """Return `top_p`, a share of probability, as a Python number.
 
     Raises:
-      ValueError: it is no number in (0, 1].
+      ValueError: `top_p` is not a number in (0, 1].
     """
     try:
         number = math.nan if isinstance(top_p, str | bool) else float(top_p)
@@ -118,7 +120,7 @@ def checked_length(length: Any, order: str) -> tuple[int, ...]:
       order: "time" or "raster".
 
     Raises:
-      ValueError: it is another number of integers, or one is below 1.
+      ValueError: `length` is not as many integers as `order` needs, or one of them is below 1.
     """
     axes = 1 if order == "time" else 3
     given = [length]
@@ -132,7 +134,7 @@ def checked_length(length: Any, order: str) -> tuple[int, ...]:
 
 
 def _integer(value: Any) -> int | None:
-    """Return an integer as Python's; None if it is none."""
+    """Return an integer of any library as a Python integer; None for anything else."""
     if isinstance(value, bool | np.bool_):
         return None
     try:

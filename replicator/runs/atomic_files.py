@@ -20,8 +20,8 @@ MAX_EXPANSION = 20  # unpacked over packed size: arrays are stored without compr
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path next to `path` and rename it to `path` when the block ends.
 
-    If the block raises, `path` is unchanged and the temporary file is removed. The temporary file
-    is there already, and empty.
+    The temporary file exists and is empty when the block begins. If the block raises, `path` is
+    unchanged and the temporary file is removed.
     """
     target = Path(path)
     with beside(target) as temporary:

@@ -70,7 +70,7 @@ def write(
     card: Callable[[dict], str],
     dtype: DTypeLike = np.float32,
 ) -> None:
-    """Write a model folder, see `save`, and a card of the content of model.json."""
+    """Write a model folder by `save`, and a card that shows the content of its model.json."""
     save(network, spec, stored, folder, dtype)
     write_text(Path(folder) / "card.md", card(spec))
 
@@ -102,5 +102,5 @@ def measure_table(
 
 
 def in_two_columns(measured: dict) -> str:
-    """Return a measure as two cells of a Markdown table: its mean, and its interval with n."""
+    """Return two cells of a Markdown table: a measure's mean, and its interval with n."""
     return f"{measured['mean']:.3f} | {format_interval(measured)}"

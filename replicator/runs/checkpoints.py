@@ -63,7 +63,7 @@ class Checkpoints:
     def scores(self) -> list[tuple[int, float]]:
         """Return step and score of every evaluation, in order; NaN for one that was not finite."""
         stored = self._scores()
-        if "scores" not in stored and {"step", "score"} <= stored.keys():  # of version 0.2
+        if "scores" not in stored and {"step", "score"} <= stored.keys():  # written by version 0.2
             return [(stored["step"], stored["score"])]
         pairs = stored.get("scores", [])
         return [(step, math.nan if score is None else score) for step, score in pairs]

@@ -17,7 +17,8 @@ def make_folder(folder: Path) -> Path:
     """Return the folder, created with its parents if missing.
 
     Raises:
-      UserError: it cannot be created, or has the name of a sound, an image or an array.
+      UserError: the folder cannot be created, or is named like a file of sound, an image or an
+        array.
     """
     folder = Path(folder)
     if folder.suffix.lower() in _FILE_SUFFIXES and not folder.exists():

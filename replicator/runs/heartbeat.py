@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-SECONDS = 10.0  # of silence before a status line
+SECONDS = 10.0  # silence before a status line
 
 # Sources of status lines, the innermost last; each returns a line, or None to print nothing.
 _telling: list[Callable[[], str | None]] = []
@@ -48,8 +48,8 @@ def during(what: str) -> Iterator[None]:
 def heartbeat(what: str, seconds: float = SECONDS, stream: TextIO | None = None) -> Iterator[None]:
     """Print a status line during the block whenever nothing was printed for `seconds`.
 
-    It names `what`, the whole job, while no part of it has a source of its own; `stream` None is
-    standard error.
+    The line names `what`, the whole job, while no part of it has a source of its own. If `stream`
+    is None, it is standard error.
     """
     ended = threading.Event()
 

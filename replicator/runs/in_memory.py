@@ -27,7 +27,7 @@ class InMemoryRun:
     def checkpoints(self, keep: int = 3, best: bool = False) -> "ScoresInMemory":
         """Return an object that replaces the run's checkpoints.
 
-        `best`: it also stores the arrays of the best score.
+        If `best`, it also stores the arrays of the best score.
         """
         return ScoresInMemory(best)
 
@@ -40,7 +40,7 @@ class ScoresInMemory(Checkpoints):
     """Checkpoints that store only the scores, as the state is in the model's own variables.
 
     Args:
-      best: store the arrays of the best score too, until there is a better one.
+      best: whether to store the arrays of the best score too, until there is a better one.
     """
 
     def __init__(self, best: bool = False) -> None:
@@ -48,7 +48,7 @@ class ScoresInMemory(Checkpoints):
         self._stored: dict = {}
         self._keeps_best = best
         self._latest: Arrays | None = None
-        self._arrays: Arrays | None = None  # of the best score
+        self._arrays: Arrays | None = None  # arrays of the best score
 
     def newest(self) -> tuple[Arrays | None, list[Path]]:
         """Return no checkpoint and no damaged ones."""

@@ -4,6 +4,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -18,7 +19,7 @@ class Interrupted(KeyboardInterrupt):
     """A signal that ends the work as Ctrl-C does.
 
     Attributes:
-      number: of the signal.
+      number: number of the signal.
     """
 
     def __init__(self, number: int):
@@ -27,9 +28,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Received:
-    """The signal that a block was interrupted by; `number` is None where there was none."""
+    """The signal that interrupted a block; `number` is None if there was none."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.number: int | None = None
 
     def raise_once(self, number: int, frame: Any) -> None:
@@ -46,8 +47,8 @@ class Received:
 def signals_interrupt() -> Iterator[Received]:
     """Raise `Interrupted` in the block for the first of `ENDING` that would end the process.
 
-    What is ignored, such as SIGHUP under nohup, or handled otherwise stays so. Only the main thread
-    has handlers.
+    A signal that is ignored, such as SIGHUP under nohup, or has another handler is left alone. Only
+    the main thread has handlers.
     """
     received, replaced = Received(), []
     if threading.current_thread() is threading.main_thread():
@@ -67,7 +68,7 @@ class StopRequest:
     A second signal has its usual effect. Under nohup, SIGHUP stays ignored.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.signal_name: str | None = None
         self._previous: dict[int, Any] = {}
 
@@ -79,11 +80,11 @@ class StopRequest:
                     self._previous[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Restore the handlers."""
         self._restore_handlers()
 
-    def _handle(self, number, frame) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         self.signal_name = signal.Signals(number).name
         self._restore_handlers()
 

@@ -18,10 +18,10 @@ class Measure:
     """A mean or a proportion with its 95% interval and the number of values.
 
     Attributes:
-      mean: NaN if there is no value.
-      low, high: the interval; None if the values do not determine one.
+      mean: the mean or proportion; NaN if there is no value.
+      low, high: ends of the interval; None if the values do not determine one.
       n: number of values.
-      undefined: NaN and infinite values, which were left out.
+      undefined: number of NaN and infinite values, which were left out.
     """
 
     mean: float
@@ -39,9 +39,9 @@ def weighted_mean(values: np.ndarray, weights: np.ndarray | None = None) -> Meas
     weights this is the textbook interval.
 
     Args:
-      values: float [n], independent of each other. One that is not finite makes the mean so, and
-        leaves the interval undetermined.
-      weights: float [n], not negative; None: equal.
+      values: float [n], independent of each other. A value that is not finite makes the mean not
+        finite too, and leaves the interval undetermined.
+      weights: weights of the values, float [n], not negative; None: equal.
 
     Source: Kish 1965, "Survey Sampling", section 8.2, for the effective number of values.
     """
@@ -73,7 +73,7 @@ def share_of(found: np.ndarray) -> Measure:
     """Return the share of true values with Wilson's score interval.
 
     Args:
-      found: bool [n], or 0 and 1.
+      found: the values, bool [n], or 0 and 1.
 
     Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
     """

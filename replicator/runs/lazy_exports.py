@@ -14,8 +14,8 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], An
     """Return a `__getattr__` that imports public names on first access, and set `__dir__`.
 
     Args:
-      package: its `__name__`.
-      modules: from each public name to the module that defines it, relative to the package.
+      package: name of the package, `__name__` in its `__init__.py`.
+      modules: the module that defines each public name, relative to the package.
     """
     module = sys.modules[package]
 

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -31,8 +32,8 @@ def loss_figure(run: Path, is_same: bool) -> Figure:
 
     Args:
       run: the run directory.
-      is_same: the score is the loss of held-out data, so that both share one scale; otherwise they
-        have a panel each.
+      is_same: whether the score is the loss of held-out data, so that both share one scale;
+        otherwise they have a panel each.
     """
     curves = loss_curves(run)
     figure = Figure(figsize=(8.0, 4.0 if is_same else 6.0), layout="constrained")
@@ -65,7 +66,7 @@ def write_loss_plot(run: Path, is_same: bool) -> None:
         raise UserError(f"Cannot write {path}: {error.strerror or error}.") from error
 
 
-def _mark_best(axes, curve: Curve) -> None:
+def _mark_best(axes: Axes, curve: Curve) -> None:
     steps, values = curve
     if values:
         best = min(range(len(values)), key=values.__getitem__)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import SupportsFloat
 
 import numpy as np
 import tensorflow as tf
@@ -97,7 +98,7 @@ def _record(line: str) -> dict | None:
     return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
 
 
-def _plain(value) -> float | None:
+def _plain(value: SupportsFloat) -> float | None:
     number = float(value)
     return number if math.isfinite(number) else None
 

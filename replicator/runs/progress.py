@@ -5,30 +5,30 @@ import math
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
 from replicator.runs.folders import plural
 from replicator.runs.heartbeat import SECONDS, spoke, telling
 
-COLUMNS = 80  # of a terminal of unknown width
+COLUMNS = 80  # assumed for a terminal of unknown width
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{left}, {rate_fmt}{postfix}]"
 
 
 class Progress:
     """The progress of a long job; `with Progress(total, "training", "step") as progress`.
 
-    Without a terminal it prints a line every `line_seconds`, so none for a shorter job; within a
-    `heartbeat` it also prints one when no unit was completed for that long.
+    Without a terminal it prints a line every `line_seconds`, and no line for a shorter job; within
+    a `heartbeat` it also prints one when no unit was completed for that long.
 
     Args:
       total: number of units.
-      title: what is being done.
+      title: a word for the work, such as "training".
       unit: singular name of a unit.
-      done: units completed before.
+      done: number of units that were completed before.
       line_seconds: seconds between lines without a terminal.
-      stream: to write to; None: standard error.
+      stream: text stream to write to; None: standard error.
       until: latest end of the job on the monotonic clock; None: unlimited.
     """
 
@@ -39,7 +39,7 @@ class Progress:
         unit: str,
         done: int = 0,
         line_seconds: float = SECONDS,
-        stream=None,
+        stream: TextIO | None = None,
         until: float | None = None,
     ):
         self.stream = stream if stream is not None else sys.stderr
@@ -73,7 +73,7 @@ class Progress:
         self._stack.enter_context(telling(self._sign_of_life))
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Close the bar."""
         self._stack.close()
         if self._bar is not None:

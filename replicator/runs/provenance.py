@@ -9,7 +9,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def git_revision() -> str:
-    """Return the git revision of this checkout, or `unknown` if this is none or git is missing.
+    """Return the git revision of this checkout; `unknown` without a checkout or without git.
 
     A repository that merely contains the folder of an installed package does not count.
     """

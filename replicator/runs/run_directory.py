@@ -104,7 +104,7 @@ class RunDirectory:
 
     def metrics_log(self, first_step: int = 0) -> "MetricsLog":
         """Return the log of the run's metrics, without records after `first_step`."""
-        from replicator.runs.metrics import MetricsLog  # which imports TensorFlow
+        from replicator.runs.metrics import MetricsLog  # imports TensorFlow
 
         return MetricsLog(self.path, first_step)
 
@@ -144,8 +144,8 @@ class RunDirectory:
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
         """Raise UserError if config.json differs from the given keys of the configuration.
 
-        The top-level keys in `changeable` may differ. `defaults` (see `stored_config.defaults`)
-        complete the settings of a run of an earlier version.
+        The top-level keys in `changeable` may differ. `defaults`, a result of
+        `stored_config.defaults`, completes the settings of a run of an earlier version.
         """
         if (self.path / "config.json").exists():
             stored = completed(self.config(), dict(defaults))
@@ -159,8 +159,9 @@ class RunDirectory:
 
         A run that is resumed on other data drops the score of its best checkpoint, which was
         measured on the previous data: "data_folder" is the location of the data, and "dev_digest"
-        identifies the data that the run is evaluated on. See `check` for `changeable` and
-        `defaults`; the new values are written.
+        identifies the data that the run is evaluated on. The top-level keys in `changeable` may
+        differ, and their new values are written; `defaults` completes the settings of a run of an
+        earlier version.
         """
         self.identity = {k: v for k, v in config.items() if k not in changeable}
         if not self._is_chief:
@@ -222,6 +223,6 @@ def _lock_error_text(path: Path, lock: IO[str], error: OSError) -> str:
     )
 
 
-def _kind(value) -> str:
+def _kind(value: object) -> str:
     names = {list: "list", str: "string", int: "number", float: "number", bool: "boolean"}
     return names.get(type(value), "null")

@@ -5,14 +5,18 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from replicator.runs.errors import UserError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Config = TypeVar("Config")
+Section = TypeVar("Section", bound="DataclassInstance")
 
 
-def differences(stored, given, path: str) -> list[str]:
+def differences(stored: Any, given: Any, path: str) -> list[str]:
     """Return a phrase for each leaf in which two nested JSON values differ."""
     if isinstance(stored, dict) and isinstance(given, dict):
         return [
@@ -23,13 +27,13 @@ def differences(stored, given, path: str) -> list[str]:
     return [] if stored == given else [f"{path} is {stored} there, {given} here"]
 
 
-def to_json(config) -> dict:
+def to_json(config: Any) -> dict[str, Any]:
     """Return a dataclass as nested JSON values."""
     return json.loads(json.dumps(dataclasses.asdict(config), default=str))
 
 
-def defaults(config) -> dict:
-    """Return the default of every setting that has one, nested as in `to_json`."""
+def defaults(config: Any) -> dict[str, Any]:
+    """Return the default of every setting that has one, nested like the result of `to_json`."""
     found = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -42,18 +46,19 @@ def defaults(config) -> dict:
 
 @dataclasses.dataclass(frozen=True)
 class Removed:
-    """A setting that earlier versions had, where `completed` reads defaults.
+    """A mark, among the defaults of `completed`, for a setting that only earlier versions had.
 
     Attributes:
-      unused: its value in configurations that this version still reads; None: any value.
-      reason: the end of the error for any other value.
+      unused: the only value of the setting with which this version still reads a configuration;
+        None: any value.
+      reason: the end of the error message for any other value.
     """
 
     unused: Any = None
     reason: str = ""
 
 
-def completed(stored, given_defaults, name: str = ""):
+def completed(stored: Any, given_defaults: Any, name: str = "") -> Any:
     """Return stored settings with defaults for missing ones, and without removed ones.
 
     Raises:
@@ -75,7 +80,7 @@ def completed(stored, given_defaults, name: str = ""):
     return {key: value for key, value in settings if not isinstance(value, Removed)}
 
 
-def stored_config(kind, stored: dict):
+def stored_config(kind: type[Section], stored: dict[str, Any]) -> Section:
     """Return a dataclass `kind`, with nested dataclasses, from the content of a config.json.
 
     A missing setting, in a file of an earlier version, takes its default; a section with a factory
@@ -98,10 +103,10 @@ def checked_config(
     needed: set[str],
     read: Callable[[dict], Config],
 ) -> Config:
-    """Return what `read` makes of the config.json of a run or model.
+    """Return the result of `read` for the config.json of a run or model.
 
-    Another kind than `kinds`, a missing key or a UserError of `read` raises UserError, which names
-    the path.
+    A kind that is not in `kinds`, a missing key or a UserError of `read` raises UserError, which
+    names the path.
     """
     if not isinstance(stored, dict):
         raise UserError(f"The configuration in {path} must be a JSON object.")
@@ -116,7 +121,7 @@ def checked_config(
         raise UserError(f"{path}: {error}") from error
 
 
-def dataclass_from(kind, values: dict):
+def dataclass_from(kind: type[Section], values: dict[str, Any]) -> Section:
     """Return a dataclass of JSON values, with lists as tuples.
 
     An unknown or missing setting raises TypeError, an invalid value ValueError.
@@ -125,18 +130,18 @@ def dataclass_from(kind, values: dict):
     return kind(**{name: _from_json(kinds.get(name), value) for name, value in values.items()})
 
 
-def _from_json(kind, value):
+def _from_json(kind: Any, value: Any) -> Any:
     if isinstance(value, dict) and dataclasses.is_dataclass(kind):
-        return dataclass_from(kind, value)
+        return dataclass_from(cast("type[DataclassInstance]", kind), value)
     return tuple(value) if isinstance(value, list) else value
 
 
-def changed_flags(preset, given) -> str:
+def changed_flags(preset: Any, given: Any) -> str:
     """Return ` --section.field value` for every setting that differs from a preset's."""
     return "".join(f" --{name} {value}" for name, value in _changes(preset, given, ""))
 
 
-def _changes(preset, given, prefix: str) -> Iterator[tuple[str, str]]:
+def _changes(preset: Any, given: Any, prefix: str) -> Iterator[tuple[str, str]]:
     for field in dataclasses.fields(preset):
         before, after = getattr(preset, field.name), getattr(given, field.name)
         name = prefix + field.name.replace("_", "-")

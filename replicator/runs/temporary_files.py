@@ -1,4 +1,4 @@
-"""Hidden files and folders that become what they lie beside, and those of processes that are gone.
+"""Hidden files and folders that replace a neighbour once complete, and their removal if left over.
 
 A process holds a lock on each of its own. A signal that cannot be caught leaves one behind without
 its lock, and whoever writes into that folder next removes it.
@@ -24,7 +24,7 @@ def beside(target: Path, is_folder: bool = False) -> Iterator[Path]:
     """Yield a new empty file or folder beside `target`, and remove it when the block ends.
 
     Raises:
-      OSError: it cannot be made.
+      OSError: the file or folder cannot be created.
     """
     _sweep_once(target.parent)
     path, descriptor = _made(target, is_folder)
@@ -36,7 +36,7 @@ def beside(target: Path, is_folder: bool = False) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> list[Path]:
-    """Remove what processes that are gone have left in a folder, and return it."""
+    """Remove the files and folders that ended processes have left in a folder, and return them."""
     removed = []
     with contextlib.suppress(OSError):
         for path in sorted(folder.iterdir()):
@@ -75,7 +75,7 @@ def _made(target: Path, is_folder: bool) -> tuple[Path, int]:
 
 
 def _is_left(path: Path) -> bool:
-    """Return whether nobody holds the lock; False where there are no locks."""
+    """Return whether no process holds the lock; False on systems without locks."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

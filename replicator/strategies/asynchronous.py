@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -55,7 +55,7 @@ class ParameterServerReplicator(Replicator):
       num_updates_at_once: number of updates that may be pending; one per worker.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__("parameter_server", is_async=True)
         task = _checked(read_tf_config())
         if task.kind != "chief":
@@ -95,19 +95,21 @@ class ParameterServerReplicator(Replicator):
             yield
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> "AsynchronousStep":
-        """Return steps that workers run; see `AsynchronousStep`."""
+        """Return an `AsynchronousStep`, which runs the step function on workers."""
         check_steps_per_call(steps_per_call)
         return AsynchronousStep(self, step_fn, steps_per_call)
 
-    def run(self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1):
-        """Run steps, see Replicator; no update is pending at the end."""
+    def run(
+        self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1
+    ) -> Any:
+        """Run `num_steps` steps and return the last outputs; no update is pending at the end."""
         check_num_steps(num_steps, steps_per_call)
         call, iterator = self.compile(step_fn, steps_per_call), iter(self.dataset(input_fn))
         for made in range(0, num_steps, steps_per_call):
             outputs = call(iterator, max_pending=num_steps - made)
         return outputs
 
-    def update(self, variables, values) -> None:
+    def update(self, variables: Iterable[tf.Variable], values: Iterable[Any]) -> None:
         """Add to each variable, atomically, the difference between its new and its read value."""
         for variable, value in zip(variables, values, strict=True):
             value = tf.convert_to_tensor(value, variable.dtype)
@@ -116,7 +118,7 @@ class ParameterServerReplicator(Replicator):
             else:
                 variable.assign(value)
 
-    def _replica_id(self):
+    def _replica_id(self) -> int:
         return 0
 
 
@@ -124,7 +126,7 @@ class AsynchronousStep:
     """A compiled step: a call returns the outputs of one update, while others are pending.
 
     Attributes:
-      num_pending: updates that were scheduled and whose outputs were not returned yet.
+      num_pending: number of updates that were scheduled and whose outputs were not returned yet.
     """
 
     def __init__(self, replicator: ParameterServerReplicator, step_fn: StepFn, steps_per_call: int):
@@ -138,7 +140,7 @@ class AsynchronousStep:
         self._last_outputs: list | None = None
         self.num_pending = 0
 
-    def __call__(self, iterator, max_pending: int | None = None):
+    def __call__(self, iterator: Iterator[Any], max_pending: int | None = None) -> Any:
         """Return the outputs of an update that has finished.
 
         If its worker was killed between the update and the return of its outputs, they are those of
@@ -158,7 +160,7 @@ class AsynchronousStep:
         """Wait for all pending updates and return their outputs."""
         return [self._next_outputs() for _ in range(self.num_pending)]
 
-    def _one_update(self, iterator, max_pending: int | None):
+    def _one_update(self, iterator: Iterator[Any], max_pending: int | None) -> Any:
         limit = self._replicator.num_updates_at_once
         limit = limit if max_pending is None else max(1, min(limit, max_pending))
         while self.num_pending < limit:
@@ -171,20 +173,20 @@ class AsynchronousStep:
             self._schedule(batch)
         return self._next_outputs()
 
-    def _schedule(self, batch) -> None:
+    def _schedule(self, batch: Any) -> None:
         with self._replicator.explaining_server_errors():
             remote = self._replicator._coordinator.schedule(self._function, args=(batch,))
         self.num_pending += 1
         # TensorFlow cannot wait for the first of several remote values.
         threading.Thread(target=self._fetch, args=(remote,), daemon=True).start()
 
-    def _fetch(self, remote) -> None:
+    def _fetch(self, remote: Any) -> None:
         try:
             self._finished.put((remote.fetch(), None))
         except Exception as error:  # raised again by `_next_outputs`
             self._finished.put((None, error))
 
-    def _next_outputs(self):
+    def _next_outputs(self) -> Any:
         if self._failure is not None:
             raise self._failure
         try:
@@ -198,7 +200,7 @@ class AsynchronousStep:
             self._structure,
         )
 
-    def _wait_for_update(self):
+    def _wait_for_update(self) -> list[Any]:
         self._answers.begin()
         while True:
             try:
@@ -219,12 +221,12 @@ class AsynchronousStep:
                 raise
         return self._last_outputs
 
-    def _step(self, batch):
+    def _step(self, batch: Any) -> list[tf.Tensor]:
         strategy = self._replicator._strategy
         outputs = strategy.run(self._replica_step, args=(batch,))
         return tf.nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], outputs)
 
-    def _replica_step(self, batch):
+    def _replica_step(self, batch: Any) -> list[tf.Tensor]:
         replicator = self._replicator
         with replicator._step(0, CollectiveRecord()), replicator._snapshots.of_step():
             outputs = self._step_fn(batch)

@@ -9,8 +9,8 @@ import abc
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -20,6 +20,9 @@ from replicator.collectives.collective_order import (
     CollectiveRecord,
     call_text,
 )
+
+if TYPE_CHECKING:
+    from replicator.strategies.wrapped_optimizer import WrappedOptimizer
 
 StepFn = Callable[[Any], Any]
 InputFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
@@ -45,8 +48,8 @@ class Replicator(abc.ABC):
     step function within `_step(index, record)`, where the primitives may be called.
 
     Attributes:
-      name: of the strategy, as in `--strategy`.
-      num_replicas: of all workers together.
+      name: name of the strategy, a value of `--strategy`.
+      num_replicas: number of replicas of all workers together.
       num_workers: number of processes that run the same loop.
       worker_index: index of this process among them.
       is_chief: whether this process writes to disk.
@@ -83,24 +86,24 @@ class Replicator(abc.ABC):
         """Return a context, outside steps, in which variables are read and set as a whole."""
         return contextlib.nullcontext()
 
-    def dataset(self, input_fn: InputFn):
+    def dataset(self, input_fn: InputFn) -> Iterable[Any]:
         """Return an iterable of all replicas' input; a compiled step takes an iterator over it.
 
         Args:
-          input_fn: from a tf.distribute.InputContext (index and number of input pipelines) to a
-            tf.data.Dataset of per-replica batches.
+          input_fn: returns a tf.data.Dataset of per-replica batches, given a
+            tf.distribute.InputContext (index and number of input pipelines).
         """
         return input_fn(tf.distribute.InputContext()).prefetch(_PREFETCHED_BATCHES)
 
-    def batches(self, dataset: tf.data.Dataset | ShardFn):
+    def batches(self, dataset: tf.data.Dataset | ShardFn) -> Iterable[Any]:
         """Return an iterable that gives every replica its rows of global batches.
 
         Replica r of R takes rows [r * n / R, (r + 1) * n / R) of a batch of n rows.
 
         Args:
-          dataset: of nests of tensors [rows, ...], the same in every process; or a function from i
-            and k to a dataset of part i of k equal parts of their rows, so that each of several
-            processes computes only its own.
+          dataset: nests of tensors [rows, ...], the same in every process; or a function of i and k
+            that returns a dataset with part i of k equal parts of their rows, so that each of
+            several processes computes only its own.
 
         Raises:
           UserError: `num_replicas` does not divide the rows; if their number is not static, the
@@ -110,12 +113,12 @@ class Replicator(abc.ABC):
 
     @abc.abstractmethod
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
-        """Return a function from an iterator over `dataset` or `batches` to the outputs of a step.
+        """Return a function that runs steps on an iterator over `dataset` or `batches`.
 
-        It runs `steps_per_call` steps and returns the outputs of the last. The step function, from
-        the batch of a replica to a nest of tensors (or None), is traced as a graph, without
-        autograph. Floating outputs are averaged over the replicas; others are those of replica 0.
-        At the end of the data it raises tf.errors.OutOfRangeError.
+        It runs `steps_per_call` steps and returns the outputs of the last. The step function, which
+        returns a nest of tensors (or None) for the batch of a replica, is traced as a graph,
+        without autograph. Floating outputs are averaged over the replicas; others are those of
+        replica 0. At the end of the data the function raises tf.errors.OutOfRangeError.
         """
 
     def compile_training(
@@ -124,9 +127,10 @@ class Replicator(abc.ABC):
         """Return a compiled update of variables from gradients averaged over the replicas.
 
         Args:
-          gradients_fn: from the batch of a replica to (metrics, gradients), means over its rows.
-          update_fn: from their averages to (new values of the variables, outputs of the step).
-          variables: set by a step.
+          gradients_fn: returns (metrics, gradients), means over the rows, for a replica's batch.
+          update_fn: returns (new values of the variables, outputs of the step), given the averages
+            of metrics and gradients over the replicas.
+          variables: variables that a step sets.
           reads: other variables that `gradients_fn` reads.
         """
         return self.compile(self._training_step(gradients_fn, update_fn, variables))
@@ -134,7 +138,7 @@ class Replicator(abc.ABC):
     def _training_step(
         self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence
     ) -> StepFn:
-        def step(batch):
+        def step(batch: Any) -> Any:
             values, outputs = update_fn(*self.all_reduce(gradients_fn(batch), "mean"))
             self.update(variables, values)
             return outputs
@@ -142,11 +146,13 @@ class Replicator(abc.ABC):
         return step
 
     @abc.abstractmethod
-    def _replica_id(self):
+    def _replica_id(self) -> int | tf.Tensor:
         """Return the number of the replica that runs the step, an int or int32 []."""
 
-    def run(self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1):
-        """Run `num_steps` steps, and return the outputs of the last; see `compile`."""
+    def run(
+        self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1
+    ) -> Any:
+        """Compile a step, run `num_steps` of it, and return the outputs of the last."""
         check_num_steps(num_steps, steps_per_call)
         call, iterator = self.compile(step_fn, steps_per_call), iter(self.dataset(input_fn))
         for _ in range(num_steps // steps_per_call):
@@ -173,11 +179,11 @@ class Replicator(abc.ABC):
     def _device_scope(self, index: int) -> contextlib.AbstractContextManager:
         return contextlib.nullcontext()
 
-    def all_sum(self, value):
+    def all_sum(self, value: Any) -> Any:
         """Return the sum over replicas of each tensor of a nest, as `all_reduce(value, "sum")`."""
         return self._collective("all_sum", primitives.reducer("sum"), value)
 
-    def all_reduce(self, value, reducer: str):
+    def all_reduce(self, value: Any, reducer: str) -> Any:
         """Return each tensor of a nest reduced over replicas, the same on all of them.
 
         Gradients are those of the sum of all replicas' losses.
@@ -190,11 +196,11 @@ class Replicator(abc.ABC):
         function = primitives.reducer(reducer)
         return self._collective(f"all_reduce[{reducer}]", function, value)
 
-    def all_gather(self, value):
+    def all_gather(self, value: Any) -> Any:
         """Return each tensor of a nest from all replicas: [...] becomes [num_replicas, ...]."""
         return self._collective("all_gather", primitives.gather, value)
 
-    def broadcast(self, value, source: int = 0):
+    def broadcast(self, value: Any, source: int = 0) -> Any:
         """Return each tensor of a nest, of any dtype, from replica `source`, bit for bit.
 
         The gradient goes to that replica; the others get zeros.
@@ -204,28 +210,28 @@ class Replicator(abc.ABC):
         function = primitives.broadcast_from(source)
         return self._collective(f"broadcast[{source}]", function, value)
 
-    def map_gather(self, fn: Callable, value):
+    def map_gather(self, fn: Callable, value: Any) -> Any:
         """Return `all_gather(fn(value))`: each replica maps its own value."""
         self._current_replica("map_gather")
         return self.all_gather(fn(value))
 
-    def map_reduce(self, fn: Callable, value, reducer: str):
+    def map_reduce(self, fn: Callable, value: Any, reducer: str) -> Any:
         """Return `all_reduce(fn(value), reducer)`: each replica maps its own value."""
         self._current_replica("map_reduce")
         return self.all_reduce(fn(value), reducer)
 
-    def wrap_optimizer(self, optimizer):
+    def wrap_optimizer(self, optimizer: Any) -> "WrappedOptimizer":
         """Return an optimiser that applies the mean of the gradients over replicas.
 
         Args:
-          optimizer: of Keras 3 or tf_keras, or any object with `apply_gradients(pairs)` that
-            assigns plain variables.
+          optimizer: an optimiser of Keras 3 or tf_keras, or any object with
+            `apply_gradients(pairs)` that assigns plain variables.
         """
         from replicator.strategies.wrapped_optimizer import WrappedOptimizer
 
         return WrappedOptimizer(self, optimizer)
 
-    def update(self, variables, values) -> None:
+    def update(self, variables: Iterable[tf.Variable], values: Iterable[Any]) -> None:
         """Set variables, in a step; asynchronous strategies add the difference instead."""
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
@@ -251,7 +257,7 @@ class Replicator(abc.ABC):
             raise RuntimeError(f"`{primitive}` may only be called in a step.")
         return replica
 
-    def _collective(self, primitive: str, function, value):
+    def _collective(self, primitive: str, function: primitives.Primitive, value: Any) -> Any:
         """Apply `function` to the tensors of a nest, leaving None alone, and record the call."""
         self._current_replica(primitive)
         leaves = tf.nest.flatten(value)
@@ -262,7 +268,7 @@ class Replicator(abc.ABC):
             value, [None if leaf is None else next(results) for leaf in leaves]
         )
 
-    def _record_call(self, primitive: str, tensors) -> None:
+    def _record_call(self, primitive: str, tensors: Sequence[tf.Tensor]) -> None:
         replica = self._current_replica(primitive)
         if _graph() is not replica.graph:
             raise CollectiveOrderError(
@@ -272,7 +278,7 @@ class Replicator(abc.ABC):
         replica.record.note(replica.index, call_text(primitive, tensors))
 
 
-def whole(batches):
+def whole(batches: Any) -> Any:
     """Return the batches, or all rows if `batches` is a function of their parts."""
     return batches(0, 1) if callable(batches) else batches
 
@@ -292,12 +298,12 @@ def check_num_steps(num_steps: int, steps_per_call: int) -> None:
         )
 
 
-def _graph():
+def _graph() -> tf.Graph | None:
     """Return the graph that is being traced, or None outside of one."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
-def _graph_kind(graph) -> str:
+def _graph_kind(graph: tf.Graph) -> str:
     kind = type(graph).__name__
     if "Cond" in kind and "While" not in kind:
         return "tf.cond"

@@ -153,7 +153,7 @@ def _loop() -> Any:
     pause.argtypes, pause.restype = (ctypes.c_uint,), ctypes.c_int
 
     @numba.cfunc("voidptr(voidptr)")
-    def loop(argument):
+    def loop(argument: Any) -> Any:
         ended = numba.carray(argument, 1, np.int32)
         while ended[0] == 0:
             act(number, 0)  # SIG_DFL

@@ -10,6 +10,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context as tf_context  # barriers have no public name
@@ -142,9 +143,9 @@ def broadcast_initial_state(
     if not runs_in_lockstep(replicator):
         return
     text = json.dumps(identity, sort_keys=True).encode()
-    digest = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
+    digest = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")  # fits an int64
 
-    def step(_):
+    def step(_: Any) -> tf.Tensor:
         values = replicator.broadcast([tf.identity(v) for v in variables.values()])
         replicator.update(list(variables.values()), values)
         return replicator.all_gather(tf.constant(digest, tf.int64))
@@ -165,7 +166,7 @@ def of_chief(replicator: Replicator, number: int) -> int:
     if not runs_in_lockstep(replicator):
         return number
 
-    def step(_):
+    def step(_: Any) -> tf.Tensor:
         return replicator.broadcast([tf.constant(number, tf.int32)])[0]
 
     with explaining_peer_errors(replicator):

@@ -37,9 +37,9 @@ def sharded(mesh: Mapping[str, int], layouts: Mapping[str, Sequence]) -> Replica
 
     Args:
       mesh: size of each named dimension, e.g. {"batch": 2, "model": 2}.
-      layouts: for each pattern (a regular expression, matched against a variable's name) the mesh
-        dimension or None of each axis; other variables are on every device. Empty: every variable
-        is cut wherever the mesh divides it, and gathered where it is read.
+      layouts: the mesh dimension, or None, of each axis of the variables whose name matches a
+        pattern, by the pattern (a regular expression); other variables are on every device. Empty:
+        every variable is cut wherever the mesh divides it, and gathered where it is read.
 
     Raises:
       UserError: the mesh or a pattern does not fit.
@@ -118,11 +118,11 @@ def tpu(address: str = "") -> SynchronousReplicator:
     """Return a replicator of synchronous replicas on the cores of a TPU.
 
     Args:
-      address: name or `grpc://HOST:PORT`; empty: the one named by the environment; `local`: the one
-        of this machine.
+      address: name of the TPU, or `grpc://HOST:PORT`; empty: the TPU that the environment names;
+        `local`: the TPU of this machine.
 
     Raises:
-      UserError: there is none.
+      UserError: there is no such TPU.
     """
     name = f"`{address}`" if address else "the environment's address"
     _check_reachable(address)

@@ -11,6 +11,7 @@ computes the gradients of its own rows, and their mean updates the shards. Rajbh
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
@@ -28,6 +29,7 @@ from replicator.strategies.sharded_variables import (
     check_mesh,
 )
 from replicator.strategies.synchronous import local, local_devices
+from replicator.strategies.wrapped_optimizer import WrappedOptimizer
 
 
 class ShardedReplicator(Replicator):
@@ -68,7 +70,7 @@ class ShardedReplicator(Replicator):
         return self.store.gathered_variables()
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
-        """Return a DTensor function of a step; see Replicator."""
+        """Return a DTensor function that runs steps, each one global computation."""
         check_steps_per_call(steps_per_call)
         return _CompiledStep(self, step_fn, steps_per_call)
 
@@ -77,14 +79,18 @@ class ShardedReplicator(Replicator):
     ) -> Call:
         """Return a step that gathers the weights, computes on each device and updates the shards.
 
-        See Replicator. `gradients_fn` gets each device's rows, with primitives over the devices,
-        and may read the trainable and scalar ones of `variables`, and `reads`. `update_fn` consists
-        of elementwise operations and sums, which DTensor runs on the shards.
+        `gradients_fn` gets each device's rows, with primitives over the devices, and may read
+        `reads` and those of `variables` that are trainable or scalar. `update_fn` consists of
+        elementwise operations and sums, which DTensor runs on the shards.
         """
         return _CompiledTraining(self, gradients_fn, update_fn, variables, reads)
 
-    def wrap_optimizer(self, optimizer):
-        """Return a wrapped optimiser, see Replicator; none of `tf_keras.optimizers.legacy`."""
+    def wrap_optimizer(self, optimizer: Any) -> WrappedOptimizer:
+        """Return an optimiser that applies the mean of the gradients over replicas.
+
+        Raises:
+          UserError: the optimiser is one of `tf_keras.optimizers.legacy`.
+        """
         if hasattr(optimizer, "_resource_apply_dense"):
             raise UserError(
                 f"The strategy sharded cannot run `{type(optimizer).__name__}`: its fused "
@@ -93,7 +99,7 @@ class ShardedReplicator(Replicator):
             )
         return super().wrap_optimizer(optimizer)
 
-    def _replica_id(self):
+    def _replica_id(self) -> int | tf.Tensor:
         return self._data_parallel._replica_id() if self.num_replicas > 1 else 0
 
     def _sum(self, tensors: list) -> list:
@@ -107,12 +113,12 @@ class ShardedReplicator(Replicator):
         finally:
             self.num_replicas = 1
 
-    def shard_for_mesh(self, batch):
+    def shard_for_mesh(self, batch: Any) -> Any:
         """Return the batch as DTensors with rows along the batch dimension of the mesh."""
         count = self._mesh.dim_size(BATCH)
         locations = [location[BATCH] for location in self._mesh.local_device_locations()]
 
-        def shard(tensor):
+        def shard(tensor: tf.Tensor) -> tf.Tensor:
             layout = dtensor.Layout(
                 [BATCH] + [dtensor.UNSHARDED] * (tensor.shape.rank - 1), self._mesh
             )
@@ -121,14 +127,14 @@ class ShardedReplicator(Replicator):
 
         return tf.nest.map_structure(shard, batch)
 
-    def shard_for_devices(self, batch):
+    def shard_for_devices(self, batch: Any) -> Any:
         """Return the batch as per-replica values with rows divided among all devices."""
         pieces = [_rows(tensor, self.num_devices) for tensor in tf.nest.flatten(batch)]
         return self.per_replica(
             [tf.nest.pack_sequence_as(batch, [p[k] for p in pieces]) for k in range(len(pieces[0]))]
         )
 
-    def per_replica(self, values: list):
+    def per_replica(self, values: list[Any]) -> Any:
         """Return one nest of per-replica values from one nest per device."""
         strategy = self._data_parallel._strategy
         return strategy.experimental_distribute_values_from_function(
@@ -144,7 +150,7 @@ class _CompiledStep:
         self._steps_per_call = steps_per_call
         self._function = tf.function(self._step, autograph=False)
 
-    def __call__(self, iterator):
+    def __call__(self, iterator: Iterator[Any]) -> Any:
         self._replicator.store.rules.check_all_used()
         for _ in range(self._steps_per_call):
             batch = self._replicator.shard_for_mesh(_next(iterator))
@@ -152,7 +158,7 @@ class _CompiledStep:
                 outputs = self._function(batch)
         return _unpacked(outputs)
 
-    def _step(self, batch):
+    def _step(self, batch: Any) -> Any:
         store = self._replicator.store
         with self._replicator._step(0, CollectiveRecord()), store.tracing_step():
             return _replicated(self._replicator.store.rules, self._step_fn(batch))
@@ -162,7 +168,12 @@ class _CompiledTraining:
     """Steps that gather weights, compute gradients on each device and update shards."""
 
     def __init__(
-        self, replicator: ShardedReplicator, gradients_fn: StepFn, update_fn, variables, reads
+        self,
+        replicator: ShardedReplicator,
+        gradients_fn: StepFn,
+        update_fn: Callable[..., tuple[Any, Any]],
+        variables: Sequence[tf.Variable],
+        reads: Sequence[tf.Variable],
     ):
         self._replicator, self._gradients_fn, self._update_fn = replicator, gradients_fn, update_fn
         self._variables = list(variables)
@@ -175,7 +186,7 @@ class _CompiledTraining:
         for variable in self._read:
             variable.make_copies(range(replicator.num_devices))
 
-    def __call__(self, iterator):
+    def __call__(self, iterator: Iterator[Any]) -> Any:
         replicator, store = self._replicator, self._replicator.store
         store.rules.check_all_used()
         batch = replicator.shard_for_devices(_next(iterator))
@@ -186,14 +197,14 @@ class _CompiledTraining:
         outputs = self._update(*tf.nest.map_structure(self._packed, results))
         return _unpacked(outputs)
 
-    def _gathered_values(self):
+    def _gathered_values(self) -> Any:
         return _replicated(self._replicator.store.rules, self._read)
 
-    def _local_results(self, values, batch):
+    def _local_results(self, values: Any, batch: Any) -> Any:
         """Return metrics and gradients of each device as per-replica values."""
         record = CollectiveRecord()
 
-        def on_device(values, batch):
+        def on_device(values: list[tf.Tensor], batch: Any) -> Any:
             context = tf.distribute.get_replica_context()
             index = int(tf.get_static_value(context.replica_id_in_sync_group) or 0)
             with self._replicator._step(index, record):
@@ -204,21 +215,21 @@ class _CompiledTraining:
 
         return self._replicator._data_parallel._strategy.run(on_device, args=(values, batch))
 
-    def _summand(self, value, index: int):
-        """Return a device's term of the mean, with an axis of size 1 per dimension of the mesh."""
+    def _summand(self, value: Any, index: int) -> tf.Tensor:
+        """Return one device's term of the mean, with an axis of size 1 per mesh dimension."""
         value = tf.convert_to_tensor(value)
         if not value.dtype.is_floating:  # not averaged: the outputs are those of the first device
             value = value if index == 0 else tf.zeros_like(value)
             value = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
         return tf.reshape(value, [1] * len(self._replicator._mesh.dim_names) + value.shape)
 
-    def _packed(self, pieces):
+    def _packed(self, pieces: Any) -> tf.Tensor:
         names = self._replicator._mesh.dim_names
         pieces = list(self._replicator._data_parallel._strategy.experimental_local_results(pieces))
         unsharded = [dtensor.UNSHARDED] * (pieces[0].shape.rank - len(names))
         return dtensor.pack(pieces, dtensor.Layout([*names, *unsharded], self._replicator._mesh))
 
-    def _updated(self, figures, gradients):
+    def _updated(self, figures: Any, gradients: list[tf.Tensor]) -> Any:
         figures, gradients = tf.nest.map_structure(self._mean, (figures, gradients))
         weights = [v for v in self._variables if v.trainable]
         if [w.shape for w in weights] == [g.shape for g in gradients]:
@@ -231,20 +242,20 @@ class _CompiledTraining:
             variable.assign(value)
         return _replicated(self._replicator.store.rules, outputs)
 
-    def _mean(self, pieces):
+    def _mean(self, pieces: tf.Tensor) -> tf.Tensor:
         axes = list(range(len(self._replicator._mesh.dim_names)))
         return (tf.reduce_mean if pieces.dtype.is_floating else tf.reduce_sum)(pieces, axes)
 
 
-def _unpacked(values):
+def _unpacked(values: Any) -> Any:
     """Return the tensors of the first device, which are the same on all devices."""
     return tf.nest.map_structure(lambda v: None if v is None else dtensor.unpack(v)[0], values)
 
 
-def _replicated(rules: LayoutRules, values):
+def _replicated(rules: LayoutRules, values: Any) -> Any:
     """Return the tensors, each whole on every device."""
 
-    def gathered_variables(value):
+    def gathered_variables(value: Any) -> tf.Tensor | None:
         if value is None:
             return None
         value = tf.convert_to_tensor(value)
@@ -253,14 +264,14 @@ def _replicated(rules: LayoutRules, values):
     return tf.nest.map_structure(gathered_variables, values)
 
 
-def _next(iterator):
+def _next(iterator: Iterator[Any]) -> Any:
     try:
         return next(iterator)
     except StopIteration:
         raise tf.errors.OutOfRangeError(None, None, "End of sequence") from None
 
 
-def _rows(tensor, count: int) -> list[tf.Tensor]:
+def _rows(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
     """Return a tensor [rows, ...] as `count` tensors with equal numbers of rows."""
     if tensor.shape.rank == 0:
         raise UserError("A batch must have rows; a tensor of it is a scalar.")

@@ -1,6 +1,7 @@
 """The rows of a global batch that each replica computes."""
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -9,7 +10,7 @@ from replicator.runs.errors import UserError
 _UNEVEN = "number of rows is not a multiple of the number of replicas"
 
 
-def check_divisible(element_spec, num_replicas: int) -> None:
+def check_divisible(element_spec: Any, num_replicas: int) -> None:
     """Raise UserError if the static number of rows is not a multiple of `num_replicas`."""
     for spec in tf.nest.flatten(element_spec):
         if spec.shape.rank == 0:
@@ -19,13 +20,14 @@ def check_divisible(element_spec, num_replicas: int) -> None:
             raise UserError(_uneven_rows_text(rows, num_replicas))
 
 
-def _replica_rows(element_spec, first: int, count: int, num_replicas: int) -> Callable:
-    """Return a function for `dataset.map` from a global batch to the rows of some replicas.
+def _replica_rows(element_spec: Any, first: int, count: int, num_replicas: int) -> Callable:
+    """Return a function for `dataset.map` that keeps the rows of some replicas of a global batch.
 
-    A tensor becomes [count, rows / num_replicas, ...], of replicas first, ..., first + count - 1.
+    Every tensor [rows, ...] becomes [count, rows / num_replicas, ...], the rows of the replicas
+    first, ..., first + count - 1.
     """
 
-    def rows_of_replicas(tensor):
+    def rows_of_replicas(tensor: tf.Tensor) -> tf.Tensor:
         rows = tf.shape(tensor)[0]
         even = tf.debugging.assert_equal(rows % num_replicas, 0, message=_UNEVEN)
         with tf.control_dependencies([even] if even is not None else []):
@@ -40,19 +42,21 @@ def _replica_rows(element_spec, first: int, count: int, num_replicas: int) -> Ca
     return lambda batch: tf.nest.map_structure(rows_of_replicas, batch)
 
 
-def replica_batches(dataset: tf.data.Dataset, first: int, count: int, num_replicas: int):
+def replica_batches(
+    dataset: tf.data.Dataset, first: int, count: int, num_replicas: int
+) -> tf.data.Dataset:
     """Return a dataset of the batches of some of the replicas, from one of global batches.
 
     Its elements are the rows of replicas first, ..., first + count - 1, in turn. A batch whose rows
-    `num_replicas` does not divide is an error, see `uneven_rows_error`, and so is every element
-    after it: raised only once, it would reach one replica, while the others found the next batch,
-    or the end of the data, and could report that instead.
+    `num_replicas` does not divide is an error (`uneven_rows_error` explains it), and so is every
+    element after it: raised only once, it would reach one replica, while the others found the next
+    batch, or the end of the data, and could report that instead.
     """
     rows_of_replicas = _replica_rows(dataset.element_spec, first, count, num_replicas)
     if all(spec.shape[0] is not None for spec in tf.nest.flatten(dataset.element_spec)):
         return dataset.map(rows_of_replicas).unbatch()
 
-    def replica_rows(*batch):
+    def replica_rows(*batch: Any) -> tf.data.Dataset:
         rows = tf.stack([tf.shape(tensor)[0] for tensor in tf.nest.flatten(batch)])
         is_even = tf.reduce_all(rows % num_replicas == 0)
         times = tf.where(is_even, tf.constant(1, tf.int64), -1)

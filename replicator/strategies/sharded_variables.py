@@ -4,8 +4,10 @@ import contextlib
 import enum
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
@@ -30,9 +32,9 @@ def check_mesh(mesh: Mapping[str, int]) -> None:
 class LayoutRules:
     """Rules that give the layout of a variable from its name and shape.
 
-    `layouts` gives for each pattern (see `sharded`) a mesh dimension or None for each axis. The
-    first pattern found in a name is used. Empty: every variable is sharded wherever the mesh
-    divides it. A pattern that is no regular expression, or a dimension that is not in the mesh,
+    `layouts` gives for each pattern, a regular expression, a mesh dimension or None for each axis.
+    The first pattern found in a name is used. Empty: every variable is sharded wherever the mesh
+    divides it. A pattern that is not a regular expression, or a dimension that is not in the mesh,
     raises UserError.
     """
 
@@ -78,7 +80,9 @@ class LayoutRules:
                     f"are {', '.join(names[:_SHOWN]) or 'none'}{more}."
                 )
 
-    def _checked(self, pattern: str, dims, name: str, shape) -> dtensor.Layout:
+    def _checked(
+        self, pattern: str, dims: Sequence[str | None], name: str, shape: Sequence[int]
+    ) -> dtensor.Layout:
         if len(dims) != len(shape):
             raise UserError(
                 f"`layouts`: {pattern!r} must have an entry for each of the {len(shape)} axes of "
@@ -149,12 +153,12 @@ class ShardedVariableStore:
         finally:
             self._assigned = before
 
-    def remember(self, variable: "ShardedVariable", value) -> None:
+    def remember(self, variable: "ShardedVariable", value: tf.Tensor) -> None:
         """Store a value as the result of later reads of a variable in the step being traced."""
         if self.mode is ReadMode.STEP and self._assigned is not None:
             self._assigned[id(variable)] = tf.compat.v1.get_default_graph(), value
 
-    def assigned_value(self, variable: "ShardedVariable"):
+    def assigned_value(self, variable: "ShardedVariable") -> tf.Tensor | None:
         """Return the value assigned by the step that is being traced, or None.
 
         If it was assigned in another graph, which may or may not be executed, raise UserError.
@@ -179,8 +183,8 @@ class ShardedVariableStore:
         finally:
             self.mode = before
 
-    def create(self, next_creator, **options):
-        """Create a variable; a creator for `tf.variable_creator_scope`."""
+    def create(self, next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+        """Create a sharded variable, as `tf.variable_creator_scope` calls a creator."""
         if self._is_making_copies:
             return next_creator(**options)
         value = options["initial_value"]
@@ -193,19 +197,19 @@ class ShardedVariableStore:
         self._variables.append(variable)
         return variable
 
-    def relayout(self, value, layout: dtensor.Layout):
+    def relayout(self, value: tf.Tensor, layout: dtensor.Layout) -> tf.Tensor:
         """Return the tensor, plain or sharded, in a layout."""
         if tf.executing_eagerly() and not dtensor.is_dtensor(value):
             value = dtensor.copy_to_mesh(value, self.rules.replicated(value.shape.rank))
         return dtensor.relayout(value, layout)
 
-    def gathered_value(self, value) -> tf.Tensor:
+    def gathered_value(self, value: tf.Tensor) -> tf.Tensor:
         """Return the whole of a sharded tensor as a plain tensor."""
         replicated = dtensor.relayout(value, self.rules.replicated(value.shape.rank))
         return dtensor.unpack(replicated)[0]
 
     def copy(self, variable: "ShardedVariable", device: int) -> tf.Variable:
-        """Return a new plain variable of the same shape, of zeros, on a device."""
+        """Return a new plain variable of the same shape, filled with zeros, on a device."""
         self._is_making_copies = True
         try:
             with tf.init_scope(), tf.device(self.devices[device]):
@@ -233,15 +237,15 @@ class ShardedVariableStore:
 class ShardedVariable(dtensor.DVariable):
     """A sharded variable, which plain copies replace in some modes."""
 
-    def __init__(self, store: ShardedVariableStore, value, options: dict):
+    def __init__(self, store: ShardedVariableStore, value: tf.Tensor, options: dict[str, Any]):
         # The constructor of the base class reads the handle.
         self._store = store
         self._copies: dict[int, tf.Variable] = {}
         super().__init__(value, trainable=options.get("trainable"), name=options.get("name"))
 
     @property
-    def _handle(self):
-        """The resource of the shards or of a copy: `handle`, and that of an eager operation."""
+    def _handle(self) -> tf.Tensor:
+        """The resource that is read now: that of the shards, or that of a copy."""
         mode = self._store.mode
         if mode is ReadMode.GATHERED:
             if 0 not in self._copies:
@@ -254,10 +258,10 @@ class ShardedVariable(dtensor.DVariable):
         return self._shards
 
     @_handle.setter
-    def _handle(self, resource) -> None:
+    def _handle(self, resource: tf.Tensor) -> None:
         self._shards = resource
 
-    def make_copies(self, devices) -> None:
+    def make_copies(self, devices: Iterable[int]) -> None:
         """Create missing copies on the devices of these indices."""
         for device in devices:
             if device not in self._copies:
@@ -283,31 +287,37 @@ class ShardedVariable(dtensor.DVariable):
         with self._store.reading_as(ReadMode.SHARDED):
             self._copies[0].assign(self._store.gathered_value(self.read_value()))
 
-    def _read_variable_op(self, no_copy=False):
+    def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         value, store = self._sharded_value(no_copy), self._store
         if store.mode is ReadMode.STEP and store.rules.is_automatic and self.trainable:
             value = dtensor.relayout(value, store.rules.replicated(value.shape.rank))
         return value
 
-    def sparse_read(self, indices, name=None):
+    def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
         """Return rows of the value, gathered from the result of `read_value`."""
         if self._is_copy():
             return super().sparse_read(indices, name)
         return tf.gather(self.read_value(), indices, name=name)
 
-    def numpy(self):
+    def numpy(self) -> np.ndarray:
         """Return the whole value."""
         if self._is_copy():
             return super().numpy()
         return self._store.gathered_value(self.read_value()).numpy()
 
-    def _sharded_value(self, no_copy=False):
+    def _sharded_value(self, no_copy: bool = False) -> tf.Tensor:
         assigned = self._store.assigned_value(self)
         if assigned is None:
             return super()._read_variable_op(no_copy)
         return recorded_read(self, assigned)
 
-    def assign(self, value, use_locking=None, name=None, read_value=True):
+    def assign(
+        self,
+        value: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
         """Set the variable to a tensor, plain or sharded in any layout."""
         value = self._relayout(value)
         if not self._is_assigned_in_step():
@@ -316,14 +326,26 @@ class ShardedVariable(dtensor.DVariable):
         self._store.remember(self, value)
         return self
 
-    def assign_add(self, delta, use_locking=None, name=None, read_value=True):
+    def assign_add(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
         """Add a tensor, plain or sharded in any layout."""
         delta = self._relayout(delta)
         if self._is_assigned_in_step():
             return self.assign(self._sharded_value() + delta, use_locking, name, read_value)
         return super().assign_add(delta, use_locking, name, read_value)
 
-    def assign_sub(self, delta, use_locking=None, name=None, read_value=True):
+    def assign_sub(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
         """Subtract a tensor, plain or sharded in any layout."""
         delta = self._relayout(delta)
         if self._is_assigned_in_step():
@@ -333,7 +355,7 @@ class ShardedVariable(dtensor.DVariable):
     def _is_assigned_in_step(self) -> bool:
         return self._store.mode is ReadMode.STEP and not tf.executing_eagerly()
 
-    def _relayout(self, value):
+    def _relayout(self, value: Any) -> tf.Tensor:
         if self._is_copy():
             return value
         return self._store.relayout(tf.convert_to_tensor(value, self.dtype), self.layout)

@@ -1,4 +1,4 @@
-"""Variables of which a step reads one snapshot, although other workers set them meanwhile.
+"""Variables of which a step reads one snapshot even if other workers set them meanwhile.
 
 An asynchronous update adds the difference of the new value to the value read. If a variable were
 read twice in a step, the gradient and the difference could belong to different values.
@@ -6,7 +6,7 @@ read twice in a step, the gradient and the difference could belong to different 
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +19,7 @@ from tensorflow.python.ops import resource_variable_ops
 class Snapshots:
     """The values that the step being traced by a thread has read so far."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._thread = threading.local()
 
     @contextlib.contextmanager
@@ -39,14 +39,16 @@ class Snapshots:
             return None
         return values
 
-    def create(self, next_creator, **options):
-        """Create a variable; for tf.variable_creator_scope, outside of a strategy's scope."""
+    def create(
+        self, next_creator: Callable[..., tf.Variable], **options: Any
+    ) -> "SnapshotVariable":
+        """Create a variable; used by `tf.variable_creator_scope` outside a strategy's scope."""
         known = {key: options[key] for key in _OPTIONS if options.get(key) is not None}
         return SnapshotVariable(self, known)
 
 
-def recorded_read(variable, value) -> tf.Tensor:
-    """Return the value as a read of the variable that gradient tapes record."""
+def recorded_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+    """Return the value in a way that gradient tapes record as a read of the variable."""
     resource_variable_ops.variable_accessed(variable)
     with record.stop_recording():
         value = tf.identity(value)
@@ -74,7 +76,7 @@ class SnapshotVariable(resource_variable_ops.ResourceVariable):
         self._snapshots = snapshots
         super().__init__(**options)
 
-    def _read_variable_op(self, no_copy=False):
+    def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         values = self._snapshots.values()
         if values is None:
             return super()._read_variable_op(no_copy)
@@ -83,17 +85,35 @@ class SnapshotVariable(resource_variable_ops.ResourceVariable):
             return values[id(self)]
         return recorded_read(self, values[id(self)])
 
-    def assign(self, value, use_locking=None, name=None, read_value=True):
+    def assign(
+        self,
+        value: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
         """Set the variable; the next read in the step is a new one."""
         self._forget()
         return super().assign(value, use_locking, name, read_value)
 
-    def assign_add(self, delta, use_locking=None, name=None, read_value=True):
+    def assign_add(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
         """Add to the current value, which other workers may have changed."""
         self._forget()
         return super().assign_add(delta, use_locking, name, read_value)
 
-    def assign_sub(self, delta, use_locking=None, name=None, read_value=True):
+    def assign_sub(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
         """Subtract from the current value, which other workers may have changed."""
         self._forget()
         return super().assign_sub(delta, use_locking, name, read_value)

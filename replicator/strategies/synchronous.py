@@ -2,7 +2,8 @@
 
 import contextlib
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -28,7 +29,13 @@ Devices = list[list[str]]
 class SynchronousReplicator(Replicator):
     """A tf.distribute strategy whose replicas run every step and every collective together."""
 
-    def __init__(self, name: str, strategy, devices: Devices | None = None, **attributes):
+    def __init__(
+        self,
+        name: str,
+        strategy: tf.distribute.Strategy,
+        devices: Devices | None = None,
+        **attributes: Any,
+    ):
         """Store the strategy and the logical devices of each replica here; None: one each."""
         super().__init__(
             name,
@@ -44,14 +51,14 @@ class SynchronousReplicator(Replicator):
         """Return the strategy's scope."""
         return self._strategy.scope()
 
-    def dataset(self, input_fn: InputFn):
+    def dataset(self, input_fn: InputFn) -> Iterable[Any]:
         """Return the strategy's dataset; each worker has one input pipeline."""
         return self._strategy.distribute_datasets_from_function(input_fn)
 
-    def batches(self, dataset: tf.data.Dataset | ShardFn):
+    def batches(self, dataset: tf.data.Dataset | ShardFn) -> Iterable[Any]:
         """Return the replicas' rows of global batches.
 
-        If `dataset` is no function, every worker computes all rows.
+        If `dataset` is not a function, every worker computes all rows.
         """
         made = whole(dataset)
         check_divisible(made.element_spec, self.num_replicas)
@@ -70,18 +77,18 @@ class SynchronousReplicator(Replicator):
         return self.dataset(rows)
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
-        """Return a tf.function of `steps_per_call` steps; see Replicator."""
+        """Return a tf.function that runs `steps_per_call` steps on all replicas."""
         return _CompiledStep(self, step_fn, steps_per_call)
 
     def compile_training(
         self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence, reads: Sequence = ()
     ) -> Call:
-        """Return a compiled update, see Replicator; no collective runs after variables are set."""
+        """Return a compiled update in which no collective runs after the variables are set."""
         return _CompiledStep(
             self, self._training_step(gradients_fn, update_fn, variables), 1, outputs_are_equal=True
         )
 
-    def _replica_id(self):
+    def _replica_id(self) -> int | tf.Tensor:
         return tf.distribute.get_replica_context().replica_id_in_sync_group
 
     def _sum(self, tensors: list) -> list:
@@ -109,7 +116,7 @@ class SynchronousReplicator(Replicator):
         # A mirrored variable reads only `_devices` of the object that it is colocated with.
         devices_like = types.SimpleNamespace(_devices=tuple(devices))
 
-        def creator(next_creator, **options):
+        def creator(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
             return next_creator(**options | {"colocate_with": devices_like})
 
         with tf.variable_creator_scope(creator), tf.device(devices[0]):
@@ -136,7 +143,7 @@ class _CompiledStep:
         self._function = tf.function(self._steps, autograph=False)
         self._is_compared = False
 
-    def __call__(self, iterator):
+    def __call__(self, iterator: Iterator[Any]) -> Any:
         """Return the last step's outputs; raise PeerLostError if another process has ended."""
         if not self._is_compared:
             self._records.clear()
@@ -151,7 +158,7 @@ class _CompiledStep:
             uneven = uneven_rows_error(error, self._replicator.num_replicas)
             raise (uneven or shape_mismatch_error(error) or error) from None
 
-    def _trace(self, iterator):
+    def _trace(self, iterator: Iterator[Any]) -> None:
         try:
             self._function.get_concrete_function(iterator)
         except Exception as error:
@@ -159,7 +166,7 @@ class _CompiledStep:
                 raise explained from None
             raise
 
-    def _steps(self, iterator):
+    def _steps(self, iterator: Iterator[Any]) -> Any:
         if self._steps_per_call > 1:
             tf.while_loop(
                 lambda step: step < self._steps_per_call - 1,
@@ -169,26 +176,26 @@ class _CompiledStep:
             )
         return self._one_step(iterator, is_last=True)
 
-    def _step_before_last(self, step, iterator):
+    def _step_before_last(self, step: tf.Tensor, iterator: Iterator[Any]) -> list[tf.Tensor]:
         self._one_step(iterator, is_last=False)
         return [step + 1]
 
-    def _one_step(self, iterator, is_last: bool):
+    def _one_step(self, iterator: Iterator[Any], is_last: bool) -> Any:
         batch, record = next(iterator), CollectiveRecord()
         self._records.append(record)
 
         # Arguments other than tensors are closed over: a TPU converts all arguments to tensors.
-        def replica_step(batch):
+        def replica_step(batch: Any) -> Any:
             return self._replica_step(batch, record, is_last)
 
         outputs = self._replicator._strategy.run(replica_step, args=(batch,))
         return tf.nest.map_structure(self._first_replica, outputs)
 
-    def _first_replica(self, value):
+    def _first_replica(self, value: Any) -> Any:
         local = self._replicator._strategy.experimental_local_results
         return None if value is None else local(value)[0]
 
-    def _replica_step(self, batch, record: CollectiveRecord, is_last: bool):
+    def _replica_step(self, batch: Any, record: CollectiveRecord, is_last: bool) -> Any:
         context = tf.distribute.get_replica_context()
         index = int(tf.get_static_value(context.replica_id_in_sync_group) or 0)
         with self._replicator._step(index, record):
@@ -197,7 +204,7 @@ class _CompiledStep:
                 return None
             return outputs if self._outputs_are_equal else self._combined_outputs(outputs)
 
-    def _combined_outputs(self, outputs):
+    def _combined_outputs(self, outputs: Any) -> Any:
         leaves = tf.nest.flatten(outputs)
         tensors = [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
         floating = [t for t in tensors if t.dtype.is_floating]
@@ -216,7 +223,7 @@ def single(
     """Return a replicator of one replica.
 
     Args:
-      device: its device; None: the first GPU, else the CPU.
+      device: name of the replica's device; None: the first GPU, else the CPU.
       logical_devices: several devices for the replica (`logical_device`) instead of one.
     """
     if device and logical_devices:
@@ -236,12 +243,13 @@ def local(
     """Return a replicator of synchronous replicas on the devices of this machine.
 
     Args:
-      devices: their names, or their number (without GPUs so many logical CPUs are created, if
-        TensorFlow has not started yet); None: every GPU, else every logical CPU.
+      devices: names of the devices, or their number (without GPUs so many logical CPUs are created,
+        if TensorFlow has not started yet); None: every GPU, else every logical CPU.
       devices_per_replica: consecutive devices that form one replica (`logical_device`).
 
     Raises:
-      UserError: this machine has no such devices.
+      UserError: this machine has no such devices, or `devices_per_replica` does not divide their
+        number.
     """
     names = devices if isinstance(devices, list) else local_devices(devices)
     if devices_per_replica < 1 or not names or len(names) % devices_per_replica:
@@ -284,7 +292,7 @@ def _make_logical_cpus(count: int) -> None:
         )
 
 
-def _mirrored(devices: list[str]):
+def _mirrored(devices: list[str]) -> tf.distribute.Strategy:
     on_gpu = all("GPU" in device.upper() for device in devices)
     # With its default reduction on CPUs, TensorFlow fails in a process that has mirrored
     # strategies of several sizes.

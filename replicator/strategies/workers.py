@@ -12,7 +12,7 @@ from replicator.strategies.synchronous import SynchronousReplicator
 class MultiWorkerReplicator(SynchronousReplicator):
     """Synchronous replicas on the devices of all workers of TF_CONFIG."""
 
-    def __init__(self, strategy, task: Task):
+    def __init__(self, strategy: tf.distribute.Strategy, task: Task):
         super().__init__(
             "multi_worker",
             strategy,
@@ -27,10 +27,10 @@ class MultiWorkerReplicator(SynchronousReplicator):
         self._gather_texts = tf.function(self._rows, autograph=False)
         self._gather_texts = self._gather_texts.get_concrete_function(spec)
 
-    def _rows(self, numbers):
+    def _rows(self, numbers: tf.Tensor) -> tf.Tensor:
         """Gather the int32 [n] of each worker as int32 [workers, n]."""
 
-        def replica(numbers):
+        def replica(numbers: tf.Tensor) -> tf.Tensor:
             own_row = tf.range(self.num_replicas) == self._replica_id()
             rows = tf.where(own_row[:, tf.newaxis], tf.cast(numbers, tf.int64)[tf.newaxis], 0)
             return self._sum([rows])[0]

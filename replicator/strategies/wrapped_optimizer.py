@@ -2,6 +2,8 @@
 
 import inspect
 import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -20,13 +22,24 @@ def variables_in_step_error(error: Exception) -> UserError | None:
     )
 
 
+class Averaging(Protocol):
+    """The part of a replicator that a wrapped optimiser uses."""
+
+    @property
+    def is_async(self) -> bool:
+        """Whether replicas update without waiting for each other."""
+
+    def all_reduce(self, value: Any, reducer: str) -> Any:
+        """Return each tensor of a nest reduced over replicas."""
+
+
 class WrappedOptimizer(tf.Module):
     """An optimiser whose `apply_gradients` averages over replicas; all else is the inner one's.
 
     The inner optimiser's own reduction over replicas is switched off.
     """
 
-    def __init__(self, replicator, optimizer):
+    def __init__(self, replicator: Averaging, optimizer: Any):
         super().__init__(name="wrapped_optimizer")
         if not hasattr(optimizer, "apply_gradients"):
             raise ValueError(
@@ -46,28 +59,32 @@ class WrappedOptimizer(tf.Module):
             if each and not self._options and hasattr(each, "_all_reduce_sum_gradients"):
                 each._all_reduce_sum_gradients = list
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         if "optimizer" not in self.__dict__:  # tf.Module.__init__ has not set it yet
             raise AttributeError(name)
         return getattr(self.optimizer, name)
 
     @property
-    def variables(self):
+    def variables(self) -> Any:
         """The optimiser's variables."""
         variables = self.optimizer.variables
         return variables() if callable(variables) else variables
 
-    def apply_gradients(self, grads_and_vars, **options):
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple[tf.Tensor, tf.Variable]], **options: Any
+    ) -> Any:
         """Apply the mean over replicas of (gradient, variable) pairs; in a step only."""
         gradients, variables = zip(*grads_and_vars, strict=True)
         gradients = self._replicator.all_reduce(list(gradients), "mean")
         pairs = zip(gradients, variables, strict=True)
         return self.optimizer.apply_gradients(pairs, **self._options, **options)
 
-    def apply(self, gradients, variables):
+    def apply(self, gradients: Iterable[tf.Tensor], variables: Iterable[tf.Variable]) -> Any:
         """Apply the mean over replicas of gradients to variables, given as lists."""
         return self.apply_gradients(zip(gradients, variables, strict=True))
 
-    def minimize(self, loss, variables, tape):
+    def minimize(
+        self, loss: tf.Tensor, variables: Sequence[tf.Variable], tape: tf.GradientTape
+    ) -> Any:
         """Apply the gradients of a loss that `tape` has recorded."""
         return self.apply(tape.gradient(loss, variables), variables)

@@ -11,6 +11,24 @@ import tensorflow as tf
 Batch = dict[str, tf.Tensor]
 
 
+class Collectives(Protocol):
+    """The primitives that a loss may call: those of a replicator, or of its microbatches."""
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of replicas, or of microbatches of all replicas."""
+
+    @property
+    def replica_id(self) -> int | tf.Tensor:
+        """Number of the current replica or microbatch, from 0."""
+
+    def all_reduce(self, value: Any, reducer: str, /) -> Any:
+        """Return each tensor of a nest reduced over all replicas or microbatches."""
+
+    def all_gather(self, value: Any, /) -> Any:
+        """Return each tensor of a nest from all of these: [...] becomes [num_replicas, ...]."""
+
+
 @runtime_checkable
 class GlobalBatchLoss(Protocol):
     """A loss that is not a plain mean over rows and therefore needs figures of the whole batch.
@@ -19,7 +37,7 @@ class GlobalBatchLoss(Protocol):
     batch, and one that draws a single dropout mask for all rows.
     """
 
-    def global_inputs(self, batch: Batch, replicator) -> Batch:
+    def global_inputs(self, batch: Batch, replicator: Collectives) -> Batch:
         """Return figures of the global batch, by name, which are added to the input of the loss.
 
         This is called before the loss, with one microbatch, if the global batch is split among
@@ -31,13 +49,19 @@ class GlobalBatchLoss(Protocol):
 
 
 def split_microbatches(
-    loss_fn: Callable, batch: Batch, num_microbatches: int, replicator=None
+    loss_fn: Callable, batch: Batch, num_microbatches: int, replicator: Collectives | None = None
 ) -> Batch:
     """Return a replica's batch as microbatches, with the global figures that the loss needs.
 
-    With more than one microbatch every tensor [rows, ...] becomes [num_microbatches, rows /
-    num_microbatches, ...]; rows that they do not divide raise ValueError. `replicator` None is a
-    single replica.
+    Args:
+      loss_fn: the loss; a `GlobalBatchLoss` gives global figures.
+      batch: the replica's batch, tensors [rows, ...] by name.
+      num_microbatches: number of microbatches. If it is above 1, every tensor becomes
+        [num_microbatches, rows / num_microbatches, ...].
+      replicator: the replicas; None: a single one.
+
+    Raises:
+      ValueError: `num_microbatches` does not divide the rows.
     """
     replicator = _SingleReplica() if replicator is None else replicator
     microbatches = [batch] if num_microbatches == 1 else _split_rows(batch, num_microbatches)
@@ -55,16 +79,21 @@ def split_microbatches(
     }
 
 
-def accumulate_gradients(gradients: Callable[[Batch], Any], batch: Batch, num_microbatches: int):
+def accumulate_gradients(
+    gradients: Callable[[Batch], Any], batch: Batch, num_microbatches: int
+) -> Any:
     """Return the mean of `gradients` over two or more microbatches, computed one after another.
 
-    `gradients` maps a microbatch, tensors [rows, ...], to a nest of floating tensors.
+    Args:
+      gradients: returns a nest of floating tensors for a microbatch, tensors [rows, ...] by name.
+      batch: the microbatches, tensors [num_microbatches, rows, ...] by name.
+      num_microbatches: number of microbatches, at least 2.
     """
 
-    def gradients_of(number):
+    def gradients_of(number: int | tf.Tensor) -> Any:
         return gradients({name: value[number] for name, value in batch.items()})
 
-    def add(number, total_so_far):
+    def add(number: tf.Tensor, total_so_far: Any) -> tuple[tf.Tensor, Any]:
         return number + 1, tf.nest.map_structure(tf.add, total_so_far, gradients_of(number))
 
     first = tf.nest.map_structure(tf.convert_to_tensor, gradients_of(0))
@@ -90,11 +119,11 @@ class _SingleReplica:
     num_replicas, replica_id = 1, 0
 
     @staticmethod
-    def all_reduce(value, _):
+    def all_reduce(value: Any, _: str) -> Any:
         return value
 
     @staticmethod
-    def all_gather(value):
+    def all_gather(value: Any) -> Any:
         return tf.nest.map_structure(lambda tensor: tensor[tf.newaxis], value)
 
 
@@ -106,7 +135,7 @@ class _MicrobatchCollectives:
     arguments of the first one that has no result yet, which may depend on the results before it.
     """
 
-    def __init__(self, replicator, num_microbatches: int):
+    def __init__(self, replicator: Collectives, num_microbatches: int):
         self._replicator, self._num_microbatches = replicator, num_microbatches
         self.num_replicas = replicator.num_replicas * num_microbatches
         self._recorded: list[tuple] = []
@@ -114,7 +143,7 @@ class _MicrobatchCollectives:
         self._index = self._calls = 0
 
     @property
-    def replica_id(self):
+    def replica_id(self) -> int | tf.Tensor:
         """Index of the current microbatch among those of all replicas."""
         return self._replicator.replica_id * self._num_microbatches + self._index
 
@@ -137,19 +166,19 @@ class _MicrobatchCollectives:
             inputs.append(loss_fn.global_inputs(microbatch, self))
         return inputs
 
-    def all_reduce(self, value, reducer: str):
+    def all_reduce(self, value: Any, reducer: str) -> Any:
         """Return the mean over all microbatches."""
         if reducer != "mean":
             raise ValueError(f"`reducer` must be mean over microbatches, got {reducer!r}.")
         return self._exchanged(value, self._mean_of_all, lambda tensor: tensor)
 
-    def all_gather(self, value):
+    def all_gather(self, value: Any) -> Any:
         """Return [num_replicas, ...], a row for each microbatch of all replicas."""
         return self._exchanged(
             value, self._gather_all, lambda tensor: tf.stack([tensor] * self.num_replicas)
         )
 
-    def _exchanged(self, value, reduce: Callable, placeholder: Callable):
+    def _exchanged(self, value: Any, reduce: Callable, placeholder: Callable) -> Any:
         number, self._calls = self._calls, self._calls + 1
         if number < len(self._results):
             # A copy, because the caller may add keys to the nest.
@@ -158,12 +187,12 @@ class _MicrobatchCollectives:
             self._recorded.append((reduce, value))
         return tf.nest.map_structure(placeholder, value)
 
-    def _mean_of_all(self, stacked):
+    def _mean_of_all(self, stacked: Any) -> Any:
         means = tf.nest.map_structure(lambda tensor: tf.reduce_mean(tensor, 0), stacked)
         return self._replicator.all_reduce(means, "mean")
 
-    def _gather_all(self, stacked):
-        def flat(tensor):
+    def _gather_all(self, stacked: Any) -> Any:
+        def flat(tensor: tf.Tensor) -> tf.Tensor:
             return tf.reshape(tensor, [self.num_replicas, *tensor.shape[2:]])
 
         return tf.nest.map_structure(flat, self._replicator.all_gather(stacked))

@@ -23,12 +23,12 @@ def as_dataset(
     """Return make(first), ..., make(stop - 1) as a dataset of dicts of tensors.
 
     Args:
-      make: returns the batch of a number. All have equal keys, dtypes and shapes except for the
-        rows.
+      make: returns the batch of a number. All batches have equal keys, dtypes and shapes except for
+        the rows.
       first: first batch number, at least 0.
-      stop: end of the batch numbers.
-      rows: of every batch, or None if they differ.
-      then: a TensorFlow function of a batch; None: nothing.
+      stop: number after the last batch.
+      rows: number of rows of every batch, or None if it differs.
+      then: a TensorFlow function that changes every batch; None: nothing.
       free: keys of arrays whose second axis differs from batch to batch.
     """
     if first < 0:
@@ -46,6 +46,7 @@ def as_dataset(
 
     def tensors(step: tf.Tensor) -> Batch:
         flat = tf.numpy_function(values, [step], [array.dtype for array in example.values()])
+        # `tf.numpy_function` knows no shapes.
         batch = {
             name: tf.ensure_shape(tensor, shapes[name])
             for name, tensor in zip(example, flat, strict=True)

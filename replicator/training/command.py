@@ -37,11 +37,22 @@ class TrainingOptions:
     tpu:ADDRESS. A run may be resumed with another strategy."""
 
 
-def parse_training(kind, words: Sequence[str], arguments: list[str], parse, preset: Preset) -> Any:
-    """Return the options of a verb that trains, a `kind` of `TrainingOptions`.
+def parse_training(
+    kind: Callable[..., Any],
+    words: Sequence[str],
+    arguments: list[str],
+    parse: Callable[..., Any],
+    preset: Preset,
+) -> Any:
+    """Return the options of a verb that trains.
 
-    `kind` has data (or teacher) and config first; `words` are the verb and the preset's name,
-    `arguments` the rest of the command line.
+    Args:
+      kind: the class of the options, a `TrainingOptions` whose first two fields are the data (or
+        teacher) and the config.
+      words: the verb and the preset's name.
+      arguments: the other words of the command line.
+      parse: reads a dataclass from words.
+      preset: gives the default config and a description.
     """
     default = kind(tyro.MISSING, preset.config, workdir=tyro.MISSING)
     return parse(kind, arguments, " ".join(["onepass", *words]), default, preset.about)
@@ -59,12 +70,13 @@ def run_training(
     """Export, or adopt and train, according to the options; return the exit status.
 
     Args:
-      options: of the command line.
+      options: options of the command line.
       train: trains with a replicator.
-      export: called instead with `--portable`.
+      export: exports the training step; called instead of `train` with `--portable`.
       score: a format of the best score, as in "best dev {:.3f} bits/sample".
       samples: output folder of the suggested next command.
-      adopt: replaces `replicator.portable.adopt`.
+      adopt: copies a checkpoint of run.py to the work directory and returns its step; None:
+        `replicator.portable.adopt`.
     """
     from replicator import strategies
     from replicator.portable.adopt import adopt as adopt_checkpoint

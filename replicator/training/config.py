@@ -40,7 +40,7 @@ class LoopConfig:
     jit_compile: bool = False
     """Compile the step with XLA."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise UserError, naming the field, for a number out of range."""
         at_least(self, 1, "num_steps", "report_every_steps", "evaluate_every_steps")
         at_least(self, 1, "keep_checkpoints")
@@ -80,7 +80,7 @@ class OptimizerConfig:
     """Recompute intermediate results of layers for the gradient instead of storing them: less
     memory, more time; the update is the same."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise UserError, naming the field, for a rate or decay out of range."""
         for name in ("learning_rate", "epsilon"):
             value = getattr(self, name)

@@ -1,12 +1,12 @@
-"""Listeners to the course of training, who may end it."""
+"""Listeners, which hear of every update and score, and may end training."""
 
 from collections.abc import Mapping
 
 
 class Listener:
-    """What `Trainer.train` tells in the chief; this one ignores it.
+    """Receive the events of `Trainer.train` in the chief; this base class ignores them.
 
-    A method that returns a bool asks, by True, to end training after this update.
+    A method that returns a bool returns True to end training after this update.
     """
 
     def begin(self, step: int) -> None:

@@ -1,6 +1,6 @@
 """The training loop: steps, checkpoints, evaluation and stopping.
 
-Several processes may run it together, see `Replicator`: all run the same steps and stop after the
+Several processes of one replicator may run it together: all run the same steps and stop after the
 same one; the chief evaluates and writes while the others wait.
 """
 
@@ -51,6 +51,9 @@ SAVE = "save"  # a request to wait while the chief writes a timed checkpoint
 SHARED_SETTINGS = ("num_steps", "evaluate_every_steps", "jit_compile", "patience")
 SIGNAL_NAMES = tuple(number.name for number in SIGNALS)
 Evaluate = Callable[[Any, int], float]  # from a MetricsLog and the step
+Hooks = tuple[Evaluate | None, Listener]
+Batches = Iterable[Batch] | ShardFn
+Metrics = Mapping[str, tf.Tensor]
 
 
 class DivergedError(UserError):
@@ -61,9 +64,9 @@ class Trainer:
     """Training of a TrainState on batches inside a run directory.
 
     Args:
-      run: which this process writes if it is the chief.
-      state: created in the scope of `replicator`.
-      loss_fn: created in that scope with every variable that it reads.
+      run: the run's directory, which this process writes if it is the chief.
+      state: the variables to train, created in the scope of `replicator`.
+      loss_fn: the loss, created in that scope with every variable that it reads.
       config: length of training and frequency of evaluations and checkpoints.
       replicator: the devices; None: one device.
       reads: variables that the loss reads in addition to the state.
@@ -86,7 +89,7 @@ class Trainer:
         self._step = self._compiled(loss_fn, reads)
         self._num_updates = 0  # finished; asynchronous ones may be pending
         self._saved_step: int | None = None
-        self._start: float | None = None  # of this run, on the monotonic clock
+        self._start: float | None = None  # start of this run on the monotonic clock
         self._evaluation_seconds = 0.0  # duration of the last evaluation
         self._is_asked_to_stop = False  # by the listener
 
@@ -120,8 +123,11 @@ class Trainer:
             for path in damaged
         ]
 
-    def _compiled(self, loss_fn: LossFn, reads: Sequence[tf.Variable]):
-        """Return a function from an iterator to the metrics of one update."""
+    def _compiled(self, loss_fn: LossFn, reads: Sequence[tf.Variable]) -> Any:
+        """Return a function that takes a batch from an iterator and returns an update's metrics.
+
+        That of an asynchronous replicator also has an option and methods for pending updates.
+        """
         if is_single_device(self.replicator):
             one = compile_step(self.state, loss_fn, self.config.jit_compile)
             return lambda batches: one(next(batches))
@@ -147,13 +153,12 @@ class Trainer:
         `LoopConfig.patience`, the state's average is at the end that of the best score.
 
         Args:
-          batches: endless, from the current step of the run on; with more than one device, as for
-            `Replicator.batches`.
-          evaluate: from the log and the step to the score on dev (lower is better). Only the chief
-            needs one.
-          listener: hears of updates and scores, may end training; None: nobody. Where several
-            processes train, all end after the update that follows one at which it asked for that,
-            unless that one was scored.
+          batches: endless batches from the current step of the run on; with more than one device,
+            an argument of `Replicator.batches`.
+          evaluate: returns the score on dev (lower is better), given the log and the step. Only the
+            chief needs one.
+          listener: hears of updates and scores, and may end training; None: nobody. If it asks for
+            the end at an update without a score, several processes all end after the next update.
 
         Raises:
           DivergedError: a loss or gradient was not finite; that update is not applied.
@@ -197,7 +202,7 @@ class Trainer:
         self._num_updates = self.step
 
     def _train_and_save(
-        self, batches, hooks: tuple[Evaluate | None, Listener], progress, stop, start
+        self, batches: Batches, hooks: Hooks, progress: Progress, stop: StopRequest, start: float
     ) -> str:
         """Run `_steps` and return its reason; save the state, also after most errors."""
         try:
@@ -226,7 +231,7 @@ class Trainer:
             return contextlib.nullcontext()
         return contextlib.closing(self.run.metrics_log(self.step))
 
-    def _steps(self, batches, outputs: "_Outputs", stop, start) -> str:
+    def _steps(self, batches: Batches, outputs: "_Outputs", stop: StopRequest, start: float) -> str:
         self._num_updates = self.step
         if self._is_evaluation_missing():
             self._evaluate(outputs, {})
@@ -271,10 +276,7 @@ class Trainer:
         return step
 
     def _ended_by_scores(self) -> str | None:
-        """Wait for the chief's evaluation; return why it ends the run, the same in all processes.
-
-        None: it does not.
-        """
+        """Wait for the chief's evaluation; return why it ends the run in all processes, or None."""
         barrier(self.replicator)
         patience, waited = self.config.patience, self.checkpoints.scores_without_improvement
         no_more = bool(patience) and waited(self.step) >= patience
@@ -282,7 +284,7 @@ class Trainer:
         own = NO_IMPROVEMENT if no_more else CALLBACK if self._is_asked_to_stop else None
         return reasons[of_chief(self.replicator, reasons.index(own))]
 
-    def _leave(self, reason: str, step: int, outputs: "_Outputs", metrics) -> None:
+    def _leave(self, reason: str, step: int, outputs: "_Outputs", metrics: Metrics) -> None:
         """End a run early; unless a signal ended it, evaluate the latest state."""
         if reason in SIGNAL_NAMES:
             outputs.progress.say(f"{reason}: saving a checkpoint at step {step} and exiting.")

@@ -12,8 +12,10 @@ import tensorflow as tf
 
 from replicator.training.config import OptimizerConfig
 
+Tensors = list[tf.Tensor]
 
-def learning_rate(config: OptimizerConfig, step, num_steps: int):
+
+def learning_rate(config: OptimizerConfig, step: tf.Tensor, num_steps: int) -> tf.Tensor:
     """Return the learning rate, float32 [], of the update that follows `step` (int32 [])."""
     step = tf.cast(step, tf.float32)
     rate = config.learning_rate * tf.minimum(1.0, (step + 1.0) / max(config.warmup_steps, 1))
@@ -26,7 +28,7 @@ def learning_rate(config: OptimizerConfig, step, num_steps: int):
     return rate
 
 
-def clip_by_global_norm(gradients, limit: float):
+def clip_by_global_norm(gradients: Tensors, limit: float) -> tuple[Tensors, tf.Tensor]:
     """Return the gradients, scaled down to the global norm `limit`, and their original norm."""
     squares = [tf.cast(tf.reduce_sum(tf.square(g)), tf.float32) for g in gradients]
     norm = tf.sqrt(tf.add_n(squares))
@@ -36,10 +38,25 @@ def clip_by_global_norm(gradients, limit: float):
     return [g * tf.cast(scale, g.dtype) for g in gradients], norm
 
 
-def adam(config: OptimizerConfig, rate, step, weights, gradients, first, second):
+def adam(
+    config: OptimizerConfig,
+    rate: tf.Tensor,
+    step: tf.Tensor,
+    weights: Tensors,
+    gradients: Tensors,
+    first: Tensors,
+    second: Tensors,
+) -> tuple[Tensors, Tensors, Tensors]:
     """Return the weights, first and second moments after one Adam update.
 
-    All are lists with a tensor per variable; `step` counts the updates before this one.
+    Args:
+      config: the decay rates and epsilon.
+      rate: float32 [], the learning rate.
+      step: int32 [], number of updates before this one.
+      weights: the weights, a tensor per variable.
+      gradients: gradients of the weights.
+      first: first moments of the weights.
+      second: second moments of the weights.
     """
     count = tf.cast(step + 1, tf.float32)
     first = [
@@ -52,6 +69,7 @@ def adam(config: OptimizerConfig, rate, step, weights, gradients, first, second)
     first_bias = 1.0 - tf.pow(config.beta1, count)
     second_bias = 1.0 - tf.pow(config.beta2, count)
 
+    # Rate and corrections are float32, weights may have another type.
     def updated(w: tf.Tensor, m: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
         own_rate, of_m, of_v = (tf.cast(x, w.dtype) for x in (rate, first_bias, second_bias))
         return w - own_rate * (m / of_m) / (tf.sqrt(v / of_v) + config.epsilon)
@@ -60,7 +78,7 @@ def adam(config: OptimizerConfig, rate, step, weights, gradients, first, second)
     return after, first, second
 
 
-def polyak(config: OptimizerConfig, step, average, weights):
+def polyak(config: OptimizerConfig, step: tf.Tensor, average: Tensors, weights: Tensors) -> Tensors:
     """Return the moving average of the weights; early steps weigh more, so it needs no warm-up."""
     count = tf.cast(step, tf.float32)
     decay = tf.minimum(config.average_decay, (1.0 + count) / (10.0 + count))

@@ -12,15 +12,16 @@ NOTHING_TO_TRAIN, NO_IMPROVEMENT, CALLBACK = "nothing to train", "no improvement
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The end of a training.
+    """The state of a training run at its end.
 
     Attributes:
       step: number of updates.
       reason: DONE, FINISHED_BEFORE (no step was left), OUT_OF_TIME, NOTHING_TO_TRAIN (all weights
         are frozen), NO_IMPROVEMENT (for as many scores as `patience`), CALLBACK (one asked to
         stop), or the name of the signal that stopped it.
-      seconds: duration.
-      best_score, best_step: of the best checkpoint on dev; None before the first evaluation.
+      seconds: duration of the training in seconds.
+      best_score, best_step: score and step of the best checkpoint on dev; None before the first
+        evaluation.
       scores: step and score of every evaluation, also of those before the run was resumed.
     """
 

@@ -24,18 +24,20 @@ def rematerialising(wanted: bool) -> Iterator[None]:
         _wanted.reset(token)
 
 
-def recomputed(layer: Callable, *inputs: Any):
+def recomputed(layer: Callable[..., Any], *inputs: Any) -> Any:
     """Call a layer; within `rematerialising(True)` its intermediate results are not stored.
 
-    `layer` is a pure function to a nest of floating tensors. Except for variables, no gradient
-    reaches anything that it reads in addition to its inputs, nests of floating tensors and None.
+    Args:
+      layer: a pure function that returns a nest of floating tensors. Besides its inputs it may
+        read other things, but of these gradients reach only variables.
+      *inputs: the layer's inputs, nests of floating tensors and None.
     """
     if not _wanted.get():
         return layer(*inputs)
     leaves = tf.nest.flatten(inputs)
     outputs: list[Any] = []
 
-    def flat(*tensors):
+    def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
         given = iter(tensors)
         known = [None if leaf is None else next(given) for leaf in leaves]
         outputs[:] = [layer(*tf.nest.pack_sequence_as(inputs, known))]

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -27,10 +27,11 @@ class TrainState(tf.Module):
       size: number of elements in the network's weights, without the opponent's.
 
     Args:
-      network: whose `trainable_variables` are trained.
-      optimizer: of Adam and its learning rate.
+      network: the network whose `trainable_variables` are trained.
+      optimizer: settings of Adam and of its learning rate.
       num_steps: total number of updates, where a cosine decay ends.
-      schedule: from the step, int32 [], to the learning rate; None: that of the optimiser.
+      schedule: returns the learning rate, float32 [], of a step, int32 []; None: the rate that
+        `optimizer` describes.
       opponent: another network trained by the same loss, such as discriminators: the loss gives
         each weight the gradient of its own player (`tf.stop_gradient` on the other's), so that one
         update, checkpoint and strategy serve both.
@@ -71,7 +72,7 @@ class TrainState(tf.Module):
             }
         return slots
 
-    def update(self, loss_fn: LossFn, batch: Batch):
+    def update(self, loss_fn: LossFn, batch: Batch) -> tuple[list[tf.Tensor], Batch]:
         """Return the values of all slots after one update, in `slots()` order, and the metrics.
 
         This is a pure function: it reads the variables but assigns none.
@@ -81,7 +82,9 @@ class TrainState(tf.Module):
         values, figures = self.updated(gradients)
         return values, {"loss": loss, **figures, **metrics}
 
-    def gradients(self, loss_fn: LossFn, batch: Batch):
+    def gradients(
+        self, loss_fn: LossFn, batch: Batch
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor], list[tf.Tensor]]:
         """Return the loss, [], metrics and gradients of a batch from `split_microbatches`."""
         num_microbatches = self.optimizer.accumulate
         if num_microbatches == 1:
@@ -90,7 +93,9 @@ class TrainState(tf.Module):
             lambda microbatch: self._gradients(loss_fn, microbatch), batch, num_microbatches
         )
 
-    def _gradients(self, loss_fn: LossFn, batch: Batch):
+    def _gradients(
+        self, loss_fn: LossFn, batch: Batch
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor], list[tf.Tensor]]:
         with tf.GradientTape() as tape, rematerialising(self.optimizer.rematerialise):
             for weight in self.weights:
                 if not weight.trainable:  # for TensorFlow, but a layer of Keras was unfrozen
@@ -102,7 +107,7 @@ class TrainState(tf.Module):
                 raise ValueError(f"`loss_fn` must depend on every weight, but not on `{name}`.")
         return loss, metrics, [tf.convert_to_tensor(g) for g in gradients]
 
-    def updated(self, gradients: list[tf.Tensor]):
+    def updated(self, gradients: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
         """Return the values of all slots after an update, in `slots()` order, and its metrics.
 
         This is a pure function of elementwise operations and sums, which DTensor can run on shards.
@@ -128,9 +133,9 @@ class TrainState(tf.Module):
     def skip_nonfinite(
         self, values: list[tf.Tensor], metrics: Mapping[str, tf.Tensor], elementwise: bool = False
     ) -> list[tf.Tensor]:
-        """Return the values, or the current ones of all slots if loss or gradient is not finite.
+        """Return the values; if a loss or gradient is not finite, the current ones of all slots.
 
-        `elementwise` selects with a condition of each value's shape, which DTensor requires.
+        If `elementwise`, the condition has the shape of each value, which DTensor requires.
         """
         is_finite = tf.math.is_finite(metrics["loss"]) & tf.math.is_finite(metrics["gradient_norm"])
         pairs = zip(values, self.slots().values(), strict=True)
@@ -138,7 +143,7 @@ class TrainState(tf.Module):
             return [tf.where(tf.broadcast_to(is_finite, v.shape), v, old) for v, old in pairs]
         return [tf.where(is_finite, value, old) for value, old in pairs]
 
-    def assign(self, values) -> None:
+    def assign(self, values: Iterable[tf.Tensor | np.ndarray]) -> None:
         """Assign every slot, from values in `slots()` order."""
         for variable, value in zip(self.slots().values(), values, strict=True):
             variable.assign(value)
@@ -163,7 +168,7 @@ class TrainState(tf.Module):
             average.assign(value)
 
     @contextlib.contextmanager
-    def averaged(self):
+    def averaged(self) -> Iterator[None]:
         """Replace the network's weights by the Polyak average during the block."""
         live = [weight.numpy().copy() for weight in self.weights]
         self.use_average()

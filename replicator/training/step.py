@@ -1,6 +1,7 @@
 """One update of a TrainState, compiled: on one device, or on the replicas of a strategy."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -15,13 +16,13 @@ Metrics = Mapping[str, tf.Tensor]
 def compile_step(
     state: TrainState, loss_fn: LossFn, jit_compile: bool
 ) -> Callable[[Batch], Metrics]:
-    """Return a function from a batch to the metrics of one update, which it applies.
+    """Return a function that applies one update with a batch and returns its metrics.
 
     An update whose loss or gradient is not finite is skipped.
     """
 
     @tf.function(jit_compile=jit_compile, autograph=False)
-    def step(batch: Batch):
+    def step(batch: Batch) -> Metrics:
         values, metrics = state.update(loss_fn, batch)
         state.assign(state.skip_nonfinite(values, metrics))
         return metrics
@@ -37,7 +38,9 @@ def compile_replicated_step(
     extra_metrics: Mapping[str, tf.Variable],
     reads: Sequence[tf.Variable] = (),
 ) -> Callable[[Iterator], Metrics]:
-    """Return a function from an iterator over `replicator.batches` to the metrics of one update.
+    """Return a function that makes one update with a batch of an iterator and returns its metrics.
+
+    The iterator is one over `replicator.batches`.
 
     The update is that of `compile_step` on the global batch: losses, metrics and gradients are
     averaged over the replicas, each of which then applies the same update. XLA compiles the loss
@@ -49,7 +52,7 @@ def compile_replicated_step(
     variables that the loss reads in addition to the state.
     """
 
-    def gradients_fn(batch: Batch):
+    def gradients_fn(batch: Batch) -> tuple[dict[str, Any], list[tf.Tensor]]:
         batch = split_microbatches(loss_fn, batch, state.optimizer.accumulate, replicator)
         jitted = jit_compile and not replicator.is_async
         # One function per replica, because XLA binds it to the variables of that replica.
@@ -58,11 +61,13 @@ def compile_replicated_step(
         extra = {name: tf.identity(variable) for name, variable in extra_metrics.items()}
         return {**figures, "extra": extra}, gradients
 
-    def local(batch: Batch):
+    def local(batch: Batch) -> tuple[dict[str, Any], list[tf.Tensor]]:
         loss, metrics, gradients = state.gradients(loss_fn, batch)
         return {"loss": loss, "metrics": metrics}, gradients
 
-    def update_fn(figures, gradients):
+    def update_fn(
+        figures: dict[str, Any], gradients: list[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], Metrics]:
         values, update_metrics = state.updated(gradients)
         metrics = {
             "loss": figures["loss"],

@@ -39,7 +39,7 @@ class TrainingRun:
       workdir: the run directory; None: the run is only in memory.
       replicator: the devices; None: one device.
       log: called with progress messages, only in the chief.
-      rows: of a global batch.
+      rows: number of rows of a global batch.
       optimizer: gives the number of microbatches of each replica; None: one.
 
     Raises:
@@ -64,7 +64,7 @@ class TrainingRun:
         """Return the run itself."""
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Unlock the run directory."""
         self._stack.close()
 
@@ -82,7 +82,7 @@ class TrainingRun:
         return InMemoryRun() if self._workdir is None else self.directory
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Write config.json, or compare it with that of the run to resume; see `RunDirectory`."""
+        """Write config.json, or compare it with the resumed run's, by `RunDirectory.claim`."""
         self._record.claim(config, changeable, defaults)
 
     def log(self, *lines: str) -> None:
@@ -128,18 +128,21 @@ class TrainingRun:
         """Train from the newest checkpoint, or from the start, to the end, and return the outcome.
 
         Args:
-          state: see `Trainer`; created in `variables`, as are `loss` and `reads`.
-          loss: see `Trainer`.
+          state: the variables to train; they are created in `variables`, as are `loss` and `reads`.
+          loss: returns the loss [] of a batch, and metrics.
           loop: length of training and frequency of evaluations and checkpoints.
-          batches: returns part i of k equal parts of the rows of the batches from a step on.
+          batches: returns the batches from a step on, of whose rows each has part i of k equal
+            parts, given the step, i and k.
           evaluation: returns the evaluation callback; called only in the chief.
           start: initialises the weights of a new run; called only in the chief.
-          listener: see `Trainer.train`.
-          reads: see `Trainer`.
-          description: of the model, for the user; "": the number of its weights.
+          listener: hears of updates and scores, and may end training; None: nobody.
+          reads: variables that the loss reads in addition to the state.
+          description: text that describes the model to the user; "": the number of its weights.
 
         Raises:
-          UserError: see `Trainer.train`.
+          DivergedError: a loss or gradient was not finite; that update is not applied.
+          UserError: something could not be written, a step does not fit into memory, or another
+            process has ended; the message names the step on disk.
         """
         trainer = Trainer(self._record, state, loss, loop, self.replicator, reads)
         self.log(*trainer.resume(start))

@@ -125,6 +125,7 @@ def without(graph: Any, signature: str) -> Any:
         for name, stored in graph.signature_def.items()
     }
     read = {node_of(source) for node in graph.graph_def.node for source in node.input}
+    # Of its outputs, those that no other node reads and no other signature returns.
     own = outputs.pop(signature) - read.union(*outputs.values())
     nodes = [node for node in graph.graph_def.node if node.name not in own]
     functions = graph.graph_def.library.function
@@ -143,7 +144,7 @@ def scanned_program(folder: Path) -> bytes:
     """Return the content of FOLDER/saved_model.pb, which `tf.saved_model.load` reads.
 
     Raises:
-      UserError: it may not be loaded: it does more than compute.
+      UserError: the program may do more than compute, so that it must not be loaded.
     """
     path = Path(folder) / PROGRAM
     content = _content(path)
@@ -216,7 +217,7 @@ def _check_operations(path: Path, graph: Any) -> None:
 
 
 def _of_saver(found: Reach, name: str) -> frozenset[str]:
-    """Return the further operations of a function that the saver's nodes alone reach."""
+    """Return what a function may do in addition if only the saver's nodes reach it."""
     if not name or name in found.called:
         return frozenset()
     return frozenset((RESTORING if name in found.restoring else SAVING).split())
@@ -272,7 +273,7 @@ def _check_module(path: Path, attributes: Any) -> None:
             raise ValueError(attributes["version"].i)
         module = stablehlo.deserialize_portable_artifact_str(attributes["module"].s)
         text = pywrap_mlir.ExperimentalRunPassPipeline(module, "", False)  # as text
-    except Exception as error:  # of any type, from the parser
+    except Exception as error:  # the parser raises many types
         raise UserError(f"{path} holds a module that is not a portable artifact.") from error
     # Function names are skipped; a string that looks like an operation is refused as well.
     words = re.findall(r"\b[a-zA-Z_]\w*\.\w+", re.sub(r"@[\w.$-]+", "", text))

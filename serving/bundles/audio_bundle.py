@@ -21,7 +21,7 @@ WHOLE = (PLAIN, COMPILED)
 
 
 def check_speaker(known: Sequence[str], name: str | None) -> None:
-    """Raise InvalidInput unless a model has a speaker of this name; None names its first."""
+    """Raise InvalidInput unless a model has a speaker of this name; None stands for its first."""
     if name is not None and name not in known:
         rule = f"one of {', '.join(known)}, got `{shortened(name)}`"
         one_voice = "`speaker` must not be given: the model has one voice."
@@ -29,7 +29,7 @@ def check_speaker(known: Sequence[str], name: str | None) -> None:
 
 
 class _Refinement:
-    """Passes that bring the magnitudes of chunks to their mel, see `distill.refinement`."""
+    """The passes of `distill.refinement`, which bring the magnitudes of chunks to their mel."""
 
     def __init__(self, spec: Mapping[str, Any], passes: int):
         # A bundle needs neither package for anything else.
@@ -71,7 +71,7 @@ class AudioBundle(Bundle):
 
     @property
     def sample_rate_hz(self) -> int:
-        """Sample rate of its audio."""
+        """Samples per second of the model's audio."""
         return self.spec["sample_rate_hz"]
 
     @property
@@ -81,12 +81,12 @@ class AudioBundle(Bundle):
 
     @property
     def conditional(self) -> bool:
-        """True if it needs frames."""
+        """True if the model generates from frames."""
         return "frames" in self.signatures[COMPILED].inputs
 
     @property
     def known_speakers(self) -> tuple[str, ...]:
-        """The names of its speakers; empty for a model without speakers."""
+        """Names of the model's speakers, by index; empty for a model without speakers."""
         info = self.signatures[COMPILED].inputs.get("speaker")
         return () if info is None else tuple(self.spec["speakers"][: int(info.high or 0) + 1])
 
@@ -97,8 +97,8 @@ class AudioBundle(Bundle):
     def frames(self, waveform: np.ndarray) -> np.ndarray:
         """Return the frames float32 [frames, channels] of a recording, to resynthesise it.
 
-        `generate` scales their audio to the recording's level, see `FeatureExtraction.frames`.
-        Needs the package `wavenet`.
+        The frames remember the recording's level, and `generate` scales their audio to it. Needs
+        the package `wavenet`.
 
         Args:
           waveform: float32 [samples] at `sample_rate_hz`, at its stored level.
@@ -134,12 +134,13 @@ class AudioBundle(Bundle):
           seed: seed of the noise.
           row: row of the seed for the first sound, which does not depend on `num`.
           num: number of sounds, from rows row, row + 1, ... of the seed.
-          num_samples: length; None: that of the condition.
-          speaker: name, for models with speakers; None: the first one.
+          num_samples: number of samples of each sound; None: as many as the condition has.
+          speaker: name of the speaker, for models with speakers; None: the first one.
           temperature: scales the noise; 1 samples the model. None: the model's default.
-          refine: passes that bring the sound's magnitudes to the mel, see `distill.refinement`; not
-            by the program, whose signatures return the sound before them. None: the model's
-            default for frames from `frames(...)` and those drawn for a text, else 0.
+          refine: number of passes of `distill.refinement`, which bring the sound's magnitudes to
+            the mel; they are not part of the program, whose signatures return the sound before
+            them. None: the model's default for frames from `frames(...)` and those drawn for a
+            text, else 0.
 
         Raises:
           InvalidInput: the model cannot generate this.
@@ -167,11 +168,11 @@ class AudioBundle(Bundle):
         refine: int | None = None,
         chunk_samples: int = CHUNK_SAMPLES,
     ) -> Iterator[np.ndarray]:
-        """Return the same sounds in chunks float32 [num, about chunk_samples].
+        """Return the sounds of `generate` in chunks float32 [num, about chunk_samples].
 
         Chunks are generated as they are requested; the first one is shorter, so that it arrives
         early. Invalid requests raise InvalidInput at once, before the first chunk is requested.
-        Other arguments as for `generate`.
+        All other arguments mean the same in `generate`.
         """
         request = self._engine_request(condition, seed, row, num, num_samples, speaker, temperature)
         if chunk_samples < 1:
@@ -200,7 +201,7 @@ class AudioBundle(Bundle):
         return super().call(signature, inputs)
 
     def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
-        """Yield signature and inputs of each call of `warm`: all pieces, by all batches.
+        """Yield signature and inputs of each call of `warm`: every piece in every batch size.
 
         With an engine, the program is compiled by the first call of `chunk`.
         """
@@ -222,7 +223,14 @@ class AudioBundle(Bundle):
         return arrays
 
     def _engine_request(
-        self, condition, seed: int, row: int, num: int, num_samples, speaker, temperature
+        self,
+        condition: Any,
+        seed: int,
+        row: int,
+        num: int,
+        num_samples: int | None,
+        speaker: str | None,
+        temperature: float | None,
     ) -> EngineRequest:
         for name, value, low in (("num", num, 1), ("seed", seed, 0), ("row", row, 0)):
             if value < low:
@@ -248,7 +256,7 @@ class AudioBundle(Bundle):
             raise InvalidInput(f"`refine` must be {rule}, got {passes}.")
         return _Refinement(self.spec, passes) if passes else None
 
-    def _frames(self, condition) -> np.ndarray | None:
+    def _frames(self, condition: Any) -> np.ndarray | None:
         if (condition is None) == self.conditional:
             rule = "given" if self.conditional else "None"
             raise InvalidInput(f"`condition` must be {rule} for {self.name}.")

@@ -13,17 +13,20 @@ from typing import Any
 import tensorflow as tf
 
 from serving.bundles.streaming_models import (
+    Advanced,
     Conditioning,
+    Maybe,
     NoiseSource,
+    Size,
     State,
     StreamingModel,
     unit_samples,
 )
 
-MAX_SEGMENT_SAMPLES = 160_000  # of a row whose conditioning is in memory
+MAX_SEGMENT_SAMPLES = 160_000  # of one row: its conditioning must fit into memory
 MIN_SEGMENT_SAMPLES = 80_000
-MAX_BATCH_SEGMENT_SAMPLES = 640_000  # of all rows
-ROWS_AT_ONCE = 4  # of rows that run alone
+MAX_BATCH_SEGMENT_SAMPLES = 640_000  # of all rows together
+ROWS_AT_ONCE = 4  # rows that run alone, but in parallel
 Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 
 
@@ -31,8 +34,9 @@ Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 class Window:
     """The frames that condition a segment of each row, int32 [batch] each.
 
-    low, high: its frames, with their neighbours. skipped: neighbours before the segment. samples:
-    requested; 0 where a row has ended. start: position of the first frame's first sample.
+    low, high: the first frame and the one after the last, neighbours included. skipped: number of
+    neighbours before the segment. samples: number of samples to make; 0 where a row has ended.
+    start: position of the first frame's first sample in the sound.
     """
 
     low: Any
@@ -48,8 +52,8 @@ def make_steps(streaming: StreamingModel, compiled: bool) -> dict[int, Step]:
     return {size: _step(streaming, size, compiled) for size in dict.fromkeys((long, short))}
 
 
-def first_state(streaming: StreamingModel, batch) -> State:
-    """Return the state before the first sample."""
+def first_state(streaming: StreamingModel, batch: Size) -> State:
+    """Return the state before the first sample of each of `batch` rows."""
     return {
         name: tf.fill([batch, *shape], tf.constant(fill, dtype))
         for name, (dtype, shape, fill) in streaming.state().items()
@@ -59,12 +63,12 @@ def first_state(streaming: StreamingModel, batch) -> State:
 def synthesize(
     streaming: StreamingModel,
     steps: dict[int, Step],
-    frames,
-    lengths,
-    speaker,
+    frames: Maybe,
+    lengths: tf.Tensor,
+    speaker: Maybe,
     source: NoiseSource,
     state: State,
-):
+) -> tf.Tensor:
     """Generate whole sounds, float32 [batch, longest] in [-1, 1], zeros after each row's end.
 
     Args:
@@ -79,7 +83,7 @@ def synthesize(
     batch, longest = tf.shape(lengths)[0], tf.reduce_max(lengths)
     segment = _segment_samples(streaming, batch)
 
-    def body(first, sound, phase, state):
+    def body(first: tf.Tensor, sound: tf.Tensor, phase: tf.Tensor, state: State) -> tuple[Any, ...]:
         samples = tf.minimum(segment, round_up(longest - first, streaming.pieces[0]))
         window = _window(streaming, lengths, first, samples)
         conditioning = row_conditioning(streaming, frames, speaker, window, samples, phase)
@@ -99,7 +103,9 @@ def synthesize(
     return trim_to_lengths(sound, lengths, streaming.limits)
 
 
-def trim_to_lengths(sound, lengths, limits: tuple[float, float] | None):
+def trim_to_lengths(
+    sound: tf.Tensor, lengths: tf.Tensor, limits: tuple[float, float] | None
+) -> tf.Tensor:
     """Clip to the limits and set samples after each row's end to zero: float32 [batch, longest]."""
     sound = sound[:, : tf.reduce_max(lengths)]
     if limits is not None:
@@ -109,7 +115,12 @@ def trim_to_lengths(sound, lengths, limits: tuple[float, float] | None):
 
 
 def row_conditioning(
-    streaming: StreamingModel, frames, speaker, window: Window | None, samples, phase
+    streaming: StreamingModel,
+    frames: Maybe,
+    speaker: Maybe,
+    window: Window | None,
+    samples: Size,
+    phase: Maybe,
 ) -> Conditioning:
     """Return the conditioning of `samples` samples of each row, [batch, samples, ...].
 
@@ -127,18 +138,20 @@ def row_conditioning(
             if streaming.channels
             else Conditioning(None)
         )
+    before: Any = phase  # there is one wherever the model has a phase
     shapes = {"channels": tf.TensorSpec([None, streaming.channels], streaming.dtype)}
     if streaming.has_phase:
         shapes["phase"] = tf.TensorSpec([], tf.float64)
 
-    def row(n):
-        def ended():
+    def row(n: tf.Tensor) -> dict[str, tf.Tensor]:
+        # A row that has ended has no frames in the segment, of which there is no conditioning.
+        def ended() -> dict[str, tf.Tensor]:
             empty = {
                 name: tf.zeros([0, *spec.shape[1:]], spec.dtype) for name, spec in shapes.items()
             }
-            return {**empty, "phase": phase[n]} if streaming.has_phase else empty
+            return {**empty, "phase": before[n]} if streaming.has_phase else empty
 
-        def conditioning():
+        def conditioning() -> dict[str, tf.Tensor]:
             result = streaming.conditioning(
                 frames[n, window.low[n] : window.high[n]][None],
                 None if speaker is None else speaker[n][None],
@@ -161,8 +174,12 @@ def row_conditioning(
 
 
 def run_steps(
-    steps: dict[int, Step], source: NoiseSource, conditioning: Conditioning, state: State, samples
-):
+    steps: dict[int, Step],
+    source: NoiseSource,
+    conditioning: Conditioning,
+    state: State,
+    samples: Size,
+) -> Advanced:
     """Generate the next samples, float32 [batch, samples], not clipped, and the state after them.
 
     Args:
@@ -178,10 +195,18 @@ def run_steps(
     return sound, state
 
 
-def _pieces(size: int, step: Step, source: NoiseSource, channels, sound, state: State, samples):
+def _pieces(
+    size: int,
+    step: Step,
+    source: NoiseSource,
+    channels: Maybe,
+    sound: tf.Tensor,
+    state: State,
+    samples: Size,
+) -> Advanced:
     """Append as many pieces of a size as fit; return the sound and the state after it."""
 
-    def body(first, sound, state):
+    def body(first: tf.Tensor, sound: tf.Tensor, state: State) -> tuple[Any, ...]:
         part = None
         if channels is not None:
             part = channels[:, first : first + size]
@@ -200,18 +225,26 @@ def _pieces(size: int, step: Step, source: NoiseSource, channels, sound, state: 
 
 
 def _step(streaming: StreamingModel, size: int, compiled: bool) -> Step:
-    def step(key, row, start, temperature, channels, state):
+    # The parts of `NoiseSource` one by one: to a `tf.function` a dataclass is no nest of tensors.
+    def step(
+        key: tf.Tensor,
+        row: tf.Tensor,
+        start: tf.Tensor,
+        temperature: tf.Tensor,
+        channels: Maybe,
+        state: State,
+    ) -> Advanced:
         return streaming.advance(NoiseSource(key, row, start, temperature), channels, state, size)
 
     run = tf.function(step, jit_compile=True, autograph=False) if compiled else step
 
-    def together(source: NoiseSource, channels, state: State):
+    def together(source: NoiseSource, channels: Maybe, state: State) -> Advanced:
         return run(source.key, source.row, source.start, source.temperature, channels, state)
 
-    def rows_alone(source: NoiseSource, channels, state: State):
+    def rows_alone(source: NoiseSource, channels: Maybe, state: State) -> Advanced:
         given = (source.key, source.row, source.start, source.temperature, channels, state)
 
-        def row(n):
+        def row(n: tf.Tensor) -> Any:
             return _at(run(*_at(given, slice(n, n + 1))), 0)
 
         shapes = {name: tf.TensorSpec(v.shape[1:], v.dtype) for name, v in state.items()}
@@ -222,12 +255,14 @@ def _step(streaming: StreamingModel, size: int, compiled: bool) -> Step:
     return rows_alone if streaming.rows_alone else together
 
 
-def _at(given, index):
+def _at(given: Any, index: tf.Tensor | slice | int) -> Any:
     """Index the first axis of each tensor of a nest; None stays None."""
     return tf.nest.map_structure(lambda x: None if x is None else x[index], given)
 
 
-def _window(streaming: StreamingModel, lengths, first, samples) -> Window:
+def _window(
+    streaming: StreamingModel, lengths: tf.Tensor, first: tf.Tensor, samples: tf.Tensor
+) -> Window:
     """Return the window of a segment of sounds whose frames are all given."""
     hop = streaming.hop_samples
     frame, count = first // hop, -(-lengths // hop)
@@ -238,7 +273,8 @@ def _window(streaming: StreamingModel, lengths, first, samples) -> Window:
     return Window(low * same, high, (frame - low) * same, requested, low * hop * same)
 
 
-def _segment_samples(streaming: StreamingModel, batch):
+def _segment_samples(streaming: StreamingModel, batch: tf.Tensor) -> tf.Tensor:
+    """Return the samples of a segment, int32 []: long ones, as far as the whole batch fits."""
     unit = unit_samples(streaming)
     wanted = tf.clip_by_value(
         MAX_BATCH_SEGMENT_SAMPLES // batch, MIN_SEGMENT_SAMPLES, MAX_SEGMENT_SAMPLES
@@ -246,10 +282,10 @@ def _segment_samples(streaming: StreamingModel, batch):
     return round_up(wanted, unit)
 
 
-def round_up(samples, unit: int):
+def round_up(samples: Size, unit: int) -> Any:
     """Return the smallest multiple of the unit that is at least `samples`."""
     return -(-samples // unit) * unit
 
 
-def _shapes(state: State):
+def _shapes(state: State) -> dict[str, tf.TensorShape]:
     return {name: tf.TensorShape([None, *value.shape[1:]]) for name, value in state.items()}

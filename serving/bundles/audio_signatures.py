@@ -26,6 +26,7 @@ from serving.bundles.audio_chunks import (
 from serving.bundles.functions import Tensors, concrete_function, serving_spec
 from serving.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo
 from serving.bundles.streaming_models import (
+    Filled,
     NoiseSource,
     StreamingModel,
     streaming_model,
@@ -48,14 +49,18 @@ def export_functions(
     allowed_batches: Sequence[int] = (),
     buckets: Sequence[int] = (),
 ) -> tuple[tf.Module, dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return what is saved, as for images; no program of audio is stored as StableHLO.
+    """Return what a bundle of a speech model stores.
 
     Args:
-      model: of speech, whose network has a `streaming_model`.
+      model: a model of speech whose network is of a type that `streaming_model` knows.
       allowed_batches: batch sizes of the server, each compiled for a student; empty: 1, 2, 4, 8 for
         a student, 1 to 8 for a WaveNet.
-      buckets: frames that rows are padded to, none of them compiled for; the longest is the longest
-        sound. Empty: up to two minutes. Samples for a model without frames.
+      buckets: numbers of frames that rows are padded to (of samples, for a model without frames),
+        none of them compiled for; the largest is the longest sound. Empty: up to two minutes.
+
+    Returns:
+      A module that holds the variables; the functions by signature; an empty dict, because no
+      program of audio is stored as StableHLO; and `serving` of model.json.
     """
     streaming = streaming_model(model.network)
     lengths = sorted(set(buckets)) or default_buckets(model.sample_rate_hz, streaming.hop_samples)
@@ -73,8 +78,11 @@ def streaming_functions(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the functions by signature, and `serving` of model.json.
 
-    Rows are padded to `lengths`, in frames, of which the last is the longest sound. The temperature
-    is the default; for `allowed_batches` see `export_functions`.
+    Args:
+      streaming: the model.
+      lengths: numbers of frames that rows are padded to, ascending; the last is the longest sound.
+      allowed_batches: batch sizes of the server; empty: those usual for the model.
+      temperature: the default of requests, and the only one if the model cannot be tempered.
     """
     batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
     usual = _signatures(streaming, lengths[-1], temperature)
@@ -105,7 +113,7 @@ def default_buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:
 def _signatures(
     streaming: StreamingModel, longest: int, temperature: float
 ) -> dict[str, Signature]:
-    """Return all signatures; the longest sound is in frames, the temperature the default."""
+    """Return all signatures, given the longest sound in frames and the default temperature."""
     made = TensorInfo(FLOAT32, (None, None))
     sound = {streaming.output: made, "num_samples": _numbers(low=None)}
     low, high = (0.0, MAX_TEMPERATURE) if streaming.tempers else (temperature, temperature)
@@ -137,11 +145,13 @@ def _signatures(
     return {PLAIN: every, COMPILED: every, CHUNK: chunk}
 
 
-def _numbers(low: float | None, high: float | None = None, default=None) -> TensorInfo:
+def _numbers(
+    low: float | None, high: float | None = None, default: int | None = None
+) -> TensorInfo:
     return TensorInfo(INT32, (None,), low, high, default)
 
 
-def _info(filled) -> TensorInfo:
+def _info(filled: Filled) -> TensorInfo:
     dtype, shape, fill = filled
     # Levels, and one above them for no past; integers that start at 0 have no limit.
     top = fill if dtype == tf.int32 and fill else None
@@ -152,10 +162,10 @@ def _info(filled) -> TensorInfo:
 def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, Any]:
     """Return what a client of `chunk` must know.
 
-    side_frames: neighbours to pass with a segment on each side, as far as there are any, counted by
-    `frames_before` and `frames_after`. unit_samples: all chunks but the last are multiples of it,
-    and all rows of a call equally long. pieces: lengths that are compiled. rows_alone: whether they
-    are compiled for a batch of one, in which each row is then generated.
+    side_frames: number of frames to pass before and after a segment, as far as there are any,
+    counted by `frames_before` and `frames_after`. unit_samples: every chunk but the last is a
+    multiple of it, and all rows of a call are equally long. pieces: lengths that are compiled.
+    rows_alone: whether pieces are compiled for a batch of one, so that rows are made one by one.
     """
     state = {name: info for name, info in chunk.inputs.items() if name.startswith(STATE)}
     return {
@@ -198,6 +208,7 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
         before, count = given["frames_before"], given["num_frames"]
         lengths = count * hop
         high = tf.minimum(before + count + given["frames_after"], tf.shape(frames)[1])
+        # `start` is that of the segment; the first frame may be a neighbour before it.
         window = Window(tf.zeros_like(before), high, before, lengths, start - before * hop)
     samples = round_up(tf.reduce_max(lengths), streaming.pieces[0])
     conditioning = row_conditioning(
@@ -211,8 +222,13 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
     return {streaming.output: made, "num_samples": lengths, **after}
 
 
-def noise_source(given: Tensors, start) -> NoiseSource:
-    """Return the noise of rows from a position of each on."""
+def noise_source(given: Tensors, start: tf.Tensor) -> NoiseSource:
+    """Return the noise of rows, each from its own position on.
+
+    Args:
+      given: inputs of a signature: `seed`, `row` and `temperature`, each [batch].
+      start: int32 [batch], the position of the first sample of each row.
+    """
     # Numbers are stored with the low word first.
     key = tf.reverse(tf.bitcast(given["seed"], tf.int32), [-1])
     return NoiseSource(key, given["row"], start, given["temperature"])

@@ -26,7 +26,8 @@ Backend = Literal["auto", "tensorflow", "numba"]
 class Servable(Protocol):
     """A loaded model, called by signature; thread-safe.
 
-    name, version, path: from its folder. kind: "sound", "picture" or "array". spec: its model.json.
+    name, version: those in the path of its folder, NAME/VERSION. path: the folder. kind: "sound",
+    "picture" or "array". spec: content of model.json. signatures: its signatures by name.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Servable(Protocol):
 
     @property
     def kind(self) -> str:
-        """Its kind: "sound", "picture" or "array"."""
+        """What the model makes: "sound", "picture" or "array"."""
 
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
         """Return the inputs of a signature as `call` takes them; raise InvalidInput if bad."""
@@ -57,7 +58,7 @@ class SpeechServable(Servable, Protocol):
 
     @property
     def stream(self) -> Callable[..., Iterator[np.ndarray]]:
-        """A method that yields a sound in chunks float32 [1, samples]; see `AudioBundle.stream`."""
+        """A method with the arguments of `AudioBundle.stream` that yields chunks [1, samples]."""
 
 
 class Program:
@@ -102,7 +103,7 @@ class Program:
             }
         except (MemoryError, tf.errors.ResourceExhaustedError):
             raise
-        except Exception as error:  # of many types, depending on the corrupted byte
+        except Exception as error:  # its type depends on the corrupted byte
             first = (str(error) or type(error).__name__).splitlines()[0]
             raise UserError(f"{self._folder} cannot be loaded: {first}") from error
 
@@ -119,8 +120,8 @@ def _call(session: Any, signature: Any) -> Call:
 class Bundle:
     """An exported model that can be called from several threads.
 
-    name, version: from its path, NAME/VERSION. spec: its model.json. engine: the backend of all
-    that it draws. The program is checked.
+    name, version: those in its path, NAME/VERSION. spec: content of model.json. engine: the
+    backend that computes all that it draws. The program has been checked.
     """
 
     kind: str

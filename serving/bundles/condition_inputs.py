@@ -1,9 +1,9 @@
-"""The inputs of signatures that are conditions of a user's model, and the rules that hold for them.
+"""The inputs of signatures that are conditions of a user's model, and their rules.
 
-The only condition of a model is the input `condition`, one of several `condition_NAME`. A condition
-at the rate of a sequence that is the only one is `frames`, counted by `num_frames`. `conditions` of
-model.json has the input of each condition by its name. An input of any length is at the rate of the
-elements, any other is the same at every time.
+The input of a model's only condition is called `condition`; with several conditions each is called
+`condition_NAME`. If the only condition is at the rate of a sequence, its input is `frames`, counted
+by `num_frames`. `conditions` of model.json has the input of each condition by its name. An input of
+any length is at the rate of the elements, any other is the same at every time.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ COUNT, ELEMENTS = "num_samples", "elements"
 
 
 def input_of(name: str, count: int) -> str:
-    """Return the input of a condition by its name, of a model with so many."""
+    """Return the input of the condition `name` of a model with `count` conditions."""
     return CONDITION if count == 1 else f"{CONDITION}_{name}"
 
 
@@ -29,7 +29,7 @@ def is_condition(name: str) -> bool:
 
 
 def is_timed(info: Any) -> bool:
-    """Return whether an input is at the rate of elements of any number."""
+    """Return whether an input has any number of times, one for each element."""
     return len(info.shape) > 1 and info.shape[1] is None
 
 
@@ -37,7 +37,7 @@ def names_of(spec: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, str
     """Return the input of each condition by its name.
 
     Args:
-      spec: model.json, or what a server says of the model.
+      spec: content of model.json, or a server's description of the model.
       known: inputs of a signature.
     """
     stored = spec.get(CONDITIONS)
@@ -47,7 +47,7 @@ def names_of(spec: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, str
 
 
 def has_named(spec: Mapping[str, Any]) -> bool:
-    """Return whether a model has other conditions than `frames`."""
+    """Return whether a model has conditions besides `frames`."""
     return bool(set(names_of(spec, {}).values()) - {FRAMES})
 
 
@@ -66,11 +66,13 @@ def conditions_given(
       names: the input of each condition by its name.
       known: inputs of the signature.
       rows: number of rows.
-      length: times of a row; None: they are not compared.
-      for_all: a condition at the rate of the elements may be given once for all rows, too.
+      length: number of times of a row; None: any number is accepted.
+      for_all: whether one row may stand for all rows even in a condition at the rate of the
+        elements.
 
     Raises:
-      ValueError: they have other names, another number of rows, or are no such numbers.
+      ValueError: `given` has other names than `names` or another number of rows, or its values are
+        not numbers of the inputs' types.
     """
     if given is None:
         return {}  # what must be given is said by the check of the signature
@@ -108,7 +110,8 @@ def _numbers(value: Any, info: Any, label: str) -> np.ndarray:
     """Return a condition in the type of its input.
 
     Raises:
-      ValueError: it is none of numbers, or whole numbers are needed.
+      ValueError: the value is not an array of numbers, or has fractions where the input is of
+        integers.
     """
     try:
         array = np.asarray(value)
@@ -159,7 +162,7 @@ def check_conditions(known: Mapping[str, Any], arrays: dict[str, np.ndarray]) ->
       arrays: all inputs of the request, changed in place.
     """
     timed = [name for name in known if is_condition(name) and is_timed(known[name])]
-    if ELEMENTS in known:  # of log-probabilities
+    if ELEMENTS in known:  # a request for log-probabilities
         shape = arrays[ELEMENTS].shape
         for name in (name for name in known if name in timed or name == FRAMES):
             free = [axis for axis, size in enumerate(known[name].shape) if axis and size is None]

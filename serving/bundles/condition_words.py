@@ -1,8 +1,10 @@
-"""Words of the command that are said of conditions: their values, and their numbers of entries."""
+"""Words of the command that are numbers or npy files: conditions, their entries, and prefixes."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from replicator.runs.atomic_files import read_npy
 from replicator.runs.errors import UserError
@@ -14,14 +16,14 @@ def condition_of(words: Sequence[str]) -> Any:
     """Return conditions as `Autoregressive.sample` takes them.
 
     Args:
-      words: FILE.npy or a number, for the only condition; NAME=FILE.npy or NAME=NUMBER for each of
-        several.
+      words: one word for the only condition, FILE.npy or a number; for several conditions a word
+        for each, NAME=FILE.npy or NAME=NUMBER.
 
     Returns:
       None without a word; an array or a number, or a dict of them by name.
 
     Raises:
-      UserError: a word is neither, a name is given twice, or a file cannot be read.
+      UserError: a word has another form, a name is given twice, or a file cannot be read.
     """
     return _by_name(words, "--condition", _value, "FILE.npy or NAME=NUMBER")
 
@@ -30,7 +32,7 @@ def entries_of(words: Sequence[str]) -> Any:
     """Return numbers of entries as `export` takes them, from NUMBER or from NAME=NUMBER.
 
     Raises:
-      UserError: a word is neither, or a name is given twice.
+      UserError: a word has another form, or a name is given twice.
     """
 
     def whole(word: str) -> int:
@@ -42,7 +44,7 @@ def entries_of(words: Sequence[str]) -> Any:
 
 
 def _by_name(words: Sequence[str], option: str, read: Callable[[str], Any], what: str) -> Any:
-    """Return what words say, by name where they have one."""
+    """Return the values of the words, by name if they are of the form NAME=VALUE."""
     found: dict[str, Any] = {}
     for word in words:
         name, sign, value = ("", "", word) if Path(word).is_file() else word.partition("=")
@@ -57,10 +59,43 @@ def _by_name(words: Sequence[str], option: str, read: Callable[[str], Any], what
 
 def _value(word: str) -> Any:
     """Return a number, or the array of a file."""
-    if not word.endswith(SUFFIX) and not Path(word).is_file():
-        for kind in (int, float):
-            try:
-                return kind(word)
-            except ValueError:
-                continue
-    return read_npy(Path(word))
+    is_file = word.endswith(SUFFIX) or Path(word).is_file()
+    number = None if is_file else _number(word)
+    return read_npy(Path(word)) if number is None else number
+
+
+def prefix_of(words: Sequence[str]) -> Any:
+    """Return a prefix as `Autoregressive.sample` takes it, from numbers or from npy files.
+
+    Raises:
+      UserError: a word is neither a number nor an npy file that can be read.
+    """
+    files = [word for word in words if word.endswith(SUFFIX)]
+    if not files:
+        return np.array([number_of(word, "--prefix", " or npy files") for word in words])
+    if len(files) < len(words):
+        raise UserError("--prefix must be numbers, or npy files, not both.")
+    arrays = [read_npy(Path(word)) for word in files]
+    return arrays[0] if len(arrays) == 1 else arrays
+
+
+def number_of(word: str, option: str, others: str = "") -> int | float:
+    """Return a word as a number, an integer where it is one.
+
+    Raises:
+      UserError: it is none; the message says what `others` the option may be.
+    """
+    number = _number(word)
+    if number is None:
+        raise UserError(f"{option} must be numbers{others}, got {word}.")
+    return number
+
+
+def _number(word: str) -> int | float | None:
+    for kind in (int, float):
+        try:
+            number: int | float = kind(word)
+        except ValueError:
+            continue
+        return number
+    return None

@@ -41,19 +41,22 @@ OWN_OPTIONS = (
     "entries",
     "sample_rate_hz",
     "trust",
-)  # of a model that `onepass.save` wrote
-# What such a model has no use for.
+)  # options for a folder of `onepass.save`
+# Options that such a model has no use for.
 NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
 
 class Exporter(NamedTuple):
     """The parts of an export of one kind of model.
 
-    package: its module `model` reads a model folder; `card` measures a run and writes its folder.
-    signatures: module with `export_functions`. network: key of the configuration that says what
-    type the network computes in, or None for images, which are drawn in float32. write_portable:
-    writes the sampler as functions that JAX can run, from the model, a folder and the shortest
-    length in frames.
+    Attributes:
+      package: name of the package whose module `model` reads a model folder, and whose module
+        `card` measures a run and writes its model folder.
+      signatures: name of the module with `export_functions`.
+      network: key of the configuration under which the network's dtype is stored; None for images,
+        which are drawn in float32.
+      write_portable: writes the sampler as functions that JAX can run, given the model, the folder
+        to write and the shortest length in frames.
     """
 
     package: str
@@ -92,7 +95,7 @@ EXPORTERS = {
 
 
 def export(given: ExportArguments) -> list[str]:
-    """Write the bundle, whole or not at all, and return lines on it; UserError if it cannot be."""
+    """Write the bundle, whole or not at all, and return lines on it; else raise UserError."""
     if folder_kind(given.run) == "saved":
         return _of_user(given)
     _refuse(given, OWN_OPTIONS, "is for models that `onepass.save` wrote.")
@@ -187,7 +190,7 @@ def _measured(given: ExportArguments, folder: Path) -> str:
     """Measure a run on dev and write its model folder; return what was measured, in words."""
     kind = kind_of(given.run)
     if kind not in EXPORTERS:
-        speech_models.load(given.run)  # which says what is wrong with it
+        speech_models.load(given.run)  # raises an error that says what is wrong
     exporter = EXPORTERS[str(kind)]
     makes_images = exporter.network is None
     if makes_images and given.temperature is not None:

@@ -1,4 +1,4 @@
-"""What a folder of a model holds, decided once for every command by the names of its files."""
+"""Tell kinds of model folders apart by the names of their files, once for every command."""
 
 import os
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import Literal
 from replicator.runs.errors import UserError
 
 FolderKind = Literal["saved", "bundle", "trained"]
-SAVED = "autoregressive.json"  # of `onepass.save`
-PROGRAMS = ("saved_model.pb", "lowered.pb")  # of bundles
+SAVED = "autoregressive.json"  # written by `onepass.save`
+PROGRAMS = ("saved_model.pb", "lowered.pb")  # in bundles
 RUN = "config.json"
-NOT_SAVED = ("manifest.json", "model.json", "weights.npz", RUN)  # of bundles, model folders, runs
+NOT_SAVED = ("manifest.json", "model.json", "weights.npz", RUN)  # bundles, model folders, runs
 
 
 def folder_kind(path: Path) -> FolderKind:
@@ -24,7 +24,7 @@ def folder_kind(path: Path) -> FolderKind:
       model, and "trained" for a run, a model folder, and what is none of these.
 
     Raises:
-      UserError: it has files of two kinds, and each would have something else run.
+      UserError: the folder has files of two kinds, which would run two different models.
     """
     program = _first(path, PROGRAMS) or _of_version(path)
     if _first(path, (SAVED,)):

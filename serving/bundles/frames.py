@@ -19,8 +19,9 @@ from wavenet.presets import DataConfig
 class FeatureExtractor(FeatureExtraction):
     """A feature extractor of a speech model.
 
-    data: settings of its training data. hop_samples: between two frames. gain_db: applied to
-    recordings. level_db: see `data.recorded_level`. known_speakers: names by index.
+    data: settings of the model's training data. hop_samples: samples between two frames. gain_db:
+    gain that is applied to recordings. known_speakers: names of the speakers by index. level_db:
+    RMS of the recordings that the model was trained on, in dB of full scale, or None.
     """
 
     data: DataConfig

@@ -21,7 +21,7 @@ def concrete_function(signature: Signature, make: Callable[[Tensors], Tensors]) 
     """Return the concrete function of a signature, from its inputs to its outputs by name."""
 
     @tf.function(autograph=False, input_signature=specs_of(signature.inputs))
-    def function(*tensors):
+    def function(*tensors: tf.Tensor) -> Tensors:
         outputs = make(dict(zip(signature.inputs, tensors, strict=True)))
         return {n: tf.ensure_shape(outputs[n], info.shape) for n, info in signature.outputs.items()}
 
@@ -41,9 +41,9 @@ def serving_spec(
 
 
 def row_function(signature: Signature, row: Callable[[Tensors], Tensors]) -> Any:
-    """Return the concrete function of batches of which every row is made alone.
+    """Return the concrete function of a signature, which makes every row of a batch alone.
 
-    The row function maps a batch of one to outputs without the batch axis.
+    The row function returns outputs without the batch axis for a batch of one.
     """
     specs = {n: tf.TensorSpec(info.shape[1:], info.dtype) for n, info in signature.outputs.items()}
     options = {"fn_output_signature": specs, "parallel_iterations": ROWS_AT_ONCE}

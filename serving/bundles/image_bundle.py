@@ -26,7 +26,7 @@ class ImageBundle(Bundle):
 
     @property
     def size(self) -> int:
-        """Side of its images, in pixels."""
+        """Height and width of the images, in pixels."""
         return self.spec["size"]
 
     @property
@@ -41,7 +41,7 @@ class ImageBundle(Bundle):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sides of its scales, smallest first; one for a PixelCNN."""
+        """Height and width of each scale, smallest first; a PixelCNN has one scale."""
         sides = [_side(name) for name in self.signatures[COMPILED].outputs if name != "picture"]
         return tuple(sorted(sides)) or (self.size,)
 
@@ -54,7 +54,7 @@ class ImageBundle(Bundle):
           condition: a class (index or name), a caption, a map int [size, size] or the inputs of a
             video model by name; a list has one per image; None for a model without.
           num: number of images, one per row of the seed; an image does not depend on `num`.
-          **options: of `inputs`.
+          **options: the arguments of `inputs` other than `condition` and `row`.
 
         Raises:
           InvalidInput: the model cannot draw this.
@@ -70,9 +70,10 @@ class ImageBundle(Bundle):
         start: np.ndarray | None = None,
         **options: Any,
     ) -> Iterator[list[np.ndarray]]:
-        """Return an iterator of all scales of each image, smallest first; see `generate`.
+        """Return an iterator of all scales of each image of `generate`, smallest first.
 
-        Invalid requests raise InvalidInput at once, before the first image is requested.
+        Invalid requests raise InvalidInput at once, before the first image is requested. If `start`
+        is given, a small image uint8 [side, side, channels], it is enlarged.
         """
         conditions: list[Any] = [condition] * num
         if isinstance(condition, list | tuple):
@@ -98,15 +99,17 @@ class ImageBundle(Bundle):
         """Return the signature that draws an image, and its checked inputs, a batch of one.
 
         Args:
-          condition: as for `generate`.
+          condition: the condition of this image: a class (index or name), a caption, a map int
+            [size, size] or the inputs of a video model by name; None for a model without.
           seed: seed of the noise.
           row: row of the seed.
-          temperature: 1 samples the model; a multiscale model also takes one per scale, base first.
+          temperature: temperature of the distribution; 1 samples the model. A multiscale model also
+            takes a sequence with one per scale, base first.
           start: a small image uint8 [side, side, channels] to enlarge (multiscale).
           given: an image uint8 [size, size, channels] and how many of its pixels, in raster order,
             to keep (PixelCNN).
-          guidance: for a model with a null condition, how far each pixel moves away from the
-            unconditional distribution; above 0 it is no longer the model's density.
+          guidance: weight, at least 0, by which each pixel's distribution moves away from the
+            unconditional one; 0 samples the model's own density. Needs a null condition.
         """
         known = self.signatures[COMPILED].inputs
         conditions = self.condition(condition)

@@ -30,9 +30,10 @@ def image_inputs(
       known: inputs of the signature.
       seed: seed of the noise.
       rows: rows of the seed, one per image.
-      temperature: one number, or one per scale, the smallest first.
-      guidance: strength of the condition; 0 for a model without a null condition.
-      condition: inputs by name, with one row, or one per image.
+      temperature: temperature of all scales, or a sequence with one per scale, the smallest first.
+      guidance: weight, at least 0, by which images move away from the unconditional distribution;
+        0 for a model without a null condition.
+      condition: inputs that are conditions, by name, with one row, or one per image.
       problem: makes the error of an argument that the model cannot use.
     """
     if not 0 <= seed < 2**64:
@@ -42,6 +43,7 @@ def image_inputs(
     each = each * scales if len(each) == 1 else each
     if len(each) != scales:
         raise problem(f"`temperature` must be one number or {scales}, got {len(each)}.")
+    # A seed of 2^63 or more is a negative int64, of which the program reads the bits.
     inputs: Arrays = {
         "seed": np.full([count], seed, np.uint64).astype(np.int64),
         "row": np.array(rows, np.int32),

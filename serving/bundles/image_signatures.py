@@ -43,11 +43,19 @@ Parts = tuple[dict[str, Signature], dict[str, Any], Callable[[str, Any], Row]]
 def export_functions(
     model: ImageModel, *, allowed_batches: Sequence[int] = (), buckets: Sequence[int] = ()
 ) -> tuple[tf.Module, dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the variables, the functions by signature, the lowered ones, and "serving".
+    """Return what a bundle of an image model stores.
 
-    The third are the same functions with programs as StableHLO, if there are any; the fourth is of
-    model.json. Batch sizes of the server are 1 to 8 if none are given; UserError is raised for a
-    model that cannot draw, and for buckets.
+    Args:
+      model: the image model.
+      allowed_batches: batch sizes of the server; empty: 1 to 8.
+      buckets: must be empty; images have one size.
+
+    Returns:
+      A module that holds the variables; the functions by signature; the same functions with
+      programs as StableHLO, empty if they have no portable form; and `serving` of model.json.
+
+    Raises:
+      UserError: the model cannot draw 8-bit images, or `buckets` is given.
     """
     if buckets:
         raise UserError("`--buckets` is for audio models; images have one size.")
@@ -63,7 +71,7 @@ def export_functions(
 
 
 def _lowered(density: ImageDensity, parts: Parts) -> dict[str, Any]:
-    """Return the functions but `serving_default`, with programs as StableHLO, or none of them."""
+    """Return all functions but `serving_default` with programs as StableHLO, or an empty dict."""
     if density.multiscale is not None and density.config.data.size > LARGEST_COMPILED:
         return {}
     signatures, programs, row_of = parts
@@ -92,8 +100,8 @@ def _of_pixelcnn(density: ImageDensity) -> Parts:
         "complete": Signature(request | {"given": images, "given_count": count}, outputs),
     }
 
-    def row_of(name, program) -> Row:
-        def row(given):
+    def row_of(name: str, program: Callable[..., Any]) -> Row:
+        def row(given: Tensors) -> Tensors:
             kept = Prefix(tf.zeros([1, size, size, channels], tf.int32), tf.constant(0))
             if "given" in given:
                 kept = Prefix(tf.cast(given["given"], tf.int32), given["given_count"][0])
@@ -120,17 +128,18 @@ def _of_multiscale(density: ImageDensity) -> Parts:
     scales = {f"picture_{side}": info for side, info in images.items()}
     whole = Signature(request, {"picture": images[max(images)], **scales})
     signatures = {PLAIN: whole, COMPILED: whole}
+    # Every scale is drawn from the one before it, the smallest from nothing.
     for side, smaller in zip(sizes, (None, *sizes), strict=False):
         given = {"start": images[smaller]} if smaller else {}
         signatures[scale_name(side)] = Signature(request | given, {"picture": images[side]})
 
-    def plain(batch, seed, rows, *arguments):
+    def plain(batch: Tensors, seed: tf.Tensor, rows: tf.Tensor, *arguments: Any) -> Any:
         words = multiscale_words(model, seed, rows, sizes[-1])
         fixed = (density.conditioner, model, sizes[-1], sample)
         return sample_multiscale(*fixed, batch, words, *arguments)
 
-    def row_of(name, program) -> Row:
-        def row(given):
+    def row_of(name: str, program: Callable[..., Any]) -> Row:
+        def row(given: Tensors) -> Tensors:
             start = tf.cast(given["start"], tf.int32) if "start" in given else None
             scales, _ = _drawn(program, given, start, given["temperature"][0])
             outputs = {f"picture_{scale.shape[1]}": _image(scale) for scale in scales}
@@ -147,7 +156,7 @@ def _of_multiscale(density: ImageDensity) -> Parts:
 
 
 def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]:
-    """Return the inputs of all signatures: those that name the noise, and the condition."""
+    """Return the inputs that all signatures have: seed, row, temperature and condition."""
     conditioning = density.config.conditioning
     last = conditioning.classes - 1
     limits = {"label": (0, last), "caption": (0, NUM_CODES - 1), "map": (-1, last)}
@@ -166,8 +175,8 @@ def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]
     return request
 
 
-def _drawn(program, given: Tensors, *arguments) -> Any:
-    """Draw a batch of one, by the program's guided form where the guidance is not 0."""
+def _drawn(program: Callable[..., Any], given: Tensors, *arguments: Any) -> Any:
+    """Draw a batch of one, by the program's guided form if the guidance is not 0."""
     condition = {name: given[name] for name in CONDITIONS if name in given}
     draw = functools.partial(program, condition, seed_key(given["seed"]), given["row"], *arguments)
     if "guidance" not in given:

@@ -36,14 +36,14 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
     """Load a bundle from a folder, checked before anything in it runs.
 
     Args:
-      path: VERSION folder; or a NAME folder, for its highest version.
+      path: folder of a version, NAME/VERSION; or the folder NAME, for its highest version.
       backend: "tensorflow" runs the exported program; "numba" is the CPU engine of students (needs
         the package `distill`); "auto" uses the engine where possible.
       manifest_digest: SHA-256 of the signed manifest; "": any manifest.
 
     Raises:
-      UserError: the folder is not a bundle, or one of another kind as well; it was changed since
-        its export, has a disallowed operation, or another version of the format.
+      UserError: the folder is not a bundle, or is also a model folder of another kind; or it was
+        changed since its export, has a disallowed operation, or another version of the format.
     """
     folder = version_folder(Path(path))
     folder_kind(folder)

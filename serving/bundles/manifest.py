@@ -21,7 +21,7 @@ MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 FORMAT = 1
 MOST_MANIFEST_BYTES = 2**20
 MOST_FILES = 1000
-MOST_BYTES = 2**35  # of all files
+MOST_BYTES = 2**35  # size of all files together
 MOST_KEY_BYTES = 2**12
 SIGNATURE_BYTES = 64
 
@@ -112,7 +112,7 @@ def open_plain(path: Path) -> io.BufferedReader:
 
 
 def read_plain(path: Path, most_bytes: int) -> bytes:
-    """Read a plain file; raise UserError if it is longer than `most_bytes`; see `open_plain`."""
+    """Read a file; raise UserError unless it is plain and has at most `most_bytes`."""
     with open_plain(path) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:

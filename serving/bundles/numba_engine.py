@@ -27,8 +27,9 @@ SAMPLERS = {STUDENT: "distill.generation", "wavenet": "wavenet.samplers.generati
 class EngineRequest:
     """A request for sounds.
 
-    frames: float32 [frames, channels] or None. num_samples: of each sound. seed: in [0, 2^64).
-    rows: rows of the seed. speaker: index or None. temperature: scale of the noise.
+    frames: float32 [frames, channels] or None. num_samples: number of samples of each sound. seed:
+    the noise's seed, an integer in [0, 2^64). rows: rows of the seed, one per sound. speaker: index
+    of the speaker or None. temperature: scale of the noise.
     """
 
     frames: np.ndarray | None
@@ -63,7 +64,7 @@ class Engine:
     ) -> Iterator[np.ndarray]:
         """Return the same sounds in chunks float32 [rows, about chunk_samples].
 
-        A student's first chunk is longer by `ahead_samples`, for what refines it.
+        A student's first chunk is longer by `ahead_samples`, which its refinement needs.
         """
         made, opening = self._generation, {}
         if ahead_samples:
@@ -113,7 +114,7 @@ class Engine:
 
 
 def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | None:
-    """Return the engine where it is requested, or is the better choice; None otherwise.
+    """Return the engine if it is requested, or is the better choice; otherwise None.
 
     With "auto" it is used for a float32 student where there is no accelerator. UserError is raised
     if it is requested and not available.

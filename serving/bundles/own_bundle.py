@@ -23,7 +23,7 @@ from serving.errors import InvalidInput
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
 
-MODEL_FOLDER = "autoregressive"  # of a bundle: what `onepass.save` writes
+MODEL_FOLDER = "autoregressive"  # folder in a bundle that `onepass.save` writes
 
 
 class _OwnBundle(OwnSampling, Bundle):
@@ -39,8 +39,8 @@ class _OwnBundle(OwnSampling, Bundle):
         network, its step and its density, with gradients.
 
         Raises:
-          UserError: the bundle holds none: a student, or a bundle of version 0.2; or its program
-            has a disallowed operation.
+          UserError: the bundle is of a student or of version 0.2, which hold no model; or the
+            program has a disallowed operation.
         """
         from autoregressive.storage.load import load
 
@@ -62,7 +62,7 @@ class _OwnBundle(OwnSampling, Bundle):
 class SequenceBundle(_OwnBundle, AudioBundle):
     """A model in time order that makes its elements one after the other.
 
-    As a model of sound it has `generate` and `stream`; `sample` is that of every user's model.
+    It has `generate` and `stream` of a model of sound, and `sample` of every user's model.
     """
 
     def __init__(self, path: Path, spec: dict[str, Any], program: Program):
@@ -71,7 +71,7 @@ class SequenceBundle(_OwnBundle, AudioBundle):
 
     @property
     def sample_rate_hz(self) -> Any:
-        """Of its sound; None where it makes none."""
+        """Samples per second of the model's sound; None for a model that makes no sound."""
         return self.spec.get("sample_rate_hz")
 
     def stream(
@@ -94,21 +94,23 @@ class SequenceBundle(_OwnBundle, AudioBundle):
         With a prompt it ends early where all rows have ended.
 
         Args:
-          condition: [frames, channels] for all rows, or None for a model without; others as for
-            `sample`, those at the rate of the elements perhaps once for all rows.
-          seed: as for `sample`.
+          condition: frames [frames, channels] for all rows; for a model with conditions by name,
+            the `condition` of `sample`, where one at the rate of the elements may have one row for
+            all; None for a model without.
+          seed: seed of the noise, an integer in [0, 2^64).
           num: number of rows.
-          num_samples: length; None: that of the frames.
-          temperature: as for `sample`; None: 1.
+          num_samples: number of elements of a row; None: as many as there are frames.
+          temperature: temperature of the distribution, one number or [num]; None: 1.
           chunk_samples: elements at a time, rounded up to a multiple of the model's unit.
-          top_k: as for `sample`.
-          top_p: as for `sample`.
-          prefix: as for `sample`.
-          stop: as for `sample`.
+          top_k: draw among so many of the most probable tokens; 0: among all.
+          top_p: draw among the fewest tokens whose probabilities add up to this share, in (0, 1].
+          prefix: elements that the rows begin with: [n] for all rows, [num, n], or a list of `num`
+            rows; None: nothing.
+          stop: the element that ends a row; None: rows end at `num_samples`.
           **of_sound: `row`, `speaker` and `refine` of `AudioBundle.stream`, without a prompt.
 
         Raises:
-          InvalidInput: the model cannot make this; at the call.
+          InvalidInput: the model cannot make this; raised at the call, not at the first element.
         """
         prompt = {"top_k": top_k, "top_p": top_p, "prefix": prefix, "stop": stop}
         is_named = has_named(self.spec)
@@ -134,7 +136,7 @@ class SequenceBundle(_OwnBundle, AudioBundle):
     def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
         """Yield the calls of `AudioBundle.warm`, and one of `prompted` of a model over tokens.
 
-        Of other models `prompted` compiles when it is first called.
+        For any other model `prompted` compiles when it is first called.
         """
         yield from super().warmup_calls()
         if TOP_K in self._inputs_of(PROMPTED):

@@ -24,23 +24,25 @@ Entries = int | Mapping[str, int | Sequence[int]] | None
 class Conditions:
     """The conditions that a model reads, and their inputs.
 
-    Inside the program, those at the rate of a sequence are `frames` [batch, time, channels], one
-    after the other.
+    Inside the program, all conditions at the rate of a sequence are joined along their channels to
+    `frames` [batch, time, channels].
 
     Args:
       model: an `Autoregressive` or a `FlowStudent`.
-      entries: of axes of any size of conditions that are the same at every time, as for `export`.
+      entries: sizes for the axes of unknown size of conditions that are the same at every time: a
+        number for all of them, or numbers by the condition's name.
 
     Raises:
-      UserError: the model cannot be exported with these.
+      UserError: the model cannot be exported with these conditions.
       ValueError: `entries` has no meaning.
 
     Attributes:
-      names: the input of each condition by its name.
-      channels: of the frames; 0: none.
-      is_frames: its only condition is at the rate of a sequence, and its input `frames`.
-      has_fixed: a condition is the same at every time.
-      dtype: of the frames.
+      names: the input of each condition by the condition's name.
+      channels: size of the last axis of the frames; 0: the model reads none.
+      is_frames: whether the only condition is at the rate of a sequence, so that its input is
+        called `frames`.
+      has_fixed: whether a condition is the same at every time.
+      dtype: type of the frames inside the program.
     """
 
     def __init__(self, model: Any, entries: Entries = None):
@@ -60,7 +62,7 @@ class Conditions:
         self.channels = sum(self._sizes)
         self.has_fixed = len(self._timed) < len(specs)
         exact = self.is_frames or all(x.dtype.is_floating and x.dtype.size <= 4 for x in timed)
-        self.dtype = tf.float32 if exact else tf.float64  # which holds whole numbers up to 2^53
+        self.dtype = tf.float32 if exact else tf.float64  # float64 holds whole numbers up to 2^53
 
     @property
     def frame_channels(self) -> int:
@@ -71,7 +73,8 @@ class Conditions:
         """Return the inputs of the conditions.
 
         Args:
-          sizes: of the elements, [time] or [height, width]; None: any.
+          sizes: number of elements along each axis that conditions share with them, [time] or
+            [height, width]; None for an axis of any size.
         """
         if self.is_frames:
             return {FRAMES: TensorInfo(FLOAT32, (None, *sizes, self.channels))}
@@ -90,7 +93,7 @@ class Conditions:
 
         Args:
           given: inputs of a signature.
-          length: times to keep of those at the rate of a sequence; None: all.
+          length: number of times to keep of conditions at the rate of a sequence; None: all.
         """
         if not self.names:
             return None
@@ -105,7 +108,7 @@ class Conditions:
         return {n: given[place] for n, place in self.names.items() if n not in self._timed}
 
     def zeros(self) -> Tensors:
-        """Return zeros for `fixed`, of one row."""
+        """Return zeros with the names and shapes of the result of `fixed`, for one row."""
         return {
             name: tf.zeros([1, *spec.shape[1:]], spec.dtype)
             for name, spec in self._specs.items()
@@ -129,7 +132,7 @@ class Conditions:
         return {place: COUNT for name, place in self.names.items() if name in self._timed}
 
     def framed(self, given: Tensors) -> Tensors:
-        """Return the inputs of a signature with frames, where those have inputs of their own."""
+        """Return the inputs with `frames`, joined from conditions that have their own inputs."""
         if self.is_frames or not self.channels:
             return given
         parts = []
@@ -144,7 +147,7 @@ class Conditions:
         return {**given, FRAMES: frames, **counts}
 
     def unpacked(self, frames: tf.Tensor | None) -> Any:
-        """Return frames as samplers hold conditions, without those that a state was made of."""
+        """Return frames split into the conditions that samplers read at every time."""
         if frames is None or self.is_frames:
             return frames
         timed = {name: spec for name, spec in self._specs.items() if name in self._timed}
@@ -158,7 +161,7 @@ class Conditions:
 
 
 def _sized(specs: Specs, timed: set[str], axes: int, entries: Entries) -> Specs:
-    """Return specs without axes of any size, other than those of the elements.
+    """Return specs in which only the axes shared with the elements have any size.
 
     Raises:
       UserError: a name or a type cannot be that of an input, or a size is missing.

@@ -41,7 +41,7 @@ from serving.bundles.writing import (
     write_warmup,
 )
 
-LENGTHS = (256, 1024, 4096, 16_384, 65_536)  # that sequences with a condition are padded to
+LENGTHS = (256, 1024, 4096, 16_384, 65_536)  # sequences with a condition are padded to one
 Length = int | Sequence[int] | None
 # By kind of model, what makes its elements one after the other.
 STREAMING: dict[str, Any] = {
@@ -63,24 +63,28 @@ def export(
     """Write a model as a bundle that `onepass serve` serves, whole or not at all.
 
     Args:
-      model: exported with its current weights; it is not changed.
+      model: the model, which is exported with its current weights and not changed.
       out: MODELS/NAME/VERSION, new or empty, the version a whole number.
-      length: for sequences, the largest number of elements of a request (default: 65,536, or two
-        minutes of sound); required, and the exact number, if the network has no step. For images
-        (height, width, channels); default: the shape of the network's input.
-      sample_rate_hz: of a model of sound, which is then served as one; None: what the model was
-        saved with, or none.
-      entries: of conditions with an axis of any size of their own, such as a `Memory`, how many a
-        request has: a number, or numbers by name; required for these.
-      sign_with: private key of ed25519, in PEM, for `onepass serve --trust`.
-      warm: write the warm-up requests that TensorFlow Serving makes, where the package
+      length: the largest number of elements of a sequence in a request; default: 65,536, or two
+        minutes of sound. If the network has no step, it is required, and every request has exactly
+        this number. For images (height, width, channels); default: the shape of the network's
+        input.
+      sample_rate_hz: samples per second of the model's sound; the bundle is then served as a model
+        of sound. None: the rate that the model was saved with, if any.
+      entries: the size, in a request, of each axis of unknown size that is not an axis of the
+        elements, such as the number of entries of a `Memory`: a number for all conditions, or
+        numbers by the condition's name. Required for such conditions.
+      sign_with: PEM file of a private ed25519 key that signs the bundle, for `onepass serve
+        --trust`; None: unsigned.
+      warm: whether to write the warm-up requests that TensorFlow Serving makes, if the package
         tensorflow-serving-api is installed.
 
     Returns:
       The folder of the bundle, absolute.
 
     Raises:
-      UserError: the model cannot be stored as a bundle, and why; or `out` is in use.
+      UserError: the model cannot be stored as a bundle, for the reason in the message; or `out` is
+        in use.
       ValueError: the model is of another kind, or `length`, `sample_rate_hz` or `entries` has no
         meaning.
     """
@@ -114,6 +118,7 @@ def _write(
     with atomic_folder(out) as folder, named_reasons("exported"):
         spec, exported = _exported(assigning_nothing(model), shape, conditions)
         module = tf.Module(name="model")
+        # A SavedModel stores what its module tracks, so all variables are there, each once.
         known = [*variables_of(exported.functions.values()), *exported.variables]
         module.weights = list({variable.ref(): variable for variable in known}.values())
         try:

@@ -41,7 +41,7 @@ from serving.bundles.prompt_inputs import (
 from serving.bundles.prompted_rows import Part, Rows, chosen, filled, is_after
 from serving.bundles.signature import COMPILED, LOG_PROB, Signature, TensorInfo
 
-SHORTEST_BUCKET = 16  # of prefixes
+SHORTEST_BUCKET = 16  # length that the shortest prefixes are padded to
 LEAST_TOP_P = 1e-30  # 0 has no meaning
 INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 
@@ -53,8 +53,8 @@ def with_prompts(
 
     Args:
       exported: functions of the model.
-      model: in time order.
-      streaming: the same model, as it is asked for its next elements.
+      model: a model in time order.
+      streaming: the same model as pure functions that continue from a state.
     """
     longest = exported.serving["limits"]["max_frames"]
     base = Signature.from_dict(exported.serving["signatures"][COMPILED])
@@ -89,9 +89,10 @@ def with_prompts_of_shape(
 
     Args:
       exported: functions of the model.
-      model: in time order, or in raster order over tokens; any other is returned as it is.
-      shape: of a row.
-      conditions: of the model.
+      model: a model in time order, or in raster order over tokens. For any other model `exported`
+        is returned unchanged.
+      shape: shape of a row: (time,) or (height, width, channels).
+      conditions: the conditions that the model reads, and their inputs.
     """
     in_time = model.order == "time"
     if not in_time and table_of(model.distribution) is None:
@@ -110,7 +111,7 @@ def with_prompts_of_shape(
 def _added(
     exported: Exported, functions: dict[str, Any], signatures: dict[str, Signature], longest: int
 ) -> Exported:
-    """Return the functions with others; prefixes are padded up to `longest`, if that is not 0."""
+    """Return `exported` with more functions; prefixes are padded up to `longest` unless it is 0."""
     serving = dict(exported.serving)
     stored = {name: signature.to_dict() for name, signature in signatures.items()}
     serving["signatures"] = {**serving["signatures"], **stored}
@@ -141,7 +142,7 @@ def _prompt_inputs(model: Autoregressive, longest: int) -> dict[str, TensorInfo]
 
 
 def _heat(given: Tensors) -> Any:
-    """Return the temperature of a row, or how its tokens are chosen."""
+    """Return the temperature of a row, or the `Choice` of tokens that contains it."""
     temperature = tf.reshape(given["temperature"], [])
     if TOP_K not in given:
         return temperature
@@ -149,7 +150,7 @@ def _heat(given: Tensors) -> Any:
 
 
 def _stop(model: Autoregressive, given: Tensors) -> tf.Tensor:
-    """Return the symbol that ends a row, `NEVER` where there is none."""
+    """Return the symbol that ends a row; `NEVER` if there is none."""
     if STOP not in given:
         return tf.constant(NEVER)
     symbol = tf.cast(model.codec.encode(given[STOP][0]), tf.int32)
@@ -159,7 +160,7 @@ def _stop(model: Autoregressive, given: Tensors) -> tf.Tensor:
 def _log_prob(
     model: Autoregressive, conditions: Conditions, elements: Any, part: Any, given: Tensors
 ) -> tf.Tensor:
-    """Return the log-probability of every element of a row, zeros where nobody asked."""
+    """Return the log-probability of every element of a row; zeros if the request asks for none."""
     symbols = model.codec.encode(elements)
 
     def found() -> tf.Tensor:
@@ -176,11 +177,11 @@ def _log_prob(
 def _by_rows(
     make: Callable[[Tensors], Tensors], specs: dict[str, tf.TensorSpec]
 ) -> Callable[[Tensors], Tensors]:
-    """Return the function of batches of which every row is made alone.
+    """Return a function of batches that makes every row alone.
 
     Args:
-      make: from a batch of one to the outputs without the batch axis.
-      specs: of these outputs.
+      make: returns the outputs of one row, without the batch axis, given a batch of one.
+      specs: shape and type of each output of `make`, by name.
     """
 
     def rows(given: Tensors) -> Tensors:
@@ -198,7 +199,7 @@ def _by_rows(
 def _of_steps(
     rows: Rows, streaming: StreamingSequence, model: Autoregressive, signature: Signature
 ) -> Callable[[Tensors], Tensors]:
-    """Return the function of a signature, by one step per symbol after the prefix."""
+    """Return the function of a signature that takes one step per symbol after the prefix."""
     specs = {n: tf.TensorSpec(i.shape[1:], i.dtype) for n, i in signature.outputs.items()}
     states = {name: f"{STATE}{name}" for name in streaming.state()}
     is_chunk = ENDED in signature.outputs
@@ -206,6 +207,7 @@ def _of_steps(
     def row(given: Tensors, longest: tf.Tensor) -> Tensors:
         start = given["start"] if is_chunk else tf.zeros_like(given["row"])
         count = _counts(given)[0]
+        # Padded, because the loop reads whole pieces and so up to one beyond the last symbol.
         part = Part(
             noise_source(given, start),
             _heat(given),
@@ -257,14 +259,16 @@ def _padded(values: Any, length: Any) -> Any:
 def _of_passes(
     model: Autoregressive, shape: Sequence[int], signature: Signature, conditions: Conditions
 ) -> Callable[[Tensors], Tensors]:
-    """Return the function of a signature, by passes over whole rows until nothing changes."""
+    """Return the function of a signature that passes over whole rows until nothing changes."""
     positions = tuple(shape[:2] if pixel_channels(model.distribution) else shape)
     output = next(name for name in signature.outputs if name != LOG_PROB)
     info = signature.outputs[output]
     specs = {n: tf.TensorSpec(i.shape[1:], i.dtype) for n, i in signature.outputs.items()}
 
     @tf.function(autograph=False, jit_compile=True)
-    def drawn(key, row, heat, condition, prompt) -> tf.Tensor:
+    def drawn(
+        key: tf.Tensor, row: tf.Tensor, heat: Any, condition: Any, prompt: Prompt | None
+    ) -> tf.Tensor:
         noise = model.distribution.noise(key, row, 0, math.prod(positions))
         noise = tf.reshape(noise, [1, *positions, noise.shape[-1]])
         given = (noise, condition, heat, prompt)
@@ -278,6 +282,7 @@ def _of_passes(
             prompt = Prompt(
                 tf.ensure_shape(known, [1, shape[0]]), given[NUM_PREFIX], _stop(model, given)
             )
+            # For `filled` and `_log_prob`, which read neither a temperature nor a condition of it.
             part = Part(source, None, known, prompt.known[0], prompt.stop, shape[0], None)
         row = tf.ensure_shape(given["row"], [1])
         symbols = drawn(source.key[0], row, _heat(given), conditions.of(given), prompt)

@@ -1,4 +1,4 @@
-"""What a user's model is asked for, checked once and turned into the inputs of its signatures."""
+"""Requests to a user's model, checked once and turned into the inputs of its signatures."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -23,17 +23,17 @@ LENGTHS = ("num_samples", "num_frames")  # inputs that count the elements of a r
 
 @dataclasses.dataclass(frozen=True)
 class OwnRequest:
-    """Rows of a seed, as `Autoregressive.sample` is asked for them.
+    """The checked arguments of `Autoregressive.sample`, for a model in a bundle or on a server.
 
     Attributes:
       num: number of rows.
-      shape: of a row.
-      seed: seed of the noise.
-      temperature: one for each row, [num].
+      shape: shape of a row: (time,) or (height, width, channels).
+      seed: seed of the noise, an integer in [0, 2^64).
+      temperature: float32 [num], the temperature of each row.
       conditions: inputs of the signatures that are conditions, [num, ...] each.
-      top_k: number of tokens; 0: all.
-      top_p: share of probability.
-      prefix: what each row begins with, one array for each; None: nothing.
+      top_k: draw among so many of the most probable tokens; 0: among all.
+      top_p: draw among the fewest tokens whose probabilities add up to this share, in (0, 1].
+      prefix: elements that each row begins with, one array [n] per row; None: nothing.
       stop: the element that ends a row, or None.
     """
 
@@ -62,10 +62,20 @@ class OwnRequest:
         prefix: Any = None,
         stop: Any = None,
     ) -> "OwnRequest":
-        """Return the request; arguments as for `Autoregressive.sample`.
+        """Return the request for what `Autoregressive.sample` draws with the same arguments.
 
-        `condition` is the function of the number of rows and of the first axis of a row to the
-        inputs that are conditions.
+        Args:
+          order: "time" or "raster", the order in which the model makes its elements.
+          num: number of rows.
+          length: number of elements of a sequence, or (height, width, channels).
+          seed: seed of the noise, an integer in [0, 2^64).
+          condition: returns the inputs that are conditions, given the number of rows and the size
+            of the first axis of a row; None for a model without.
+          temperature: one temperature, or [num].
+          top_k: draw among so many of the most probable tokens; 0: among all.
+          top_p: draw among the fewest tokens with this share of the probability, in (0, 1].
+          prefix: elements that the rows begin with, or None.
+          stop: the element that ends a sequence, or None.
 
         Raises:
           ValueError: an argument has no meaning.
@@ -90,7 +100,7 @@ class OwnRequest:
 
     @property
     def words(self) -> list[str]:
-        """The arguments that only the signatures with prompts know, those of this request."""
+        """Names of this request's arguments that only the signatures with prompts take."""
         asked = {
             PREFIX: self.prefix is not None,
             STOP: self.stop is not None,
@@ -124,6 +134,7 @@ class OwnRequest:
         size = len(rows)
         sides = [size, *(side or 1 for side in known["temperature"].shape[1:])]
         heat = self.temperature[rows].reshape([size] + [1] * (len(sides) - 1))
+        # A seed of 2^63 or more is a negative int64, of which the program reads the bits.
         inputs = {
             "seed": np.full([size], self.seed, np.uint64).astype(np.int64),
             "row": rows,
@@ -142,7 +153,7 @@ class OwnRequest:
     def _prompt(
         self, known: Mapping[str, TensorInfo], rows: np.ndarray, first: int, count: int
     ) -> Arrays:
-        """Return the inputs of a prompt, none for a signature that takes none."""
+        """Return the inputs of a prompt; no inputs for a signature that takes no prompt."""
         inputs: Arrays = {}
         if TOP_K in known:
             inputs[TOP_K] = np.full([len(rows)], self.top_k, np.int64)
@@ -164,11 +175,12 @@ def checked_prefix(prefix: Any, num: int, length: int) -> list[np.ndarray]:
     Args:
       prefix: elements [num, n], [n] for all rows, a list of `num` rows of different lengths, or
         None for rows without any.
-      num: rows.
-      length: elements of a whole row.
+      num: number of rows.
+      length: number of elements of a whole row, its prefix included.
 
     Raises:
-      ValueError: it has another number of rows or of axes, or a row is longer than `length`.
+      ValueError: `prefix` has another number of rows or of axes, or a row of it is longer than
+        `length`.
     """
     rows = [np.zeros(0)] * num if prefix is None else _prefix_rows(prefix, num)
     if len(rows) != num:
@@ -205,7 +217,7 @@ def checked_stop(stop: Any) -> Any:
     """Return the element that ends a sequence as a scalar of NumPy.
 
     Raises:
-      ValueError: it is not one number.
+      ValueError: `stop` is not a single number.
     """
     try:
         element = np.asarray(stop)

@@ -13,16 +13,19 @@ from serving.bundles.own_requests import OwnRequest, as_elements
 from serving.bundles.prompt_inputs import ENDED, PROMPTED, PROMPTED_CHUNK, WITH_LOG_PROB
 from serving.bundles.signature import COMPILED, LOG_PROB, Arrays, TensorInfo
 
-ROWS = 8  # of a call
+ROWS = 8  # most rows of one call
 ELEMENTS = "elements"
 CHUNK, STATE = "chunk", "state_"
 OTHERS = ("num_samples", LOG_PROB, ENDED)  # outputs next to the elements and the state
 
 
 class OwnSampling:
-    """The methods that a user's model has wherever it is; a subclass calls its signatures.
+    """The methods of a user's model, here or on a server; a subclass calls its signatures.
 
-    name, spec: of the model. problem: the type of the errors raised for wrong arguments.
+    Attributes:
+      name: name of the model.
+      spec: model.json of the model.
+      problem: type of the errors that are raised for wrong arguments.
     """
 
     name: str
@@ -31,7 +34,7 @@ class OwnSampling:
 
     @contextlib.contextmanager
     def _own_errors(self) -> Iterator[None]:
-        """Raise the errors of checks as this model's type of error."""
+        """Raise a ValueError of the block as this class's `problem`."""
         try:
             yield
         except ValueError as error:
@@ -58,9 +61,9 @@ class OwnSampling:
         stop: Any = None,
         return_log_prob: bool = False,
     ) -> Any:
-        """Return `num` arrays [num, *length]; arguments as for `Autoregressive.sample`.
+        """Return `num` arrays [num, *length], as `Autoregressive.sample` with the same arguments.
 
-        With `return_log_prob`, a pair of them and of the log-probability of every element.
+        With `return_log_prob`, return a pair: the arrays, and the log-probability of every element.
         """
         prompt = {"top_k": top_k, "top_p": top_p, "prefix": prefix, "stop": stop}
         with self._own_errors():
@@ -75,6 +78,7 @@ class OwnSampling:
             outputs = self._made(signature, request, rows, with_nats)
             parts.append(only_output(outputs))
             nats += [outputs[LOG_PROB]] if with_nats else []
+            # A program of one shape makes it whatever length is asked for.
             if parts[0].shape[1:] != request.shape:
                 wanted = parts[0].shape[1:] if parts[0].ndim > 2 else parts[0].shape[1]
                 raise self.problem(f"`length` must be {wanted}, as exported, got {length}.")
@@ -86,11 +90,15 @@ class OwnSampling:
     def _conditions(
         self, condition: Any, for_all: bool = False
     ) -> Callable[[int, int], Arrays] | None:
-        """Return the function of rows and times to inputs; see `OwnRequest.checked`.
+        """Return a function that gives the inputs for a number of rows and of times.
+
+        `OwnRequest.checked` calls it when it knows both numbers.
 
         Args:
-          condition: as for `Autoregressive.sample`.
-          for_all: one row of it may be given for all rows, whatever the condition.
+          condition: an array [rows, ...] for the model's only condition, arrays by name for several
+            conditions, or None.
+          for_all: whether one row may stand for all rows even in a condition at the rate of the
+            elements.
         """
         if condition is None:
             return None
@@ -113,7 +121,8 @@ class OwnSampling:
         """Return the signature that makes rows: the plain one, or the one that takes prompts.
 
         Raises:
-          ValueError: of this model's type; it takes no prompts, or none such.
+          ValueError: the model takes no prompts, or not what this request asks for; raised as
+            this class's `problem`.
         """
         if not request.words:
             return plain
@@ -131,14 +140,15 @@ class OwnSampling:
     def streamed(self, request: OwnRequest, chunk: int) -> Iterator[np.ndarray]:
         """Return the next elements of sequences [num, n], as they are made.
 
-        It ends early where all rows have ended.
+        The iterator ends early once all rows have ended.
 
         Args:
-          request: what is asked for.
+          request: the checked arguments of the call.
           chunk: elements at a time, rounded up to a multiple of the model's unit.
 
         Raises:
-          ValueError: of this model's type, at the call.
+          ValueError: an argument has no meaning for this model; raised at the call, not at the
+            first element, as this class's `problem`.
         """
         if not self._inputs_of(CHUNK):
             raise UserError(f"The model `{self.name}` cannot stream: call `sample`.")
@@ -150,7 +160,7 @@ class OwnSampling:
         return self._parts(request, signature, -(-chunk // unit) * unit)
 
     def _check_streamed(self, length: int) -> None:
-        """Raise an error of this model's type if a sequence is longer than any was exported for."""
+        """Raise `problem` if a sequence is longer than the model was exported for."""
         most = self.spec.get("max_length", length)
         if length > most:
             raise self.problem(f"`length` must be at most {most}, as exported, got {length}.")
@@ -170,11 +180,12 @@ class OwnSampling:
                 return
 
     def log_prob(self, elements: Any, condition: Any = None) -> np.ndarray:
-        """Return the log-probability of every element, float32, in nats, as the model's own.
+        """Return the log-probability of every element under the model, float32, in nats.
 
         Args:
-          elements: [batch, time] or [batch, height, width, channels].
-          condition: as for `Autoregressive.log_prob`, where the model has one.
+          elements: elements [batch, time] or [batch, height, width, channels].
+          condition: an array [batch, ...] for the model's only condition, arrays by name for
+            several conditions, or None for a model without.
         """
         known = self._inputs_of(LOG_PROB)
         if not known:
@@ -196,8 +207,8 @@ class _Following:
     """Some rows of a stream: their state, and which of them have ended.
 
     Args:
-      rows: int32 [n], their numbers.
-      state: before their first element.
+      rows: int32 [n], numbers of the rows.
+      state: the model's state before the first element of each row, by the name of the input.
     """
 
     def __init__(self, rows: np.ndarray, state: Arrays):
@@ -206,10 +217,10 @@ class _Following:
         self._last = np.zeros([len(rows), 1])
 
     def kept(self, outputs: Arrays, count: int) -> np.ndarray:
-        """Return the next elements [n, count], a row that has ended going on with its last.
+        """Return the next elements [n, count]; a row that has ended repeats its last element.
 
         Args:
-          outputs: of the signature.
+          outputs: the outputs of one call of the signature, padded to a multiple of its unit.
           count: number of elements.
         """
         self.state = {name: outputs[name] for name in self.state}
@@ -227,7 +238,7 @@ def _groups(num: int) -> Iterator[np.ndarray]:
 
 
 def _first_state(known: Mapping[str, TensorInfo], rows: int) -> Arrays:
-    """Return the state before the first element; its content does not count there."""
+    """Return a state of zeros to send with the first element, at which the program ignores it."""
     return {
         name: np.zeros([rows, *(size or 0 for size in info.shape[1:])], info.dtype)
         for name, info in known.items()

@@ -7,6 +7,7 @@ Images, and sequences whose network has none, have one shape and are made by pas
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,9 +33,12 @@ from serving.bundles.image_signatures import BATCHES, seed_key
 from serving.bundles.own_conditions import Conditions
 from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Signature, TensorInfo
 from serving.bundles.streaming_models import (
+    Advanced,
     Conditioning,
     Filled,
+    Maybe,
     NoiseSource,
+    Size,
     State,
     StreamingModel,
     storable,
@@ -47,13 +51,15 @@ INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np
 
 
 class StreamingSequence(StreamingModel):
-    """A model in time order that is asked for its next elements; see `StreamingModel`.
+    """A model in time order as a `StreamingModel`, which continues from a state.
 
     Args:
-      longest: elements of the longest sequence.
-      first: state before the first element of one row, of conditions of zeros.
-      networks: as functions of one input signature.
-      conditions: that it reads.
+      model: the user's model.
+      longest: number of elements of the longest sequence.
+      first: state before the first element of one row, if all its conditions are zeros.
+      networks: the networks that the step calls, as `tf.function`s of one input signature; their
+        variables are the model's.
+      conditions: the conditions that the model reads, and their inputs.
     """
 
     hop_samples, side_frames, speakers = 1, 0, 0
@@ -76,7 +82,10 @@ class StreamingSequence(StreamingModel):
         self.pieces: tuple[int, int] = (short, max(short, min(PIECES[1], longest) // short * short))
 
     def state(self) -> dict[str, Filled]:
-        """Return every tensor of the step's state by its number, but those without a number."""
+        """Return the dtype, shape and first content of every tensor of the step's state.
+
+        The names are the tensors' places in the flattened state; empty tensors are left out.
+        """
         return {
             str(n): (storable(tf.as_dtype(value.dtype)), value.shape, 0)
             for n, value in enumerate(self._first)
@@ -84,11 +93,11 @@ class StreamingSequence(StreamingModel):
         }
 
     def begun(self, given: Tensors, state: State) -> State:
-        """Return a state whose rows that begin are of their conditions; see `StreamingModel`.
+        """Return the state with the rows that begin replaced by the first state of their condition.
 
         Args:
           given: inputs of a signature; without `start` all rows begin.
-          state: of the rows.
+          state: the state of all rows, by name, [batch, ...].
         """
         fixed, start = self.conditions.fixed(given), given.get("start")
         if not fixed:
@@ -101,6 +110,7 @@ class StreamingSequence(StreamingModel):
 
             if start is None:
                 return first()
+            # Only for rows that begin: it may run networks over the conditions.
             return tf.cond(start[n] == 0, first, lambda: {name: x[n] for name, x in state.items()})
 
         return tf.map_fn(
@@ -111,24 +121,26 @@ class StreamingSequence(StreamingModel):
         )
 
     def named(self, signature: Signature) -> Signature:
-        """Return a signature with the inputs of the conditions; see `StreamingModel`."""
+        """Return a signature with the inputs of the conditions in place of `frames`."""
         return self.conditions.named(signature)
 
     def framed(self, given: Tensors) -> Tensors:
-        """Return the inputs with frames; see `StreamingModel`."""
+        """Return the inputs with the conditions at the rate of the sequence joined to `frames`."""
         return self.conditions.framed(given)
 
     def padded(self) -> dict[str, str]:
-        """Return the inputs that rows are padded in; see `StreamingModel`."""
+        """Return the inputs whose rows are padded, with the inputs of their lengths."""
         return self.conditions.padded()
 
-    def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
-        """Return the rows of the condition; see `StreamingModel`."""
+    def conditioning(
+        self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
+    ) -> Conditioning:
+        """Return the frames of the segment: an element has exactly one, and no neighbours."""
         del speaker, phase, start
         return Conditioning(None if frames is None else frames[:, skipped:][:, :samples])
 
-    def advance(self, source: NoiseSource, channels, state: State, samples: int):
-        """Return the next elements of one row and the state after them; see `StreamingModel`."""
+    def advance(self, source: NoiseSource, channels: Maybe, state: State, samples: int) -> Advanced:
+        """Return the next elements of one row, float32 [1, samples], and the state after them."""
         before = self.unpacked(source.start, state)
         source = dataclasses.replace(source, row=tf.ensure_shape(source.row, [1]))
         if channels is not None:
@@ -142,7 +154,7 @@ class StreamingSequence(StreamingModel):
 
         Args:
           start: int32 [1], position of the next element.
-          state: as it is handed out.
+          state: the row's state as `advance` returns it, by name, [1, ...].
         """
         before = []
         for n, first in enumerate(self._first):
@@ -150,13 +162,14 @@ class StreamingSequence(StreamingModel):
                 before.append(tf.constant(first))
                 continue
             value = tf.cast(state[str(n)][0], first.dtype)
-            # Of a model whose first state is not of its conditions, `begun` does nothing.
+            # `begun` has made the first state only if it depends on the conditions; otherwise what
+            # a client sends at position 0 is ignored here.
             is_made = self.conditions.has_fixed
             before.append(value if is_made else tf.where(start[0] == 0, first, value))
         return tf.nest.pack_sequence_as(self._structure, before)
 
     def packed(self, state: Any) -> State:
-        """Return the step's state of one row as it is handed out."""
+        """Return the step's state of one row by name, in types that every protocol can carry."""
         flat = zip(tf.nest.flatten(state), self._first, strict=True)
         stored = {str(n): (value, first.shape) for n, (value, first) in enumerate(flat)}
         return {
@@ -166,10 +179,16 @@ class StreamingSequence(StreamingModel):
         }
 
     def _state_of(self, fixed: Tensors) -> Any:
-        """Return the step's state before the first element of a row, of its conditions by name."""
+        """Return the step's state before the first element of a row.
+
+        Args:
+          fixed: the row's conditions that are the same at every time, by name, [1, ...].
+        """
         raise NotImplementedError
 
-    def _next(self, source: NoiseSource, channels, state: Any, samples: int) -> tuple[Any, Any]:
+    def _next(
+        self, source: NoiseSource, channels: Maybe, state: Any, samples: int
+    ) -> tuple[tf.Tensor, Any]:
         raise NotImplementedError
 
 
@@ -187,7 +206,9 @@ class StreamingAutoregressive(StreamingSequence):
         network = self._model.symbol_network
         return state_before(network, 1, self._longest, Given({}, fixed))
 
-    def _next(self, source: NoiseSource, channels, state: Any, samples: int) -> tuple[Any, Any]:
+    def _next(
+        self, source: NoiseSource, channels: Maybe, state: Any, samples: int
+    ) -> tuple[tf.Tensor, Any]:
         model, condition = self._model, self.conditions.unpacked(channels)
         noise = model.distribution.noise(source.key[0], source.row, source.start[0], samples)
         given = (noise, condition, source.temperature[0], state)
@@ -202,16 +223,21 @@ class StreamingFlows(StreamingSequence):
         calls = [function_of(call, student.specs) for call in student.calls]
         super().__init__(student, longest, student.initial_state(1), calls, conditions)
 
-    def _next(self, source: NoiseSource, channels, state: Any, samples: int) -> tuple[Any, Any]:
+    def _next(
+        self, source: NoiseSource, channels: Maybe, state: Any, samples: int
+    ) -> tuple[tf.Tensor, Any]:
         noise = self._model.noise(source.key[0], source.row, samples, source.start[0])
         values, after = self._model.step(source.temperature[0] * noise, state, channels)
         return self._model.elements(values), after
 
 
 class Exported(NamedTuple):
-    """The concrete functions by signature, and `serving` of model.json.
+    """The functions of a bundle and their description.
 
-    variables: that the functions read, besides those that they know of themselves.
+    Attributes:
+      functions: concrete functions by the name of their signature.
+      serving: `serving` of model.json.
+      variables: those that the functions read but do not track themselves.
     """
 
     functions: dict[str, Any]
@@ -222,10 +248,14 @@ class Exported(NamedTuple):
 def of_shape(
     model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool, conditions: Conditions
 ) -> Exported:
-    """Return the functions of a model that makes arrays of one shape, without the batch axis.
+    """Return the functions of a model that makes arrays of one shape.
 
-    `is_byte_image` says that it is an 8-bit image, whose output and temperature are then an image
-    model's.
+    Args:
+      model: the user's model.
+      shape: shape of an array, without the batch axis.
+      is_byte_image: whether the array is an 8-bit image; the output's name and the shape of the
+        temperature are then those of an image model.
+      conditions: the conditions that the model reads, and their inputs.
     """
     output = IMAGE if is_byte_image else ELEMENTS
     info = TensorInfo(UINT8 if is_byte_image else element_type(model), (None, *shape))
@@ -248,13 +278,18 @@ def of_shape(
 def with_log_prob(
     exported: Exported, model: Autoregressive, channels: int | None, conditions: Conditions
 ) -> Exported:
-    """Return the functions and `log_prob`, from elements and the conditions that there are.
+    """Return the functions with `log_prob` of given elements added.
 
-    The channels are those of an image; None: sequences.
+    Args:
+      exported: the functions so far.
+      model: the user's model.
+      channels: number of channels of an image; None for a model of sequences.
+      conditions: the conditions that the model reads, and their inputs.
     """
     axes = (None, None) if channels is None else (None, None, None, channels)
     inputs = {ELEMENTS: TensorInfo(element_type(model), axes, *element_range(model))}
     inputs |= conditions.infos([None] if channels is None else [None, None])
+    # A distribution of whole pixels gives one number per pixel, any other one per element.
     axes_out = len(axes) - (channels is not None and pixel_channels(model.distribution) is not None)
 
     @tf.function(autograph=False, input_signature=specs_of(inputs))
@@ -280,12 +315,12 @@ def element_type(model: Any) -> np.dtype:
 
 
 def elements_of(model: Any) -> dict[str, Any]:
-    """Return what model.json says of a model's elements: their type, and how many levels."""
+    """Return the entry of model.json for a model's elements: their type and number of levels."""
     return {"dtype": element_type(model).name, "levels": model.codec.levels}
 
 
 def element_range(model: Any) -> tuple[float | None, float | None]:
-    """Return the least and the greatest element, None where there is none."""
+    """Return the least and the greatest element, each None if there is no limit."""
     levels = model.codec.levels
     if levels is None:
         return None, None
@@ -297,11 +332,16 @@ def element_range(model: Any) -> tuple[float | None, float | None]:
     return low - slack, high + slack
 
 
-def _drawer(model: Autoregressive, shape: tuple[int, ...]):
-    """Return a function of a row's key, number, temperature and condition to its elements."""
+def _drawer(model: Autoregressive, shape: tuple[int, ...]) -> Callable[..., tf.Tensor]:
+    """Return a function that draws the elements of a row.
+
+    Its arguments are the seed's key, the row's number [1], the temperature and the condition.
+    """
     positions = shape[:2] if pixel_channels(model.distribution) else shape
 
-    def drawn(key, row, temperature, condition=None) -> tf.Tensor:
+    def drawn(
+        key: tf.Tensor, row: tf.Tensor, temperature: tf.Tensor, condition: Any = None
+    ) -> tf.Tensor:
         noise = model.distribution.noise(key, row, 0, math.prod(positions))
         noise = tf.reshape(noise, [1, *positions, noise.shape[-1]])
         given = (noise, condition, temperature)
@@ -312,7 +352,7 @@ def _drawer(model: Autoregressive, shape: tuple[int, ...]):
 
 
 def _row(drawn: Any, output: str, info: TensorInfo, conditions: Conditions) -> Any:
-    """Return the function of a row, for `row_function`."""
+    """Return the function that makes one row, as `row_function` takes it."""
 
     def row(given: Tensors) -> Tensors:
         temperature = tf.reshape(given["temperature"], [])

@@ -28,10 +28,10 @@ from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Signature
 from serving.errors import shortened
 
 ARRAY, SOUND, IMAGE, CHUNK = "array", "sound", "picture", "chunk"
-MOST_ROWS = 2**12  # of a call
-MOST_SAMPLES = 2**31 - 1  # of a sequence: an int32
+MOST_ROWS = 2**12  # rows of one call
+MOST_SAMPLES = 2**31 - 1  # length of a sequence, an int32
 MOST_PIECE = 2**20  # elements that are compiled as one
-MOST_CALL_BYTES = 2**30  # of an input of a call that warms the model
+MOST_CALL_BYTES = 2**30  # size of an input of a call that warms the model
 MOST_LIST = 2**10  # numbers or names
 TEXT_CHARACTERS = 10_000
 
@@ -139,9 +139,9 @@ def check_own_spec(
     """Raise UserError, which names the field, for a model.json that could not be served.
 
     Args:
-      path: of the bundle, for messages.
-      spec: model.json.
-      signatures: its own, which have been compared with the program.
+      path: folder of the bundle, for messages.
+      spec: content of model.json.
+      signatures: the signatures in `spec`, which have been compared with the program.
     """
     try:
         _check_fields(spec, FIELDS)

@@ -1,4 +1,4 @@
-"""Which functions of a program can be called, and by what, as far as its files can tell.
+"""Find which functions of a program can be called, and by what, from its files alone.
 
 TensorFlow finds functions by name in the whole library. So a name counts as a call wherever it is:
 in an object, an operation, an attribute (also of an attribute), a default, a gradient.
@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 
 class Reach(NamedTuple):
-    """The names of the functions that are reached from each side.
+    """The names of the functions that can be reached, by where the calls start.
 
-    called: from objects, signatures, gradients and the graph's own nodes. saving: from the node
-    that saves the variables. restoring: from the node that restores them, which loading runs.
+    Attributes:
+      called: functions reached from objects, signatures, gradients and the graph's own nodes.
+      saving: functions reached from the node that saves the variables.
+      restoring: functions reached from the node that restores them, which runs at loading.
     """
 
     called: set[str]
@@ -21,7 +23,7 @@ class Reach(NamedTuple):
 
 
 def reach(graph: Any, functions: Mapping[str, Any]) -> Reach:
-    """Return what calls which of a MetaGraphDef's functions, given by name."""
+    """Return the names of a MetaGraphDef's functions by where their calls can start."""
     calls = calls_of(functions)
     save, restore = saver_nodes(graph)
     nodes = [node for node in graph.graph_def.node if node.name not in (save, restore)]
@@ -33,7 +35,7 @@ def reach(graph: Any, functions: Mapping[str, Any]) -> Reach:
 
 
 def saver_nodes(graph: Any) -> tuple[str, str]:
-    """Return the nodes that save and restore variables; "" for one that runs elsewhere as well.
+    """Return the nodes that save and restore variables; "" for a node that also runs elsewhere.
 
     That is, in a signature; and for the node that saves, in restoring.
     """
@@ -57,7 +59,7 @@ def node_of(tensor: str) -> str:
 
 
 def called_by(node: Any) -> list[str]:
-    """Return the functions that a node may call: its operation's name, and its attributes."""
+    """Return the functions that a node may call: that of its operation, and those in attributes."""
     return [node.op, *_named(node.attr.values())]
 
 

@@ -1,7 +1,8 @@
 """The inputs of the signatures that take a prompt, and the rules that hold between them.
 
-A row begins with the first `num_prefix` elements of `prefix`, and ends with `stop` where `has_stop`
-is 1. Where a request says nothing it has neither; where it gives `prefix` alone, all of it counts.
+A row begins with the first `num_prefix` elements of `prefix`, and ends with `stop` if `has_stop` is
+1. A request without these inputs has neither; if it gives `prefix` without `num_prefix`, all of
+`prefix` counts.
 """
 
 from collections.abc import Mapping
@@ -15,11 +16,11 @@ PROMPTED, PROMPTED_CHUNK = "prompted", "prompted_chunk"  # whole rows, and the n
 PREFIX, NUM_PREFIX, STOP, HAS_STOP = "prefix", "num_prefix", "stop", "has_stop"
 TOP_K, TOP_P = "top_k", "top_p"
 WITH_LOG_PROB, ENDED = "return_log_prob", "ended"
-LENGTHS = ("num_samples", "num_frames")  # of a row, its prefix included
+LENGTHS = ("num_samples", "num_frames")  # inputs that count a row, its prefix included
 
 
 def completed_prompt(known: Mapping[str, Any], given: dict[str, np.ndarray], rows: int) -> None:
-    """Add what a request need not say of its prefix and of what ends it.
+    """Add the inputs of a prefix and of its end that a request may leave out.
 
     Args:
       known: inputs of the signature.

@@ -1,4 +1,4 @@
-"""Rows of a user's model made from a prompt: what the signatures of `own_prompts` compute.
+"""Rows of a user's model made from a prompt, the computation of `own_prompts`' signatures.
 
 Every row is made alone, from two kinds of function that XLA compiles for one row whatever the
 lengths: passes that read the symbols of a prompt, and a loop that draws and ends with the row.
@@ -24,10 +24,10 @@ PASSES = (256, 16)  # symbols of a prompt that one pass reads; the rest, one ste
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """A distribution over tokens of which the most probable ones are drawn, where a row asks.
+    """A distribution over tokens that draws only the most probable ones if a row asks for it.
 
     Args:
-      distribution: the model's, which has a table of its levels.
+      distribution: the model's distribution, which has a table of its levels.
     """
 
     distribution: Distribution
@@ -38,7 +38,7 @@ class Chosen:
         return self.distribution.levels
 
     def sample(self, parameters: tf.Tensor, noise: tf.Tensor, temperature: Choice) -> tf.Tensor:
-        """Return symbols int32 [...]; arguments as for `Truncated.sample`, of one row."""
+        """Return the drawn symbols of one row, int32 [...]; `Truncated.sample` where it asks."""
 
         def whole() -> tf.Tensor:
             drawn = self.distribution.sample(parameters, noise, temperature.temperature)
@@ -53,7 +53,7 @@ class Chosen:
 
 
 def chosen(distribution: Distribution) -> Any:
-    """Return a distribution that takes a `Choice`, where it is one over tokens; else itself."""
+    """Return the distribution, or for one over tokens a `Chosen`, whose samples take a `Choice`."""
     return distribution if table_of(distribution) is None else Chosen(distribution)
 
 
@@ -62,7 +62,7 @@ class Bounded:
     """A prompt of a row that ends after a number of symbols.
 
     Args:
-      prompt: what is known of the row.
+      prompt: the symbols that are known, and the one that ends the row.
       count: int32 [], number of symbols.
     """
 
@@ -79,13 +79,13 @@ class Bounded:
 
 
 class Part(NamedTuple):
-    """What is asked for of a row: symbols from a position on.
+    """A request for symbols of one row, from a position on.
 
     Attributes:
-      source: the noise from the first of them on.
-      heat: the temperature, or how tokens are chosen.
-      symbols: [1, at least `count`], of which the first `known` count.
-      known: int32 [].
+      source: the noise from the first of these symbols on.
+      heat: the temperature, or the `Choice` of tokens that contains it.
+      symbols: [1, at least `count`]; the first `known` of them are given, the others mean nothing.
+      known: int32 [], number of symbols that are given.
       stop: int32 [], the symbol that ends the row; `NEVER`: none.
       count: int32 [], number of symbols.
       channels: [1, time, channels], the condition, or None.
@@ -104,8 +104,8 @@ class Rows:
     """Rows of a model with a step, made from a prompt.
 
     Args:
-      streaming: the model in time order.
-      model: the same.
+      streaming: the model as pure functions that continue from a state.
+      model: the same model as the user made it, in time order.
     """
 
     def __init__(self, streaming: StreamingSequence, model: Autoregressive):
@@ -124,10 +124,11 @@ class Rows:
         """Return the symbols [1, count], whether the row has ended, bool [], and the state after.
 
         Args:
-          part: what is asked for.
-          state: the state before its first symbol.
+          part: the symbols to make.
+          state: the model's state before the first of them, by name, [1, ...].
         """
         begun, state = self._begun(part, state)
+        # The loop may draw past `count`: XLA compiles pieces of one size, which are cut afterwards.
         shapes = (tf.TensorShape([1, None]), tf.TensorShape([]))
         symbols, ended, state = tf.while_loop(
             lambda symbols, ended, _: (tf.shape(symbols)[1] < part.count) & ~ended,
@@ -166,7 +167,7 @@ class Rows:
     def _longer(
         self, part: Part, begun: tf.Tensor, state: State
     ) -> tuple[tf.Tensor, tf.Tensor, State]:
-        """Return the symbols with the next ones, whether one of them ends the row, the state."""
+        """Return the symbols with the next ones added, whether one ends the row, and the state."""
         position, size = tf.shape(begun)[1], self.longest_loop
         cut = _window(part, position, size)
         source = part.source.after(position)
@@ -177,7 +178,17 @@ class Rows:
         return tf.concat([begun, new], 1), tf.reduce_any(is_end), state
 
     def _drawn(
-        self, key, row, start, heat, symbols, known, stop, count, channels, state: State
+        self,
+        key: tf.Tensor,
+        row: tf.Tensor,
+        start: tf.Tensor,
+        heat: Any,
+        symbols: tf.Tensor,
+        known: tf.Tensor,
+        stop: tf.Tensor,
+        count: tf.Tensor,
+        channels: tf.Tensor | None,
+        state: State,
     ) -> tuple[tf.Tensor, State]:
         size = self.longest_loop
         before = self._streaming.unpacked(start, state)
@@ -190,7 +201,7 @@ class Rows:
 
 
 def _window(part: Part, position: tf.Tensor, size: int) -> Part:
-    """Return so many symbols of a row, from a position on, with their condition."""
+    """Return the request for the next `size` symbols of a row, from a position on."""
     symbols = tf.ensure_shape(part.symbols[:, position : position + size], [1, size])
     channels = part.channels
     if channels is not None:

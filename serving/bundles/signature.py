@@ -36,7 +36,7 @@ Arrays = dict[str, np.ndarray]
 COMPILED, PLAIN = "compiled", "serving_default"
 LOG_PROB = "log_prob"
 NUMBERS = "iuf"  # NumPy's kinds of accepted values
-COUNTS = ("frames_before", "num_frames", "frames_after")  # of given frames
+COUNTS = ("frames_before", "num_frames", "frames_after")  # inputs that count the given frames
 MAX_DIMENSIONS = 8
 LARGEST_NUMBER = 1e300
 
@@ -55,8 +55,9 @@ def scale_name(side: int) -> str:
 class TensorInfo:
     """The description of an input or an output.
 
-    shape: None for any size; the first axis is the batch. low, high: smallest and largest allowed
-    value. default: value of all elements of an input that is not given.
+    dtype: type of the elements. shape: size of each axis, None for any size; the first axis is the
+    batch. low, high: smallest and largest allowed value, None for no limit. default: value of all
+    elements of an input that is not given; None: the input is required.
     """
 
     dtype: np.dtype
@@ -81,11 +82,11 @@ class TensorInfo:
 
     @property
     def sizes(self) -> list[int]:
-        """Its shape as in model.json and the protocols: -1 for any size."""
+        """The shape in the form of model.json and the protocols, with -1 for any size."""
         return [-1 if size is None else size for size in self.shape]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its form in model.json: -1 for any size, and no absent rules."""
+        """Return the entry for model.json, with -1 for any size and without absent rules."""
         stored = {
             "dtype": self.dtype.name,
             "shape": self.sizes,
@@ -125,7 +126,7 @@ class Signature:
         return cls(*sides)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its form in model.json."""
+        """Return the entry for model.json."""
         return {
             side: {name: info.to_dict() for name, info in getattr(self, side).items()}
             for side in ("inputs", "outputs")
@@ -153,7 +154,7 @@ def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
 
 
 def input_info(inputs: Mapping[str, TensorInfo], name: str) -> TensorInfo:
-    """Return the description of an input; raise InvalidInput, which lists all, if unknown."""
+    """Return the description of an input; raise InvalidInput, with all names, if it is unknown."""
     if name not in inputs:
         raise InvalidInput(f"`{shortened(name)}` is not an input; there are {', '.join(inputs)}.")
     return inputs[name]
@@ -212,7 +213,7 @@ def from_bytes(name: str, content: Any, shape: Sequence[int], dtype: np.dtype) -
 
 
 def checked(name: str, info: TensorInfo, value: Any) -> np.ndarray:
-    """Return one input as `check` does."""
+    """Return one input as an array of its dtype, checked by the rules of `Signature.check`."""
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:

@@ -23,11 +23,11 @@ def load(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
     """Return the model that `onepass.save` wrote.
 
     Args:
-      folder: that was written.
-      trust: run its program without a scan, with the rights of this process.
+      folder: the folder that `onepass.save` wrote.
+      trust: whether to run the program without a scan, with the rights of this process.
 
     Raises:
-      UserError: it is no such model, or its program does more than compute.
+      UserError: the folder holds no saved model, or its program does more than compute.
     """
     from distill import model_store
 
@@ -39,14 +39,14 @@ def load(folder: Path, trust: bool = False) -> "Autoregressive | FlowStudent":
 
 @contextlib.contextmanager
 def scanned_copy(folder: Path, hint: str = "") -> Iterator[Path]:
-    """Yield a folder of a saved model that has exactly the program that was scanned.
+    """Yield a copy of a saved model with exactly the program that was scanned.
 
-    It has nothing else that TensorFlow would read but the variables, which are numbers. It is gone
-    after the block.
+    Besides the program, TensorFlow reads only the variables of the copy, which are numbers. The
+    copy is deleted after the block.
 
     Args:
-      folder: that `onepass.save` wrote.
-      hint: added to the message on a program that is refused.
+      folder: the folder that `onepass.save` wrote.
+      hint: text that is added to the message on a refused program.
 
     Raises:
       UserError: the folder holds no saved model, its program does more than compute, or the block
@@ -61,7 +61,7 @@ def scanned_copy(folder: Path, hint: str = "") -> Iterator[Path]:
             raise
         except UserError as error:
             raise UserError(str(error).replace(str(copy), str(folder))) from error
-        except Exception as error:  # of many types, depending on the corrupted byte
+        except Exception as error:  # its type depends on the corrupted byte
             text = str(error) or type(error).__name__
             line = " ".join(text.replace(str(copy), str(folder)).split())[:200]
             raise UserError(f"{folder} contains no model that `save` wrote: {line}.") from error
@@ -80,5 +80,5 @@ def _copy(folder: Path, copy: Path, hint: str) -> None:
         raise UserError(f"{error} {hint}".rstrip()) from error
     (copy / PROGRAM_FOLDER / PROGRAM).write_bytes(content)
     variables = program / VARIABLES_FOLDER
-    files_of(variables)  # which refuses pipes and links
+    files_of(variables)  # refuses pipes and links
     (copy / PROGRAM_FOLDER / VARIABLES_FOLDER).symlink_to(variables.resolve())

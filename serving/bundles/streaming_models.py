@@ -1,4 +1,4 @@
-"""Students and WaveNets as pure functions of tensors: all that a signature of sound is made of.
+"""Students and WaveNets as pure functions of tensors, from which signatures of sound are made.
 
 A voice goes on from a state, a dict of tensors whose first axis is the batch. Rows do not know each
 other, and each may be at a position of its own.
@@ -7,7 +7,7 @@ other, and each may be at a position of its own.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -21,9 +21,12 @@ from wavenet.vocoder import VocoderWaveNet
 
 State = dict[str, Any]
 Filled = tuple[tf.DType, tuple[int, ...], float]  # dtype, shape without the batch, first content
+Maybe: TypeAlias = tf.Tensor | None
+Size: TypeAlias = tf.Tensor | int  # int32 []
+Advanced = tuple[tf.Tensor, State]  # new samples, and the state after them
 STUDENT_PIECES = (1600, 16_000)  # samples that are compiled as one, about: the shorter, the longer
 TEACHER_PIECES = (256, 1024)
-PASTS = ("wave", "residual", "scaled")  # of a `VocoderState`
+PASTS = ("wave", "residual", "scaled")  # fields of a `VocoderState`
 MAX_FEATURE = 4.0  # silence is 0 and full scale about 1; far beyond, a filter overflows
 FULL_SCALE = (-1.0, 1.0)
 
@@ -32,8 +35,8 @@ FULL_SCALE = (-1.0, 1.0)
 class Conditioning:
     """The condition of a segment of one sound; axis 0 has length 1.
 
-    channels: [1, samples, channels] or None. phase: float64 [1], the phase of the source after it
-    in cycles, or None.
+    channels: [1, samples, channels] or None. phase: float64 [1], the phase of the source after the
+    segment in cycles, or None.
     """
 
     channels: Any
@@ -53,20 +56,21 @@ class NoiseSource:
     start: Any
     temperature: Any
 
-    def after(self, samples) -> "NoiseSource":
+    def after(self, samples: Size) -> "NoiseSource":
         """Return the noise that begins so many samples later."""
         return dataclasses.replace(self, start=self.start + samples)
 
 
 class StreamingModel:
-    """A model in tensors that continues from a state; of speech, unless a subclass says else.
+    """A model as pure functions that continue from a state; by default a model of speech.
 
-    variables: the weights. pieces: samples that are compiled as one, a short and a long piece, the
-    long one a multiple of the short one. side_frames: neighbours that a segment of frames needs.
-    channels, dtype: of the condition. has_phase: whether a phase goes on from segment to segment.
-    rows_alone: whether each row must be made in a batch of one. output: name of what it makes.
-    limits: that its elements are clipped to, or None. largest_feature: greatest size of a number in
-    `frames`, or None.
+    variables: the weights. pieces: numbers of samples that are compiled as one, short and long; the
+    long one is a multiple of the short one. side_frames: frames before and after a segment that its
+    condition depends on. channels, dtype: size of the last axis and type of the condition.
+    has_phase: whether the source has a phase that goes on from segment to segment. rows_alone:
+    whether each row must be made in a batch of one. output: name of the output. limits: lowest and
+    highest sample, others are clipped; None: no limits. largest_feature: greatest magnitude in
+    `frames`; None: any.
     """
 
     variables: tuple
@@ -85,51 +89,51 @@ class StreamingModel:
     tempers: bool = True  # it can be sampled at another temperature than 1
 
     def state(self) -> dict[str, Filled]:
-        """Return every tensor of the state by name."""
+        """Return the dtype, shape and first content of every tensor of the state, by name."""
         raise NotImplementedError
 
     def begun(self, given: State, state: State) -> State:
-        """Return a state, of the inputs' conditions in rows that begin; here it reads none."""
+        """Return the state with the rows that begin made from their inputs; here unchanged."""
         del given
         return state
 
     def named(self, signature: Signature) -> Signature:
-        """Return a signature, whose frames may have inputs of other names; here they do not."""
+        """Return a signature as clients see it, with other inputs for `frames`; here unchanged."""
         return signature
 
     def framed(self, given: State) -> State:
-        """Return the inputs of a signature that `named` returned as those of the one before."""
+        """Return inputs of a signature from `named` as those of the original; here unchanged."""
         return given
 
     def padded(self) -> dict[str, str]:
-        """Return the inputs that rows are padded in, with the inputs of their lengths."""
+        """Return the inputs whose rows are padded, with the inputs of their lengths."""
         return {"frames": "num_frames"} if self.feature_channels else {}
 
-    def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
-        """Return the conditioning of so many samples.
+    def conditioning(
+        self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
+    ) -> Conditioning:
+        """Return the condition of a segment of one sound.
 
         Args:
-          frames: float32 [1, frames, features] with neighbours, or None.
-          speaker: int32 [1] or None.
-          samples: int32 [].
-          phase: float64 [1], the phase before, or None.
-          skipped: int32 [], frames that are neighbours before.
+          frames: float32 [1, frames, features], neighbours on both sides included, or None.
+          speaker: int32 [1], index of the speaker, or None.
+          samples: int32 [], number of samples of the segment.
+          phase: float64 [1], the source's phase before the segment in cycles, or None.
+          skipped: int32 [], number of frames that lie before the segment.
           start: int32 [], position of the first frame's first sample in the sound.
         """
         raise NotImplementedError
 
-    def advance(
-        self, source: NoiseSource, channels, state: State, samples: int
-    ) -> tuple[Any, State]:
+    def advance(self, source: NoiseSource, channels: Maybe, state: State, samples: int) -> Advanced:
         """Return the next samples, float32 [batch, samples], and the state after them.
 
-        channels: [batch, samples, channels] or None.
+        `channels` is the condition of these samples, [batch, samples, channels], or None.
         """
         raise NotImplementedError
 
 
 class StreamingStudent(StreamingModel):
-    """The flows of a student; see `StreamingModel`."""
+    """The flows of a student as a `StreamingModel`."""
 
     rows_alone = False
 
@@ -142,7 +146,7 @@ class StreamingStudent(StreamingModel):
         self.pieces = whole_pieces(STUDENT_PIECES, config.hop_samples)
 
     def state(self) -> dict[str, Filled]:
-        """`fronts` [flows, width] and `windows` [rows, channels], as `StreamingModel` says."""
+        """Return `fronts` [flows, width] and `windows` [rows, channels], pasts of all layers."""
         flows, config = self._student.flows, self._student.config
         rows = sum(layer.past_samples for flow in flows for layer in flow.layers)
         outer = flows[0].outer_dtype
@@ -151,31 +155,33 @@ class StreamingStudent(StreamingModel):
             "windows": (storable(self.dtype), (rows, config.residual_channels), 0),
         }
 
-    def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
-        """See `StreamingModel`."""
+    def conditioning(
+        self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
+    ) -> Conditioning:
+        """Return the student's condition of every sample of a segment."""
         del start
         made, phase = self._student.condition(frames, speaker, samples, phase, skipped)
         return Conditioning(self._by_sample(made, samples), phase)
 
-    def advance(self, source: NoiseSource, channels, state: State, samples: int):
-        """See `StreamingModel`."""
+    def advance(self, source: NoiseSource, channels: Maybe, state: State, samples: int) -> Advanced:
+        """Return the samples that the flows make of the noise, and the pasts of their layers."""
         noise = self._student.noise(source.key, source.row, source.start, samples)
         pasts = self._pasts(state)
         noise *= source.temperature[:, None]
-        flowed, pasts = self._student.chunk(noise, self._condition(channels), pasts)
+        flowed, pasts = self._student.advance(noise, pasts, self._condition(channels))
         return tf.cast(flowed.output, tf.float32), self._stored(pasts)
 
-    def _by_sample(self, condition: Condition, samples):
+    def _by_sample(self, condition: Condition, samples: Size) -> Maybe:
         """Return the condition of the gates for each sample, or None."""
         gates = self._student.gate_condition(condition, samples)
         bunch = self._student.config.bunch_samples
         return None if gates is None else tf.repeat(gates, bunch, 1)[:, :samples]
 
-    def _condition(self, channels) -> Condition:
+    def _condition(self, channels: Maybe) -> Condition:
         bunch = self._student.config.bunch_samples
         return Condition(None if channels is None else channels[:, ::bunch])
 
-    def _pasts(self, state: State):
+    def _pasts(self, state: State) -> list[list[tf.Tensor]]:
         windows, first, pasts = tf.cast(state["windows"], self.dtype), 0, []
         for i, flow in enumerate(self._student.flows):
             past = [state["fronts"][:, i]]
@@ -185,14 +191,14 @@ class StreamingStudent(StreamingModel):
             pasts.append(past)
         return pasts
 
-    def _stored(self, pasts) -> State:
+    def _stored(self, pasts: list[list[tf.Tensor]]) -> State:
         fronts = tf.stack([past[0] for past in pasts], 1)
         windows = tf.concat([window for past in pasts for window in past[1:]], 1)
         return {"fronts": fronts, "windows": tf.cast(windows, storable(self.dtype))}
 
 
 class StreamingResidual(StreamingStudent):
-    """The flows of a student that make a residual, and the recursion; see `StreamingModel`.
+    """The flows of a student that make a residual, and the recursion from it to the sound.
 
     Source, gain and coefficients travel behind the channels that the gates read.
     """
@@ -204,22 +210,23 @@ class StreamingResidual(StreamingStudent):
         self.channels, self.dtype = student.config.gate_inputs + 2 + self._order, tf.float32
 
     def state(self) -> dict[str, Filled]:
-        """Those of every student, and `wave` [order], the newest samples."""
+        """Return the state of every student and `wave` [order], the newest samples."""
         outer = self._student.flows[0].outer_dtype
         return {**super().state(), "wave": (outer, (self._order,), 0)}
 
-    def _by_sample(self, condition: Condition, samples):
+    def _by_sample(self, condition: Condition, samples: Size) -> Maybe:
         """Return gates, source, gain and coefficients for each sample."""
         if condition.prediction is None:
             raise ValueError("The condition of a residual has a prediction.")
-        gates, prediction = super()._by_sample(condition, samples), condition.prediction
+        prediction = condition.prediction
+        gates: Any = super()._by_sample(condition, samples)  # every residual student reads one
         source = tf.zeros_like(gates[..., 0]) if condition.source is None else condition.source
         by_row = tf.concat([prediction.log_gain[..., None], prediction.coefficients], -1)
         spread = tf.repeat(by_row, self._student.config.row_samples, 1)[:, :samples]
         parts = (gates, source[..., None], spread)
         return tf.concat([tf.cast(p, self.dtype) for p in parts], -1)
 
-    def _condition(self, channels) -> Condition:
+    def _condition(self, channels: Maybe) -> Condition:
         sizes = [self._student.config.gate_inputs, 1, 1, self._order]
         gates, source, log_gain, coefficients = tf.split(channels, sizes, -1)
         every = self._student.config.row_samples
@@ -228,17 +235,17 @@ class StreamingResidual(StreamingStudent):
         gates = tf.cast(gates, self._student.dtype)[:, :: self._student.config.bunch_samples]
         return Condition(gates, source, prediction)
 
-    def _pasts(self, state: State):
+    def _pasts(self, state: State) -> list[list[tf.Tensor]]:
         return [*super()._pasts(state), [state["wave"]]]
 
-    def _stored(self, pasts) -> State:
+    def _stored(self, pasts: list[list[tf.Tensor]]) -> State:
         return {**super()._stored(pasts[:-1]), "wave": pasts[-1][0]}
 
 
 class StreamingTeacher(StreamingModel):
-    """The cached sampler of a WaveNet; see `StreamingModel`.
+    """The cached sampler of a WaveNet as a `StreamingModel` that makes each row alone.
 
-    The sums of a larger batch run in another order, and one level drawn otherwise changes all that
+    A larger batch adds in another order, and one level that is drawn differently changes all that
     follow: a row would depend on its neighbours.
     """
 
@@ -258,7 +265,7 @@ class StreamingTeacher(StreamingModel):
         self.pieces = (block, block) if context else whole
 
     def state(self) -> dict[str, Filled]:
-        """`past`, `queues` [slots, channels]; `blocks` of a context stack: see `StreamingModel`."""
+        """Return `past`, `queues` [slots, channels] and, with a context stack, `blocks`."""
         config, network = self._network.config, self._network
         past: Filled = (tf.float32, (config.front_width,), 0)
         if config.reads_levels:
@@ -270,17 +277,19 @@ class StreamingTeacher(StreamingModel):
             state["blocks"] = (tf.float32, blocks, 0)
         return state
 
-    def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
-        """See `StreamingModel`."""
+    def conditioning(
+        self, frames: Maybe, speaker: Maybe, samples: Size, phase: Maybe, skipped: Size, start: Size
+    ) -> Conditioning:
+        """Return the network's condition of a segment, from all its frames and neighbours."""
         del phase, start
         if frames is None:
             return Conditioning(self._network.condition(None, speaker, samples))
         hop = self.hop_samples
-        every = self._network.condition(frames, speaker, tf.shape(frames)[1] * hop)
+        every: Any = self._network.condition(frames, speaker, tf.shape(frames)[1] * hop)
         return Conditioning(every[:, skipped * hop :][:, :samples])
 
-    def advance(self, source: NoiseSource, channels, state: State, samples: int):
-        """See `StreamingModel`."""
+    def advance(self, source: NoiseSource, channels: Maybe, state: State, samples: int) -> Advanced:
+        """Return the samples that the sampler draws, one by one, and the state after them."""
         network = self._network
         noise = network.likelihood.noise(source.key, source.row, source.start, samples)
         blocks = state.get("blocks")
@@ -295,7 +304,7 @@ class StreamingTeacher(StreamingModel):
         """Return the queues of a state as the sampler has them, [slots, batch, channels]."""
         return tf.transpose(tf.cast(state["queues"], self._network.dtype), [1, 0, 2])
 
-    def _stored(self, stored: State, queues, steps: int) -> State:
+    def _stored(self, stored: State, queues: tf.Tensor, steps: int) -> State:
         """Return the state after so many steps, in the shapes that are declared."""
         queues = tf.gather(queues, self._turned(steps))
         queues = tf.cast(tf.transpose(queues, [1, 0, 2]), storable(self._network.dtype))
@@ -320,24 +329,24 @@ class StreamingTeacher(StreamingModel):
 
 
 class StreamingVocoder(StreamingTeacher):
-    """The cached sampler of a WaveNet that draws bunches of samples; see `StreamingModel`."""
+    """The cached sampler of a WaveNet that draws bunches of samples."""
 
     sampler_type = VocoderSampler
 
     def __init__(self, network: VocoderWaveNet):
         super().__init__(network)
-        self.dtype = network.front_dtype  # of the condition, whatever that of the layers
+        self.dtype = network.front_dtype  # the condition's, which may differ from the layers'
         self.side_frames = network.conditioner.side_frames
 
     def state(self) -> dict[str, Filled]:
-        """`wave`, `residual` and `scaled` [history], and `queues` [slots, channels]."""
+        """Return `wave`, `residual` and `scaled` [history], and `queues` [slots, channels]."""
         network = self._network
         past = {name: (network.front_dtype, (self._sampler.history,), 0) for name in PASTS}
         slots = (self._sampler.rings.slots, network.config.residual_channels)
         return {**past, "queues": (storable(network.dtype), slots, 0)}
 
-    def advance(self, source: NoiseSource, channels, state: State, samples: int):
-        """See `StreamingModel`."""
+    def advance(self, source: NoiseSource, channels: Maybe, state: State, samples: int) -> Advanced:
+        """Return the samples that the sampler draws, bunch by bunch, and the state after them."""
         network = self._network
         noise = network.likelihood.noise(source.key, source.row, source.start, samples)
         wave, residual, scaled = (tf.transpose(state[name]) for name in PASTS)
@@ -369,7 +378,7 @@ def streaming_model(network: Any) -> StreamingModel:
 
 
 def storable(dtype: tf.DType) -> tf.DType:
-    """Return the type that a state is handed out in: every protocol has one for it."""
+    """Return the type in which a state is given to clients: one that every protocol has."""
     if dtype == tf.bool:
         return tf.int32
     return tf.float32 if dtype in (tf.bfloat16, tf.float16) else dtype

@@ -27,7 +27,7 @@ def check_new(out: Path) -> None:
 
 
 def check_version(out: Path, name: str = "--out") -> None:
-    """Raise UserError unless a folder, given as `name`, is named by a version."""
+    """Raise UserError, which calls the folder `name`, unless its own name is a version number."""
     if not out.absolute().name.isdecimal():
         raise UserError(
             f"`{name}` must end in a version, a whole number, such as {out}/1; got {out}."
@@ -71,8 +71,8 @@ def write_program(
 ) -> list[str]:
     """Write the program and model.json, and return the names of the signatures.
 
-    The module has the variables, `lowered` the same functions with programs as StableHLO, if there
-    are any. UserError is raised for an operation that bundles may not have.
+    The module has the variables; `lowered` has the same functions with programs as StableHLO, or is
+    empty. UserError is raised for an operation that bundles may not have.
     """
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     with named_for_tensorflow(folder) as name:
@@ -81,7 +81,7 @@ def write_program(
     declared = {name: Signature.from_dict(s) for name, s in serving["signatures"].items()}
     check_program(folder, declared)
     if lowered:
-        with tempfile.TemporaryDirectory(dir=folder) as place:  # of the same variables once more
+        with tempfile.TemporaryDirectory(dir=folder) as place:  # it writes the variables too
             with named_for_tensorflow(Path(place)) as name:
                 tf.saved_model.save(module, name, lowered, options)
             os.replace(Path(place) / PROGRAM, folder / LOWERED)

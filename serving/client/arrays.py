@@ -13,7 +13,7 @@ from serving.client.client import Client
 
 
 class ArrayClient(OwnSampling):
-    """The calls of one model, with its specification by the server."""
+    """The calls of one served model, with the server's description of it."""
 
     def __init__(self, client: Client, name: str, spec: dict[str, Any]):
         if not isinstance(spec.get(ELEMENTS), dict):
@@ -35,13 +35,14 @@ class ArrayClient(OwnSampling):
         Args:
           length: number of elements.
           seed: seed of the noise.
-          condition: as for `Autoregressive.sample` of one row, whose axis may be missing.
+          condition: an array for the model's only condition, arrays by name for several, or None;
+            [1, ...], or without the first axis.
           chunk: elements at a time, rounded up to a multiple of the model's unit.
           **options: `temperature`, `top_k`, `top_p`, `prefix` and `stop` of
             `Autoregressive.sample`, for one row.
 
         Raises:
-          UserError: an argument has no meaning, or the model cannot make this; at the call.
+          UserError: an argument has no meaning, or the model cannot make this; raised at the call.
         """
         with self._own_errors():
             given = self._conditions(condition, for_all=True)

@@ -35,7 +35,7 @@ class Client:
       address: http://HOST:PORT, grpc://HOST:PORT, or with TLS https:// and grpcs://.
       token: token that the server requires; None: no token.
       timeout_seconds: limit of each call until the end of its response, retries and pauses
-        included; each method takes another one.
+        included; every method takes an argument that replaces it.
       retries: attempts after the first, with growing pauses, if the server is unreachable,
         overloaded (503) or limits this client (429). A retry is harmless, since models are
         functions of their seed. Nothing is retried once part of a stream was received.
@@ -102,11 +102,11 @@ class Client:
 
         Args:
           name: name of the model.
-          inputs: by name, with the batch as the first axis. NumPy arrays are sent as they are;
-            other values are converted to the signature's types.
-          signature: signature to run.
-          version: None: the current one.
-          timeout_seconds: None: the client's.
+          inputs: values of the inputs by name, with the batch as the first axis. NumPy arrays are
+            sent as they are; other values are converted to the signature's types.
+          signature: name of the signature to run.
+          version: version of the model; None: the current one.
+          timeout_seconds: limit for the answer; None: the client's.
         """
         deadline = self._deadline(timeout_seconds)
         with self._named(name):
@@ -142,10 +142,10 @@ class Client:
           text: text to speak, where the server has a text front end; HTTP only.
           seed: seed of the noise.
           row: row of the seed.
-          seconds: duration; None: that of the input.
-          speaker: name, for a model with speakers.
+          seconds: duration of the sound; None: that of the input.
+          speaker: name of the speaker, for a model with speakers; None: the first one.
           temperature: scales the noise; None: the model's default, else 1.
-          force: accept frames that do not look like the training data.
+          force: whether to accept frames that do not look like the training data.
           timeout_seconds: limit until the end of the audio; None: the client's.
         """
         arguments: dict[str, Any] = {"seed": seed, "row": row}
@@ -177,13 +177,14 @@ class Client:
 
         Args:
           name: name of the model.
-          label: class, by name or index; the model decides which condition it needs.
-          caption: text; HTTP only.
-          map: [side, side] labels.
+          label: class of the images, by name or index, for a model that needs a class.
+          caption: text of the images, for a model that needs a caption; HTTP only.
+          map: labels of the pixels, int [side, side], for a model that needs a map.
           num: number of images, from rows 0, 1, ... of the seed.
           seed: seed of the noise.
-          temperature: one number, or one per scale, the smallest first.
-          guidance: strength of the condition beyond the model's own; 0: none.
+          temperature: temperature of all scales, or a sequence with one per scale, smallest first.
+          guidance: weight, at least 0, by which images move away from the unconditional
+            distribution; 0: the model's own density.
           timeout_seconds: limit until the last image; None: the client's.
         """
         arguments: dict[str, Any] = {"num": num, "seed": seed}

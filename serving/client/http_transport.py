@@ -26,7 +26,7 @@ from serving.errors import HTTP_CODES
 
 HEADER = "Inference-Header-Content-Length"
 MAX_ERROR_BYTES = 64 * 1024
-MAX_SIDE = 8192  # of an image that is decoded
+MAX_SIDE = 8192  # largest height and width of an image that is decoded
 MIN_SAMPLE_BYTES = 2
 
 
@@ -104,6 +104,7 @@ class HttpTransport:
             )
         parameters = {"signature_name": signature, "binary_data_output": True}
 
+        # Made for every attempt, since less time is left for each.
         def content() -> tuple[bytes, dict[str, str]]:
             timed = parameters | {"timeout": int(1e6 * deadline.left()) + 1}
             head = json.dumps({"inputs": described, "parameters": timed}).encode()

@@ -1,4 +1,4 @@
-"""Deadlines, and retries until then."""
+"""Deadlines of calls, and retries before a deadline."""
 
 import dataclasses
 import json
@@ -17,8 +17,8 @@ Answer = TypeVar("Answer")
 class ClientError(UserError):
     """A request that failed, with a message of one line.
 
-    code: a short word for programs, as in serving/errors.py, or `unreachable` without a server, or
-    `protocol` for another kind of server.
+    code: a short word for programs: a `code` of serving/errors.py, `unreachable` without a server,
+    or `protocol` for another kind of server.
     """
 
     def __init__(self, message: str, code: str):
@@ -46,7 +46,8 @@ def strict_json(text: str | bytes) -> Any:
 class RetryableError(Exception):
     """A failed attempt that may be repeated.
 
-    error: raised if it is not repeated. after_seconds: pause that the server asked for.
+    error: the error to raise if the attempt is not repeated. after_seconds: pause that the server
+    asked for, in seconds.
     """
 
     def __init__(self, error: ClientError, after_seconds: float = 0.0):

@@ -16,8 +16,8 @@ Chunk = TypeVar("Chunk")
 class ImageScale:
     """An image at one of its scales.
 
-    image: its index, from 0. side: in pixels. last: whether this is the final scale. pixels: uint8
-    [side, side, channels].
+    image: index of the image in the request, from 0. side: its height and width in pixels. last:
+    whether this is the final scale. pixels: uint8 [side, side, channels].
     """
 
     image: int

@@ -23,7 +23,7 @@ from serving.observability import logs, traces
 from serving.observability.metrics import Metrics
 from serving.settings import TOKEN_VARIABLE, Settings
 
-NAME = "onepass"  # of the deployment
+NAME = "onepass"  # name of the deployment
 ALL_INTERFACES = "0.0.0.0"
 
 
@@ -70,7 +70,7 @@ class Replica:
         if not (self._registry.ready or self._registry.draining):
             raise NothingLoaded("No model is loaded.")
 
-    async def __del__(self):
+    async def __del__(self) -> None:
         """Stop the registry, after Ray has waited for the requests."""
         if hasattr(self, "_registry"):
             await self._registry.stop(self._settings.drain_seconds)
@@ -90,7 +90,11 @@ def app(args: Mapping[str, Any]) -> Application:
 
 
 def from_arguments(args: Mapping[str, Any]) -> tuple[str, Settings]:
-    """Return the folder of models and the settings; see `app`."""
+    """Return the folder of models and the settings from the arguments of `app`.
+
+    Raises:
+      UserError: an unknown name, or a value of the wrong type.
+    """
     given = {name: value for name, value in args.items() if name != "rollout"}
     models = given.pop("models", None)
     if not isinstance(models, str):

@@ -41,7 +41,7 @@ class TokenAuth:
 
 
 def read_tokens(settings: Settings) -> tuple[str, ...]:
-    """Return the tokens of the settings or of the environment, one a line; none: none is required.
+    """Return the tokens of the settings or the environment, one per line; if empty, none is needed.
 
     Raises:
       UserError: the file cannot be read, or does not hold tokens.

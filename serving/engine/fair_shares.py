@@ -1,10 +1,10 @@
-"""Fair shares: which client is served next, by what each of them has used."""
+"""Choose the client that is served next, so that all get fair shares of the server."""
 
 import contextvars
 import ipaddress
 from collections.abc import Iterable
 
-IPV6_NETWORK_BITS = 64  # of one customer, who has all of its addresses
+IPV6_NETWORK_BITS = 64  # prefix length of one customer's addresses
 MAX_ACCOUNTS = 4096
 
 _client: contextvars.ContextVar[str] = contextvars.ContextVar("client", default="")
@@ -91,7 +91,7 @@ class FairShares:
         return max(self._accounts.get(client, 0.0), self._now)
 
     def next_of(self, clients: Iterable[str]) -> str:
-        """Return the client with the lowest account; of several such the first."""
+        """Return the first client among those with the lowest account."""
         return min(clients, key=self.account)
 
     def serve(self, client: str) -> None:
@@ -102,5 +102,5 @@ class FairShares:
             self._accounts = above
 
     def charge(self, client: str, amount: float) -> None:
-        """Add to the account of a client; what was charged too much is a negative amount."""
+        """Add to the account of a client; a negative amount corrects a charge that was too high."""
         self._accounts[client] = self.account(client) + amount

@@ -12,15 +12,15 @@ from serving.errors import InvalidInput
 
 Arrays = dict[str, np.ndarray]
 COUNTS = ("num_frames", "num_samples")  # inputs with the length of the output
-MAX_PADDING_SHARE = 0.25  # of padding rows in a call
+MAX_PADDING_SHARE = 0.25  # largest share of padding rows in a call
 
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
     """The inputs of one request, as long as its longest row.
 
-    lengths: length of the padded axis of each padded input, by name. key: requests with equal keys
-    may share a call.
+    inputs: the inputs by name. lengths: length of the padded axis of each padded input, by name.
+    key: requests with equal keys may share a call.
     """
 
     inputs: Arrays
@@ -89,7 +89,7 @@ class Padding:
     ) -> Arrays:
         """Return one batch of `size` rows; the first row is repeated where there are fewer.
 
-        Padded axes are filled with zeros up to `lengths`, see Fitted.
+        Padded axes are filled with zeros up to the `lengths` of `Fitted`.
         """
         filled = [*rows, *[rows[0]] * (size - len(rows))]
         batch = {}

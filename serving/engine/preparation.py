@@ -17,7 +17,7 @@ MAX_RUNNING_OF_CLIENT = 4
 
 
 class Work:
-    """Work that looks after every piece whether it is still wanted, and lets others go first.
+    """Work in pieces that stops once nobody wants it, and lets others go first between pieces.
 
     `stop` ends it at the next piece. Each piece has a permit for a processor.
     """
@@ -132,15 +132,16 @@ async def prepared(
 
     Args:
       seconds: the time limit, waiting included.
-      function: what is called with the arguments.
-      *arguments: of the function.
-      in_pieces: whether it takes `pause`, which it calls between pieces of its work.
+      function: the function to call.
+      *arguments: the function's positional arguments.
+      in_pieces: whether the function takes the keyword `pause`, a function that it calls between
+        pieces of its work.
 
     Returns:
-      What the function returns.
+      The result of the function.
 
     Raises:
-      DeadlineExceeded: it waited and ran for longer than `seconds`.
+      DeadlineExceeded: the call, waiting included, took longer than `seconds`.
     """
     client = current_client()
     work = Work(PROCESSORS, client)

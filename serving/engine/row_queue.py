@@ -3,7 +3,7 @@
 import asyncio
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from serving.engine.fair_shares import FairShares
@@ -11,14 +11,26 @@ from serving.engine.padding import Arrays, Fitted, Padding
 from serving.settings import Settings
 
 CALL_SECONDS = 1.0  # target for a call of several rows, since others wait for it
-SPARE_PART = 8  # of the rows of a queue: so many more may wait, of clients
-SMALL_PART = 1 / 16  # that fill no more of it
+SPARE_PART = 8  # a queue takes an eighth more rows from clients that fill little of it
+SMALL_PART = 1 / 16  # part of the queue that such a client fills at most
 LEAST_CHARGE = 1e-3  # seconds, for a row of an unknown kind, until its call has ended
 
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """A request: its inputs, its waiting rows, and the future of its outputs."""
+    """A request with its inputs, its waiting rows and the future of its answer.
+
+    Attributes:
+      client: name of the client, which shares the server fairly with others.
+      signature: name of the signature to call.
+      fitted: the padded inputs.
+      answer: the future that receives the outputs.
+      arrived: time of arrival in seconds of the event loop's clock.
+      id: the request's id in logs.
+      results: outputs of each row; None while it has none.
+      waiting: numbers of the rows that no call has taken yet.
+      row_seconds: estimated seconds per row; 0.0: unknown.
+    """
 
     client: str
     signature: str
@@ -57,7 +69,7 @@ class Request:
 
     @property
     def charge(self) -> float:
-        """What a row costs its client until its call has ended, in seconds."""
+        """Seconds that a row is charged to its client until its call has ended."""
         return max(self.row_seconds, LEAST_CHARGE)
 
     @property
@@ -96,7 +108,7 @@ class RowQueue:
         self._shares = FairShares()
         self.rows = self.bytes = 0
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Request]:
         return iter(self._requests)
 
     def add(self, request: Request) -> None:

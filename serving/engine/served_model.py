@@ -133,9 +133,9 @@ class ServedModel:
     ) -> AsyncGenerator[np.ndarray, None]:
         """Yield one sound in chunks float32 [samples], as they are generated.
 
-        The condition is frames [frames, channels], or None for a model without; options as for
-        `AudioBundle.stream`. The time limit is that of the whole stream. Invalid inputs and a lack
-        of room raise an error at the first chunk, DeadlineExceeded and Internal at any.
+        The condition is frames [frames, channels], or None for a model without; the options are
+        those of `AudioBundle.stream`. The time limit is that of the whole stream. Invalid inputs
+        and a lack of room raise an error at the first chunk, DeadlineExceeded and Internal at any.
         """
         bundle = self.speech_bundle
         count = None if condition is None else len(condition)

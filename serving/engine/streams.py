@@ -68,7 +68,7 @@ class Streams:
         self._changed(-1)
 
 
-_END = object()  # of a stream
+_END = object()  # marks the end of a stream
 
 
 class _StreamThread(Generic[Chunk]):

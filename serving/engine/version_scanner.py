@@ -12,14 +12,15 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 VERSION = re.compile(r"[0-9]{1,18}")
 VERSION_RULE = "must be a number of at most 18 digits"
 MANIFEST = "manifest.json"
-MOST_FILES = 1000  # of a version that are checked for changes
+MOST_FILES = 1000  # files of a version that are checked for changes
 
 
 @dataclasses.dataclass(frozen=True)
 class FoundVersion:
     """A version on disk.
 
-    path: with symbolic links resolved. stamp: changes with any of its files.
+    number: the version. path: its folder, with symbolic links resolved. stamp: numbers that change
+    with any of its files.
     """
 
     number: int
@@ -31,8 +32,9 @@ class FoundVersion:
 class ScanResult:
     """The content of a folder of models.
 
-    versions: by name, the highest first; empty for a folder without any. problems: by name, why its
-    versions cannot be read. error: why the folder cannot be read, or empty.
+    versions: versions of each model by its name, the highest first; an empty list for a folder
+    without any. problems: by the name of a model, why its versions cannot be read. error: why the
+    folder of models cannot be read, or empty.
     """
 
     versions: dict[str, list[FoundVersion]] = dataclasses.field(default_factory=dict)

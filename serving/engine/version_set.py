@@ -19,7 +19,7 @@ State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
 class VersionStatus:
     """The state of a version, in TensorFlow Serving's terms.
 
-    error: why it cannot be loaded, or what is wrong with its folder; mostly empty.
+    error: why the version cannot be loaded, or what is wrong with its folder; "" without a problem.
     """
 
     version: int
@@ -31,8 +31,9 @@ class VersionStatus:
 class BrokenVersion:
     """A version that could not be loaded, and when to retry.
 
-    stamp: stamp of the files that failed. retry_at: infinite for a version refused for its content.
-    attempt: an abandoned one, which must end before the next one starts.
+    stamp: stamp of the files that failed. retry_at: time of the next attempt, infinite for a
+    version refused for its content. attempt: an abandoned attempt, which must end before the next
+    one starts; None: there is none.
     """
 
     error: str

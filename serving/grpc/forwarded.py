@@ -14,7 +14,8 @@ def client_address(peer: str, metadata: Mapping[str, Any]) -> str:
 
     Args:
       peer: the address of the connection.
-      metadata: of the call; "x-forwarded-for" lists addresses, that of the last proxy at the end.
+      metadata: the call's metadata by key; "x-forwarded-for" lists the addresses that the call has
+        passed, the client's first.
     """
     given = metadata.get(FORWARDED)
     if not isinstance(given, str) or not is_proxy(peer):

@@ -22,14 +22,14 @@ class Health(health_pb2_grpc.HealthServicer):
     def __init__(self, registry: ModelRegistry, services: tuple[str, ...]):
         self._registry, self._services = registry, services
 
-    async def Check(self, request, context) -> Any:  # noqa: N802 - named by the protocol
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - named by the protocol
         """Return the state of a service or model; raise NotFound for an unknown name."""
         status = self._status(request.service)
         if status == Status.SERVICE_UNKNOWN:
             raise NotFound("There is no such service or model.")
         return health_pb2.HealthCheckResponse(status=status)
 
-    async def Watch(self, request, context) -> AsyncGenerator[Any, None]:  # noqa: N802
+    async def Watch(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:  # noqa: N802
         """Yield the state and each change of it, until the client leaves or the server stops."""
         last_sent, stopping = None, False
         while not stopping:

@@ -12,6 +12,7 @@ import math
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
 from typing import Any
 
 import grpc
@@ -87,7 +88,12 @@ class Call:
         self._context.set_trailing_metadata(((REQUEST_ID, self._id),))
         return self
 
-    async def __aexit__(self, kind, error: BaseException | None, traceback) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         if error is None:
             self._record("ok")
         elif isinstance(error, ServingError):
@@ -208,7 +214,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
                 async with asyncio.timeout(self._settings.timeout_seconds):  # for a stalled reader
                     await context.write(message)
 
-    async def _each_message(self, call: Call, handler: Any, messages: Any):
+    async def _each_message(self, call: Call, handler: Any, messages: Any) -> AsyncIterator[Any]:
         """Yield the messages of a client's stream, which share one deadline."""
         while (message := await self._next_message(messages, math.inf)) is not None:
             yield call.parsed(handler, message)

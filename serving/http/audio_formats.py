@@ -18,7 +18,7 @@ BLOCK_SAMPLES = 1 << 16
 
 
 def wav_header(sample_rate_hz: int, num_samples: int | None = None) -> bytes:
-    """Return the 44-byte WAV header of mono 16-bit samples; None: their number is unknown."""
+    """Return the 44-byte WAV header of mono 16-bit samples, whose number may be unknown (None)."""
     size = UNKNOWN_LENGTH if num_samples is None else 2 * num_samples
     layout = (16, 1, 1, sample_rate_hz, 2 * sample_rate_hz, 2, 16)  # PCM, mono, 2 bytes per sample
     riff = b"RIFF" + struct.pack("<I", min(size + HEAD_BYTES - 8, UNKNOWN_LENGTH)) + b"WAVE"
@@ -38,7 +38,11 @@ def big_endian(waveform: np.ndarray) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class StreamFormat:
-    """A streaming format: its media type, its header and the encoding of a chunk."""
+    """A format of streamed sound.
+
+    media_type: value of Content-Type. head: bytes before the first chunk. encode: returns the bytes
+    of a chunk, float32 [samples].
+    """
 
     media_type: str
     head: bytes
@@ -46,7 +50,7 @@ class StreamFormat:
 
 
 def stream_format(name: str, sample_rate_hz: int, num_samples: int | None) -> StreamFormat:
-    """Return the format "wav" or "l16" for a sample rate and a length; None: it is unknown."""
+    """Return the format "wav" or "l16" for a sample rate and a length, None if it is unknown."""
     if name == "wav":
         return StreamFormat("audio/wav", wav_header(sample_rate_hz, num_samples), little_endian)
     return StreamFormat(f"audio/L16;rate={sample_rate_hz};channels=1", b"", big_endian)

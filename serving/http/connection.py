@@ -1,4 +1,4 @@
-"""A connection of HTTP/1.1: strict heads, and an end to those that bring no request."""
+"""HTTP/1.1 connections: strict heads, and time limits for connections without a request."""
 
 import asyncio
 import collections
@@ -13,9 +13,9 @@ HEAD_BYTES = 64 * 1024
 
 
 class StrictConnection(h11.Connection):
-    """h11 that refuses what it lets pass: large heads that come in one packet, and two lengths.
+    """An h11 connection that also refuses large heads in one packet, and requests of two lengths.
 
-    A request with Content-Length and Transfer-Encoding may be read otherwise by a proxy in front,
+    A proxy in front may read a request with both Content-Length and Transfer-Encoding differently,
     so that its body smuggles in another request: RFC 9112 (6.1) has the connection closed.
     """
 
@@ -34,7 +34,7 @@ class StrictConnection(h11.Connection):
 class IdleConnections:
     """The connections without a request, at most `most`, each for `seconds` at most.
 
-    Where there are more, the client that has most of them loses the one that is idle for longest.
+    Beyond that number, the client with the most of them loses the one that has been idle longest.
     """
 
     def __init__(self, most: int, seconds: float):

@@ -58,7 +58,8 @@ def condition(
 ) -> dict[str, np.ndarray]:
     """Return the input with the condition of an image, whichever the model needs.
 
-    It is taken from the given ones of "class", "caption" and "map"; the field is that of a class.
+    It is taken from whichever of "class", "caption" and "map" are given; `field` names the class in
+    error messages.
     """
     name = condition_input(served)
     needed = CONDITIONS.get(name or "")
@@ -80,7 +81,7 @@ def condition(
 
 
 def _examples(served: ServedModel, needed: str) -> str:
-    """Return valid values as the end of a sentence; "" where none are known."""
+    """Return valid values as the end of a sentence; "" if none are known."""
     captions = served.spec.get("captions")
     if needed == "class":
         return f"; {classes_of(served.spec.get('classes') or [])}"

@@ -87,7 +87,7 @@ def _is_address(name: str) -> bool:
 
 
 class UnsupportedEncoding(ServingError):  # noqa: N818 - named as the other errors
-    """A compressed body: its size is unknown before it is decompressed."""
+    """A compressed body, which is refused: its size is unknown before it is decompressed."""
 
     http_status, grpc_status, code = 415, "INVALID_ARGUMENT", "unsupported_encoding"
 
@@ -105,7 +105,8 @@ class WrongMethod(ServingError):  # noqa: N818
 class ResponseRecorder:
     """A `send` that adds the default headers and records what was sent.
 
-    code: "ok", or the error's code. first_byte_at: of `time.perf_counter`; None before it.
+    code: "ok", or the error's code. first_byte_at: reading of `time.perf_counter` when the first
+    byte of the body was sent; None before that.
     """
 
     def __init__(self, send: Send, request_id: str):

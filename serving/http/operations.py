@@ -95,7 +95,7 @@ class Endpoints:
         self._registry, self._settings = registry, settings
 
     def operations(self) -> list[Operation]:
-        """Return what its methods answer, in their order: routes are searched in this order."""
+        """Return the operations of the methods, in the order in which routes are searched."""
         names = dict.fromkeys(name for kind in reversed(type(self).__mro__) for name in vars(kind))
         methods = [getattr(type(self), name) for name in names]
         return [each for method in methods for each in getattr(method, "operations", ())]
@@ -141,7 +141,7 @@ class Endpoints:
 
 
 def version_at(request: Request) -> int | None:
-    """Return the version in the path, None without one; raise NotFound if there can be no such."""
+    """Return the version in the path, None without one; raise NotFound if it is not a number."""
     version = request.path_params.get("version")
     if version is None:
         return None

@@ -53,10 +53,11 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
     """Decode a WAV or FLAC file to a mono waveform, float32 [samples] at `sample_rate_hz`.
 
     Raises:
-      InvalidInput: the file is neither, holds other than plain samples, nothing, NaN or infinity,
-        less or more than its header promises, its rate or number of channels is out of range, its
-        channels cancel each other, or it has fewer than LEAST_SAMPLES at `sample_rate_hz`.
-      TooLarge: it is too long.
+      InvalidInput: the file is neither WAV nor FLAC; it holds no samples, samples that are not
+        plain numbers or not finite, or more or fewer than its header promises; its rate or number
+        of channels is out of range; its channels cancel each other; or it has fewer than
+        LEAST_SAMPLES at `sample_rate_hz`.
+      TooLarge: the recording lasts longer than `max_seconds`.
     """
     if data[:4] != b"fLaC" and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
         raise InvalidInput("`recording` must be a WAV or a FLAC file.")

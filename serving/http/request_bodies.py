@@ -10,10 +10,10 @@ from starlette.types import Scope
 
 from serving.errors import Cancelled, InvalidInput, Overloaded, ServingError, TooLarge
 
-BODIES_AT_ONCE = 16  # of the largest size: the limit of all bodies together
+BODIES_AT_ONCE = 16  # all bodies together may have the size of so many largest ones
 LARGE_BYTES = 1 << 16
 
-LIMITS, RECEIVED = "onepass.body_limits", "onepass.body_bytes"  # of a scope
+LIMITS, RECEIVED = "onepass.body_limits", "onepass.body_bytes"  # keys of an ASGI scope
 DECIMAL = re.compile(r"[0-9]{1,18}")
 
 Result = TypeVar("Result")
@@ -42,7 +42,7 @@ class BodyLimits:
 
 
 async def read_body(request: Request, function: Callable[..., Result], *arguments: Any) -> Result:
-    """Return what a function makes of the body, called in a thread if the body is large."""
+    """Return the result of a function of the body, called in a thread if the body is large."""
     body = await body_of(request)
     if len(body) > LARGE_BYTES:
         return await asyncio.to_thread(function, body, *arguments)
@@ -52,8 +52,9 @@ async def read_body(request: Request, function: Callable[..., Result], *argument
 async def body_of(request: Request) -> bytes:
     """Return the whole body.
 
-    It raises TooLarge for a body, or a declared length, over the limit, Overloaded where all bodies
-    together are, BodyTooSlow after its time, and Cancelled if the client disconnects.
+    It raises TooLarge for a body, or a declared length, over the limit, Overloaded if all bodies
+    together are over theirs, BodyTooSlow after the time limit, and Cancelled if the client
+    disconnects.
     """
     limits: BodyLimits = request.scope[LIMITS]
     declared = request.headers.get("content-length", "0")

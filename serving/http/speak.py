@@ -134,7 +134,7 @@ class SpeakRoute(Endpoints):
 def _frames_of_recording(served: ServedModel, data: bytes) -> np.ndarray:
     """Return the frames of a recording, float32 [frames, channels], with their gain.
 
-    InvalidInput is raised for one that has none.
+    InvalidInput is raised for a recording that has no frames.
     """
     spec = served.spec
     waveform = decode_recording(data, spec["sample_rate_hz"], max_seconds(served))

@@ -69,7 +69,8 @@ def synthesis(
     """Return the length of a sound in samples, and its chunks float32 [samples] as generated.
 
     Frames are float32 [frames, channels] or None; the sound of `RecordedFrames` is at the level of
-    their recording. InvalidInput names the field and the rule; see also `ServedModel.stream`.
+    their recording. InvalidInput names the field and the rule; the chunks raise the errors of
+    `ServedModel.stream`.
     """
     num_samples = _num_samples(served, fields.seconds, frames)
     check_speaker(speakers(served), fields.speaker)
@@ -142,9 +143,9 @@ def text_frames(
     """Return the frames of a text, float32 [frames, channels].
 
     Args:
-      served: the model that will speak them.
+      served: the model that will speak the frames.
       words: the text.
-      speed: how much faster than usual.
+      speed: factor by which the speech is faster than in the recordings.
       pause: called between two pieces of the work; what it raises ends the work.
 
     Raises:

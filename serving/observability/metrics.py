@@ -17,7 +17,7 @@ class Metrics:
     A label `model` is always the name of a model that was found, never what a client asked for.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._models, self._served = set[str](), dict[str, int]()  # names; versions by name
         counter = functools.partial(Counter, registry=self.registry)

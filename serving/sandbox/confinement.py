@@ -82,9 +82,11 @@ def confine(
     `readable`, where the kernel has Landlock.
 
     Args:
-      readable: folders and files; missing ones are ignored.
-      memory_bytes: limit of its private memory, with what it has already and thread stacks.
-      asker: leads to the process that decides on every thread, see `thread_limit`; it is closed.
+      readable: folders and files that the process may read; missing ones are ignored.
+      memory_bytes: limit of the process's private memory in bytes, which counts what it has already
+        and the stacks of threads.
+      asker: socket to the process that decides on every new thread (`thread_limit`); it is closed
+        here. None: threads are not limited.
     """
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("Only a process of one thread can be confined.")
@@ -104,6 +106,7 @@ def _restrict_folders(libc: Any, readable: Iterable[Path]) -> None:
     version = libc.syscall(CREATE_RULESET, None, 0, QUERY_VERSION)
     if version < 1:
         return
+    # A kernel refuses rights and fields that are newer than its version of Landlock.
     files = (1 << max(bits for first, bits in FILE_RIGHTS.items() if first <= version)) - 1
     handled = (ctypes.c_uint64 * 3)(
         files, 3 * (version >= NET_VERSION), 3 * (version >= SCOPE_VERSION)

@@ -23,7 +23,7 @@ MOST_BYTES = 2**16
 MOST_CONNECTIONS = 250  # to a process; the kernel passes at most 253 descriptors at once
 IMPORTS = ("tensorflow", "serving.bundles.loading")
 UNUSED = ("jax", "keras")  # imported by TensorFlow if installed; no bundle needs them
-ENGINE = ("distill.model", "distill.cpu.engine")  # of students, if installed
+ENGINE = ("distill.model", "distill.cpu.engine")  # imported for students, if installed
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
@@ -104,7 +104,7 @@ class _Children:
         try:
             control.close()
             own.close()
-            for descriptor in (*self._askers, *self._listeners):  # of other processes
+            for descriptor in (*self._askers, *self._listeners):  # those of other processes
                 os.close(descriptor)
             ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
             sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
@@ -113,9 +113,9 @@ class _Children:
             os._exit(1)
 
     def end(self, pid: int) -> int:
-        """Kill a process and return its exit status, 0 for one that is not of these.
+        """Kill a process and return its exit status; 0 for a process that was not started here.
 
-        Its id is not reused before.
+        The id is not given to another process before that.
         """
         if self._most.pop(pid, None) is None:
             return 0

@@ -16,7 +16,7 @@ import numpy as np
 from serving.bundles.signature import V2_DTYPES, Arrays
 
 Head = dict[str, Any]
-MOST_BYTES = 2**30  # of the arrays of a message
+MOST_BYTES = 2**30  # size of all arrays of a message
 MOST_HEAD_BYTES = 2**16
 LENGTH = struct.Struct("<I")
 DTYPES = {dtype.str: dtype for dtype in V2_DTYPES.values()}
@@ -39,10 +39,10 @@ def send(connection: socket.socket, head: Mapping[str, Any], arrays: Arrays | No
 def receive(
     connection: socket.socket, most_head_bytes: int = MOST_HEAD_BYTES, seconds: float | None = None
 ) -> tuple[Head, Arrays]:
-    """Return the head and the arrays of the next message; BadMessage if the bytes are none.
+    """Return the head and the arrays of the next message; raise BadMessage for other bytes.
 
-    EOFError is raised where the connection has ended, OSError where it failed, and TimeoutError
-    where the whole message takes longer than `seconds`.
+    EOFError is raised if the connection has ended, OSError if it failed, and TimeoutError if the
+    whole message takes longer than `seconds`.
     """
     end = None if seconds is None else time.monotonic() + seconds
     (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size, end))
@@ -54,6 +54,7 @@ def receive(
         sizes = [_size(dtype, shape) for _, dtype, shape in described]
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadMessage("an invalid head") from error
+    # Before anything is allocated: a short head can ask for any number of bytes.
     if sum(sizes) > MOST_BYTES:
         raise BadMessage(f"arrays of {sum(sizes):,} bytes")
     arrays = {name: np.empty(shape, dtype) for name, dtype, shape in described}

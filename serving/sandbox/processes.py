@@ -31,7 +31,7 @@ END_SECONDS = 60.0  # for the fork server to report how a process ended
 class ForkServer:
     """Starts processes of models; it is itself started, and restarted, when one is requested."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
         self._stop = lambda: None
@@ -40,10 +40,17 @@ class ForkServer:
     def start(
         self, request: Mapping[str, Any], count: int, seconds: float
     ) -> tuple[int, list[socket.socket]]:
-        """Start a process that answers a request, see `worker.run`; return its id and sockets.
+        """Start a process that runs `worker.run` for a request; return its id and its sockets.
 
-        There are `count` sockets, at most MOST_CONNECTIONS. ConnectionError is raised if the fork
-        server, which is started as well if it is new, has ended, or does not answer in time.
+        The fork server is started too if it does not run.
+
+        Args:
+          request: the first message to the process: path, arguments and limits of the model.
+          count: number of sockets to the process, at most MOST_CONNECTIONS.
+          seconds: time limit for the fork server's answer.
+
+        Raises:
+          ConnectionError: the fork server has ended, or did not answer in time.
         """
         own_ends, child_ends = zip(*(socket.socketpair() for _ in range(count)), strict=True)
         try:

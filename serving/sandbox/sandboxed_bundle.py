@@ -43,10 +43,19 @@ class ModelEnded(Internal):
 class SandboxedBundle:
     """A `Servable` that runs the bundle's program in a process of its own.
 
-    pid: of the process, which ends with the last reference to this object. It `is_alive` until it
-    ends, or is killed because it did not answer in time: a current request then raises ModelEnded,
-    later ones NotReady. The settings limit its memory, its seconds and its connections. The loader,
-    MODULE:FUNCTION, is imported in the process, and called with the path and the arguments.
+    The process ends with the last reference to this object. It `is_alive` until it ends, or is
+    killed because it did not answer in time: a current request then raises ModelEnded, later ones
+    NotReady.
+
+    Args:
+      path: folder of the bundle, NAME/VERSION.
+      fork_server: starts the process.
+      settings: limits of the process's memory, seconds and connections.
+      arguments: keyword arguments of the loader.
+      loader: MODULE:FUNCTION, imported in the process and called with the path and the arguments.
+
+    Attributes:
+      pid: id of the process.
 
     Raises:
       UserError: the bundle is refused.
@@ -67,6 +76,7 @@ class SandboxedBundle:
         memory_bytes = int(settings.sandbox_memory_gib * 2**30)
         request = {"path": str(path), "memory_bytes": memory_bytes}
         request |= {"arguments": dict(arguments), "loader": loader}
+        # One that stays open while the process shall live, one for each call or stream at a time.
         connections = 1 + settings.threads + settings.max_streams + SPARE_CONNECTIONS
         self.pid, sockets = fork_server.start(request, connections, settings.load_seconds)
         self._control, self._free = sockets[0], queue.SimpleQueue[socket.socket]()
@@ -111,7 +121,7 @@ class SandboxedBundle:
             return self._request(connection, {"do": "frames"}, {"waveform": waveform})[1]["frames"]
 
     def stream(self, condition: np.ndarray | None = None, **options: Any) -> Iterator[np.ndarray]:
-        """Yield a sound in chunks float32 [1, samples]; options as for `AudioBundle.stream`."""
+        """Yield a sound in chunks float32 [1, samples], with options of `AudioBundle.stream`."""
         arrays = {} if condition is None else {"condition": condition}
         with self._connection() as connection:
             self._request(connection, {"do": "stream", "options": options}, arrays)

@@ -1,4 +1,4 @@
-"""A limit on the threads of a confined process, which no limit of resources gives it alone.
+"""A limit on the threads of a single confined process, which resource limits cannot set.
 
 RLIMIT_NPROC counts all processes of a user, and not those of root. So the kernel asks the process
 that started it (seccomp's user notification) before each thread; Linux 5.5 and libseccomp 2.5, or

@@ -62,7 +62,7 @@ def readable() -> list[Path]:
 
 
 def described(error: Exception) -> Head:
-    """Return an error as it is sent: a word for its kind, and one line."""
+    """Return the parts of an error to send: a word for its kind, and one line."""
     text = str(error).strip()
     if isinstance(error, InvalidInput | NotFound):
         kind = error.code
@@ -94,7 +94,7 @@ def _serve(bundle: Any, connection: socket.socket) -> None:
 
 
 class _Answers:
-    """The requests that a bundle answers, a method each: head and arrays to head and arrays."""
+    """The answers to each request, one method each: head and arrays in, head and arrays out."""
 
     def __init__(self, bundle: Any):
         self._bundle = bundle
@@ -121,7 +121,7 @@ class _Answers:
         return ({"end": True}, {}) if chunk is None else ({}, {"chunk": chunk})
 
     def close(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
-        if (close := getattr(self._chunks, "close", None)) is not None:  # of a generator
+        if (close := getattr(self._chunks, "close", None)) is not None:  # only a generator has one
             close()
         self._chunks = iter(())
         return {}, {}

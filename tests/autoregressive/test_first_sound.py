@@ -205,6 +205,7 @@ print(model.sample(num=1, length=5, seed=1, method="cached").tolist())
 """
 
 
+@pytest.mark.integration
 def test_xla_keeps_what_it_compiles_where_its_own_variable_says(tmp_path):
     flags = f"--tf_xla_persistent_cache_directory={tmp_path}"
     environment = os.environ | {"TF_XLA_FLAGS": flags, "PYTHONHASHSEED": "0"}

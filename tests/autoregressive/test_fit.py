@@ -56,6 +56,7 @@ def test_a_run_that_failed_goes_on_as_if_nothing_had_happened(in_memory, tmp_pat
     np.testing.assert_array_equal(weights, in_memory)
 
 
+@pytest.mark.integration
 def test_a_run_that_was_killed_is_the_uninterrupted_one_bit_for_bit(in_memory, tmp_path):
     process = TensorflowProcess(fit_models.__file__, tmp_path / "log", tmp_path / "run")
     assert process.ended(300) == -signal.SIGKILL, process.output()
@@ -93,7 +94,7 @@ def test_the_person_watching_reads_what_the_commands_say(tmp_path):
     said = []
     trained(steps=3, workdir=tmp_path, log=said.append)
     trained(steps=6, workdir=tmp_path, log=said.append)
-    assert said == [FED, "4 weights", FED, "4 weights, resuming from step 3"]
+    assert said == [FED, "6 weights", FED, "6 weights, resuming from step 3"]
 
 
 def test_evaluations_are_metrics_and_events(tmp_path):
@@ -354,6 +355,7 @@ for call in (
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("backend", ["numpy"])  # which needs no further package
 def test_keras_on_another_backend_is_one_line(backend):
     environment = {**os.environ, "KERAS_BACKEND": backend}

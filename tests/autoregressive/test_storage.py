@@ -45,6 +45,7 @@ def stored(tmp_path_factory):
     return model, save(model, tmp_path_factory.mktemp("stored") / "model")
 
 
+@pytest.mark.integration
 def test_another_process_draws_the_same_without_the_code(stored, tmp_path):
     model, folder = stored
     result = tmp_path / "drawn.npy"

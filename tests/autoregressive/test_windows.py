@@ -1,5 +1,7 @@
 """Images drawn in windows of rows are those of every other method."""
 
+import importlib
+
 import keras
 import numpy as np
 import one_length_networks as networks
@@ -10,6 +12,7 @@ from one_length_networks import LEVELS
 import onepass
 from autoregressive.model import Autoregressive
 from autoregressive.row_fields import MOST, rows_above
+from autoregressive.samplers import windows
 from autoregressive.samplers.windows import ACTIVE, window_of
 from autoregressive.symbols import RasterOrder
 from likelihoods import Categorical
@@ -45,6 +48,19 @@ def test_a_window_of_too_few_rows_changes_no_pixel(rows, monkeypatch):
     monkeypatch.setattr(RasterOrder, "rows_above", rows)
     naive = model.sample(1, SHAPE, 1, method="naive")
     np.testing.assert_array_equal(model.sample(1, SHAPE, 1, method="fixed-point"), naive)
+
+
+def test_windows_of_enough_rows_leave_no_pixel_to_settle(monkeypatch):
+    """Without the passes over whole images that come before and after them."""
+    model, module = model_of(), importlib.import_module("autoregressive.samplers.fixed_point")
+    naive = model.sample(2, SHAPE, 1, method="naive")
+
+    def by_windows(network, distribution, noise, unsettled, *rest):
+        return windows.by_windows(network, distribution, noise, tf.constant(True), *rest)
+
+    monkeypatch.setattr(module, "redrawn", lambda network, distribution, symbols, *rest: symbols)
+    monkeypatch.setattr(module, "by_windows", by_windows)
+    np.testing.assert_array_equal(model.sample(2, SHAPE, 1, method="fixed-point"), naive)
 
 
 def below(values, rows):

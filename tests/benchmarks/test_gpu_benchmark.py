@@ -95,6 +95,7 @@ def run_alone(folder, path, seconds):
     return json.loads(path.read_text())
 
 
+@pytest.mark.integration
 def test_the_folder_is_timed_without_tensorflow(folder, tmp_path):
     found = run_alone(folder, tmp_path / "found.json", 200)
     rows = {(row["what"], row["size"], row["batch"]): row for row in found["rows"]}
@@ -108,6 +109,7 @@ def test_the_folder_is_timed_without_tensorflow(folder, tmp_path):
     assert found["machine"]["accelerator"] == "cpu" and tables.format_tables(found)
 
 
+@pytest.mark.integration
 def test_without_time_every_row_says_so(folder, tmp_path):
     found = run_alone(folder, tmp_path / "found.json", 0.1)
     assert all(row["value"] is None for row in found["rows"])

@@ -7,6 +7,8 @@ from processes import ROOT
 
 from benchmarks import house
 
+pytestmark = pytest.mark.integration
+
 SETUP = """from setuptools import setup
 setup(name="a", version="1", packages=["a"], package_data={"a": ["*.txt"]})
 """

@@ -94,6 +94,7 @@ def test_files_stay_below_their_size_and_do_not_mix_steps(tmp_path, monkeypatch)
         timed_training.read_parts(tmp_path)
 
 
+@pytest.mark.integration
 def test_it_learns_alone_and_what_comes_back_evaluates_equal(exported, tmp_path):
     packed, back = exported[1], tmp_path / "back"
     back.mkdir()

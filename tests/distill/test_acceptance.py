@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from distill import evaluation
-from distill.closeness import Closeness, acceptance, log_density, mean_run
+from distill.closeness import Closeness, acceptance, mean_run
+from distill.losses.kl_divergence import log_density
 from likelihoods.affine import FlowOutput
 
 SHAPE = (2, 4000)

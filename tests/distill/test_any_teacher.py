@@ -11,8 +11,10 @@ import tensorflow as tf
 import onepass
 from autoregressive.model import Autoregressive
 from autoregressive.storage import load, save
-from distill.any_teacher import KL, Compared, ModelTeacher, distill, flow_student
+from distill.any_teacher import ModelTeacher, distill, flow_student
 from distill.flow_student import FlowStudent
+from distill.losses.divergence import KL
+from distill.losses.terms import Compared
 from likelihoods import Categorical, Gaussian, LogisticMixture
 from likelihoods.codec import MuLaw
 from replicator.runs.errors import UserError

@@ -106,7 +106,7 @@ def test_composition_is_the_flows_one_after_another(flow):
 def test_total_scale_of_an_untrained_student_is_the_initial_one(config):
     student = ParallelWaveNet(config)
     z = student.noise(0, tf.range(4), 0, 400)
-    scale = tf.exp(student.sample(z).log_scale)
+    scale = tf.exp(student.draw(z).log_scale)
     assert abs(float(tf.reduce_mean(scale)) - CONFIG.initial_scale) < 0.3 * CONFIG.initial_scale
 
 

@@ -89,7 +89,7 @@ def frames_of(count: int = FRAMES):
 
 def drawn(student, noise, frames):
     condition, _ = student.condition(frames)
-    return student.sample(noise, condition)
+    return student.draw(noise, condition)
 
 
 def test_the_log_determinant_is_that_of_the_numeric_jacobian(student):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import onepass
 from distill import shipped as shipped_students
@@ -11,6 +12,7 @@ from distill.evaluation import systems
 from distill.model import load_student, teacher_of
 from distill.teacher import load_teacher
 from onepass import quickstart, quickstart_images
+from replicator.runs.errors import UserError
 from wavenet import shipped
 from wavenet.data import audio, corpus
 from wavenet.evaluation import dev_corpus
@@ -30,6 +32,32 @@ def recordings(student):
     paths = sorted(shipped.recordings_folder().glob("dev/*.flac"))[:4]
     sounds = [audio.read(path, student.sample_rate_hz) for path in paths]
     return [audio.amplify(sound[:32_000], student.gain_db) for sound in sounds]
+
+
+def test_it_drafts_for_the_shipped_teacher_whose_sound_stays_the_same():
+    teacher, student = onepass.load("shipped-teacher"), onepass.load("shipped-kathleen")
+    frames = 0.1 * np.arange(80, dtype=np.float32) / 80 + np.zeros([1, 80], np.float32)
+    given = dict(num=2, length=40, seed=7, condition=frames)
+    sampler = teacher.drafted_by(student).drafted
+    sampler._block = tf.function(sampler.block, autograph=False)  # XLA compiles for longer
+    drawn = teacher.sample(**given, method="speculative", draft=student)
+    np.testing.assert_array_equal(drawn, teacher.sample(**given, method="cached"))
+    assert teacher.drafted_by(student).passes.passes > 0 and len(np.unique(drawn)) > 10
+
+
+def test_students_of_other_rates_or_no_student_do_not_draft():
+    teacher, other = onepass.load("shipped-teacher"), onepass.load("shipped")
+    refused = {
+        "needs the model's `sample_rate_hz`, 16000; it has 22050": dict(draft=other),
+        "`draft` must be given for `method": dict(),
+    }
+    for line, given in refused.items():
+        with pytest.raises(UserError, match=line):
+            teacher.sample(1, 40, 7, method="speculative", **given)
+    with pytest.raises(UserError, match="and for no other"):
+        teacher.sample(1, 40, 7, draft=other)
+    with pytest.raises(UserError, match="for a WaveNet as `load` returns it"):
+        other.as_draft(teacher.autoregressive)
 
 
 @pytest.mark.slow
@@ -108,6 +136,7 @@ def test_its_card_says_where_it_comes_from(name):
     assert (folder / "weights.npz").stat().st_size < 5e6
 
 
+@pytest.mark.integration  # a whole command
 def test_quickstart_speaks_measures_draws_and_reports(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(quickstart_images, "SETS", {"digits": quickstart_images.SETS["digits"]})
     monkeypatch.setattr(quickstart_images, "IMAGES", 3)

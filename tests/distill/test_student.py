@@ -106,7 +106,7 @@ def test_every_weight_matters_to_the_sound(kind):
     speaker = tf.constant([1]) if student.config.speakers else None
     with tf.GradientTape() as tape:
         condition, _ = student.condition(tf.constant(frames_of(student)), speaker)
-        drawn = student.sample(student.noise(0, [0], 0, SAMPLES), condition)
+        drawn = student.draw(student.noise(0, [0], 0, SAMPLES), condition)
         total = tf.reduce_sum(drawn.output**2)
     kept = student.residual.conditioner.kept if student.residual else ()
     for variable, gradient in zip(

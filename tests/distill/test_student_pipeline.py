@@ -49,7 +49,7 @@ def test_a_conditioned_student_has_the_gradients_of_the_whole(tmp_path):
         weights = named_weights(student)
         with tf.GradientTape() as tape:
             condition, _ = student.condition(batch["frames"], batch["speaker"], SAMPLES)
-            expected = loss(student.sample(batch["noise"], condition), batch)
+            expected = loss(student.draw(batch["noise"], condition), batch)
         gradients = tape.gradient(expected, weights)
         return expected, {name: tf.convert_to_tensor(g) for name, g in gradients.items()}
 

@@ -68,6 +68,7 @@ def test_two_replicas_end_where_one_device_does(run_under, example, step):
         np.testing.assert_allclose(two[name], values, rtol=0.0, atol=bound, err_msg=name)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("parts", "whole", "step"),
     [
@@ -91,6 +92,7 @@ def test_a_sheet_has_a_row_of_samples_for_each_class(run_under):
     assert len(np.unique(cells, axis=0)) == 80
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("strategy", ["single", pytest.param("local:2", marks=pytest.mark.slow)])
 def test_the_accuracy_counts_every_dev_image_once(run_under, strategy):
     found = re.search(r"accuracy on dev: ([\d.]+)", run_under(strategy, "resnet50")[1])

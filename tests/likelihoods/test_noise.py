@@ -75,6 +75,19 @@ def test_a_compiler_does_not_change_a_bit(draw):
     np.testing.assert_array_equal(eager, xla)
 
 
+@pytest.mark.parametrize(
+    ("key", "counter"),
+    [([2], [2]), ([2], [5, 2]), ([3, 1, 2], [3, 7, 2]), ([0, 1, 2], [7, 2]), ([4, 2], [2])],
+)
+def test_a_graph_and_a_call_at_once_give_the_same_words(key, counter):
+    generator = np.random.default_rng(0)
+    words = [tf.constant(generator.integers(0, 2**32, x, np.uint32)) for x in (key, counter)]
+    graph = tf.function(noise.threefry2x32, autograph=False)
+    at_once = noise.threefry2x32(*words)
+    assert at_once.dtype == tf.uint32
+    np.testing.assert_array_equal(at_once, graph(*words))
+
+
 @pytest.mark.parametrize("draw", DRAWS)
 def test_other_seeds_rows_positions_and_lanes_give_other_numbers(draw):
     base = draw(1, [0], 0, 1000).numpy()

@@ -23,20 +23,20 @@ from distill.command import DistillArguments, EvaluateArguments
 from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
 from onepass.quickstart_arguments import QuickstartArguments
+from onepass.sample import options as samples
+from onepass.sample.sound import SoundHere
 from pixelcnn import card
 from pixelcnn import command as image_command
 from pixelcnn import config as image_config
-from pixelcnn import sample_arguments as image_samples
 from pixelcnn.networks.config import FactorConfig
 from pixelcnn.presets import PRESETS as IMAGE_PRESETS
 from replicator.runs.errors import UserError
 from replicator.training.config import LoopConfig, OptimizerConfig
-from wavenet import command, evaluation_callback, sample_command, training
+from wavenet import command, evaluation_callback, training
 from wavenet.config import WaveNetConfig
 from wavenet.data import audio
 from wavenet.network import WaveNet
 from wavenet.presets import PRESETS, DataConfig, TrainConfig
-from wavenet.sample_arguments import SampleArguments
 
 SAMPLE = "--num 2 --seconds 0.25 --seed 7"
 
@@ -189,12 +189,15 @@ def test_help_says_the_default_of_every_option(capsys, words):
 @pytest.mark.parametrize(
     "kind",
     [
-        *(command.TrainArguments, command.EvaluateArguments, SampleArguments),
+        *(command.TrainArguments, command.EvaluateArguments),
         *(TrainConfig, DataConfig, WaveNetConfig, OptimizerConfig, LoopConfig),
         *(DistillArguments, DistillConfig, StudentConfig, LossConfig, ClipConfig),
         *(EvaluateArguments, QuickstartArguments),
+        *(samples.Options, samples.Served, samples.Sounds, samples.SoundOptions),
+        *(samples.ServedSoundOptions, samples.Images, samples.ImageOptions, samples.Arrays),
+        *(samples.ArrayOptions, samples.ServedArrayOptions),
         *(image_command.PixelCNNArguments, image_command.MultiscaleArguments),
-        *(image_command.EvaluateArguments, image_samples.SampleArguments, card.ExportArguments),
+        *(image_command.EvaluateArguments, card.ExportArguments),
         *(image_config.ImageRules, image_config.DataConfig, image_config.PixelCNNTrainConfig),
         image_config.MultiscaleTrainConfig,
         *(image_config.OutputConfig, image_config.ConditioningConfig, image_config.PixelCNNConfig),
@@ -474,7 +477,7 @@ def test_a_sound_that_cannot_be_made_is_explained(mistake, trained, tmp_path, wo
 
 
 def test_a_folder_that_cannot_be_made_is_named_before_any_sound(mistake, trained, monkeypatch):
-    monkeypatch.setattr(sample_command, "_synthesise", None)
+    monkeypatch.setattr(SoundHere, "write", None)
     out = trained / "config.json" / "out"
     line = mistake("sample", trained, "--out", out)
     assert line == f"Cannot create the folder {out}: Not a directory."

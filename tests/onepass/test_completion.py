@@ -18,7 +18,10 @@ $function_name onepass "{last}" "${{COMP_WORDS[COMP_CWORD-1]}}"
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
-pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from processes import ROOT
 import onepass
 from onepass import command
 from onepass.arguments import UsageError, parse
+from onepass.sample.command import KINDS
 from onepass.shipped import SHIPPED, SOURCE_ONLY, folder
-from serving.client import sampling
 from serving.settings import is_url
 
 LEFT_OUT = re.compile(r"\.\.\.$|\| |^onepass (VERB|sample\|)")
@@ -61,7 +61,7 @@ def understood(monkeypatch):
 
 def of_any_kind(words, understood, monkeypatch):
     """True if a model of sound, of images or of a user's would understand the words."""
-    for makes in command.COMMANDS:
+    for makes in ("sound", "images", "arrays"):
         monkeypatch.setattr(command, "_model_kind", lambda word, makes=makes: makes)
         if understood(words):
             return True
@@ -70,7 +70,7 @@ def of_any_kind(words, understood, monkeypatch):
 
 def of_a_served_model(words):
     """True if a served model of any kind would understand the words."""
-    for kind, _ in sampling.RUNS.values():
+    for kind in (KINDS[name] for name in KINDS if name.startswith("served")):
         with contextlib.suppress(UsageError):
             parse(kind, words, "onepass sample")
             return True
@@ -141,7 +141,7 @@ def test_the_readme_has_a_short_row_for_every_shipped_model_with_its_card():
 
 def test_models_of_the_source_alone_are_in_no_list_but_loaded_by_name():
     pages = ("README.md", "docs/index.md", "onepass/quickstart_images.py")
-    helps = ("pixelcnn/command.py", "pixelcnn/sample_arguments.py")
+    helps = ("pixelcnn/command.py", "onepass/sample/options.py")
     for shown in (*((ROOT / page).read_text(encoding="utf-8") for page in pages + helps), *SHIPPED):
         assert not any(name in shown for name in SOURCE_ONLY)
     for name in SOURCE_ONLY:

@@ -90,6 +90,7 @@ def cases():
         yield pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore:The distutils package is deprecated")  # TensorFlow Probability
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras, when it saves a model
 @pytest.mark.parametrize("page", list(cases()))

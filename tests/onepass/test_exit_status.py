@@ -31,6 +31,7 @@ def shell(line):
 VERSION = f"onepass {onepass.__version__}\n"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -48,6 +49,7 @@ def test_a_closed_stream_changes_no_status_but_of_what_is_lost(line, expected):
     assert shell(line) == expected
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("buffered", ["", "1"])
 @pytest.mark.parametrize(
     ("line", "reason"),
@@ -71,6 +73,7 @@ def test_what_the_locale_cannot_write_is_escaped(monkeypatch, capsys):
     assert stream.detach().getvalue() == b"caf\\udce9 \\u2013 caf\xe9\n"
 
 
+@pytest.mark.integration
 def test_an_output_that_nobody_reads_any_more_ends_as_by_its_signal():
     error = "onepass: standard output cannot be written: Broken pipe.\n"
     assert without_a_reader("--version") == (141, error)

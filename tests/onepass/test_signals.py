@@ -103,6 +103,7 @@ def holding(folder):
     return process
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path, kind):
     mine = {".onepass-notes", ".0123456789abcdef.wav", "x.wav"}

@@ -8,6 +8,8 @@ import pytest
 
 import onepass
 
+pytestmark = pytest.mark.integration
+
 HEAVY = {
     *("tensorflow", "tensorflow_probability", "tf_keras", "matplotlib", "scipy", "numpy", "PIL"),
     *("numba", "jax", "soundfile", "soxr", "grpc", "starlette"),

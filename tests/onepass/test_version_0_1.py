@@ -69,12 +69,14 @@ def resumed(recorded):
     return recorded
 
 
+@pytest.mark.integration
 def test_a_run_of_random_crops_goes_on_with_finite_weights(resumed):
     found = newest(resumed / "runs" / CROPPED)  # its crops weigh every pixel alike since then
     assert int(found["step"]) == 8
     assert all(np.isfinite(value).all() for value in found.values())
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [name for name in RUNS if name != CROPPED])
 def test_a_run_goes_on_to_the_weights_it_would_have_had(resumed, name):

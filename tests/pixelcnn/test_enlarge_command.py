@@ -7,11 +7,11 @@ import image_runs
 import numpy as np
 import pytest
 from image_files import fill
-from image_runs import ADAM, TINY, folder, trained
+from image_runs import ADAM, TINY, trained
+from made_once import own_folder
 from PIL import Image
 
 import onepass
-from pixelcnn import sample_command
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
@@ -41,7 +41,7 @@ def config_of(factor=FACTOR, parts=("8", "16"), network_crop=4, **data):
 @functools.cache
 def photographs():
     """A folder of three photographs for train and two for dev."""
-    path = folder() / "photographs"
+    path = own_folder() / "photographs"
     fill(path, [f"train/{name}.png" for name in "abc"], (16, 12))
     fill(path, ["dev/d.png", "dev/e.png"], (8, 16))
     return path
@@ -50,8 +50,8 @@ def photographs():
 @functools.cache
 def run():
     """The directory of a run."""
-    trained(config_of(), photographs(), folder() / "run_upsample")
-    return folder() / "run_upsample"
+    trained(config_of(), photographs(), own_folder() / "run_upsample")
+    return own_folder() / "run_upsample"
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def model():
 @pytest.fixture(autouse=True)
 def shared(monkeypatch):
     """The run is loaded once, so that its programs are made once."""
-    monkeypatch.setattr(sample_command, "load", lambda path: model())
+    monkeypatch.setattr("pixelcnn.model.load", lambda path: model())
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_settings_that_do_not_fit_photographs_are_refused(change, message):
 @pytest.mark.slow
 def test_patches_of_type_b_are_trained_on_the_same_squares():
     config = config_of(FactorConfig("B", 1, 8, 8, 2, 1, 4, coordinates=False))
-    path = folder() / "run_patches"
+    path = own_folder() / "run_patches"
     trained(config, photographs(), path)
     image = image_runs.opened(path).generate(start=np.zeros([3, 4, 3], np.uint8))
     assert image.shape == (1, 12, 16, 3)

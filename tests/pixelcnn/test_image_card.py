@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import image_runs
+import made_once
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -52,7 +53,7 @@ def test_the_card_says_where_the_model_is_from(exported):
         "| seconds an image, batch 1 | 0.125 | |",
     ):
         assert words in text
-    assert str(image_runs.folder()) not in text + (exported / "model.json").read_text()
+    assert str(made_once.shared_folder()) not in text + (exported / "model.json").read_text()
 
 
 def test_the_card_holds_the_measured_figures(exported):

@@ -7,6 +7,7 @@ import re
 import shutil
 
 import image_runs
+import made_once
 import numpy as np
 import pytest
 from image_runs import CLASSES, DEV, SIDES, TRAIN, best_step, images, model, run
@@ -14,7 +15,8 @@ from marks import some_slow
 from PIL import Image
 
 import onepass
-from pixelcnn import evaluation_callback, sample_command
+from onepass.sample import images as image_samples
+from pixelcnn import evaluation_callback
 from pixelcnn import model as models
 from pixelcnn.config import MultiscaleTrainConfig
 from pixelcnn.evaluation import evaluate
@@ -31,13 +33,12 @@ from replicator.runs.stored_config import to_json
 def shared(monkeypatch):
     """Runs of `image_runs` are loaded once, so that their programs are compiled once."""
 
-    known = {image_runs.folder() / f"run_{kind}": kind for kind in SIDES}
+    known = {made_once.own_folder() / f"run_{kind}": kind for kind in SIDES}
     load_anew = models.load
 
     def load(path):
         return model(known[path]) if path in known else load_anew(path)
 
-    monkeypatch.setattr(sample_command, "load", load)
     monkeypatch.setattr("pixelcnn.model.load", load)
 
 
@@ -180,6 +181,10 @@ def test_a_map_is_read_from_an_image(tmp_path, mistake):
     assert sampled("map", tmp_path / "out", words)[0] == 0
     expected = model("map").generate(labels.astype(int))[0]
     np.testing.assert_array_equal(levels_of(tmp_path / "out" / "sample_0_0.png"), expected)
+    np.save(tmp_path / "map.npy", labels)
+    words = f"--num 1 --map {tmp_path / 'map.npy'}"
+    assert sampled("map", tmp_path / "again", words)[0] == 0
+    np.testing.assert_array_equal(levels_of(tmp_path / "again" / "sample_0_0.png"), expected)
     for wrong, line in (
         (labels + 1, "the map has the label 2; there are 0 to 1."),
         (labels[:, :4], "the map must be 8x8 pixels, got 4x8."),
@@ -187,6 +192,10 @@ def test_a_map_is_read_from_an_image(tmp_path, mistake):
         Image.fromarray(wrong).save(tmp_path / "map.png")
         words = ["sample", run("map"), "--map", tmp_path / "map.png", "--out", tmp_path / "no"]
         assert mistake(*words) == f"{tmp_path / 'map.png'}: {line}"
+    for wrong in (labels - 0.5, labels.astype(int) - 1):
+        np.save(tmp_path / "map.npy", wrong)
+        words = ["sample", run("map"), "--map", tmp_path / "map.npy", "--out", tmp_path / "no"]
+        assert "map.npy must hold whole numbers of at least 0" in mistake(*words)
     assert not (tmp_path / "no").exists()
 
 
@@ -259,7 +268,7 @@ def test_what_cannot_be_drawn_is_one_line_and_no_folder(mistake, tmp_path, kind,
 
 
 def test_a_folder_that_cannot_be_made_is_named_before_any_image(mistake, monkeypatch):
-    monkeypatch.setattr(sample_command, "write_png", None)
+    monkeypatch.setattr(image_samples, "write_png", None)
     out = run("pixelcnn") / "config.json" / "out"
     line = mistake("sample", run("pixelcnn"), "--out", out)
     assert line == f"Cannot create the folder {out}: Not a directory."
@@ -348,10 +357,14 @@ def test_a_negative_number_of_samples_is_refused_before_anything_is_measured(mis
 @pytest.mark.parametrize("verb", ["evaluate", "sample"])
 def test_a_verb_goes_where_its_model_belongs_whatever_the_order(verb, monkeypatch, tmp_path):
     went = []
-    for kind, floor in {"images": "pixelcnn", "sounds": "distill"}.items():
-        name = f"{floor}.command.run_{verb}"
+    monkeypatch.setattr(
+        "onepass.sample.command.run_sample",
+        lambda makes, words, *_: went.append((makes, words)) or 0,
+    )
+    for kind, floor in {"images": "pixelcnn", "sound": "distill"}.items():
         monkeypatch.setattr(
-            name, lambda words, parse, kind=kind, **_: went.append((kind, words)) or 0
+            f"{floor}.command.run_evaluate",
+            lambda words, parse, kind=kind: went.append((kind, words)) or 0,
         )
     sound = tmp_path / "sound"
     sound.mkdir()
@@ -364,9 +377,9 @@ def test_a_verb_goes_where_its_model_belongs_whatever_the_order(verb, monkeypatc
         run("multiscale"): "images",
         folder: "images",
         "shipped-digits": "images",
-        sound: "sounds",
-        "shipped": "sounds",
-        tmp_path / "no": "sounds",
+        sound: "sound",
+        "shipped": "sound",
+        tmp_path / "no": "sound",
     }.items():
         # Results may go where another model is.
         outs = ["x"] if place == tmp_path / "no" else ["x", str(sound), str(folder)]

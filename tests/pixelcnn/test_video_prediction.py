@@ -7,7 +7,7 @@ from image_runs import model
 from PIL import Image
 
 import onepass
-from pixelcnn import sample_command
+from onepass.sample import videos
 from pixelcnn.video_prediction import predict
 from replicator.runs.errors import UserError
 
@@ -114,7 +114,7 @@ def test_what_does_not_fit_the_model_is_refused_before_a_frame_is_drawn(clip):
 
 @pytest.fixture
 def sample(monkeypatch):
-    monkeypatch.setattr(sample_command, "load", lambda path: model("video"))
+    monkeypatch.setattr("pixelcnn.model.load", lambda path: model("video"))
     return ["sample", str(image_runs.run("video")), "--video", str(image_runs.videos())]
 
 
@@ -140,7 +140,7 @@ def test_a_video_is_an_animation_and_a_strip_beside_the_real_one(sample, tmp_pat
 
 def test_a_video_is_not_written_over_unasked(mistake, sample, tmp_path, monkeypatch):
     words = [*sample, "--out", tmp_path, "--num", "1"]
-    monkeypatch.setattr(sample_command, "predict", None)  # nothing is drawn before
+    monkeypatch.setattr(videos, "predict", None)  # nothing is drawn before
     for name in ("video_0_0.gif", "video_0_0.png"):
         (tmp_path / name).write_bytes(b"mine")
         assert mistake(*words) == f"{tmp_path / name} already exists; --overwrite replaces it."
@@ -148,7 +148,7 @@ def test_a_video_is_not_written_over_unasked(mistake, sample, tmp_path, monkeypa
         (tmp_path / name).unlink()
     (tmp_path / "video_0_0.gif").write_bytes(b"mine")
     monkeypatch.undo()
-    monkeypatch.setattr(sample_command, "load", lambda path: model("video"))
+    monkeypatch.setattr("pixelcnn.model.load", lambda path: model("video"))
     assert onepass.main([*map(str, words), "--overwrite"]) == 0
     assert (tmp_path / "video_0_0.gif").read_bytes() != b"mine"
 

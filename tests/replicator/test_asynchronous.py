@@ -96,6 +96,7 @@ def in_process(tmp_path_factory):
     return {name: json.loads(text) for name, text in lines if name.isalpha()}
 
 
+@pytest.mark.integration
 def test_optimizers_of_every_make_train_on_servers_as_on_one_device(in_process):
     found = in_process["optimizers"]
     assert set(found) == {"keras", "keras_sgd", "tf_keras", "tf_keras_sgd", "legacy", "own"}
@@ -104,10 +105,12 @@ def test_optimizers_of_every_make_train_on_servers_as_on_one_device(in_process):
         assert losses[-1] != pytest.approx(losses[0], rel=1e-2), kind
 
 
+@pytest.mark.integration
 def test_run_makes_as_many_updates_as_it_is_asked_for(in_process):
     assert in_process["run"] == [20, 20]
 
 
+@pytest.mark.integration
 def test_a_timed_save_jumps_past_no_evaluation_and_not_past_the_end(in_process):
     found = in_process["trainer"]
     assert found["outcome"] == [12, "done"]
@@ -123,6 +126,7 @@ def loss_after(arrays):
     return np.mean([float(line.loss(line_batch(1000 + i))[0]) for i in range(50)])
 
 
+@pytest.mark.integration
 def test_two_workers_lose_no_update(tasks):
     of = tasks(steps=150, workers=2)
     for task in [("ps", 0), ("worker", 0), ("worker", 1)]:

@@ -214,6 +214,7 @@ def test_a_full_disk_leaves_the_file_before_and_no_other(saved, monkeypatch):
     assert_same(saved.newest()[0], arrays(30))
 
 
+@pytest.mark.integration
 def test_a_write_that_the_system_cuts_short_leaves_what_was_there(saved):
     program = f"""
 import resource

@@ -5,6 +5,8 @@ import re
 import pytest
 from in_replicas import run_checks
 
+pytestmark = pytest.mark.integration
+
 RULE = "Replicas must call the same primitives in the same order with the same shapes; "
 
 

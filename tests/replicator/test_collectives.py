@@ -10,6 +10,8 @@ from replicator import strategies
 from replicator.runs.errors import UserError
 from replicator.strategies.replica_rows import replica_batches, uneven_rows_error
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def checks(tmp_path_factory):

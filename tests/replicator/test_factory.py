@@ -169,6 +169,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("number", "status"),
     some_slow([(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)], [(signal.SIGINT, 130)]),
@@ -268,6 +269,7 @@ for word in sys.argv[1:]:
 """
 
 
+@pytest.mark.integration
 def test_without_a_tpu_there_is_one_clear_line(tmp_path):
     script = tmp_path / "no_tpu.py"
     script.write_text(NO_TPU)

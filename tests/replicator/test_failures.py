@@ -18,6 +18,8 @@ from runs import assert_same, newest, steps_of
 
 from replicator.launch.tf_config import Shape
 
+pytestmark = pytest.mark.integration
+
 COMMAND = ROOT / "onepass" / "__main__.py"
 SCRIPT = ROOT / "tests" / "line_run.py"
 START_SECONDS = 120  # of TensorFlow in every process, on a machine that has other things to do

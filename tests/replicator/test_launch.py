@@ -16,6 +16,8 @@ from processes import ROOT, Process, wait_until
 import onepass
 from replicator.launch.tf_config import Shape, gpu_shares, with_strategy
 
+pytestmark = pytest.mark.integration
+
 COMMAND = ROOT / "onepass" / "__main__.py"
 DEPLOY = ROOT / "docs" / "deploy"
 LIMIT_SECONDS = 60  # of each process; they need a second on a machine that is not busy

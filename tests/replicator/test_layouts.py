@@ -10,7 +10,7 @@ from replicator.layouts.partition import Partitioner
 from replicator.layouts.search import NEAR, state_groups
 from replicator.portable import run
 
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600)]
 COLUMNS, ROWS = ((), ("model",)), (("model",), ())
 
 

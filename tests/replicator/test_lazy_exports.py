@@ -30,6 +30,7 @@ def test_an_unknown_name_is_an_attribute_error(package):
         _ = importlib.import_module(package).Nothing
 
 
+@pytest.mark.integration
 def test_importing_the_packages_imports_no_tensorflow():
     program = (
         f"import importlib, sys; [importlib.import_module(p) for p in {PACKAGES}]; "

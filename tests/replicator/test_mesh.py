@@ -5,6 +5,8 @@ import pytest
 from in_replicas import run_checks
 from runs import assert_same
 
+pytestmark = pytest.mark.integration
+
 LIMIT_SECONDS = 280
 
 

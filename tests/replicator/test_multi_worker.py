@@ -12,6 +12,8 @@ from replicator.launch.tf_config import local_tasks
 from replicator.strategies.cluster_startup import refusal
 from replicator.strategies.coordination import PeerLostError, explaining_peer_errors
 
+pytestmark = pytest.mark.integration
+
 SCRIPT = ROOT / "tests" / "worker_script.py"
 LIMIT_SECONDS = 150
 RULE = "Replicas must call the same primitives in the same order with the same shapes; "

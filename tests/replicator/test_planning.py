@@ -485,6 +485,7 @@ def test_paired_steps_start_together_and_all_run():
     assert seconds > 0 and sorted(made) == ["a", "b"]
 
 
+@pytest.mark.integration
 def test_neither_a_folders_plan_nor_its_programs_import_tensorflow():
     blocked = "import sys; sys.modules['tensorflow'] = None\n"
     modules = "import replicator.planning.command, replicator.planning.device_program"
@@ -546,6 +547,7 @@ def test_a_compiled_step_on_two_devices_reduces_its_gradients(line):
     assert one.step_seconds == pytest.approx(store.profiled(programs.folder(8, 1)).run.step_seconds)
 
 
+@pytest.mark.integration
 def test_a_measurement_without_end_is_one_line(monkeypatch):
     monkeypatch.setattr(measurement, "LIMIT_SECONDS", 0.001)  # a process takes longer to begin
     with pytest.raises(UserError, match=r"^JAX did not .* on 6 devices within 0\.001 seconds\.$"):

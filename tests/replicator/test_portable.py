@@ -154,6 +154,7 @@ def test_five_steps_in_jax_equal_five_in_tensorflow(folder, alone):
     assert run._advance._cache_size() == 1  # a second compilation may cost minutes
 
 
+@pytest.mark.integration
 def test_training_may_cross_to_jax_and_back(folder, workdir, alone, tmp_path):
     run, arrays, metrics = alone
     out = Path(shutil.copytree(folder, tmp_path / "carried"))

@@ -15,7 +15,7 @@ from processes import Process, wait_until
 from replicator.portable import run
 from replicator.runs.atomic_files import read_npz
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 SHAPES = {"up": (8, 16), "down": (16, 4)}, {"x": (8, 8), "y": (8, 4)}
 CUT_BY_ALL = {
     "mesh": {"rows": 2, "model": 2},

@@ -163,12 +163,14 @@ def test_a_file_is_no_run_directory(tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.integration
 def test_a_second_process_is_refused_with_who_holds_it(run, holder):
     with pytest.raises(UserError, match=f"in use by process {holder.pid}; wait for it or choose"):
         RunDirectory.create(run.path, CONFIG)
     assert RunDirectory.open(run.path).config()["kind"] == "toy"
 
 
+@pytest.mark.integration
 def test_a_killed_process_holds_nothing(run, holder):
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()

@@ -30,7 +30,7 @@ from replicator.training.step import check_rows
 from wavenet.network import WaveNet
 from wavenet.training import loss_function
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 SCRIPT = Path(strategy_runs.__file__)
 SECONDS = 540.0  # for the processes of a strategy to make their runs
 TOLERANCE = 1e-5  # of the largest entry of a parameter

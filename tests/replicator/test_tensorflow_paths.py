@@ -78,6 +78,7 @@ def plain_c(folder):
     return {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("locale", "name"), [(latin, "café".encode("latin-1")), (plain_c, "café".encode())]
 )

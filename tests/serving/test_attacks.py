@@ -23,6 +23,8 @@ from serve_load import GRPC_PREDICT, GRPC_SPEAK, INFER, method, predict_request
 
 from serving.grpc.messages import message
 
+pytestmark = pytest.mark.integration
+
 PREDICT = "/v1/models/voice:predict"
 DRAW = "/v1/models/shapes:draw"
 SPEAK = "/v1/models/voice:speak"

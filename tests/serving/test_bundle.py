@@ -390,6 +390,7 @@ ALONE = """
 """
 
 
+@pytest.mark.integration
 def test_a_bundle_draws_the_same_in_a_process_without_the_training_packages(
     tmp_path, without_training
 ):

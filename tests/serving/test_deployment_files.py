@@ -62,6 +62,7 @@ def test_the_container_runs_the_command_as_a_user_without_rights():
     assert json.loads(final["ENTRYPOINT"]) == ["onepass"]
 
 
+@pytest.mark.integration
 def test_compose_starts_the_same_container_read_only_and_reads_its_metrics():
     compose = yaml.safe_load((FILES / "compose.yaml").read_text())
     server = compose["services"]["onepass"]
@@ -85,6 +86,7 @@ def test_compose_starts_the_same_container_read_only_and_reads_its_metrics():
     assert (FILES / compose["configs"]["dashboard"]["file"]).exists()
 
 
+@pytest.mark.integration
 def test_the_dashboard_asks_for_metrics_and_labels_that_there_are():
     metrics = Metrics()
     known = {family.name: family for family in metrics.registry.collect()}
@@ -106,6 +108,7 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_there_are():
         assert wanted <= labels[family], expression
 
 
+@pytest.mark.integration
 def test_the_unit_of_systemd_starts_the_command_without_rights():
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str
@@ -122,6 +125,7 @@ def test_the_unit_of_systemd_starts_the_command_without_rights():
         assert all("is not executable" in line for line in said), said
 
 
+@pytest.mark.integration
 def test_the_file_of_caddy_names_the_ports_and_is_read_by_caddy():
     text = (FILES / "Caddyfile").read_text()
     for address in (f" 127.0.0.1:{Settings().port} ", f"h2c://127.0.0.1:{Settings().grpc_port}\n"):
@@ -144,6 +148,7 @@ def server(tmp_path_factory):
         yield command
 
 
+@pytest.mark.integration
 def test_probes_need_no_token_at_their_own_port_and_find_nothing_else_there(server):
     def asked(path):
         try:
@@ -228,6 +233,7 @@ def through(proxy, method, path, body=None, tls=True, source="127.0.0.2", **head
     return connection, connection.getresponse()
 
 
+@pytest.mark.integration
 def test_nginx_passes_on_requests_pages_and_refusals(proxy):
     infer, own = "/v2/models/voice/infer", {"Origin": "https://models.example"}
     for given, status in ((own, 200), ({"Origin": "https://evil.example"}, 403), ({}, 200)):
@@ -242,6 +248,7 @@ def test_nginx_passes_on_requests_pages_and_refusals(proxy):
     connection.close()
 
 
+@pytest.mark.integration
 def test_nginx_says_who_asks_whatever_the_client_says(server, proxy):
     named = {"X-Request-ID": "who-asks", "X-Forwarded-For": "10.9.9.9"}
     connection, answer = through(proxy, "GET", "/v1/models", source="127.0.0.3", **named)
@@ -254,6 +261,7 @@ def test_nginx_says_who_asks_whatever_the_client_says(server, proxy):
     assert "client=127.0.0.3" in line[0]
 
 
+@pytest.mark.integration
 def test_the_page_works_behind_proxy_pass_alone(proxy):
     for site, status in (("models.example", 200), ("evil.example", 403)):
         origin = {"Origin": f"https://{site}"}
@@ -263,6 +271,7 @@ def test_the_page_works_behind_proxy_pass_alone(proxy):
         connection.close()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("tls", [True, False])
 def test_nginx_passes_on_sound_while_it_is_made(proxy, tls):
     body = json.dumps({"frames": [[0.5] * 3], "format": "l16"})
@@ -283,6 +292,7 @@ def statuses(proxy, count, source, network=None):
     return found
 
 
+@pytest.mark.integration
 def test_nginx_speaks_tls_alone(proxy):
     port = proxy[0]
     with connected(port, "127.0.0.4") as plain:
@@ -292,18 +302,21 @@ def test_nginx_speaks_tls_alone(proxy):
         ssl.create_default_context().wrap_socket(tcp, server_hostname="models.example")
 
 
+@pytest.mark.integration
 def test_nginx_limits_how_often_an_address_asks(proxy):
     found = statuses(proxy, 45, "127.0.0.5")
     assert found[:41] == [200] * 41 and set(found[41:]) == {429}
     assert statuses(proxy, 1, "127.0.0.6") == [200]
 
 
+@pytest.mark.integration
 def test_nginx_takes_a_customer_with_many_addresses_for_one(proxy):
     found = statuses(proxy, 45, "127.0.0.1", "2001:db8:0:1::")
     assert found[:41] == [200] * 41 and set(found[41:]) == {429}
     assert statuses(proxy, 1, "127.0.0.1", "2001:db8:0:2::") == [200]
 
 
+@pytest.mark.integration
 def test_nginx_ends_clients_that_send_slowly_which_the_server_never_sees(server, proxy):
     before = server.metric(RECEIVED, **BEARER)
     for sent in (STALLED, f"{STALLED}Content-Length: 99\r\n\r\n{{"):
@@ -333,6 +346,7 @@ def test_the_documentation_names_every_file():
     assert "Containerfile" in text
 
 
+@pytest.mark.integration
 def test_the_script_for_tensorflow_serving_writes_files_that_it_can_read(tmp_path):
     api = pytest.importorskip("tensorflow_serving", reason="tensorflow-serving-api is missing")
     config = importlib.import_module(f"{api.__name__}.config.model_server_config_pb2")

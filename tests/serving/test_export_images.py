@@ -306,7 +306,7 @@ def test_a_bundle_is_a_model_folder_still(tmp_path, monkeypatch):
     ):
         np.testing.assert_array_equal(one, other)
     # The same model, whose programs are compiled already.
-    monkeypatch.setattr("pixelcnn.sample_command.load", lambda path: model("multiscale"))
+    monkeypatch.setattr("pixelcnn.model.load", lambda path: model("multiscale"))
     words = ["sample", str(bundle_folder("multiscale")), "--num", "2", "--seed", "3"]
     assert onepass.main([*words, "--label", "eel", "--out", str(tmp_path)]) == 0
     drawn = np.asarray(Image.open(tmp_path / "sample_3_1_eel.png"))

@@ -86,6 +86,7 @@ def test_a_student_is_exported_and_draws_the_same():
         bundle("student").log_prob(close_to)
 
 
+@pytest.mark.integration
 def test_another_process_draws_without_the_code_of_the_network(tmp_path):
     result = tmp_path / "drawn.npy"
     words = [str(bundle_folder("own")), str(result), str(LONGEST), str(SEED)]
@@ -359,6 +360,7 @@ def test_the_python_of_the_reference_runs(tmp_path, monkeypatch):
     np.testing.assert_allclose(drawn_there, names["x"], atol=1e-4)
 
 
+@pytest.mark.integration
 def test_the_sandbox_lets_a_users_model_compute():
     fork_server = ForkServer()
     try:

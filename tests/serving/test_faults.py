@@ -14,6 +14,8 @@ from relay import Relay
 from serve_command import Command
 from serve_load import GRPC_PREDICT, INFER, method, predict_request, speak, until
 
+pytestmark = pytest.mark.integration
+
 INFER_PATH = "/v2/models/voice/infer"
 TIMEOUT_SECONDS = 3
 GROWTH_MIB = 32  # that a listener may cost: some chunks, and what the system's buffers hold

@@ -288,6 +288,7 @@ def server(tmp_path):
         process.kill()
 
 
+@pytest.mark.integration
 def test_a_reader_of_the_log_that_hangs_stops_neither_answers_nor_the_end(server):
     process, port = server
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)

@@ -19,7 +19,10 @@ from page_visits import BROWSER, CHUNK, CONTRAST, FLAGS, PHONE, TOKEN, Gate, Sha
 from PIL import Image
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = pytest.mark.skipif(not Path(BROWSER).exists(), reason=f"there is no {BROWSER}")
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not Path(BROWSER).exists(), reason=f"there is no {BROWSER}"),
+]
 
 
 @pytest.fixture(scope="module")

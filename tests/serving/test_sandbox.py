@@ -29,6 +29,8 @@ from serving.sandbox.sandboxed_bundle import (
 from serving.sandbox.thread_limit import SPARE_THREADS, most_threads
 from serving.settings import Settings
 
+pytestmark = pytest.mark.integration
+
 FRAMES = np.ones([1, 3, 3], np.float32)
 LIMITS = Settings(sandbox_memory_gib=1.0, load_seconds=120.0, call_seconds=120.0, max_streams=1)
 CONNECTIONS = 4

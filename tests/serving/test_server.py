@@ -62,6 +62,7 @@ def ask(connection):
     return answer.status
 
 
+@pytest.mark.integration
 def test_the_command_answers_over_both_protocols_and_leaves_at_sigterm(store):
     store.add()
     with Command(store, "--log-format", "json") as command:
@@ -78,6 +79,7 @@ def test_the_command_answers_over_both_protocols_and_leaves_at_sigterm(store):
     assert {line["message"] for line in records} >= {"loading", "ready"}
 
 
+@pytest.mark.integration
 def test_ctrl_c_asks_it_to_leave_as_well(store):
     with Command(store) as command:
         assert command.names == "no model yet"
@@ -114,6 +116,7 @@ class Client(threading.Thread):
                 connection.close()
 
 
+@pytest.mark.integration
 def test_every_accepted_request_is_answered_when_the_server_leaves_under_load(store):
     store.add(seconds=0.01)
     started = threading.Semaphore(0)
@@ -137,12 +140,14 @@ def test_every_accepted_request_is_answered_when_the_server_leaves_under_load(st
     assert "code=cancelled" not in log and "unloaded model=voice version=1" in log
 
 
+@pytest.mark.integration
 def test_a_call_that_hangs_does_not_keep_the_process(store):
     store.add(seconds=60)
     with Command(store, "--drain-seconds", 0.3) as command, a_call_under_way(command):
         assert command.ended(signal.SIGTERM) == 128 + signal.SIGTERM
 
 
+@pytest.mark.integration
 def test_a_second_signal_insists(store):
     store.add(seconds=60)
     with Command(store, "--drain-seconds", 60) as command, a_call_under_way(command):

@@ -105,6 +105,7 @@ def soak(tmp_path, seconds):
         return growth
 
 
+@pytest.mark.integration
 def test_forty_clients_are_all_answered_while_versions_change(tmp_path):
     soak(tmp_path, 3.0)
 

@@ -190,6 +190,7 @@ def test_a_client_that_leaves_takes_its_rows_with_it(models, running):
     assert [call[3] for call in control.calls] == [[1], [3]]
 
 
+@pytest.mark.integration
 def test_curl_as_in_the_documentation(running):
     body = json.dumps({"instances": [{"label": 2}]})
     command = ["curl", "-s", "-m", "10", "-d", body, "-X", "POST", running.url + PREDICT]

@@ -477,6 +477,7 @@ def test_a_damaged_voice_is_refused(tmp_path):
         speech.load(tmp_path)
 
 
+@pytest.mark.integration
 def test_speaking_needs_numpy_alone():
     code = (
         "import sys, speech as s; s.shipped();"

@@ -9,12 +9,10 @@ import soundfile
 from marks import some_slow
 
 import onepass
-from distill.model import load
+from onepass.sample import sound
 from speech.phonemes import note_on_markup
-from wavenet import sample_command
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level
-from wavenet.sample_arguments import SampleArguments
 
 VOCODER, STUDENT, FREE = "vocoder", "plain", "mixture, context, speakers"
 CONDITIONAL = ("softmax, frames", VOCODER, STUDENT)
@@ -79,7 +77,7 @@ def test_files_are_named_by_the_recording_and_not_written_over(tmp_path, capsys)
 
 
 def test_a_file_that_is_there_is_refused_before_any_recording_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(sample_command, "_source", None)
+    monkeypatch.setattr(sound, "source_of", None)
     (tmp_path / "x_0_0.png").write_bytes(b"")
     assert sample(STUDENT, tmp_path, "--recording", tmp_path / "x.wav") == 2
 
@@ -191,16 +189,16 @@ def test_tags_in_a_text_are_noted(text, tag):
     assert note is None if tag is None else note.startswith(f"{tag} and other tags are read aloud")
 
 
-def test_a_text_is_spoken_and_names_its_file_by_its_words(tmp_path, capsys):
+def test_a_text_is_spoken_and_names_its_file_by_its_words(tmp_path, capsys, monkeypatch):
     read = []
 
     def read_text(model, text, speed):
         read.append((text, speed))
         return np.full([30, 7], 0.4, np.float32)
 
-    folder = sound_bundles.model_folder(STUDENT)
-    given = SampleArguments(folder, tmp_path, text="Good morning, Vienna!", speed=1.5)
-    assert sample_command.sample(given, load, read_text) == 0
+    monkeypatch.setattr("speech.text_frames", read_text)
+    words = ["--text", "Good morning, Vienna!", "--speed", 1.5]
+    assert sample(STUDENT, tmp_path, *words) == 0
     assert read == [("Good morning, Vienna!", 1.5)]
     assert named(tmp_path) == ["good_morning_vienna_0_0.png", "good_morning_vienna_0_0.wav"]
     words = ["--text", "Good morning", "--mel", tmp_path / "mel.npy"]

@@ -338,6 +338,7 @@ def stopped(data, tmp_path_factory):
     return run, endings
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_a_signal_ends_training_in_order(stopped, name, status):
     code, out, step = stopped[1][name]
@@ -347,12 +348,14 @@ def test_a_signal_ends_training_in_order(stopped, name, status):
     assert "Rerun the same command to resume." in out
 
 
+@pytest.mark.integration
 def test_a_process_that_is_shot_leaves_a_whole_checkpoint(stopped):
     assert stopped[1]["SIGKILL"][0] == -signal.SIGKILL
     steps = [stopped[1][name][2] for name in ("SIGTERM", "SIGINT", "SIGKILL")]
     assert 3 <= steps[0] < steps[1] < steps[2]
 
 
+@pytest.mark.integration
 def test_a_second_process_is_refused_while_the_first_trains(stopped):
     (status, err), pid = stopped[1]["second"]
     assert status == 2
@@ -362,6 +365,7 @@ def test_a_second_process_is_refused_while_the_first_trains(stopped):
     )
 
 
+@pytest.mark.integration
 def test_after_all_that_the_run_is_the_uninterrupted_one_bit_for_bit(stopped, data, tmp_path):
     run, endings = stopped
     last = int(endings["SIGKILL"][2]) + 3

@@ -65,7 +65,7 @@ def read(path: str | os.PathLike[str], sample_rate_hz: int | None = None) -> np.
     """Read a sound file as a mono waveform, float32 [samples], resampled to a rate if one is given.
 
     Raises:
-      AudioError: as `read_sound`.
+      AudioError: the file cannot be read, has no samples, or has samples that are not finite.
     """
     sound = read_sound(path)
     if sample_rate_hz is None:

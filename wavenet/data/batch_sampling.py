@@ -43,8 +43,9 @@ class ClipSource:
       speakers: int32 [recordings].
       ends: int64 [recordings], cumulative number of clip starts.
       hop_samples: distance of clip starts (1 where there are no frames).
-      left_samples: of true past in front of every clip, outside the mask.
-      side_frames: on either side of past and clip, for a conditioner that reads neighbours.
+      left_samples: number of true past samples in front of every clip, which the mask leaves out.
+      side_frames: number of further frames on either side of past and clip, for a conditioner that
+        reads neighbours.
       augmentation: None for none.
     """
 
@@ -146,7 +147,9 @@ def _clip_frames(source: ClipSource, recording: int, start: int) -> np.ndarray:
     return frames
 
 
-def _augmented(source: ClipSource, result: dict[str, np.ndarray], seed: int, step: int, rows):
+def _augmented(
+    source: ClipSource, result: dict[str, np.ndarray], seed: int, step: int, rows: slice
+) -> dict[str, np.ndarray]:
     """Return the batch with random gains and polarities, drawn with a separate key."""
     wanted = source.augmentation
     if wanted is None:

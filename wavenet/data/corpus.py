@@ -55,7 +55,7 @@ class Corpus:
       splits: recordings by "train" and "dev".
       speakers: names; the first num_train_speakers are those of train.
       gain_db: gain of every recording whose peak stays within full scale.
-      notes: on the level.
+      notes: lines for the user about the gain, such as recordings that get less of it.
     """
 
     sample_rate_hz: int
@@ -242,13 +242,15 @@ def prepare(
     """Return the recordings of a scan at report.sample_rate_hz, with frames, as a `Corpus`.
 
     Args:
-      report: of `scan`.
+      report: the recordings to use, from `scan`.
       mel: convention of the mel frames; None computes none. Shares rate and hop with `pitch`.
       pitch: convention of the pitch frames; None computes none.
-      level_db: see `corpus_gain_db`.
+      level_db: RMS to which the median recording of train is brought, in dB of full scale; None:
+        recordings keep their stored level.
       gain_db: a fixed gain instead, such as that of an earlier run. A recording whose peak it would
         bring above full scale gets less.
-      speeds: at which every recording of train is added once more, pitch and pace changed together.
+      speeds: factors of speed; for each, every recording of train is added once more, pitch and
+        pace changed together.
       cache_folder: keeps computed arrays, by sound, conventions and gain; a damaged file is
         computed again. None keeps nothing.
 

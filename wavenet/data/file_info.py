@@ -19,13 +19,15 @@ class FileInfo:
     """Properties of a decoded file; equal sounds have equal digests.
 
     Attributes:
-      samples: per channel, at the stored rate.
-      peak_db: of the mono mix.
-      rms_db: of the mono mix.
-      clipped_share: of all samples of all channels.
-      cancelled: see `audio.Sound`.
-      missing_samples: see `audio.Sound`.
-      unread_bytes: see `audio.Sound`.
+      samples: number of samples per channel, at the stored rate.
+      peak_db: largest magnitude of the mono mix, in dB of full scale.
+      rms_db: root mean square of the mono mix, in dB of full scale.
+      clipped_share: share of all samples, of all channels, at full scale, in [0, 1].
+      cancelled: the channels cancel each other, so that the loudest of them is used instead of the
+        mix.
+      missing_samples: number of samples per channel that the header promises and the file does not
+        hold.
+      unread_bytes: number of bytes behind the sound that its header does not account for.
     """
 
     sample_rate_hz: int
@@ -49,7 +51,7 @@ def read_info(path: Path) -> FileInfo:
     """Return the properties of one file.
 
     Raises:
-      AudioError: as `audio.read_sound`.
+      AudioError: the file cannot be read, has no samples, or has samples that are not finite.
     """
     sound = audio.read_sound(path)
     digest = hashlib.blake2b(np.int64(sound.sample_rate_hz).tobytes(), digest_size=16)

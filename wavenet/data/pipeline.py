@@ -18,7 +18,7 @@ Encode = Callable[[tf.Tensor], tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class ClipContext:
-    """The past, neighbouring frames and augmentation of a clip, see `ClipSource`."""
+    """The past, the neighbouring frames and the augmentation that clips are drawn with."""
 
     left_samples: int = 0
     side_frames: int = 0

@@ -59,7 +59,7 @@ def level_gain_db(waveform: np.ndarray, gain_db: float, level_db: float | None) 
 
     Args:
       waveform: float [samples], as stored.
-      gain_db: of the model, see `corpus.prepare`.
+      gain_db: gain of the recordings that the model was trained on, in dB.
       level_db: RMS of the recordings that the model was trained on, in dB of full scale, after the
         gain; None where it is unknown.
     """

@@ -18,16 +18,16 @@ class RecordingInPieces:
     """A sound file, resampled to `rate_hz` and mixed to mono as `audio.read` does.
 
     Attributes:
-      file: its properties, see `SoundProperties`.
-      samples: at `rate_hz`.
-      peak_db: the largest magnitude of these, in dB re full scale.
+      file: properties of the sound as it is stored.
+      samples: number of samples after resampling, at `rate_hz`.
+      peak_db: largest magnitude of the resampled sound, in dB of full scale.
     """
 
-    def __init__(self, path: Path, rate_hz: int):
+    def __init__(self, path: Path, rate_hz: int) -> None:
         """Measure the file.
 
         Raises:
-          AudioError: as for `audio.read_sound`, or there is too little to make frames of.
+          AudioError: the file cannot be read, or is too short to make frames of.
         """
         self._path, self.rate_hz = path, rate_hz
         self.file = properties(path)
@@ -77,7 +77,7 @@ def check_length(path: Path, samples: int) -> None:
 class _Squares:
     """Sums of the squares of samples that come in blocks."""
 
-    def __init__(self, blocks: Iterator[np.ndarray]):
+    def __init__(self, blocks: Iterator[np.ndarray]) -> None:
         self._blocks, self._held = blocks, np.zeros(0, np.float32)
 
     def sum_of(self, samples: int) -> np.float64:

@@ -27,11 +27,14 @@ class ScanRules:
     """Rules for usable recordings, and for their split where the folder has none.
 
     Attributes:
-      min_seconds: shorter ones are left out.
-      silent_peak_db: ones that never rise above it (dB re full scale) are left out.
-      max_clipped_share: of the samples, in [0, 1]; ones above it are clipped.
-      keep_clipped: whether clipped ones are used nevertheless.
-      dev_share: of the files, in [0, 1), chosen by a hash of the name; 0 leaves dev empty.
+      min_seconds: length of the shortest usable recording.
+      silent_peak_db: a recording whose peak is not above this, in dB of full scale, is left out as
+        silent.
+      max_clipped_share: a recording counts as clipped if a larger share of its samples, in [0, 1],
+        is at full scale.
+      keep_clipped: use clipped recordings nevertheless.
+      dev_share: share of the files that become dev, in [0, 1), chosen by a hash of the name; 0
+        leaves dev empty.
       speaker_folders: the folder directly around a recording names its speaker where no table does,
         and recordings without any are left out if others have one.
     """
@@ -81,10 +84,10 @@ class ScanReport:
     """The contents of a folder.
 
     Attributes:
-      recordings: usable, dev first, by name.
-      left_out: the others.
-      clipped: the names of clipped ones that are kept.
-      notes: further remarks.
+      recordings: the usable recordings, dev first, by name.
+      left_out: the files that are not used, with the reason for each.
+      clipped: names of the clipped recordings that are used nevertheless.
+      notes: further remarks on the folder, one line each.
     """
 
     folder: Path
@@ -359,8 +362,8 @@ def scan(
 
     Args:
       folder: searched to any depth; hidden files are skipped.
-      sample_rate_hz: at which it will be used.
-      rules: for usable recordings.
+      sample_rate_hz: rate at which the recordings will be used.
+      rules: the limits of a usable recording, and the share of dev.
       cache_folder: keeps the properties of the files between runs; None: nowhere.
 
     Raises:

@@ -29,7 +29,7 @@ class AudioError(UserError):
       reason: the cause, without the name.
     """
 
-    def __init__(self, path: object, reason: str):
+    def __init__(self, path: object, reason: str) -> None:
         super().__init__(f"{shown(path)}: {reason}.")
         self.reason = reason
 
@@ -48,14 +48,14 @@ class SoundFile:
     Several streams one after another in one file are one sound.
 
     Attributes:
-      sample_rate_hz: as stored; known from the first block on.
-      channels: likewise.
-      missing_samples: per channel, that a header promises and the file does not hold; known after
-        the last block.
-      unread_bytes: behind the sound that its header does not account for.
+      sample_rate_hz: the stored sample rate; known from the first block on.
+      channels: the stored number of channels; known from the first block on.
+      missing_samples: number of samples per channel that a header promises and the file does not
+        hold; known after the last block.
+      unread_bytes: number of bytes behind the sound that its header does not account for.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path) -> None:
         self._path = path
         self.sample_rate_hz = self.channels = self.missing_samples = self.unread_bytes = 0
 

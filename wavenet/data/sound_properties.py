@@ -18,7 +18,7 @@ class Mixdown:
     Channels cancel where one is another one negated: their mean is silent though neither is.
     """
 
-    def __init__(self, channels: int):
+    def __init__(self, channels: int) -> None:
         self._powers, self._mixed = np.zeros(channels), 0.0
 
     def add(self, block: np.ndarray) -> np.ndarray:
@@ -45,14 +45,15 @@ class SoundProperties:
     """Properties of a decoded file.
 
     Attributes:
-      samples: per channel.
-      sample_rate_hz: as stored.
-      channels: as stored.
+      samples: number of samples per channel.
+      sample_rate_hz: the stored sample rate.
+      channels: the stored number of channels.
       clipped_share: share of all samples, of all channels, at full scale.
       cancelled: the channels cancel each other, and the sound is the loudest of them alone.
-      loudest: index of that channel.
-      missing_samples: samples that the header promises and the file does not hold.
-      unread_bytes: behind the sound as long as the header says, and not read.
+      loudest: index of the loudest channel.
+      missing_samples: number of samples that the header promises and the file does not hold.
+      unread_bytes: number of bytes behind the length of sound that the header gives, which are not
+        read.
     """
 
     samples: int
@@ -98,8 +99,8 @@ def properties(path: Path, take: Callable[[np.ndarray], object] | None = None) -
     """Return the properties of a file, which is read once.
 
     Args:
-      path: of the file.
-      take: is given the mean of the channels of every block, float32 [samples].
+      path: the sound file.
+      take: called with the mean of the channels of every block, float32 [samples].
 
     Raises:
       AudioError: the file cannot be read, see `SoundFile`, or holds no samples or numbers that are

@@ -30,19 +30,19 @@ class MelConvention:
     80 bands and 0 to 8,000 Hz these are the features of public HiFi-GAN vocoders.
 
     Attributes:
-      sample_rate_hz: in Hz.
-      hop_samples: in samples.
-      window_samples: in samples.
-      fft_size: in samples.
+      sample_rate_hz: sample rate of the sound.
+      hop_samples: distance of two frames, in samples.
+      window_samples: length of the Hann window, in samples.
+      fft_size: length of the Fourier transform, in samples.
       bands: number of bands.
       low_hz: the lower end of the lowest triangle.
       high_hz: the upper end of the highest triangle; None: half the sample rate.
-      floor: of the band magnitude; a full-scale sine reaches about window_samples / 4 times the
+      floor: least band magnitude; a full-scale sine reaches about window_samples / 4 times the
         filter's weight.
-      log: "natural" or "log10".
-      scale: "slaney" (linear below 1 kHz) or "htk" (2595 log10(1 + f / 700)).
-      normalisation: triangles of "area" one in Hz, or of "peak" one.
-      padding: beyond the ends, "zeros" or "reflect".
+      log: logarithm of a value, "natural" or "log10".
+      scale: the mel scale, "slaney" (linear below 1 kHz) or "htk" (2595 log10(1 + f / 700)).
+      normalisation: "area": triangles have area one in Hz; "peak": they have height one.
+      padding: samples beyond the ends of the sound, "zeros" or "reflect".
     """
 
     sample_rate_hz: int = 24000
@@ -116,8 +116,8 @@ class PitchConvention:
     recording without a voiced frame. It needs no statistics of the corpus.
 
     Attributes:
-      sample_rate_hz: in Hz.
-      hop_samples: in samples.
+      sample_rate_hz: sample rate of the sound.
+      hop_samples: distance of two frames, in samples.
       low_hz: lowest F0 searched.
       high_hz: highest F0 searched.
       method: "dio" (with StoneMask, 120 times real time) or "harvest" (more reliable, 6 times real

@@ -22,8 +22,8 @@ class FrameStatistics:
 
     Attributes:
       high: the greatest value; the least is that of silence, 0.
-      mean: of all values.
-      deviation: of all values.
+      mean: mean of all values.
+      deviation: standard deviation of all values.
     """
 
     high: float

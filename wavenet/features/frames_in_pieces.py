@@ -15,15 +15,15 @@ class FramesInPieces:
     them again from the beginning.
 
     Attributes:
-      shape: frames and channels.
-      gain_db: of the recording, see `RecordedFrames`.
+      shape: number of frames and of channels.
+      gain_db: gain that the recording got before its frames were computed, in dB.
     """
 
     ndim = 2
 
     def __init__(
         self, shape: tuple[int, int], pieces: Callable[[], Iterator[np.ndarray]], gain_db: float
-    ):
+    ) -> None:
         """Make the frames of a function that yields them from the first to the last."""
         self.shape, self.gain_db = shape, gain_db
         self._pieces = pieces
@@ -62,7 +62,9 @@ class FramesInPieces:
 class MappedFrames:
     """Frames in pieces, each slice after a function of the frames [frames, channels]."""
 
-    def __init__(self, frames: FramesInPieces, function: Callable[[np.ndarray], np.ndarray]):
+    def __init__(
+        self, frames: FramesInPieces, function: Callable[[np.ndarray], np.ndarray]
+    ) -> None:
         self._frames, self._function = frames, function
 
     def __getitem__(self, part: slice) -> np.ndarray:
@@ -77,7 +79,7 @@ class RepeatedFrames:
       shape: rows, frames and channels.
     """
 
-    def __init__(self, frames: FramesInPieces, rows: int):
+    def __init__(self, frames: FramesInPieces, rows: int) -> None:
         self.shape = (rows, *frames.shape)
         self._frames = frames
 

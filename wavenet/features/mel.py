@@ -115,7 +115,7 @@ def mel_spectrogram(waveform: np.ndarray, convention: MelConvention) -> np.ndarr
 
     Args:
       waveform: float [samples] in [-1, 1] at convention.sample_rate_hz, at least one sample.
-      convention: see `MelConvention`.
+      convention: the definition of a frame.
     """
     waveform = np.asarray(waveform, np.float32)
     if waveform.ndim != 1 or not waveform.size:
@@ -130,8 +130,8 @@ def mel_pieces(
 
     Args:
       blocks: the waveform, float32 [any number of samples] each; only a few are kept.
-      samples: of all blocks, at least one.
-      convention: see `MelConvention`.
+      samples: number of samples in all blocks together, at least one.
+      convention: the definition of a frame.
     """
     hop, left = convention.hop_samples, num_frames(samples, convention.hop_samples)
     held = np.zeros(0, np.float32)

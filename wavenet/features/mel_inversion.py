@@ -34,10 +34,10 @@ def griffin_lim(
     Args:
       mel_frames: [frames, bands], as returned by `mel_spectrogram`; a value at the convention's
         floor is silence. All frames are in memory at once, 250 MB per minute of sound at 16 kHz.
-      convention: of the frames. Its padding applies beyond the ends.
-      num_samples: of the sound, in ((frames - 1) hop, frames hop].
-      iterations: 0 or more; 0 leaves the phases random.
-      seed: of the first phases.
+      convention: the definition of the frames. Its padding applies beyond the ends.
+      num_samples: length of the sound, in ((frames - 1) hop, frames hop].
+      iterations: number of iterations; 0 leaves the phases random.
+      seed: seed of the random phases that the iterations start from.
       refit: use for |s| the magnitudes |t_n| themselves, brought nearer to the mel by a few
         updates, so that only the mel is fixed and not its estimated magnitudes. This is no longer
         Griffin-Lim, and clearly better.
@@ -104,7 +104,7 @@ def _bands(frames: np.ndarray, convention: MelConvention) -> np.ndarray:
 def _towards(
     magnitudes: np.ndarray, bands: np.ndarray, convention: MelConvention, updates: int
 ) -> np.ndarray:
-    """Return the magnitudes after updates towards the bands, see `magnitudes_of_mel`."""
+    """Return the magnitudes after multiplicative updates that bring their bands nearer these."""
     M = scipy.sparse.csr_array(mel_filters(convention).astype(np.float64))  # two bands a bin
     a = magnitudes.astype(np.float64)
     for _ in range(updates):
@@ -120,7 +120,7 @@ def _with_phase_of(spectrum: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
 class _Grid:
     """The frames of a mel convention over a sound of so many samples, in both directions."""
 
-    def __init__(self, convention: MelConvention, num_samples: int):
+    def __init__(self, convention: MelConvention, num_samples: int) -> None:
         self.convention, self.num_samples = convention, num_samples
         self.frames = num_frames(num_samples, convention.hop_samples)
         self.window = hann_window(convention.window_samples).astype(np.float32)

@@ -35,8 +35,8 @@ def residual_kurtosis(
       sound: float [samples].
       f0_hz: [frames], 0 where unvoiced, of the recording, so that all sounds are measured on the
         same frames; frame f is centred on sample f * hop_samples + hop_samples / 2.
-      sample_rate_hz: of the sound.
-      hop_samples: of the frames.
+      sample_rate_hz: sample rate of the sound.
+      hop_samples: distance of two frames of `f0_hz`, in samples of the sound.
     """
     x = audio.resample(checked("sound", sound), sample_rate_hz, RATE_HZ).astype(np.float64)
     frames = np.flatnonzero(np.asarray(f0_hz) > 0.0)

@@ -52,7 +52,9 @@ def level_difference_db(sound: np.ndarray, recorded: np.ndarray) -> float:
     return audio.rms_db(sound) - audio.rms_db(recorded)
 
 
-def _stft_distance(sound, recorded, fft_size: int, hop: int, window: int) -> float:
+def _stft_distance(
+    sound: np.ndarray, recorded: np.ndarray, fft_size: int, hop: int, window: int
+) -> float:
     X, Y = (_magnitudes(x, fft_size, hop, window) for x in (recorded, sound))
     loudness = max(np.linalg.norm(X), np.linalg.norm(Y) / LOUDEST)
     convergence = np.linalg.norm(X - Y) / loudness

@@ -22,7 +22,7 @@ def checked(name: str, waveform: np.ndarray) -> np.ndarray:
     """Return the waveform as float32 [samples].
 
     Raises:
-      ValueError: it has another shape or is not finite.
+      ValueError: the waveform has another shape, or a sample that is not finite.
     """
     waveform = np.asarray(waveform, np.float32)
     if waveform.ndim != 1 or not waveform.size:

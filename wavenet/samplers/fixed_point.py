@@ -1,22 +1,15 @@
-"""Sound by iterating passes over a window of samples to their fixed point.
+"""Passes of a network of sound over blocks of samples, for samplers that settle blocks of guesses.
 
-With its noise given, a sound is a deterministic function of itself: sample t is f_t(samples before
-t), and one pass of the network computes f for a whole window of guesses. Iterated, it comes to the
-sound of the other samplers, in at most as many passes as there are samples: Song et al. 2021 (arXiv
-2002.03629), Wiggers and Hoogeboom 2020 (2002.09928).
-
-The stop is exact. Every pass settles the samples up to and including the first that it changes; the
-window then begins behind them, in each row of a batch for itself.
+`FixedPointSampler` runs them to the fixed point, `autoregressive.samplers.time_windows`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from autoregressive.samplers.time_windows import WINDOW, by_time_windows, window_of
 from wavenet.samplers.xla import ChunkSampler
 from wavenet.sound_network import Network
-
-WINDOW_SAMPLES = 64
 
 
 class PassState(NamedTuple):
@@ -45,8 +38,9 @@ class BlockPass:
         past = config.history_samples + config.prediction_order
         self.history = -(-past // self.bunch) * self.bunch
 
-    def initial_state(self, batch: int) -> PassState:
+    def initial_state(self, batch: int, length: int = 0, condition: Any = None) -> PassState:
         """Return the state before the first sample: silence."""
+        del length, condition  # on which it does not depend
         config, network = self.network.config, self.network
         inputs = tf.zeros([batch, self.history], network.front_dtype)
         if config.reads_levels:
@@ -69,35 +63,32 @@ class BlockPass:
         inputs = tf.concat([state.inputs, inputs], 1)
         if condition is None:
             condition = tf.zeros([*levels.shape, 0], state.condition.dtype)
-        condition = tf.concat([state.condition, condition], 1)
+        condition = tf.concat([state.condition, tf.cast(condition, state.condition.dtype)], 1)
         parameters, hiddens = self.network.resumed(
             inputs, condition if condition.shape[-1] else None, state.pasts, self.history
         )
         pasts = [tf.concat(both, 1) for both in zip(state.pasts, hiddens, strict=True)]
         return parameters, PassState(inputs, condition, pasts)
 
-    def after(self, read: PassState, levels, samples) -> PassState:
-        """Return the state after so many samples, int32 [batch] and whole bunches, of a block.
+    def after(self, read: PassState, levels, samples=None) -> PassState:
+        """Return the state after so many samples of a block, int32 [batch] and whole bunches.
 
-        `read` is from the pass over it; only the last of these samples, or of their bunch, may
-        differ from the pass.
+        None: after all of them. `read` is from the pass over it; only the last of these samples, or
+        of their bunch, may differ from the pass.
         """
+        if samples is None:
+            samples = tf.fill(tf.shape(levels)[:1], tf.shape(levels)[1])
         inputs = tf.cast(self.network.inputs(levels), read.inputs.dtype)
         inputs = tf.concat([read.inputs[:, : self.history], inputs], 1)
         steps, layers = samples // self.bunch, self.network.stack.layers
         pasts = [
-            window(past, steps, layer.past_steps)
+            window_of(past, steps, layer.past_steps)
             for past, layer in zip(read.pasts, layers, strict=True)
         ]
         inputs, condition = (
-            window(each, samples, self.history) for each in (inputs, read.condition)
+            window_of(each, samples, self.history) for each in (inputs, read.condition)
         )
         return PassState(inputs, condition, pasts)
-
-
-def window(values, first, length: int):
-    """Of each row [batch, time, ...] the `length` entries from `first` [batch] on."""
-    return tf.gather(values, first[:, None] + tf.range(length), batch_dims=1)
 
 
 class FixedPointSampler(ChunkSampler):
@@ -105,16 +96,15 @@ class FixedPointSampler(ChunkSampler):
 
     Args:
       network: without a context stack.
-      window_samples: that a pass computes; rounded up to whole bunches.
+      window_samples: number of samples that a pass computes; rounded up to whole bunches.
     """
 
     found = "passes"
 
-    def __init__(self, network: Network, window_samples: int = WINDOW_SAMPLES):
+    def __init__(self, network: Network, window_samples: int = WINDOW):
         super().__init__(network)
         self._pass = BlockPass(network)
-        bunch = self._pass.bunch
-        self.window_samples = -(-window_samples // bunch) * bunch
+        self.window_samples = window_samples
 
     def initial_state(self, batch: int) -> PassState:
         """See `ChunkSampler`."""
@@ -123,49 +113,16 @@ class FixedPointSampler(ChunkSampler):
     def primed(self, state, condition, levels):
         """See `ChunkSampler`."""
         read = self._pass(state, levels, condition)[1]
-        return self._pass.after(read, levels, tf.fill(tf.shape(levels)[:1], tf.shape(levels)[1]))
+        return self._pass.after(read, levels)
 
     def chunk(self, state: PassState, condition, noise, temperature):
         """See `ChunkSampler`."""
-        (batch, time), length = noise.shape[:2], self.window_samples
-        middle, bunch = self.network.config.levels // 2, self._pass.bunch
-        beyond = [[0, 0], [0, length], [0, 0]]
-        noise = tf.pad(noise, beyond)
-        condition = None if condition is None else tf.pad(condition, beyond)
-        place, row = tf.range(length), tf.range(batch)[:, None] + tf.zeros([1, length], tf.int32)
-
-        def one_pass(first, settled, guess, levels, state, passes):
-            here = None if condition is None else window(condition, first, length)
-            parameters, read = self._pass(state, guess, here)
-            fresh = self.network.likelihood.sample(
-                parameters, window(noise, first, length), temperature
-            )
-            fresh = tf.where(place < settled[:, None], guess, fresh)
-            final = tf.reduce_min(tf.where(fresh != guess, place + 1, length), 1)
-            final = tf.minimum(final, time - first)
-            whole = final // bunch * bunch
-            at = tf.stack([row, first[:, None] + place], -1)
-            return (
-                first + whole,
-                final - whole,
-                window(tf.concat([fresh, tf.repeat(fresh[:, -1:], length, 1)], 1), whole, length),
-                tf.tensor_scatter_nd_update(levels, at, fresh),
-                self._pass.after(read, fresh, whole),
-                passes + 1,
-            )
-
-        none = tf.zeros([batch], tf.int32)
-        _, _, _, levels, state, passes = tf.while_loop(
-            lambda first, *_: tf.reduce_any(first < time),
-            one_pass,
-            (
-                none,
-                none,
-                tf.fill([batch, length], middle),
-                tf.zeros([batch, time + length], tf.int32),
-                state,
-                tf.constant(0),
-            ),
-            maximum_iterations=time,
+        return by_time_windows(
+            self._pass,
+            self.network.likelihood,
+            noise,
+            condition,
+            temperature,
+            state,
+            self.window_samples,
         )
-        return levels[:, :time], passes, state

@@ -27,12 +27,14 @@ CHUNK_SAMPLES = 1024
 class NaiveSampler:
     """The definition: a full pass over the receptive field for every sample."""
 
-    def __init__(self, network: Network, window_samples: int):
+    def __init__(self, network: Network, window_samples: int) -> None:
         self.network = network
         self.window_samples = window_samples
         self._parameters = tf.function(self._last, autograph=False)
 
-    def parameters(self, levels: np.ndarray, condition, position: int):
+    def parameters(
+        self, levels: np.ndarray, condition: tf.Tensor | None, position: int
+    ) -> tf.Tensor:
         """Return the parameters of sample `position` given those before, [batch, parameters]."""
         # The window begins at the start of the sound or one receptive field back, so that the
         # zeros a convolution pads with are those the sound itself would have.
@@ -42,7 +44,7 @@ class NaiveSampler:
         part = None if condition is None else condition[:, window]
         return self._parameters(tf.constant(levels[:, window]), part, tf.constant(position - first))
 
-    def _last(self, levels, condition, index):
+    def _last(self, levels: tf.Tensor, condition: tf.Tensor | None, index: tf.Tensor) -> tf.Tensor:
         return self.network(self.network.inputs(levels), condition)[:, index]
 
 
@@ -61,13 +63,14 @@ def stream(
     """Yield the same levels in chunks int32 [batch, up to chunk_samples], as they are made.
 
     Args:
-      network: its current weights.
-      request: the sounds.
+      network: the network, used with its current weights.
+      request: the sounds to generate.
       backend: "numba" runs on this processor, "xla" on TensorFlow's device, "fixed-point" there, in
         passes over many samples, "naive" evaluates the whole network for every sample; "auto" takes
         numba, or xla where there is an accelerator, or no Numba loop for the network and its
         distribution.
-      chunk_samples: of a chunk; with a context stack, its block is taken instead.
+      chunk_samples: length of a chunk, in samples; with a context stack, its block is taken
+        instead.
       count: records the passes of "fixed-point".
     """
     _check(network, request)
@@ -97,7 +100,7 @@ def primed_samples(request: Request) -> int:
 
 
 def _chunks(
-    network, sampler, request: Request, length: int, count: PassCount | None
+    network: Network, sampler: Any, request: Request, length: int, count: PassCount | None
 ) -> Iterator[np.ndarray]:
     condition = condition_of(network, request)
     start = primed_samples(request)
@@ -129,10 +132,10 @@ def redrawn(
     network: Network,
     levels: np.ndarray,
     start: int,
-    noise,
-    condition,
+    noise: tf.Tensor,
+    condition: tf.Tensor | None,
     temperature: float = 1.0,
-):
+) -> tuple[np.ndarray, np.ndarray]:
     """Return levels int32 [batch, time] with all from `start` on drawn, and their parameters."""
     time, config = levels.shape[1], network.config
     # The sample itself, which the network shifts out, stands behind its receptive field.
@@ -146,7 +149,7 @@ def redrawn(
     return levels, tf.stack(drawn, 1)
 
 
-def padded(values, length: int):
+def padded(values: tf.Tensor, length: int) -> tf.Tensor:
     """Return [batch, time, ...] at full length, so that nothing is compiled for a rest."""
     others = [[0, 0]] * (len(values.shape) - 2)
     return tf.pad(values, [[0, 0], [0, length - values.shape[1]], *others])

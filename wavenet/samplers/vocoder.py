@@ -6,7 +6,8 @@ residuals and samples over their level, float [rows, batch] each; rows before `e
 the newest row last.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -20,18 +21,27 @@ class BunchStep(LayerStep):
 
     network: VocoderWaveNet
 
-    def __init__(self, network: VocoderWaveNet, rings: Rings, made: Condition):
+    def __init__(self, network: VocoderWaveNet, rings: Rings, made: Condition) -> None:
         super().__init__(network, rings)
         self.made = made
         self.front_width = network.config.front_width
         self.head_width = network.config.head_width
         self.gain, self.shrink = tf.exp(-made.log_gain), tf.exp(-made.log_level)
 
-    def of_bunch(self, number, time, end, buffers, queues, gates):
+    def of_bunch(
+        self,
+        number: tf.Tensor,
+        time: int | tf.Tensor,
+        end: int | tf.Tensor,
+        buffers: Sequence[tf.Tensor],
+        queues: tf.Tensor,
+        gates: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return what the layers give to the head [batch, B * units], and the queues after it.
 
         The bunch is the one of this number since the start, whose first sample is at `time`; the
-        past in the buffers ends at `end`. Queues and gates are as for `LayerStep.skips`.
+        past in the buffers ends at `end`. The queues hold the layers' past inputs, [slots, batch,
+        residual]; the gates are the condition's part in every gate, [batch, layers, 2 gate].
         """
         _, residual, scaled = buffers
         hidden = self.network.front(
@@ -42,7 +52,13 @@ class BunchStep(LayerStep):
         skips, queues = self.skips(number, hidden, queues, gates)
         return self.network.from_layers(skips), queues
 
-    def parameters(self, time, end, buffers, given):
+    def parameters(
+        self,
+        time: int | tf.Tensor,
+        end: int | tf.Tensor,
+        buffers: Sequence[tf.Tensor],
+        given: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the parameters of one sample [batch, parameters], and its prediction [batch].
 
         `end` is the row of the buffers after the newest, `given` the layers' input to the head,
@@ -59,34 +75,41 @@ class BunchStep(LayerStep):
         raw = network.outputs(given + recent)
         return network.in_wave_units(raw, predicted, self.made.log_gain[:, time]), predicted
 
-    def entries(self, time, value, predicted):
+    def entries(
+        self, time: int | tf.Tensor, value: tf.Tensor, predicted: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return the rows [batch] that a sample of this value adds to the buffers."""
         return value, (value - predicted) * self.gain[:, time], value * self.shrink[:, time]
 
-    def _predicted(self, wave, time, end):
+    def _predicted(self, wave: tf.Tensor, time: int | tf.Tensor, end: int | tf.Tensor) -> tf.Tensor:
         order = self.network.config.prediction_order
         if not order:
             return tf.zeros_like(wave[0])
         past = last(wave, end, order)
         return tf.reduce_sum(past[:, ::-1] * self.made.coefficients[:, time], -1)
 
-    def _pitch_taps(self, residual, time, end):
+    def _pitch_taps(
+        self, residual: tf.Tensor, time: int | tf.Tensor, end: int | tf.Tensor
+    ) -> tf.Tensor | None:
         taps = self.network.config.pitch_taps
         if not taps:
             return None
         period = self.network.whole_period(self.made.period[:, time])
+        # The newest tap is AHEAD samples after the point one period ago, still in the past.
         first = end - period + AHEAD + 1 - taps
         rows = first[:, None] + tf.range(taps)
         columns = tf.broadcast_to(tf.range(tf.shape(rows)[0])[:, None], tf.shape(rows))
         return tf.gather_nd(residual, tf.stack([rows, columns], -1))
 
 
-def last(values, end, width: int):
+def last(values: tf.Tensor, end: int | tf.Tensor, width: int) -> tf.Tensor:
     """Return the `width` values before a row, oldest first, [batch, width]."""
     return tf.transpose(tf.slice(values, [end - width, 0], [width, -1]))
 
 
-def written_at(buffers, row, entries):
+def written_at(
+    buffers: Sequence[tf.Tensor], row: int | tf.Tensor, entries: Sequence[tf.Tensor]
+) -> tuple[tf.Tensor, ...]:
     """Return the buffers with an entry [batch] in this row of each."""
     return tuple(
         tf.tensor_scatter_nd_update(x, [[row]], entry[None])
@@ -112,20 +135,22 @@ class VocoderState(NamedTuple):
 class VocoderSampler(ChunkSampler):
     """The cached sampler of a vocoder."""
 
-    def __init__(self, network: VocoderWaveNet):
+    def __init__(self, network: VocoderWaveNet) -> None:
         super().__init__(network)
         self.rings = Rings(network.config)
         self.history = max(network.config.history_samples, network.config.prediction_order, 1)
 
     def initial_state(self, batch: int) -> VocoderState:
-        """See `ChunkSampler`."""
+        """Return the state before the first sample: silence, and empty queues."""
         config, network = self.network.config, self.network
         past = tf.zeros([self.history, batch], network.front_dtype)
         queues = tf.zeros([self.rings.slots, batch, config.residual_channels], network.dtype)
         return VocoderState(tf.constant(0), past, past, past, queues)
 
-    def chunk(self, state: VocoderState, condition, noise, temperature):
-        """See `ChunkSampler`."""
+    def chunk(
+        self, state: VocoderState, condition: tf.Tensor, noise: tf.Tensor, temperature: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, VocoderState]:
+        """Return levels, parameters and the next state: a loop over bunches of samples."""
         network, bunch = self.network, self.network.config.bunch_samples
         rows, time = noise.shape[0], noise.shape[1]
         if time % bunch:
@@ -144,7 +169,13 @@ class VocoderSampler(ChunkSampler):
         )
         start = state.position // bunch
 
-        def body(n, buffers, queues, levels, parameters):
+        def body(
+            n: tf.Tensor,
+            buffers: Sequence[tf.Tensor],
+            queues: tf.Tensor,
+            levels: tf.TensorArray,
+            parameters: tf.TensorArray,
+        ) -> tuple[Any, ...]:
             first, end = n * bunch, self.history
             given, queues = step.of_bunch(start + n, first, end, buffers, queues, gates[n])
             for i, part in enumerate(tf.split(given, bunch, -1)):
@@ -167,8 +198,8 @@ class VocoderSampler(ChunkSampler):
         after = VocoderState(state.position + time, wave, residual, scaled, queues)
         return tf.transpose(levels.stack()), tf.transpose(parameters.stack(), [1, 0, 2]), after
 
-    def primed(self, state, condition, levels):
-        """See `ChunkSampler`."""
+    def primed(self, state: VocoderState, condition: tf.Tensor, levels: tf.Tensor) -> VocoderState:
+        """Return the state after levels int32 [batch, time], by one pass of the network."""
         network = self.network
         inputs = tf.cast(network.inputs(levels), network.front_dtype)
         made = network.split(tf.cast(condition, network.front_dtype))

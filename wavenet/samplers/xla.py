@@ -35,12 +35,12 @@ class ChunkSampler(abc.ABC):
     """A sampler with a network's current weights; compiled once for each chunk shape.
 
     Attributes:
-      found: what `generate_chunk` returns in addition to levels and state.
+      found: name of what `generate_chunk` returns between the levels and the state.
     """
 
     found = "parameters"
 
-    def __init__(self, network: Any):
+    def __init__(self, network: Any) -> None:
         self.network = network
         self._chunk = tf.function(self.chunk, jit_compile=True, autograph=False)
         self._prime = tf.function(self.primed, autograph=False, reduce_retracing=True)
@@ -49,19 +49,21 @@ class ChunkSampler(abc.ABC):
     def initial_state(self, batch: int) -> Any:
         """Return the state before the first sample: silence, and empty queues."""
 
-    def generate_chunk(self, state: Any, condition, noise, temperature: float = 1.0):
+    def generate_chunk(
+        self, state: Any, condition: tf.Tensor | None, noise: tf.Tensor, temperature: float = 1.0
+    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """Return the next levels, int32 [batch, time], what was `found`, and the next state.
 
         Args:
-          state: from `initial_state`, `prime` or the previous chunk.
-          condition: [batch, time, channels] of these samples, or None.
-          noise: float32 [batch, time, noise_channels] of these samples. With a context stack the
-            time must be `context_block_samples`, for a vocoder whole bunches.
+          state: the state before the chunk, from `initial_state`, `prime` or the previous chunk.
+          condition: the condition of these samples, [batch, time, channels], or None.
+          noise: the noise of these samples, float32 [batch, time, noise_channels]. With a context
+            stack the time must be `context_block_samples`, for a vocoder whole bunches.
           temperature: 1 samples the model, less is closer to its mode.
         """
         return self._chunk(state, condition, noise, tf.constant(temperature, tf.float32))
 
-    def prime(self, state: Any, condition, levels) -> Any:
+    def prime(self, state: Any, condition: tf.Tensor | None, levels: tf.Tensor) -> Any:
         """Return the state after the given levels, int32 [batch, time], from one parallel pass.
 
         `state` must be an initial state, except for passes to a fixed point; the time must be whole
@@ -70,26 +72,28 @@ class ChunkSampler(abc.ABC):
         return self._prime(state, condition, levels)
 
     @abc.abstractmethod
-    def chunk(self, state: Any, condition, noise, temperature):
+    def chunk(
+        self, state: Any, condition: tf.Tensor | None, noise: tf.Tensor, temperature: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """Return the result of `generate_chunk`, a pure function of tensors and the weights.
 
         The temperature is float32 [], or [batch], one for each.
         """
 
     @abc.abstractmethod
-    def primed(self, state: Any, condition, levels) -> Any:
+    def primed(self, state: Any, condition: tf.Tensor | None, levels: tf.Tensor) -> Any:
         """Return the result of `prime`."""
 
 
 class XlaSampler(ChunkSampler):
     """The cached sampler of a `WaveNet`."""
 
-    def __init__(self, network: WaveNet):
+    def __init__(self, network: WaveNet) -> None:
         super().__init__(network)
         self.rings = Rings(network.config)
 
     def initial_state(self, batch: int) -> SamplerState:
-        """See `ChunkSampler`."""
+        """Return the state before the first sample: silence, and empty queues."""
         config = self.network.config
         past = tf.zeros([batch, config.front_width])
         if config.reads_levels:
@@ -98,8 +102,14 @@ class XlaSampler(ChunkSampler):
         blocks = tf.zeros([batch, config.context_blocks, config.context_block_samples])
         return SamplerState(tf.constant(0), past, queues, blocks)
 
-    def chunk(self, state: SamplerState, condition, noise, temperature):
-        """See `ChunkSampler`."""
+    def chunk(
+        self,
+        state: SamplerState,
+        condition: tf.Tensor | None,
+        noise: tf.Tensor,
+        temperature: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor, SamplerState]:
+        """Return levels, parameters and the next state: a loop over single samples."""
         step = Step(self.network, self.rings)
         rows, time = noise.shape[0], noise.shape[1]
         batch = tf.shape(noise)[0] if rows is None else rows
@@ -111,7 +121,13 @@ class XlaSampler(ChunkSampler):
             tf.TensorArray(self.network.front_dtype, time, element_shape=[rows, outputs]),
         )
 
-        def body(t, past, queues, levels, parameters):
+        def body(
+            t: tf.Tensor,
+            past: tf.Tensor,
+            queues: tf.Tensor,
+            levels: tf.TensorArray,
+            parameters: tf.TensorArray,
+        ) -> tuple[Any, ...]:
             now, queues = step(state.position + t, past, queues, gates[t])
             level = self.network.likelihood.sample(now, noise[t], temperature)
             return (
@@ -133,8 +149,10 @@ class XlaSampler(ChunkSampler):
         )
         return levels, tf.transpose(parameters.stack(), [1, 0, 2]), after
 
-    def primed(self, state, condition, levels):
-        """See `ChunkSampler`."""
+    def primed(
+        self, state: SamplerState, condition: tf.Tensor | None, levels: tf.Tensor
+    ) -> SamplerState:
+        """Return the state after levels int32 [batch, time], by one pass of the network."""
         config, inputs = self.network.config, self.network.inputs(levels)
         hiddens = self.network.resumed(inputs, condition)[1]
         past = levels[:, -1:]
@@ -144,7 +162,9 @@ class XlaSampler(ChunkSampler):
             tf.shape(levels)[1], past, self.rings.fill(hiddens), self._blocks(state.blocks, levels)
         )
 
-    def _condition(self, state, condition, time: int):
+    def _condition(
+        self, state: SamplerState, condition: tf.Tensor | None, time: int
+    ) -> tf.Tensor | None:
         stack = self.network.context_stack
         if stack is None:
             return condition
@@ -157,7 +177,7 @@ class XlaSampler(ChunkSampler):
         context = tf.repeat(context, time, 1)
         return context if condition is None else tf.concat([condition, context], -1)
 
-    def _blocks(self, blocks, levels):
+    def _blocks(self, blocks: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         count = self.network.config.context_blocks
         if not count:
             return blocks
@@ -171,25 +191,25 @@ class XlaSampler(ChunkSampler):
 class Rings:
     """The location of each layer's queue in the one ring buffer."""
 
-    def __init__(self, config: WaveNetConfig):
+    def __init__(self, config: WaveNetConfig) -> None:
         self.taps = config.filter_width - 1
         self.dilations = np.array(config.dilations, np.int32)
         self.lengths = self.taps * self.dilations
         self.starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).astype(np.int32)
         self.slots = int(self.lengths.sum())
 
-    def reads(self, position):
-        """Slots of the past taps, oldest first, int32 [layers, taps]."""
+    def reads(self, position: tf.Tensor) -> tf.Tensor:
+        """Return the slots of the past taps, oldest first, int32 [layers, taps]."""
         back = self.dilations[:, None] * np.arange(self.taps, 0, -1, dtype=np.int32)
         # Adding the length keeps the remainder of a position before the start non-negative.
         ring = (position + self.lengths[:, None] - back) % self.lengths[:, None]
         return self.starts[:, None] + ring
 
-    def writes(self, position):
-        """Slots of the present inputs, int32 [layers]."""
+    def writes(self, position: tf.Tensor) -> tf.Tensor:
+        """Return the slots of the present inputs, int32 [layers]."""
         return self.starts + position % self.lengths
 
-    def fill(self, hiddens: list[tf.Tensor]):
+    def fill(self, hiddens: list[tf.Tensor]) -> tf.Tensor:
         """Return the buffer [slots, batch, channels] after inputs [batch, time, channels]."""
         return tf.concat(
             [
@@ -200,17 +220,18 @@ class Rings:
         )
 
     @staticmethod
-    def _ring(hidden, length: int):
+    def _ring(hidden: tf.Tensor, length: int) -> tf.Tensor:
         """Return the last `length` steps, the one of time t in slot t mod length."""
         time = tf.shape(hidden)[1]
         recent = tf.pad(hidden, [[0, 0], [length, 0], [0, 0]])[:, -length:]
+        # Roll so that the step of time t is where `writes` would have put it.
         return tf.transpose(tf.roll(recent, time % length, 1), [1, 0, 2])
 
 
 class LayerStep:
     """The layers of one step on a batch, with the weights laid out for few, larger products."""
 
-    def __init__(self, network: Network, rings: Rings):
+    def __init__(self, network: Network, rings: Rings) -> None:
         self.network, self.rings, self.layers = network, rings, network.stack.layers
         dtype = network.dtype
         self.gate_kernels = [
@@ -223,18 +244,21 @@ class LayerStep:
         skips = tf.cast(tf.concat([layer.skip_kernel for layer in self.layers], 0), dtype)
         self.skip_kernel = skips * network.stack.skip_scale
 
-    def gate_offsets(self, condition, batch: int, time: int):
+    def gate_offsets(self, condition: tf.Tensor | None, batch: int, time: int) -> tf.Tensor:
         """Return the part of condition and biases in every gate, [time, batch, layers, 2 gate]."""
         bias = tf.stack([layer.gate_bias for layer in self.layers])
         if condition is None:
             return tf.broadcast_to(tf.cast(bias, self.network.dtype), [time, batch, *bias.shape])
+        # The condition of all steps and layers is known before the loop: one product makes it.
         kernel = tf.stack([layer.condition_kernel for layer in self.layers])
         kernel = tf.reshape(tf.transpose(kernel, [1, 0, 2]), [condition.shape[-1], -1])
         offsets = tf.matmul(tf.transpose(condition, [1, 0, 2]), tf.cast(kernel, condition.dtype))
         offsets = tf.reshape(offsets, [time, batch, *bias.shape])
         return offsets + tf.cast(bias, condition.dtype)
 
-    def skips(self, position, hidden, queues, gates):
+    def skips(
+        self, position: tf.Tensor, hidden: tf.Tensor, queues: tf.Tensor, gates: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the scaled sum of skips [batch, skip] of a step, and the queues after it.
 
         `hidden` is the first layer's input, [batch, residual]; the gates are those of the step.
@@ -247,6 +271,7 @@ class LayerStep:
             units.append(gated(tf.matmul(inputs, self.gate_kernels[i]) + gates[:, i]))
             if i < len(self.layers) - 1:
                 hidden = layer.residual(hidden, tf.matmul(units[-1], self.residual_kernels[i]))
+        # The oldest tap is in the slot that is written: all taps are read before.
         queues = tf.tensor_scatter_nd_update(
             queues, self.rings.writes(position)[:, None], tf.stack(hiddens)
         )
@@ -258,19 +283,21 @@ class Step(LayerStep):
 
     network: WaveNet
 
-    def __call__(self, position, past, queues, gates):
+    def __call__(
+        self, position: tf.Tensor, past: tf.Tensor, queues: tf.Tensor, gates: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the parameters of this step, float32 [batch, parameters], and the queues."""
         hidden, prediction = self._front(past)
         skips, queues = self.skips(position, hidden, queues, gates)
         return self.network.head(skips, prediction), queues
 
-    def shift(self, past, level):
+    def shift(self, past: tf.Tensor, level: tf.Tensor) -> tf.Tensor:
         """Append `level`, int32 [batch], to the past inputs."""
         if self.network.config.reads_levels:
             return level[:, None]
         return tf.concat([past[:, 1:], self.network.wave(level)[:, None]], 1)
 
-    def _front(self, past):
+    def _front(self, past: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
         network = self.network
         if network.config.reads_levels:
             rows = tf.pad(network.front_kernel, [[0, 1], [0, 0]])  # the last row: no past yet

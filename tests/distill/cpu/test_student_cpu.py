@@ -152,7 +152,7 @@ def flowed(student, batch=2, cuts=(), threads=1, noise=None):
 
 
 def test_the_engine_makes_what_the_flows_make(student):
-    expected = student.sample(noise_of(student, 2), condition_of(student, 2))
+    expected = student.draw(noise_of(student, 2), condition_of(student, 2))
     for got, want in zip(flowed(student), expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
@@ -188,7 +188,7 @@ def test_a_sound_goes_on_from_its_past(student):
         None if each is None else np.tile(each, [1, 12, 1])
         for each in (condition.channels, condition.held)
     ]
-    expected = student.sample(noise, Condition(every[0], held=every[1]))
+    expected = student.draw(noise, Condition(every[0], held=every[1]))
     for got, want in zip(last, expected, strict=True):
         np.testing.assert_allclose(got, want[:, -SAMPLES:], rtol=1e-4, atol=1e-5)
 

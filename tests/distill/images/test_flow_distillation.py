@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import image_runs
+import made_once
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -267,7 +268,7 @@ def test_the_distance_of_features_is_of_batches():
 @functools.cache
 def distilled():
     """A run distilled from a tiny multiscale model."""
-    workdir = image_runs.folder() / "distilled_flow"
+    workdir = made_once.own_folder() / "distilled_flow"
     config = FlowConfig(
         targets=FlowTargets(draws=4),
         optimizer=OptimizerConfig(learning_rate=2e-2, warmup_steps=1, average_decay=0.5),

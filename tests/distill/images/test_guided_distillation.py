@@ -4,6 +4,7 @@ import itertools
 import json
 
 import image_runs
+import made_once
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -192,7 +193,7 @@ def test_the_run_is_an_ordinary_model_whose_card_says_what_it_was_distilled_from
     name = image_runs.run("multiscale").name
     assert f"`onepass distill guided-smoke --teacher {name} --data toys --workdir run`" in text
     assert "guidance 1" in text and "no density of the images" in text
-    assert str(image_runs.folder()) not in text + (folder / "model.json").read_text()
+    assert str(made_once.shared_folder()) not in text + (folder / "model.json").read_text()
 
 
 @pytest.mark.slow

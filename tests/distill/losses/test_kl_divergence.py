@@ -26,7 +26,7 @@ def noise_of(kind: str, seed: int, batch: int, length: int):
 
 
 def divergence_of(student, teacher, kind: str, seed: int = 0, draws: int = 400, batch: int = 8):
-    drawn = student.sample(noise_of(kind, seed, batch, 24))
+    drawn = student.draw(noise_of(kind, seed, batch, 24))
     given = teacher.conditionals(drawn.output)
     standard = kl_divergence.standard_draws(kind, seed + 1, batch, 24, draws)
     return kl_divergence.divergence(given, drawn, standard, kind)
@@ -54,7 +54,7 @@ def test_divergence_and_its_gradient_are_there_when_they_differ(kind):
 
 
 def test_divergence_between_normals_is_the_closed_form():
-    drawn = Filter(decay=0.3, scale=0.5).sample(noise_of("normal", 0, 8, 24))
+    drawn = Filter(decay=0.3, scale=0.5).draw(noise_of("normal", 0, 8, 24))
     given = Autoregression("normal").conditionals(drawn.output)
     draws = kl_divergence.standard_draws("normal", 3, 8, 24, 300)
     estimated = kl_divergence.divergence(given, drawn, draws, "normal").kl
@@ -63,14 +63,14 @@ def test_divergence_between_normals_is_the_closed_form():
 
 
 def test_regularisation_is_the_squared_ratio_of_scales():
-    drawn = Filter(decay=0.3, scale=0.5).sample(noise_of("normal", 0, 2, 24))
+    drawn = Filter(decay=0.3, scale=0.5).draw(noise_of("normal", 0, 2, 24))
     given = Autoregression("normal").conditionals(drawn.output)
     apart = kl_divergence.scales_apart(drawn, given.log_scale)
     np.testing.assert_allclose(apart, (math.log(SCALE) - math.log(0.5)) ** 2, rtol=1e-4)
 
 
 def test_gaussian_divergence_of_equals_is_zero():
-    drawn = Filter().sample(noise_of("normal", 0, 2, 24))
+    drawn = Filter().draw(noise_of("normal", 0, 2, 24))
     exact = kl_divergence.gaussian_divergence(drawn, drawn.location, drawn.log_scale)
     np.testing.assert_allclose(exact, 0.0, atol=1e-7)
 
@@ -79,7 +79,7 @@ def test_gaussian_divergence_of_equals_is_zero():
 def test_entropy_is_the_mean_log_density_of_the_student_under_itself(kind):
     student = ParallelWaveNet(StudentConfig(noise=kind, flows=(2, 2), residual_channels=6))
     z = noise_of(kind, 5, 32, 400)
-    drawn = student.sample(z)
+    drawn = student.draw(z)
     own = Located(drawn.location, drawn.log_scale, kind).log_density(drawn.output)
     by_formula = kl_divergence.mean_of(kl_divergence.entropy(drawn, kind))
     spread = float(tf.math.reduce_std(own)) / math.sqrt(own.shape.num_elements())
@@ -87,14 +87,14 @@ def test_entropy_is_the_mean_log_density_of_the_student_under_itself(kind):
 
 
 def test_entropy_sums_to_log_scales_and_two_nats_a_sample():
-    drawn = Filter().sample(noise_of("logistic", 0, 1, 24))
+    drawn = Filter().draw(noise_of("logistic", 0, 1, 24))
     total = tf.reduce_sum(kl_divergence.entropy(drawn, "logistic"))
     np.testing.assert_allclose(total, tf.reduce_sum(drawn.log_scale) + 2 * 24, rtol=1e-6)
 
 
 def test_cross_entropy_is_unbiased_against_numerical_integration():
     teacher = network_of("mixture, predicting, amplified")
-    drawn = Filter(decay=0.5, scale=0.02, samples=8).sample(noise_of("logistic", 0, 1, 8))
+    drawn = Filter(decay=0.5, scale=0.02, samples=8).draw(noise_of("logistic", 0, 1, 8))
     given = WaveNetDensity(teacher).conditionals(drawn.output, None)
     exact = _integrated(given, drawn)
     estimates = np.stack(
@@ -111,7 +111,7 @@ def test_cross_entropy_is_unbiased_against_numerical_integration():
 
 def test_stratified_draws_waver_less_than_independent_ones():
     teacher = Autoregression()
-    drawn = Filter(decay=0.5, scale=0.5).sample(noise_of("logistic", 0, 1, 24))
+    drawn = Filter(decay=0.5, scale=0.5).draw(noise_of("logistic", 0, 1, 24))
     given = teacher.conditionals(drawn.output)
     spread = []
     for together in (True, False):
@@ -126,7 +126,7 @@ def test_stratified_draws_waver_less_than_independent_ones():
 
 
 def test_mask_leaves_padding_out():
-    drawn = Filter().sample(noise_of("logistic", 0, 2, 24))
+    drawn = Filter().draw(noise_of("logistic", 0, 2, 24))
     given = Autoregression().conditionals(drawn.output)
     draws = kl_divergence.standard_draws("logistic", 1, 2, 24, 4)
     mask = tf.concat([tf.ones([2, 10]), tf.zeros([2, 14])], 1)
@@ -155,7 +155,7 @@ def test_gradient_flows_through_the_past_into_the_teacher_and_stops_at_its_varia
 def test_contrast_is_the_divergence_from_another_condition():
     teacher = network_of("gaussian, frames")
     one, two = condition_of(teacher, 1, 32, seed=2), condition_of(teacher, 1, 32, seed=9)
-    drawn = Filter(samples=32).sample(noise_of("logistic", 0, 1, 32))
+    drawn = Filter(samples=32).draw(noise_of("logistic", 0, 1, 32))
     draws = kl_divergence.standard_draws("logistic", 1, 1, 32, 8)
     apart = [
         kl_divergence.divergence(
@@ -198,7 +198,7 @@ def trained(objective, kind: str, steps: int = 250) -> ParallelWaveNet:
 
     def loss(batch):
         seed = counter_noise.fold_in(7, state.step)
-        drawn = student.sample(student.noise(seed, tf.range(16), 0, 48))
+        drawn = student.draw(student.noise(seed, tf.range(16), 0, 48))
         given = Autoregression(kind).conditionals(drawn.output)
         draws = kl_divergence.standard_draws(kind, counter_noise.fold_in(seed, 1), 16, 48, 4)
         return objective(kl_divergence.divergence(given, drawn, draws, kind)), {}
@@ -214,7 +214,7 @@ def trained(objective, kind: str, steps: int = 250) -> ParallelWaveNet:
 
 def moments(student: ParallelWaveNet) -> tuple[float, float]:
     """Standard deviation and correlation of neighbours, far from the start."""
-    drawn = student.sample(student.noise(3, tf.range(64), 0, 400)).output.numpy()[:, 50:]
+    drawn = student.draw(student.noise(3, tf.range(64), 0, 400)).output.numpy()[:, 50:]
     return float(drawn.std()), float(np.mean(drawn[:, 1:] * drawn[:, :-1]) / np.mean(drawn**2))
 
 

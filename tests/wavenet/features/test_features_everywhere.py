@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = """
 import hashlib
 import numpy as np

@@ -9,13 +9,13 @@ TAG_BYTES = 10  # of the header of an ID3 tag, which may lie in front of any sou
 
 
 class Found(NamedTuple):
-    """What a file holds.
+    """The streams of sound within a file.
 
     Attributes:
       streams: the pieces of a file for each stream, in order; empty where the file itself is the
         only one and its header can be believed.
-      samples: per channel, of each stream that was counted; else 0.
-      unread_bytes: behind the sound that no header accounts for.
+      samples: number of samples per channel of each stream, 0 where they were not counted.
+      unread_bytes: number of bytes behind the sound that no header accounts for.
     """
 
     streams: list[list[bytes | range]]

@@ -30,11 +30,11 @@ class Frame(NamedTuple):
     """A frame.
 
     Attributes:
-      length: in bytes.
-      samples: per channel.
-      sort: what is the same in all frames of a stream: version, layer, rate, mono or not.
-      counted: frames that a header promises which this frame holds instead of sound; 0 for one
-        that says no number, None where the frame is sound.
+      length: size in bytes.
+      samples: number of samples per channel.
+      sort: version, layer, rate, and whether it is mono; the same in all frames of a stream.
+      counted: number of frames that the encoder's header promises, where this frame holds such a
+        header instead of sound; 0: the header gives no number; None: the frame is sound.
     """
 
     length: int
@@ -48,13 +48,13 @@ class Stream:
     """Frames of one sort that a single encoder wrote.
 
     Attributes:
-      head: the place of the frame with the encoder's header; None without.
-      counted: frames of sound that it promises.
-      pieces: the ranges of the sound's frames.
-      frames: of sound.
-      first: header of the first one, 4 bytes.
-      samples: per channel and frame.
-      rates: the indices of the frames' bit rates.
+      head: place in the file of the frame with the encoder's header; None: there is none.
+      counted: number of frames of sound that the encoder's header promises.
+      pieces: places in the file of the frames of sound.
+      frames: number of frames of sound.
+      first: header of the first frame of sound, 4 bytes.
+      samples: number of samples per channel and frame.
+      rates: indices of the frames' bit rates.
     """
 
     head: range | None
@@ -133,10 +133,10 @@ def _frame(data: bytes) -> Frame | None:
 
 
 def _certain_frame(data: bytes) -> Frame:
-    """Return the frame of a header that is one.
+    """Return the frame that begins with these bytes.
 
     Raises:
-      ValueError: it is none.
+      ValueError: the bytes are not the header of a frame.
     """
     if (frame := _frame(data)) is None:
         raise ValueError(f"`data` must begin with the header of a frame, got {data[:4].hex()}.")

@@ -2,7 +2,7 @@
 
 import bisect
 import io
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 SEARCHED_AT_ONCE = 1 << 18
 
@@ -11,10 +11,10 @@ class Source:
     """A binary file that is read at any place.
 
     Attributes:
-      size: in bytes.
+      size: size of the file, in bytes.
     """
 
-    def __init__(self, file: BinaryIO):
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.size = file.seek(0, io.SEEK_END)
 
@@ -37,7 +37,7 @@ class Source:
 class Pieces(io.RawIOBase):
     """A file to read that consists of pieces: bytes, and ranges of places in a source."""
 
-    def __init__(self, source: Source, pieces: list[bytes | range]):
+    def __init__(self, source: Source, pieces: list[bytes | range]) -> None:
         super().__init__()
         self._source, self._pieces = source, pieces
         self._starts = [0]
@@ -63,7 +63,7 @@ class Pieces(io.RawIOBase):
         """Return the place."""
         return self._place
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         """Fill a buffer, except at the end, and return the number of bytes."""
         view, filled = memoryview(buffer).cast("B"), 0
         while filled < len(view) and self._place < self._starts[-1]:

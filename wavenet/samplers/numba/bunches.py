@@ -19,10 +19,10 @@ from autoregressive.machine.kernels import (
     rectify,
 )
 from wavenet.samplers.numba.draw import draw, value_of
-from wavenet.samplers.numba.layers import begin, input_slot, run_layers
+from wavenet.samplers.numba.layers import Chunk, begin, input_slot, run_layers
 from wavenet.samplers.numba.state import Buffers, Program
 from wavenet.samplers.numba.weights import PackedWeights, pack_vocoder
-from wavenet.vocoder import AHEAD
+from wavenet.vocoder import AHEAD, VocoderWaveNet
 
 ROOM = 1024  # samples before a row is full; a multiple of every bunch
 WAVE, RESIDUAL, SCALED = range(3)  # rows of the history
@@ -46,7 +46,7 @@ class BunchArrays(NamedTuple):
 
 
 @compiled
-def _make_room(plan, history, sample):
+def _make_room(plan: np.record, history: np.ndarray, sample: int) -> None:
     """Move the newest samples to the beginning of their rows once these are full."""
     if sample and sample % ROOM == 0:
         for kind in range(3):
@@ -56,7 +56,9 @@ def _make_room(plan, history, sample):
 
 
 @compiled
-def _read_past(plan, arrays, chunk, step, place, width):
+def _read_past(
+    plan: np.record, arrays: BunchArrays, chunk: Chunk, step: int, place: int, width: int
+) -> None:
     """Read the inputs of front or head: `width` residuals and scaled samples, and pitch taps."""
     inputs, history = arrays.inputs, arrays.history
     for row in range(plan.rows):
@@ -71,7 +73,7 @@ def _read_past(plan, arrays, chunk, step, place, width):
 
 
 @compiled
-def front(plan, arrays, chunk, step, place):
+def front(plan: np.record, arrays: BunchArrays, chunk: Chunk, step: int, place: int) -> None:
     """Compute the first layer's input for the bunch whose first sample is at `place`."""
     output = input_slot(plan, arrays, chunk.start + step)
     for row in range(plan.rows):
@@ -86,7 +88,7 @@ def front(plan, arrays, chunk, step, place):
 
 
 @compiled
-def give(plan):
+def give(plan: np.record) -> None:
     """Compute the layers' input to the head of every sample, from the finished sum of skips."""
     vectors = plan.bunch * 2 * plan.unit_vectors
     rectify(plan.skips, plan.rows * plan.skip_vectors)
@@ -100,7 +102,7 @@ def give(plan):
 
 
 @compiled
-def head(plan, index):
+def head(plan: np.record, index: int) -> None:
     """Compute the raw outputs of one sample of the bunch, from `inputs` and the layers."""
     gate_bytes = 2 * plan.unit_bytes
     stride, gates = plan.bunch * gate_bytes, plan.gates + index * gate_bytes
@@ -131,7 +133,7 @@ def head(plan, index):
 
 
 @compiled
-def _predicted(plan, past, described, place):
+def _predicted(plan: np.record, past: np.ndarray, described: np.ndarray, place: int) -> np.float32:
     total = np.float32(0.0)
     for k in range(plan.prediction_order):
         total += described[COEFFICIENTS + k] * past[place - 1 - k]
@@ -139,7 +141,9 @@ def _predicted(plan, past, described, place):
 
 
 @compiled
-def finish(plan, arrays, chunk, step, index, place):
+def finish(
+    plan: np.record, arrays: BunchArrays, chunk: Chunk, step: int, index: int, place: int
+) -> None:
     """Compute the parameters of one sample in units of the wave, and append its level."""
     count, history = plan.components, arrays.history
     time = step * plan.bunch + index
@@ -162,7 +166,7 @@ def finish(plan, arrays, chunk, step, index, place):
 
 
 @entry
-def run_bunches(plan, arrays, chunk, alone):
+def run_bunches(plan: np.record, arrays: BunchArrays, chunk: Chunk, alone: bool) -> None:
     """Run the chunk's steps, a bunch of samples each.
 
     `alone` runs the asides as well; otherwise another thread must be in `run_aside` at the same
@@ -183,7 +187,7 @@ def run_bunches(plan, arrays, chunk, alone):
             finish(plan, arrays, chunk, step, index, place + index)
 
 
-def described(network, condition: np.ndarray) -> np.ndarray:
+def described(network: VocoderWaveNet, condition: np.ndarray) -> np.ndarray:
     """Return the channels of a condition [batch, steps, channels] that the gates do not read."""
     order, local = network.config.prediction_order, network.gate_channels
     coefficients = condition[..., local : local + order]
@@ -197,12 +201,12 @@ def described(network, condition: np.ndarray) -> np.ndarray:
     return channels
 
 
-def program_of(network) -> Program:
+def program_of(network: VocoderWaveNet) -> Program:
     """Return the program of a `VocoderWaveNet` with its present weights."""
     return Program(pack_vocoder(network), run_bunches, _buffers, _arrays)
 
 
-def _buffers(plan) -> Buffers:
+def _buffers(plan: np.void) -> Buffers:
     rows, unit = int(plan["rows"]), int(plan["unit_bytes"]) // 4
     shapes = {
         "history": [3, rows, int(plan["history_samples"]) + ROOM],

@@ -13,7 +13,9 @@ from wavenet.samplers.numba.weights import CATEGORICAL, GAUSSIAN, MIXTURE
 
 
 @compiled
-def add_prediction(plan, outputs, history, prediction):
+def add_prediction(
+    plan: np.record, outputs: np.ndarray, history: np.ndarray, prediction: np.ndarray
+) -> None:
     """Turn corrections in units of the scales into means: the linear prediction plus those."""
     first, count = (plan.components, plan.components) if plan.likelihood == MIXTURE else (0, 1)
     for row in range(plan.rows):
@@ -25,7 +27,15 @@ def add_prediction(plan, outputs, history, prediction):
 
 
 @compiled
-def _choose(plan, outputs, row, count, chances, uniform, temperature):
+def _choose(
+    plan: np.record,
+    outputs: np.ndarray,
+    row: int,
+    count: int,
+    chances: np.ndarray,
+    uniform: np.float32,
+    temperature: np.float32,
+) -> int:
     """Return the smallest k with `uniform < cumsum(softmax(logits / temperature))[k]`.
 
     At temperature 0 it is that of the largest logit.
@@ -52,7 +62,7 @@ def _choose(plan, outputs, row, count, chances, uniform, temperature):
 
 
 @compiled
-def _nearest(value, levels):
+def _nearest(value: np.float32, levels: int) -> int:
     """Return the level whose bin holds `value`; level 0 for a NaN."""
     position = np.rint((value + np.float32(1.0)) * np.float32(0.5 * (levels - 1)))
     if not position > 0:
@@ -61,7 +71,15 @@ def _nearest(value, levels):
 
 
 @compiled
-def draw(plan, outputs, row, chances, noise, step, temperature):
+def draw(
+    plan: np.record,
+    outputs: np.ndarray,
+    row: int,
+    chances: np.ndarray,
+    noise: np.ndarray,
+    step: int,
+    temperature: np.float32,
+) -> int:
     """Return a level drawn from one row of outputs and noise [rows, time, channels]."""
     first = noise[row, step, 0]
     if plan.likelihood == CATEGORICAL:
@@ -77,14 +95,16 @@ def draw(plan, outputs, row, chances, noise, step, temperature):
 
 
 @compiled
-def value_of(level, levels):
+def value_of(level: int, levels: int) -> np.float32:
     """Return the value in [-1, 1] of a level."""
     centred = np.float32(2.0) * np.float32(level) - np.float32(levels - 1.0)
     return centred * np.float32(1.0 / (levels - 1))
 
 
 @compiled
-def remember(plan, history, latest, row, level):
+def remember(
+    plan: np.record, history: np.ndarray, latest: np.ndarray, row: int, level: int
+) -> None:
     """Append `level` to the past samples of a row."""
     latest[row] = level
     for past in range(plan.front_width - 1):

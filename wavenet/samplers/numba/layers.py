@@ -13,7 +13,7 @@ A step of the layers stands for one sample, or for the samples of a bunch. The p
 after the layers are in samples.py and in bunches.py.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,8 @@ class Chunk(NamedTuple):
     condition: int
     """The address of the gates' input, float32 [steps, rows, channels]."""
     described: np.ndarray
-    """The rest of the condition of every step, float32 [rows, steps, channels]: see bunches.py; no
-    channels for a `WaveNet`."""
+    """The condition that the gates do not read, float32 [rows, steps, channels], in the order of
+    `bunches.described`; no channels for a `WaveNet`."""
     noise: np.ndarray
     """float32 [rows, time, noise_channels]."""
     temperature: np.float32
@@ -52,26 +52,27 @@ class Chunk(NamedTuple):
 
 
 @compiled
-def _clock(time, layer):
+def _clock(time: int, layer: int) -> int:
     """Return the step in the layer's own count; a block starts at its multiples."""
+    # Shifted by the layer, so that the blocks of different layers begin at different steps.
     return time + layer % BLOCK
 
 
 @compiled
-def _ring_slot(plan, ring, span, clock):
+def _ring_slot(plan: np.record, ring: int, span: int, clock: int) -> int:
     """Return the address of the inputs [rows, residual] of the step `clock`."""
     slot = clock % span
     return plan.rings + (ring + slot) * plan.rows * plan.residual_bytes
 
 
 @compiled
-def _gate_slot(plan, buffer, layer, clock):
+def _gate_slot(plan: np.record, buffer: int, layer: int, clock: int) -> int:
     """Return the address of [rows, 2 gate] in a buffer [layers, BLOCK, rows, 2 gate]."""
     return buffer + (layer * BLOCK + clock % BLOCK) * plan.rows * 2 * plan.gate_bytes
 
 
 @compiled
-def add_past(plan, dilation, ring, layer, time):
+def add_past(plan: np.record, dilation: int, ring: int, layer: int, time: int) -> None:
     """Add the contribution of the inputs before `time` to the gate sums from `time` on."""
     clock = _clock(time, layer)
     span = (plan.width - 1) * dilation
@@ -95,7 +96,7 @@ def add_past(plan, dilation, ring, layer, time):
 
 
 @compiled
-def add_conditions(plan, layer, time, steps, condition):
+def add_conditions(plan: np.record, layer: int, time: int, steps: int, condition: int) -> None:
     """Add the condition [steps, rows, channels], and the bias, to the gates from `time` on.
 
     It stops at the end of the block.
@@ -115,7 +116,15 @@ def add_conditions(plan, layer, time, steps, condition):
 
 
 @compiled
-def aside(plan, dilation, ring, layer, time, steps_left, condition):
+def aside(
+    plan: np.record,
+    dilation: int,
+    ring: int,
+    layer: int,
+    time: int,
+    steps_left: int,
+    condition: int,
+) -> None:
     """Add the skips of one layer at `time`, and prepare its gate sums for the next steps."""
     if layer == 0:
         for row in range(plan.rows):
@@ -134,7 +143,7 @@ def aside(plan, dilation, ring, layer, time, steps_left, condition):
 
 
 @compiled
-def lead(plan, dilations, rings, layer, time):
+def lead(plan: np.record, dilations: np.ndarray, rings: np.ndarray, layer: int, time: int) -> None:
     """Compute the units of one layer at `time`, and the next layer's input."""
     clock = _clock(time, layer)
     inputs = _ring_slot(plan, rings[layer], (plan.width - 1) * dilations[layer], clock)
@@ -179,12 +188,12 @@ def lead(plan, dilations, rings, layer, time):
 
 
 @compiled
-def _condition_at(plan, chunk, step):
+def _condition_at(plan: np.record, chunk: Chunk, step: int) -> int:
     return chunk.condition + 4 * step * plan.rows * plan.condition_inputs
 
 
 @compiled
-def begin(plan, chunk, steps):
+def begin(plan: np.record, chunk: Chunk, steps: int) -> None:
     """Add the condition to the first steps of a chunk."""
     if plan.condition_inputs:
         for layer in range(plan.layers):
@@ -192,14 +201,16 @@ def begin(plan, chunk, steps):
 
 
 @compiled
-def input_slot(plan, arrays, time):
+def input_slot(plan: np.record, arrays: Any, time: int) -> int:
     """Return the address of the first layer's inputs [rows, residual] at `time`."""
     span = (plan.width - 1) * arrays.dilations[0]
     return _ring_slot(plan, arrays.ring_starts[0], span, _clock(time, 0))
 
 
 @compiled
-def run_layers(plan, arrays, chunk, step, steps, alone):
+def run_layers(
+    plan: np.record, arrays: Any, chunk: Chunk, step: int, steps: int, alone: bool
+) -> None:
     """Compute the sum of skips of a step of the chunk, whose input is in `input_slot`."""
     dilations, rings = arrays.dilations, arrays.ring_starts
     time, left = chunk.start + step, steps - step - 1
@@ -215,7 +226,7 @@ def run_layers(plan, arrays, chunk, step, steps, alone):
 
 
 @entry
-def run_aside(plan, arrays, chunk):
+def run_aside(plan: np.record, arrays: Any, chunk: Chunk) -> None:
     """Run the asides of the chunk's steps, each as soon as the lead has its layer's units."""
     steps = chunk.levels.shape[1] // plan.bunch
     for step in range(steps):

@@ -11,6 +11,7 @@ import os
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike, DTypeLike
 
 from likelihoods import Categorical, Gaussian, LogisticMixture
 from replicator.runs.field_rules import require
@@ -25,14 +26,14 @@ class CompiledSampler(abc.ABC):
     """The common part of the samplers of both networks.
 
     Args:
-      network: the network.
-      program: its compiled loop, with its present weights.
-      threads: processor cores to use; by default all that this process may run on.
+      network: the network to sample from.
+      program: the network's compiled loop, with a copy of its present weights.
+      threads: number of processor cores to use; None: all that this process may run on.
     """
 
     found = "parameters"  # in addition to levels and state, what `generate_chunk` returns
 
-    def __init__(self, network: Network, program: Program, threads: int | None):
+    def __init__(self, network: Network, program: Program, threads: int | None) -> None:
         self.threads = cores(threads)
         self.program = program
         self._likelihood, self._config = network.likelihood, network.config
@@ -46,10 +47,22 @@ class CompiledSampler(abc.ABC):
         blocks = np.zeros([batch, config.context_blocks, config.context_block_samples], np.float32)
         return first_state(self.program, blocks, self.threads, self._paces[batch])
 
-    def generate_chunk(self, state: GenerationState, condition, noise, temperature: float = 1.0):
+    def generate_chunk(
+        self,
+        state: GenerationState,
+        condition: np.ndarray | None,
+        noise: np.ndarray,
+        temperature: float = 1.0,
+    ) -> tuple[np.ndarray, np.ndarray, GenerationState]:
         """Return the next levels, int32 [batch, time], their parameters, and the next state.
 
-        Arguments are as for `ChunkSampler.generate_chunk`; the state is consumed.
+        Args:
+          state: the state before the chunk, from `initial_state`, `prime` or the previous chunk; it
+            is consumed.
+          condition: the condition of these samples, [batch, time, channels], or None.
+          noise: the noise of these samples, float32 [batch, time, noise_channels]. With a context
+            stack the time must be `context_block_samples`, for a vocoder whole bunches.
+          temperature: 1 samples the model, less is closer to its mode.
 
         Raises:
           ValueError: a shape that does not fit the network or the state, or a consumed state.
@@ -60,11 +73,13 @@ class CompiledSampler(abc.ABC):
         parameters, state = self._advance(state, condition, noise, levels, False, temperature)
         return levels, parameters, state
 
-    def conditionals(self, state: GenerationState, condition, levels):
+    def conditionals(
+        self, state: GenerationState, condition: np.ndarray | None, levels: np.ndarray
+    ) -> tuple[np.ndarray, GenerationState]:
         """Return the parameters of given levels, float32 [batch, time, parameters], and the state.
 
-        They are computed step by step, as in generation; arguments and errors as for
-        `generate_chunk`, with `levels` int32 [batch, time] instead of noise.
+        They are computed step by step, as in generation: `generate_chunk` with given `levels`,
+        int32 [batch, time], instead of noise.
         """
         levels = as_compiled(levels, np.int32)
         check_shape("levels", levels, (state.batch, None))
@@ -72,7 +87,9 @@ class CompiledSampler(abc.ABC):
         noise = np.zeros([*levels.shape, self._likelihood.noise_channels], np.float32)
         return self._advance(state, condition, noise, levels, True, 1.0)
 
-    def prime(self, state: GenerationState, condition, levels) -> GenerationState:
+    def prime(
+        self, state: GenerationState, condition: np.ndarray | None, levels: np.ndarray
+    ) -> GenerationState:
         """Return the state after the given levels, int32 [batch, time].
 
         With a context stack the time must be a multiple of `context_block_samples`.
@@ -86,21 +103,31 @@ class CompiledSampler(abc.ABC):
             _, state = self.conditionals(state, here, levels[:, part])
         return state
 
-    def _advance(self, state, condition, noise, levels, given: bool, temperature: float):
+    def _advance(
+        self,
+        state: GenerationState,
+        condition: np.ndarray | None,
+        noise: np.ndarray,
+        levels: np.ndarray,
+        given: bool,
+        temperature: float,
+    ) -> tuple[np.ndarray, GenerationState]:
         """Return the parameters of a chunk and the next state; fill the levels if not given."""
         conditions = self._conditions(state, condition, levels.shape[1])
         parameters = state.run(conditions, noise, levels, given, temperature)
         return parameters, state.after(levels.shape[1], self._blocks_after(state.blocks, levels))
 
     @abc.abstractmethod
-    def _conditions(self, state, condition, time: int) -> Conditions:
+    def _conditions(
+        self, state: GenerationState, condition: np.ndarray | None, time: int
+    ) -> Conditions:
         """Return the condition of every step of a chunk, checked."""
 
-    def _blocks_after(self, blocks, levels) -> np.ndarray:
+    def _blocks_after(self, blocks: np.ndarray, levels: np.ndarray) -> np.ndarray:
         """Return the past sound that a context stack reads, with these levels."""
         return blocks
 
-    def _check_range(self, levels) -> None:
+    def _check_range(self, levels: np.ndarray) -> None:
         count = self._likelihood.levels
         if levels.size and not 0 <= levels.min() <= levels.max() < count:
             raise ValueError(
@@ -111,19 +138,23 @@ class CompiledSampler(abc.ABC):
 class NumbaSampler(CompiledSampler):
     """A sampler with the network's weights at its creation."""
 
-    def __init__(self, network: WaveNet, threads: int | None = None):
+    def __init__(self, network: WaveNet, threads: int | None = None) -> None:
         check_known(network)
         super().__init__(network, samples.program_of(network), threads)
         self.network = network
         if network.context_stack is not None:
             self._blocks = tf.function(network.context_stack.blocks, autograph=False)
 
-    def _conditions(self, state, condition, time: int) -> Conditions:
+    def _conditions(
+        self, state: GenerationState, condition: np.ndarray | None, time: int
+    ) -> Conditions:
         condition = self._with_context(state, condition, time)
         check_shape("condition", condition, (state.batch, time, self._config.gate_inputs))
         return Conditions(condition, np.zeros([state.batch, time, 0], np.float32))
 
-    def _with_context(self, state, condition, time: int) -> np.ndarray:
+    def _with_context(
+        self, state: GenerationState, condition: np.ndarray | None, time: int
+    ) -> np.ndarray:
         """Return the whole condition, float32 [batch, time, channels]; no channels without one."""
         parts = [] if condition is None else [np.asarray(condition).astype(np.float32)]
         stack = self.network.context_stack
@@ -138,7 +169,7 @@ class NumbaSampler(CompiledSampler):
             )
         return np.concatenate(parts, -1) if parts else np.zeros([state.batch, time, 0], np.float32)
 
-    def _blocks_after(self, blocks, levels) -> np.ndarray:
+    def _blocks_after(self, blocks: np.ndarray, levels: np.ndarray) -> np.ndarray:
         if self.network.context_stack is None:
             return blocks
         wave = self.network.wave(tf.constant(levels)).numpy()
@@ -151,12 +182,14 @@ class NumbaVocoderSampler(CompiledSampler):
     The condition must be the same for all samples of a bunch, as that of `network.condition` is.
     """
 
-    def __init__(self, network: VocoderWaveNet, threads: int | None = None):
+    def __init__(self, network: VocoderWaveNet, threads: int | None = None) -> None:
         check_known(network)
         super().__init__(network, bunches.program_of(network), threads)
         self.network = network
 
-    def _conditions(self, state, condition, time: int) -> Conditions:
+    def _conditions(
+        self, state: GenerationState, condition: np.ndarray | None, time: int
+    ) -> Conditions:
         bunch = self._config.bunch_samples
         if time % bunch:
             raise ValueError(f"a chunk must hold whole bunches of {bunch}, got {time} samples.")
@@ -204,7 +237,7 @@ def sampler_for(network: Network, threads: int | None = None) -> NumbaSampler | 
     return make(network, threads)
 
 
-def as_compiled(array, dtype) -> np.ndarray:
+def as_compiled(array: ArrayLike, dtype: DTypeLike) -> np.ndarray:
     """Return the array as compiled code reads it: of this type, contiguous, writeable."""
     # A read-only array is another type to Numba, for which it would compile everything again.
     return np.require(np.asarray(array), dtype, ["C_CONTIGUOUS", "WRITEABLE"])

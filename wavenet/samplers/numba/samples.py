@@ -6,8 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from autoregressive.machine.kernels import add, aligned, compiled, copy, entry, multiply, rectify
+from wavenet.network import WaveNet
 from wavenet.samplers.numba.draw import add_prediction, draw, remember
-from wavenet.samplers.numba.layers import begin, input_slot, run_layers
+from wavenet.samplers.numba.layers import Chunk, begin, input_slot, run_layers
 from wavenet.samplers.numba.state import Buffers, Program
 from wavenet.samplers.numba.weights import CATEGORICAL, PackedWeights, pack
 
@@ -30,7 +31,7 @@ class Arrays(NamedTuple):
 
 
 @compiled
-def front(plan, arrays, time):
+def front(plan: np.record, arrays: Arrays, time: int) -> None:
     """Compute the first layer's input at `time`, from the past samples or the latest levels."""
     output, latest = input_slot(plan, arrays, time), arrays.latest
     for row in range(plan.rows):
@@ -51,7 +52,7 @@ def front(plan, arrays, time):
 
 
 @compiled
-def head(plan):
+def head(plan: np.record) -> None:
     """Compute the network's outputs [rows, outputs] from the finished sum of skips."""
     rectify(plan.skips, plan.rows * plan.skip_vectors)
     for row in range(plan.rows):
@@ -73,7 +74,7 @@ def head(plan):
 
 
 @compiled
-def finish(plan, arrays, chunk, step):
+def finish(plan: np.record, arrays: Arrays, chunk: Chunk, step: int) -> None:
     """Compute the parameters of a step from the finished sum of skips, and its levels."""
     head(plan)
     if arrays.prediction.size:
@@ -89,7 +90,7 @@ def finish(plan, arrays, chunk, step):
 
 
 @entry
-def run_samples(plan, arrays, chunk, alone):
+def run_samples(plan: np.record, arrays: Arrays, chunk: Chunk, alone: bool) -> None:
     """Run the chunk's steps.
 
     `alone` runs the asides as well; otherwise another thread must be in `run_aside` at the same
@@ -103,14 +104,14 @@ def run_samples(plan, arrays, chunk, alone):
         finish(plan, arrays, chunk, step)
 
 
-def program_of(network) -> Program:
+def program_of(network: WaveNet) -> Program:
     """Return the program of a `WaveNet` with its present weights."""
     kernel = network.prediction_kernel
     prediction = np.asarray([] if kernel is None else kernel).astype(np.float32)
     return Program(pack(network), run_samples, _buffers, functools.partial(_arrays, prediction))
 
 
-def _buffers(plan) -> Buffers:
+def _buffers(plan: np.void) -> Buffers:
     rows = int(plan["rows"])
     latest = aligned([rows], np.int32)
     latest[:] = -1

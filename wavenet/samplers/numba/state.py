@@ -33,12 +33,12 @@ class Program:
         """Samples that a step of the layers stands for."""
         return int(self.weights.plan["bunch"])
 
-    def buffers(self, plan) -> Buffers:
+    def buffers(self, plan: np.void) -> Buffers:
         """Return the memory of a group of rows, empty."""
         return _layer_buffers(self.weights, plan) | self.own_buffers(plan)
 
 
-def _layer_buffers(weights: PackedWeights, plan) -> Buffers:
+def _layer_buffers(weights: PackedWeights, plan: np.void) -> Buffers:
     rows, layers, gate = int(plan["rows"]), int(plan["layers"]), int(plan["gate_bytes"]) // 4
     residual, skip = int(plan["residual_bytes"]) // 4, int(plan["skip_bytes"]) // 4
     output = int(plan["output_bytes"]) // 4
@@ -68,13 +68,13 @@ class Conditions(NamedTuple):
     gates: np.ndarray
     """Input of the gates, float32 [batch, steps, channels]."""
     described: np.ndarray
-    """Input of the rest of the network, float32 [batch, steps, channels], see `Chunk`."""
+    """Input of the rest of the network, float32 [batch, steps, channels]; none for a `WaveNet`."""
 
 
 class Group:
     """Rows that pass through the network together: their queues, and the memory of their step."""
 
-    def __init__(self, program: Program, rows: slice):
+    def __init__(self, program: Program, rows: slice) -> None:
         self.program, self.rows = program, rows
         self.plan = program.weights.plan.copy()
         self.plan["rows"] = rows.stop - rows.start
@@ -91,7 +91,7 @@ class Group:
         return group
 
     def submit(self, workers: ThreadPoolExecutor, chunk: Chunk, paired: bool) -> list:
-        """Futures of the chunk's one or two threads."""
+        """Start the chunk's one or two threads and return their futures."""
         program, buffers, plan = self.program, self.buffers, self.plan
         arrays = program.arrays(program.weights, buffers)
         buffers["lead_done"][:] = buffers["aside_done"][:] = 0
@@ -104,11 +104,12 @@ class Group:
 class Pace:
     """The decision whether a second thread for the asides pays; results do not depend on it.
 
-    It pays on free cores, and not where other processes want them: from time to time the slower way
-    gets a chunk, to find out whether it still is. Generators of the same batch share the result.
+    A second thread pays on free cores, and not where other processes want them. From time to time
+    the slower way gets a chunk, to find out whether it still is the slower one. Generators of the
+    same batch share the result.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._chunks = 0
         self._seconds = {True: 0.0, False: 0.0}  # a step's, when last tried
 
@@ -154,7 +155,12 @@ class GenerationState:
         )
 
     def run(
-        self, conditions: Conditions, noise, levels, given: bool, temperature: float
+        self,
+        conditions: Conditions,
+        noise: np.ndarray,
+        levels: np.ndarray,
+        given: bool,
+        temperature: float,
     ) -> np.ndarray:
         """Run a chunk of whole steps and return its parameters, float32 [batch, time, parameters].
 

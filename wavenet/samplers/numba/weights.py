@@ -8,8 +8,10 @@ import dataclasses
 import math
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from autoregressive.machine import kernels
 from autoregressive.machine.kernels import LANES, aligned, pack_matrix, padded
@@ -52,10 +54,10 @@ def _sources() -> str:
 
 
 def plan_type(names: tuple[str, ...] = ()) -> np.dtype:
-    """Return a record of all that a step must know; it holds for one group of rows.
+    """Return the NumPy type of a plan: the record of all that a step must know for a group of rows.
 
     Args:
-      names: of sizes and addresses besides those of every network.
+      names: names of further int64 fields, sizes and addresses that only this kind of network has.
     """
     numbers = (*_SIZES, *_WEIGHTS, *_BUFFERS, *names, _sources())
     return np.dtype(
@@ -74,7 +76,7 @@ class PackedWeights:
 
     memory: np.ndarray
     plan: np.void
-    """Of `plan_type`, complete except for the rows and their buffers."""
+    """A record of type `plan_type`, complete except for the rows and their buffers."""
     dilations: np.ndarray
     """int64 [layers]."""
     ring_starts: np.ndarray
@@ -88,7 +90,7 @@ class PackedWeights:
         return {"dilations": self.dilations, "ring_starts": self.ring_starts}
 
 
-def pack(network) -> PackedWeights:
+def pack(network: Any) -> PackedWeights:
     """Return a copy of the present weights of a `WaveNet`."""
     config = network.config
     parts = _front_parts(network) | layer_parts(network) | _head_parts(network)
@@ -96,7 +98,7 @@ def pack(network) -> PackedWeights:
     return packed(network, PLAN, sizes, parts)
 
 
-def packed(network, plan_type: np.dtype, sizes: dict, parts: dict) -> PackedWeights:
+def packed(network: Any, plan_type: np.dtype, sizes: dict, parts: dict) -> PackedWeights:
     """Return the parts in one block of memory, and their plan."""
     config = network.config
     plan = np.zeros(1, plan_type)[0]
@@ -122,11 +124,11 @@ def packed(network, plan_type: np.dtype, sizes: dict, parts: dict) -> PackedWeig
 
 
 def _whole_lines(size: int) -> int:
-    """`size` floats rounded up to whole cache lines of 16."""
+    """Return a number of floats, rounded up to whole cache lines of 16."""
     return -(-size // 16) * 16
 
 
-def layer_sizes(network) -> dict[str, float]:
+def layer_sizes(network: Any) -> dict[str, float]:
     """Return the sizes of a network's layers and of its likelihood."""
     config, likelihood = network.config, network.likelihood
     located = with_scales(likelihood)
@@ -159,7 +161,7 @@ def in_vectors(channels: dict[str, int]) -> dict[str, int]:
     return vectors | {f"{name}_bytes": padded(count) * 4 for name, count in channels.items()}
 
 
-def _front_parts(network) -> dict[str, np.ndarray]:
+def _front_parts(network: Any) -> dict[str, np.ndarray]:
     kernel = np.asarray(network.front_kernel)
     if network.config.reads_levels:
         front = wide(kernel)
@@ -168,7 +170,7 @@ def _front_parts(network) -> dict[str, np.ndarray]:
     return {"front": front, "front_bias": wide(network.front_bias)}
 
 
-def layer_parts(network) -> dict[str, np.ndarray]:
+def layer_parts(network: Any) -> dict[str, np.ndarray]:
     """Return the weights of all layers, part by part."""
     layers = network.stack.layers
     half_power, skip_scale = math.sqrt(0.5), math.sqrt(1 / len(layers))
@@ -189,8 +191,8 @@ def layer_parts(network) -> dict[str, np.ndarray]:
     return {name: np.concatenate([none, *each]) for name, each in parts.items()}
 
 
-def _residual(network, layer) -> tuple[np.ndarray, np.ndarray]:
-    """Kernel and bias of a layer's residual; zeros for the last layer, which has none."""
+def _residual(network: Any, layer: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return kernel and bias of a layer's residual; zeros for the last layer, which has none."""
     if layer.residual_kernel is None:
         config = network.config
         channels = config.residual_channels
@@ -198,7 +200,7 @@ def _residual(network, layer) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(layer.residual_kernel), np.asarray(layer.residual_bias)
 
 
-def _head_parts(network) -> dict[str, np.ndarray]:
+def _head_parts(network: Any) -> dict[str, np.ndarray]:
     kernel = np.asarray(network.head2_kernel, np.float64)
     bias = np.asarray(network.head2_bias, np.float64)
     located = with_scales(network.likelihood)
@@ -219,14 +221,14 @@ def _head_parts(network) -> dict[str, np.ndarray]:
     }
 
 
-def wide(array) -> np.ndarray:
+def wide(array: ArrayLike) -> np.ndarray:
     """Return the array [..., channels] with zeros up to whole vectors."""
     array = np.asarray(array, np.float32)
     short = padded(array.shape[-1]) - array.shape[-1]
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, short)])
 
 
-def wide_halves(array) -> np.ndarray:
+def wide_halves(array: ArrayLike) -> np.ndarray:
     """Return the array [..., 2 gate] with each half of the last axis widened."""
     return np.concatenate([wide(half) for half in np.split(np.asarray(array), 2, -1)], -1)
 
@@ -242,7 +244,7 @@ BUNCH_PLAN = plan_type(
 """The plan of a vocoder."""
 
 
-def pack_vocoder(network) -> PackedWeights:
+def pack_vocoder(network: Any) -> PackedWeights:
     """Return a copy of the present weights of a `VocoderWaveNet`."""
     parts = {
         "front": pack_matrix(np.asarray(network.front_kernel)),
@@ -252,7 +254,7 @@ def pack_vocoder(network) -> PackedWeights:
     return packed(network, BUNCH_PLAN, layer_sizes(network) | _bunch_sizes(network), parts)
 
 
-def _bunch_sizes(network) -> dict[str, int]:
+def _bunch_sizes(network: Any) -> dict[str, int]:
     config = network.config
     widest = 2 * max(config.front_width, config.head_width) + config.pitch_taps
     sizes = {
@@ -267,7 +269,7 @@ def _bunch_sizes(network) -> dict[str, int]:
     return sizes | in_vectors({"unit": config.head_channels})
 
 
-def _bunch_head_parts(network) -> dict[str, np.ndarray]:
+def _bunch_head_parts(network: Any) -> dict[str, np.ndarray]:
     config = network.config
     shape = [config.skip_channels, config.bunch_samples, 2 * config.head_channels]
     given = wide_halves(np.reshape(network.head_kernel, shape))

@@ -12,22 +12,29 @@ from scipy.stats import chi2
 from students import MEL, student_of
 from vocoders import SMALL, vocoder_with
 
-from distill import speculative_sampler
+from autoregressive.samplers import acceptance
 from distill.config import StudentConfig
-from distill.speculative_sampler import SpeculativeModel, SpeculativeSampler, speculative
+from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
 from likelihoods import LogisticMixture, levels, noise
 from replicator.runs.errors import UserError
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
+from wavenet.samplers.generation import generate
+from wavenet.samplers.speculative import SpeculativeSampler
 from wavenet.speech_model import PassCount, Request
 
 LEVELS, TIME, ROWS = 4, 3, 4000
 
 
+def sampler_of(student, network, block_samples=64, rule="rejection"):
+    draft = SoundDraft(student, network.codec)
+    return SpeculativeSampler(network, draft, rule, block_samples)
+
+
 def uncompiled(*given):
     """A sampler without XLA, which takes longer to compile than these sounds to make."""
-    sampler = SpeculativeSampler(*given)
+    sampler = sampler_of(*given)
     sampler._block = tf.function(sampler.block, autograph=False)
     return sampler
 
@@ -80,27 +87,25 @@ def test_the_joint_law_is_the_teachers(teacher, joint, kind):
     assert joint.sum() == pytest.approx(1.0, abs=1e-5) and joint.min() * ROWS > 1.0
     assert fits(np.concatenate(list(blocks), 1), joint) > 0.01
     assert 0.2 < count.acceptance < 0.8
-    alone = student.sample(student.noise(5, rows, 0, TIME)).output
+    alone = student.draw(student.noise(5, rows, 0, TIME)).output
     assert fits(levels.nearest(alone, LEVELS).numpy(), joint) < 1e-9
 
 
 def test_one_redrawn_level_has_the_law_of_the_target():
     likelihood, rows = LogisticMixture(LEVELS, 1, -5.0), tf.range(20_000)
     q, p = (
-        speculative_sampler.Conditionals(
-            likelihood, tf.tile([[[0.0, mean, scale]]], [len(rows), 1, 1])
-        )
+        acceptance.Conditionals(likelihood, tf.tile([[[0.0, mean, scale]]], [len(rows), 1, 1]))
         for mean, scale in ((0.4, -1.0), (-0.2, -0.5))
     )
     drawn = likelihood.sample(q.parameters, likelihood.noise(1, rows, 0, 1))
-    address = speculative_sampler.Address(noise.as_key(2), rows, tf.zeros_like(rows))
-    kept = speculative_sampler.kept(drawn, q, p, address)[:, 0]
+    address = acceptance.Address(noise.as_key(2), rows, tf.zeros_like(rows))
+    kept = acceptance.kept(drawn, q, p, address)[:, 0]
     first = tf.zeros_like(rows)
-    fresh = speculative_sampler.redrawn(q.at(first), p.at(first), address, ~kept)
+    fresh = acceptance.redrawn(q.at(first), p.at(first), address, ~kept)
     law = np.exp([p.at(first).log_prob(first + level)[0].numpy() for level in range(LEVELS)])
     assert fits(np.where(kept, drawn[:, 0], fresh)[:, None], law) > 0.01
     assert fits(drawn.numpy(), law) < 1e-9
-    assert speculative_sampler.kept(drawn, p, p, address).numpy().all()
+    assert acceptance.kept(drawn, p, p, address).numpy().all()
 
 
 @pytest.fixture(scope="module")
@@ -131,24 +136,40 @@ def test_the_sound_is_the_same_for_every_block_and_batch(pair):
 
 @pytest.mark.slow
 def test_xla_makes_the_same_sound(pair):
-    compiled, traced = SpeculativeSampler(*pair, 20), uncompiled(*pair, 20)
+    compiled, traced = sampler_of(*pair, 20), uncompiled(*pair, 20)
     np.testing.assert_array_equal(spoken(compiled, (0,)), spoken(traced, (0,)))
+
+
+def test_coupled_sound_is_that_of_the_other_samplers(pair):
+    frames = 0.5 + 0.1 * noise.normal(2, [0, 1], 0, 5 * 7)[..., 0].numpy().reshape(2, 5, 7)
+    for heat in (1.0, 0.7):
+        request = Request(90, 4, (0, 1), frames, temperature=heat)
+        drawn = list(uncompiled(*pair, 20, "coupling").stream(request, PassCount()))
+        np.testing.assert_array_equal(np.concatenate(drawn, 1), generate(pair[1], request))
+
+
+class Sounds:
+    """What is asked of a loaded model before it drafts or is drafted for."""
+
+    def __init__(self, network, **spec):
+        same = dict(kind="wavenet", sample_rate_hz=4000, hop_samples=20, gain_db=0.0)
+        self.network, self.spec = network, {**same, "features": {}, "speakers": [], **spec}
 
 
 def test_what_cannot_be_drafted_is_refused(pair, teacher):
     student, vocoder = pair
     softmax = WaveNet(dataclasses.replace(teacher.config, likelihood="categorical"))
-    with pytest.raises(ValueError, match="`network` must have an output with a density"):
-        SpeculativeSampler(student, softmax)
-    spec = dict(sample_rate_hz=4000, hop_samples=20, gain_db=0.0, features={}, speakers=[])
-
-    class Model:
-        pass
-
-    one, other = Model(), Model()
-    one.spec, other.spec = spec, spec | {"sample_rate_hz": 8000}
+    with pytest.raises(UserError, match="WaveNet with a density, this one has a softmax"):
+        sound_draft(Sounds(student), Sounds(softmax))
     with pytest.raises(UserError, match="`sample_rate_hz`, 4000; it has 8000"):
-        speculative(one, other)
-    model = SpeculativeModel(vocoder, None, 0.0, (), spec, student=None)
-    with pytest.raises(UserError, match="must be 1 for drafts"):
-        model.generate(np.zeros([2, 7], np.float32), temperature=0.5)
+        sound_draft(Sounds(student, sample_rate_hz=8000), Sounds(vocoder))
+    with pytest.raises(UserError, match="as `load` returns it, not for a VocoderWaveNet"):
+        sound_draft(Sounds(student), vocoder)
+    frames = np.zeros([1, 2, 7], np.float32)
+    for line, given in {
+        "temperature must be 1 for drafts": dict(temperature=0.5),
+        "`prime` must be None for drafts": dict(prime=np.zeros([1, 4], np.int32)),
+    }.items():
+        request = Request(8, frames=frames, **given)
+        with pytest.raises(UserError, match=line):
+            next(sampler_of(*pair).stream(request, PassCount()))

@@ -1,0 +1,152 @@
+"""The two rules by which a pass of the model accepts the symbols that a draft proposes.
+
+Coupling keeps a proposal that is the symbol which the model itself draws with its noise. The
+symbols are those of every other sampler for the same noise, whatever the draft proposes, at any
+temperature: the rule for tokens and for anything whose samples must stay what they are. It seldom
+keeps one of 65,536 levels, since the draft must hit the very level.
+
+Rejection keeps a proposal of the draft's distribution q with probability min(1, p / q), p being the
+model's; the first that is not kept is drawn anew from the residual distribution
+
+    r(x) = max(0, p(x) - q(x)) / sum_x max(0, p(x) - q(x))
+
+so that every symbol has the model's distribution (Leviathan et al. 2023, arXiv 2211.17192, theorem
+3.5; for continuous drafts Wang et al. 2024, arXiv 2411.11925), but is another draw than those of
+the other samplers. r is drawn by rejection: a candidate of p is kept with probability max(0, 1 - q
+/ p). It is the rule for many levels, of which neighbours are alike: 16-bit sound.
+
+All random numbers have an address, (seed, row, position), so that a symbol is a function of those
+before it and of its own numbers: the same in every block length and batch, up to rounding.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import tensorflow as tf
+
+from likelihoods import noise
+from likelihoods.distribution import Distribution
+
+CANDIDATES = 16  # in a round
+ROUNDS = 1 << 17  # at most: where so many candidates fail, p and q differ by rounding alone
+KEEPING, DRAWING = 1, 2  # folded into the seed, for random numbers of their own
+
+
+class Conditionals(NamedTuple):
+    """Distributions of symbols, by their parameters [..., parameters]."""
+
+    likelihood: Distribution
+    parameters: tf.Tensor
+
+    def log_prob(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return nats, float32 [...]."""
+        return self.likelihood.log_prob(self.parameters, symbols)
+
+    def at(self, place: tf.Tensor) -> "Conditionals":
+        """Return those of one position [batch] in each row of [batch, time, parameters]."""
+        return self._replace(parameters=tf.gather(self.parameters, place, batch_dims=1))
+
+
+class Address(NamedTuple):
+    """The address of random numbers: seed uint32 [2], rows int32 [batch], position of the first."""
+
+    seed: tf.Tensor
+    rows: tf.Tensor
+    start: tf.Tensor
+
+
+class Block(NamedTuple):
+    """The inputs of a draft and of a rule for one block of n symbols.
+
+    Attributes:
+      noise: [batch, n, noise channels], of the model's distribution; by rejection the draft's own.
+      condition: of the block: [batch, n, channels], a `Given` or None.
+      temperature: see `Distribution.sample`; 1 by rejection.
+      draft_condition: that of a draft which reads something else than the model; else None.
+      address: of the random numbers by rejection; None by coupling.
+    """
+
+    noise: tf.Tensor
+    condition: Any
+    temperature: tf.Tensor
+    draft_condition: Any = None
+    address: Address | None = None
+
+
+# From the first wrong position [batch] to the symbols there, int32 [batch, 1 or n].
+Fresh = Callable[[tf.Tensor], tf.Tensor]
+# From a guess int32 [batch, n], the model's distributions given the guess before each symbol, the
+# draft's or None, and the block: which symbols are kept, bool [batch, n], and what replaces one.
+Rule = Callable[[tf.Tensor, Conditionals, Conditionals | None, Block], tuple[tf.Tensor, Fresh]]
+
+
+def coupling(
+    guess: tf.Tensor, p: Conditionals, q: Conditionals | None, block: Block
+) -> tuple[tf.Tensor, Fresh]:
+    """Keep the symbols that the model draws with its own noise; a `Rule`."""
+    del q  # any proposal will do
+    drawn = p.likelihood.sample(p.parameters, block.noise, block.temperature)
+    own = tf.cast(tf.reshape(drawn, guess.shape), tf.int32)
+    return own == guess, lambda first: own
+
+
+def rejection(
+    guess: tf.Tensor, p: Conditionals, q: Conditionals | None, block: Block
+) -> tuple[tf.Tensor, Fresh]:
+    """Keep symbols with probability min(1, p / q); a `Rule`."""
+    address, size = block.address, guess.shape[1]
+    if q is None or address is None:
+        raise ValueError("`draft` must have densities to be accepted by rejection.")
+
+    def fresh(first: tf.Tensor) -> tf.Tensor:
+        at = tf.minimum(first, size - 1)
+        where = address._replace(start=address.start + at)
+        return redrawn(q.at(at), p.at(at), where, first < size)[:, tf.newaxis]
+
+    return kept(guess, q, p, address), fresh
+
+
+Acceptance = Literal["coupling", "rejection"]
+RULES: dict[str, Rule] = {"coupling": coupling, "rejection": rejection}
+
+
+def kept(guess: tf.Tensor, q: Conditionals, p: Conditionals, address: Address) -> tf.Tensor:
+    """Return which proposals int32 [batch, time] of `q` are kept, given p after each, bool."""
+    seed = noise.fold_in(address.seed, KEEPING)
+    uniform = noise.uniform(seed, address.rows, address.start, guess.shape[1])[..., 0]
+    return tf.math.log(uniform) <= p.log_prob(guess) - q.log_prob(guess)
+
+
+def redrawn(q: Conditionals, p: Conditionals, address: Address, wanted: tf.Tensor) -> tf.Tensor:
+    """Return levels of the residual distribution of one position per row where wanted, [batch]."""
+
+    def draw(count, levels, found):
+        drawn, suits = _candidate(q, p, address, count)
+        return count + 1, tf.where(found, levels, drawn), found | suits
+
+    start = (tf.constant(0), tf.zeros_like(address.rows), ~wanted)
+    return tf.while_loop(
+        lambda *state: ~tf.reduce_all(state[2]), draw, start, maximum_iterations=ROUNDS
+    )[1]
+
+
+def _candidate(
+    q: Conditionals, p: Conditionals, address: Address, count: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the first kept one of a round of candidates, [batch], and whether there is one."""
+    rows = tf.shape(address.rows)[0]
+    numbers = count * CANDIDATES + tf.range(CANDIDATES)
+    seeds = noise.fold_in(noise.fold_in(address.seed, DRAWING), numbers)
+    where = (
+        tf.repeat(seeds, rows, 0),
+        tf.tile(address.rows, [CANDIDATES]),
+        tf.tile(address.start, [CANDIDATES]),
+        1,
+    )
+    own, uniform = p.likelihood.noise(*where), noise.uniform(*where, lane=1)
+    drawn = p.likelihood.sample(p.parameters, tf.reshape(own, [CANDIDATES, rows, own.shape[-1]]))
+    uniform = tf.reshape(uniform[:, 0, 0], [CANDIDATES, rows])
+    suits = uniform < -tf.math.expm1(q.log_prob(drawn) - p.log_prob(drawn))
+    number = tf.range(CANDIDATES)[:, tf.newaxis]
+    first = tf.reduce_min(tf.where(suits, number, CANDIDATES - 1), 0)
+    return tf.reduce_sum(tf.where(number == first, drawn, 0), 0), tf.reduce_any(suits, 0)

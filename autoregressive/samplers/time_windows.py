@@ -1,0 +1,107 @@
+"""Fixed point in time order by passes over windows, in place of passes over the whole.
+
+With its noise given, a sequence is a deterministic function of itself: symbol t is f_t(symbols
+before t), and one pass of the network computes f for a whole window of guesses. Iterated, it comes
+to the symbols of the other samplers, in at most as many passes as there are symbols: Song et al.
+2021 (arXiv 2002.03629), Wiggers and Hoogeboom 2020 (2002.09928).
+
+The stop is exact. Every pass settles the symbols up to and including the first that it changes; the
+window then begins behind them, in each row of a batch for itself.
+"""
+
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from likelihoods.distribution import Distribution
+
+WINDOW = 64
+
+
+class WindowPasses(Protocol):
+    """Passes of a network over a block, whose state is what came before it.
+
+    Attributes:
+      bunch: number of symbols that the network makes together; 1 for most networks.
+    """
+
+    bunch: int
+
+    def initial_state(self, batch: int) -> Any:
+        """Return the state before the first symbol."""
+
+    def __call__(self, state: Any, symbols: tf.Tensor, condition: Any, /) -> tuple[tf.Tensor, Any]:
+        """Return the parameters of symbols int32 [batch, n], and what the pass read."""
+
+    def after(self, read: Any, symbols: tf.Tensor, count: tf.Tensor, /) -> Any:
+        """Return the state after the first `count` [batch] symbols, whole bunches, of a block."""
+
+
+def window_of(values: tf.Tensor, first: tf.Tensor, length: int) -> tf.Tensor:
+    """Return `length` entries of each row of [batch, time, ...], from `first` [batch] on."""
+    return tf.gather(values, first[:, tf.newaxis] + tf.range(length), batch_dims=1)
+
+
+def by_time_windows(
+    passes: WindowPasses,
+    distribution: Distribution,
+    noise: tf.Tensor,
+    condition: tf.Tensor | None,
+    temperature: tf.Tensor,
+    state: Any,
+    window: int = WINDOW,
+) -> tuple[tf.Tensor, tf.Tensor, Any]:
+    """Return symbols int32 [batch, time], the number of passes int32 [], and the state after them.
+
+    Args:
+      passes: the network's passes over a window.
+      distribution: the distribution over levels whose parameters the network computes.
+      noise: one noise vector per symbol, [batch, time, noise channels], of whole bunches.
+      condition: the network's condition at every symbol, [batch, time, channels], or None.
+      temperature: divides the logits, [] or one for each row; 1 samples the model.
+      state: the state before the first symbol.
+      window: number of symbols that one pass computes; rounded up to whole bunches.
+    """
+    (batch, time), bunch = noise.shape[:2], passes.bunch
+    window = -(-window // bunch) * bunch
+    # A window may reach beyond the end; what it draws there is never settled.
+    beyond = [[0, 0], [0, window], [0, 0]]
+    noise = tf.pad(noise, beyond)
+    condition = None if condition is None else tf.pad(condition, beyond)
+    place = tf.range(window)
+    row = tf.range(batch)[:, tf.newaxis] + tf.zeros([1, window], tf.int32)
+
+    def one_pass(
+        first: tf.Tensor,
+        settled: tf.Tensor,
+        guess: tf.Tensor,
+        symbols: tf.Tensor,
+        state: Any,
+        count: tf.Tensor,
+    ) -> tuple[Any, ...]:
+        here = None if condition is None else window_of(condition, first, window)
+        parameters, read = passes(state, guess, here)
+        fresh = distribution.sample(parameters, window_of(noise, first, window), temperature)
+        fresh = tf.where(place < settled[:, tf.newaxis], guess, fresh)
+        final = tf.reduce_min(tf.where(fresh != guess, place + 1, window), 1)
+        final = tf.minimum(final, time - first)
+        whole = final // bunch * bunch
+        at = tf.stack([row, first[:, tf.newaxis] + place], -1)
+        # The last symbol is the first guess of those that the window moves on to.
+        longer = tf.concat([fresh, tf.repeat(fresh[:, -1:], window, 1)], 1)
+        return (
+            first + whole,
+            final - whole,
+            window_of(longer, whole, window),
+            tf.tensor_scatter_nd_update(symbols, at, fresh),
+            passes.after(read, fresh, whole),
+            count + 1,
+        )
+
+    none = tf.zeros([batch], tf.int32)
+    middle = tf.fill([batch, window], (distribution.levels or 0) // 2)
+    begun = none, none, middle, tf.zeros([batch, time + window], tf.int32), state, tf.constant(0)
+    _, _, _, symbols, state, count = tf.while_loop(
+        lambda first, *_: tf.reduce_any(first < time), one_pass, begun, maximum_iterations=time
+    )
+    return symbols[:, :time], count, state

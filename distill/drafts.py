@@ -1,0 +1,82 @@
+"""Students as drafts: a block of proposals in one pass of the flows."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from autoregressive.samplers.acceptance import Address, Block, Conditionals
+from distill.protocol import Flows
+from likelihoods import Distribution, Gaussian, LogisticMixture, levels
+from likelihoods import noise as counter_noise
+from likelihoods.codec import Codec
+
+FARTHEST = 20.0  # noise of a corrected symbol; the student meets none beyond
+LOWEST_LOG_SCALE = -40.0  # of a draft's likelihood: it holds none up
+# Standard noise of each kind, float32 [rows, length, 2].
+NOISE = {"logistic": counter_noise.logistic, "normal": counter_noise.normal}
+
+
+class Flowed(NamedTuple):
+    """The noise of a block float32 [batch, n], and what the newest proposal made of it."""
+
+    noise: tf.Tensor
+    location: tf.Tensor
+    log_scale: tf.Tensor
+    symbols: tf.Tensor
+
+
+class FlowDraft:
+    """A draft of a block in one pass of flows, from the model's own noise if symbols are coupled.
+
+    Where the model has drawn another symbol than proposed, the flow is inverted there, z_t = (x_t -
+    mu_t) / s_t, and the draft continues from there. See `autoregressive.samplers.Draft`.
+
+    Args:
+      flows: a student's.
+      codec: of the levels, which lie at equal distances where networks read them.
+      reads: what they read besides the noise: the model's condition, their own, or nothing.
+    """
+
+    def __init__(self, flows: Flows, codec: Codec, reads: str = "model"):
+        self._flows, self._codec, self._reads = flows, codec, reads
+        number = codec.levels or 0
+        self._likelihood: Distribution = Gaussian(number, LOWEST_LOG_SCALE)
+        if flows.noise_kind == "logistic":
+            self._likelihood = LogisticMixture(number, 1, LOWEST_LOG_SCALE)
+
+    def initial_state(self, batch: int) -> Any:
+        """Return the flows' state before the first symbol."""
+        return self._flows.initial_state(batch)
+
+    def noise(self, address: Address, length: int) -> tf.Tensor:
+        """Return noise of its own for a block, float32 [batch, length, 1]."""
+        return NOISE[self._flows.noise_kind](*address, length)[..., :1]
+
+    def memory(self, block: Block) -> Flowed:
+        """Return the noise of a block, which no flow has read yet."""
+        noise = block.temperature * tf.cast(block.noise[..., -1], tf.float32)
+        zeros = tf.zeros_like(noise)
+        return Flowed(noise, zeros, zeros, tf.fill(tf.shape(noise), -1))
+
+    def propose(
+        self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Flowed, state: Any
+    ) -> tuple[tf.Tensor, Flowed, Any]:
+        """Return the block, which continues the known symbols; see `Draft.propose`."""
+        place = tf.range(symbols.shape[1])
+        wave = self._codec.scale(symbols)
+        inverted = (wave - memory.location) * tf.exp(-memory.log_scale)
+        inverted = tf.clip_by_value(inverted, -FARTHEST, FARTHEST)
+        corrected = (place == known[:, tf.newaxis] - 1) & (symbols != memory.symbols)
+        noise = tf.where(corrected, inverted, memory.noise)
+        given = {"model": block.condition, "own": block.draft_condition}.get(self._reads)
+        flowed, after = self._flows.advance(noise, state, given)
+        location, log_scale = (tf.cast(x, tf.float32) for x in flowed[1:])
+        proposed = levels.sample_level(location, log_scale, noise, self._codec.levels or 0)
+        guess = tf.where(place < known[:, tf.newaxis], symbols, proposed)
+        return guess, Flowed(noise, location, log_scale, guess), after
+
+    def conditionals(self, memory: Flowed) -> Conditionals:
+        """Return the distribution of every symbol of the newest proposal."""
+        weight = [tf.zeros_like(memory.location)] * (self._likelihood.num_parameters - 2)
+        parameters = tf.stack([*weight, memory.location, memory.log_scale], -1)
+        return Conditionals(self._likelihood, parameters)

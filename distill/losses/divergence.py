@@ -1,0 +1,104 @@
+"""The terms that ask the teacher: the divergence from it, and the repulsion by another row's."""
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from distill.losses import kl_divergence
+from distill.losses.terms import Draw, Weighted
+from likelihoods import noise as counter_noise
+from replicator import Replicator
+
+DRAWS = 1  # number of the seed that is folded out of a step's
+
+
+@dataclasses.dataclass(frozen=True)
+class KL:
+    """KL divergence of the student from the teacher, in nats per element.
+
+    Attributes:
+      weight: factor on the term.
+      draws: values drawn per element to estimate the divergence. Two normal distributions need
+        none: their divergence is computed in closed form.
+      regularisation: between two normal distributions, factor on the squared difference of their
+        log-scales, which is added to the divergence.
+    """
+
+    weight: float = 1.0
+    draws: int = 16
+    regularisation: float = 4.0
+
+    def __call__(self, draw: Draw) -> tf.Tensor:
+        """Return the weighted term, []."""
+        normal = normal_of(draw, draw.teacher)
+        if normal is None:
+            return self.weight * measured(draw, draw.teacher, self.draws).kl
+        apart = kl_divergence.gaussian_divergence(draw.output, *normal)
+        apart += self.regularisation * kl_divergence.scales_apart(draw.output, normal[1])
+        return self.weight * tf.reduce_mean(apart)
+
+    def parts(self, draw: Draw) -> dict[str, Weighted]:
+        """Return the divergence, cross-entropy and entropy, and the regularisation of normals."""
+        kl, cross, own = measured(draw, draw.teacher, self.draws)
+        found = {"kl": (self.weight, kl), "cross_entropy": (0.0, cross), "entropy": (0.0, own)}
+        normal = normal_of(draw, draw.teacher)
+        if normal is not None:
+            apart = kl_divergence.scales_apart(draw.output, normal[1])
+            value = kl_divergence.mean_of(apart, *draw.counted)
+            found["regularisation"] = (self.weight * self.regularisation, value)
+        return {name: Weighted(*each) for name, each in found.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrastive:
+    """The negative divergence from the teacher under the condition of another row.
+
+    A student that ignores its condition is as near to the teacher of another one (van den Oord et
+    al. 2017, section 3.3).
+
+    Attributes:
+      weight: factor on the divergence, which is subtracted.
+      draws: as for `KL`.
+    """
+
+    weight: float
+    draws: int = 16
+
+    def __call__(self, draw: Draw) -> dict[str, Weighted]:
+        """Return the divergence; nothing where there is no condition."""
+        other = draw.teach(True)
+        if other is None:
+            return {}
+        return {"contrastive": Weighted(-self.weight, measured(draw, other, self.draws).kl)}
+
+    def global_inputs(self, batch: dict, replicator: Replicator) -> dict[str, tf.Tensor]:
+        """Return "frames_before" and "speaker_before" of the row before the first of a share.
+
+        The last row of the whole batch precedes its first.
+        """
+        last = {name: batch[name][-1] for name in ("frames", "speaker") if name in batch}
+        before = (replicator.replica_id - 1) % replicator.num_replicas
+        lasts = replicator.all_gather(last)
+        return {f"{name}_before": rows[before][tf.newaxis] for name, rows in lasts.items()}
+
+
+def normal_of(draw: Draw, given: Any) -> tuple[tf.Tensor, tf.Tensor] | None:
+    """Return the teacher's means and log-scales where both distributions are normal, else None."""
+    normal: tuple[tf.Tensor, tf.Tensor] | None = getattr(given, "normal", None)
+    return normal if draw.noise_kind == "normal" else None
+
+
+def measured(draw: Draw, given: Any, count: int) -> kl_divergence.Divergence:
+    """Return the divergence from conditionals: in closed form between normals, else from draws."""
+    kind, normal = draw.noise_kind, normal_of(draw, given)
+    if normal is not None:
+        apart = kl_divergence.gaussian_divergence(draw.output, *normal)
+        kl = kl_divergence.mean_of(apart, *draw.counted)
+        own = kl_divergence.mean_of(kl_divergence.entropy(draw.output, kind), *draw.counted)
+        return kl_divergence.Divergence(kl, kl + own, own)
+    shape = draw.recorded.shape
+    batch, time = shape if shape.is_fully_defined() else tf.unstack(tf.shape(draw.recorded))
+    key = counter_noise.fold_in(draw.seed, DRAWS)
+    draws = kl_divergence.standard_draws(kind, key, batch, time, count, draw.rows)
+    return kl_divergence.divergence(given, draw.output, draws, kind, *draw.counted)

@@ -1,0 +1,58 @@
+"""What students in time order have in common: to users, and as flows over noise."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import tensorflow as tf
+
+from likelihoods.affine import FlowOutput
+
+
+@runtime_checkable
+class Student(Protocol):
+    """A student that draws a sequence in one pass."""
+
+    def sample(
+        self, num: int, length: int, seed: int, condition: Any = None, **options: Any
+    ) -> np.ndarray:
+        """Return `num` sequences [num, length], each a function of seed and row.
+
+        Args:
+          num: rows.
+          length: elements of each row.
+          seed: of the noise.
+          condition: what the student reads besides the noise.
+          options: such as `temperature`, a factor on the noise.
+        """
+
+    def stream(self, *given: Any, **options: Any) -> Iterator[np.ndarray]:
+        """Yield the same sequences in parts; arguments as for the teacher's `stream`."""
+
+    def log_density(
+        self, num: int, length: int, seed: int, condition: Any = None, **options: Any
+    ) -> np.ndarray:
+        """Return nats per unit of what `sample` draws for the same arguments, [num, length].
+
+        Those of an element given the elements before it, at temperature 1, not rounded to levels.
+        Other sequences have no such method: the noise that a trained student would make one of is
+        not found in float32, since an inverse of its flows loses all digits after a few hundred
+        samples.
+        """
+
+    def as_draft(self, model: Any) -> Any:
+        """Return the student as a draft of a model, for its `method="speculative"`."""
+
+
+class Flows(Protocol):
+    """Flows over noise that run block by block."""
+
+    @property
+    def noise_kind(self) -> str:
+        """The noise that they start from: logistic or normal."""
+
+    def initial_state(self, batch: int) -> Any:
+        """Return the state before the first element."""
+
+    def advance(self, noise: tf.Tensor, state: Any, condition: Any) -> tuple[FlowOutput, Any]:
+        """Return the output for the next noise [batch, n], and the state after it."""

@@ -1,0 +1,81 @@
+"""Students of sound as drafts of the WaveNets that read the same frames."""
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from distill.drafts import FlowDraft
+from distill.generation import condition_between
+from distill.residual import Prediction
+from distill.student import Condition, ParallelWaveNet
+from likelihoods.capabilities import with_density
+from likelihoods.codec import Codec
+from replicator.runs.errors import UserError
+from wavenet.samplers.generation import padded
+from wavenet.speech_model import Request
+
+# What models of sound must share, of model.json.
+SAME = ("sample_rate_hz", "hop_samples", "gain_db", "features", "speakers")
+
+
+class SoundDraft(FlowDraft):
+    """A student of sound as a draft: its condition comes from the frames that the model reads.
+
+    Args:
+      student: flows of sound.
+      codec: of the model.
+
+    Attributes:
+      block_samples: a block is a multiple of so many.
+    """
+
+    def __init__(self, student: ParallelWaveNet, codec: Codec):
+        super().__init__(student, codec, "own")
+        self._student, config = student, student.config
+        self._row_samples = config.row_samples if config.domain == "residual" else 1
+        self.block_samples = math.lcm(config.bunch_samples, self._row_samples)
+
+    def conditions(self, request: Request, length: int) -> Iterator[Condition]:
+        """Yield the condition of every block of `length` samples of a request."""
+        student, row = self._student, self._row_samples
+        together, bunch = math.lcm(length, student.config.hop_samples), student.config.bunch_samples
+        phase = tf.zeros([len(request.rows)], tf.float64)
+        for first in range(0, request.num_samples, together):
+            last = min(first + together, request.num_samples)
+            whole, phase = condition_between(student, request, first, last, phase)
+            prediction = whole.prediction
+            for start in range(0, last - first, length):
+                part = functools.partial(_part, start, length)
+                if prediction is not None:
+                    prediction = Prediction(*(part(row, x) for x in whole.prediction))
+                channels, source = part(bunch, whole.channels), part(1, whole.source)
+                yield Condition(channels, source, prediction, part(row, whole.held))
+
+
+def _part(first: int, length: int, samples: int, values: tf.Tensor | None) -> Any:
+    """Return the part of what changes every so many samples that covers a block."""
+    start, count = first // samples, length // samples
+    return None if values is None else padded(values[:, start : start + count], count)
+
+
+def sound_draft(student: Any, model: Any) -> SoundDraft:
+    """Return a `StudentModel` as a draft of a `SpeechModel`.
+
+    Raises:
+      UserError: the model is none of sound, has no density, or sounds of another kind.
+    """
+    if getattr(model, "spec", {}).get("kind") != "wavenet":
+        raise UserError(
+            f"A student of sound drafts for a WaveNet as `load` returns it, not for a"
+            f" {type(model).__name__}."
+        )
+    if with_density(model.network.likelihood) is None:
+        raise UserError("A student drafts for a WaveNet with a density, this one has a softmax.")
+    for name in SAME:
+        expected, found = model.spec[name], student.spec[name]
+        if expected != found:
+            raise UserError(f"A draft needs the model's `{name}`, {expected}; it has {found}.")
+    return SoundDraft(student.network, model.network.codec)

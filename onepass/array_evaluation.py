@@ -1,0 +1,71 @@
+"""The verb `evaluate` for models of users: bits per element of data.
+
+What it computes with is imported once its options are read.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from replicator.runs.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateArguments:
+    """Measure the bits per element that a model needs for data, with a 95% interval over rows."""
+
+    model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
+    """Folder of the model, or a bundle NAME/VERSION."""
+    data: Path
+    """npy file [num, time] or [num, height, width, channels]; or a folder of WAV or FLAC files, for
+    a model of sound, or of PNG or TIFF files of one size, for a model of images."""
+    condition: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """FILE.npy [num, ...], or NUMBER for all rows, for a model with a condition; with several,
+    NAME=FILE.npy or NAME=NUMBER for each, the option repeated."""
+    batch: int = 16
+    """Rows computed together."""
+    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """Print the figures as JSON."""
+    trust: bool = False
+    """Run the program in a folder of `onepass.save` without the scan, with your rights."""
+
+
+def run_evaluate(arguments: list[str], parse: Callable) -> int:
+    """Parse the rest of `onepass evaluate MODEL ...` and print figures; return the exit status."""
+    given = parse(EvaluateArguments, arguments, "onepass evaluate")
+    from onepass.array_files import rows_of
+    from onepass.evaluation import evaluate
+    from onepass.models import load
+    from replicator.runs.intervals import format_measure
+    from serving.bundles.condition_words import condition_of
+    from serving.errors import ServingError
+
+    model: Any = load(given.model, trust=given.trust)
+    if model.kind == "flow-student":
+        raise UserError(f"{given.model} is a student, which has no log-probabilities.")
+    condition = condition_of(given.condition)
+    if given.batch < 1:
+        raise UserError(f"`--batch` must be at least 1, got {given.batch}.")
+    rows = rows_of(given.data, model)
+    try:
+        found = evaluate(model, rows, condition, batch_size=given.batch)
+    except UserError:
+        raise
+    except (ServingError, ValueError) as error:
+        raise UserError(f"{given.data}: {error}") from error
+    measured = vars(found.bits)
+    figures: dict[str, Any] = {
+        "model": str(given.model),
+        "data": str(given.data),
+        "bits_per_element": measured,
+        "elements": found.elements,
+    }
+    if given.as_json:
+        print(json.dumps(figures, indent=2))
+    else:
+        print(f"{format_measure(measured)} bits per element, of {found.elements:,} elements")
+    return 0

@@ -1,0 +1,103 @@
+"""The command `onepass sample MODEL ...`: options, model, drawing and files, in this order."""
+
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from onepass.sample import options
+from onepass.sample.drawing import Drawing, write_out
+from replicator.runs.errors import UserError
+from serving.settings import is_url
+
+KINDS: dict[str, type[options.Options]] = {
+    "sound": options.SoundOptions,
+    "images": options.ImageOptions,
+    "arrays": options.ArrayOptions,
+    "served sound": options.ServedSoundOptions,
+    "served picture": options.ServedImageOptions,
+    "served array": options.ServedArrayOptions,
+}
+"""The options by what a model makes, or by what its server says that it is."""
+
+
+def run_sample(makes: str, words: list[str], parse: Callable, prepare: Callable[[], None]) -> int:
+    """Run `onepass sample` for a model on this machine and return the exit status.
+
+    Args:
+      makes: what the model that the words name makes, a key of `KINDS`.
+      words: the words after `sample`.
+      parse: reads them; see `onepass.arguments.parse`.
+      prepare: imports TensorFlow, once the options are known to be right.
+    """
+    given = parse(KINDS[makes], words, "onepass sample")
+    options.check(given)
+    prepare()
+    return write_out(_drawing(given, _model_here(makes, given)))
+
+
+def run_served(words: list[str], parse: Callable) -> int:
+    """Run `onepass sample URL ...` and return the exit status; the server says of what kind it is.
+
+    Raises:
+      UserError: there is no server or model, or it cannot draw this.
+    """
+    from onepass.remote_model import RemoteModel
+
+    logging.getLogger("stamina").setLevel(logging.ERROR)  # only the final error is reported
+    url = next(filter(is_url, words))
+    with contextlib.closing(RemoteModel(url)) as model:
+        kind = KINDS[_served_kind(model)]
+    given: Any = parse(kind, words, "onepass sample")
+    options.check(given)
+    limits: Any = {"timeout_seconds": given.timeout, "retries": given.retries}
+    with contextlib.closing(RemoteModel(url, **limits)) as model:
+        return write_out(_drawing(given, model))
+
+
+def _served_kind(model: Any) -> str:
+    """Return the key of `KINDS` for a served model.
+
+    Raises:
+      UserError: the server has not loaded it.
+    """
+    from serving.bundles.condition_inputs import has_named
+
+    kind = f"served {'array' if has_named(model.spec) else model.spec.get('kind')}"
+    if kind not in KINDS:
+        states = [str(version.get("state")) for version in model.spec.get("versions", ())]
+        state = " and ".join(states).lower() or "not served"
+        raise UserError(f"The model `{model.name}` cannot be sampled now; it is {state}.")
+    return kind
+
+
+def _model_here(makes: str, given: Any) -> Any:
+    """Return the model of a folder or a shipped name; a bundle's is the model that it was of."""
+    from onepass.models import load, load_trained
+
+    if makes == "arrays":
+        return load(given.model, trust=given.trust)
+    if getattr(given, "draft", None) is not None:
+        from distill.model import load_student
+        from distill.teacher import load_teacher
+
+        return load_teacher(Path(given.model)).drafted_by(load_student(given.draft), "rejection")
+    return load_trained(makes, Path(given.model))
+
+
+def _drawing(given: options.Options, model: Any) -> Drawing:
+    """Return what a model draws; what each kind needs is imported when it is needed."""
+    arguments = options.arguments_of(given)
+    if isinstance(given, options.Arrays):
+        from onepass.sample.arrays import ArrayDrawing
+
+        return ArrayDrawing(given, model, arguments)
+    if isinstance(given, options.Images):
+        from onepass.sample.images import image_drawing
+
+        return image_drawing(given, model, arguments)
+    from onepass.sample.sound import ServedSound, SoundHere
+
+    is_served = isinstance(given, options.Served)
+    return (ServedSound if is_served else SoundHere)(given, model, arguments)

@@ -1,0 +1,86 @@
+"""Images that `onepass sample` reads: to enlarge, to continue, and maps of labels."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from pixelcnn.data.image_file import ImageError, ImageRules, read_image
+from replicator.runs.atomic_files import read_npy
+from replicator.runs.errors import UserError
+
+
+def primed(path: Path, rows: int | None, size: int, model: Any) -> tuple[np.ndarray, int]:
+    """Return an image to continue, and the number of its pixels to keep.
+
+    Args:
+      path: its file.
+      rows: of pixels to keep; None: the upper half.
+      size: side of the image, in pixels.
+      model: whose levels it gets.
+    """
+    image = _levels(path, ImageRules(size, model.channels, bits=model.bits))
+    rows = size // 2 if rows is None else rows
+    if not 0 <= rows <= size:
+        raise UserError(f"`--prime-rows` must be between 0 and {size}, got {rows}.")
+    return image, rows * size
+
+
+def at_own_size(path: Path, model: Any) -> np.ndarray:
+    """Read an image upright at its own size and shape, with the levels of the model.
+
+    Raises:
+      UserError: no image that can be read.
+    """
+    with _readable(path), Image.open(path) as opened:
+        size = max(opened.size)
+    return _levels(path, ImageRules(size, model.channels, crop=1, bits=model.bits))
+
+
+def labels_of(path: Path, model: Any) -> np.ndarray:
+    """Read the labels of a map, int32 [side, side], from grey levels or from an npy file.
+
+    Raises:
+      UserError: they do not fit the model, as far as that is known.
+    """
+    if path.suffix == ".npy":
+        labels = read_npy(path)
+    else:
+        with _readable(path), Image.open(path) as opened:
+            labels = np.asarray(opened.convert("L"), np.int32)
+    if labels.dtype.kind not in "iu" or labels.min(initial=0) < 0:
+        raise UserError(f"{path} must hold whole numbers of at least 0, got {labels.dtype}.")
+    config = getattr(model, "config", None)
+    if config is None:  # the server knows
+        return labels
+    if labels.shape != (model.size, model.size):
+        got = "x".join(map(str, reversed(labels.shape)))
+        wanted = f"{model.size}x{model.size}"
+        raise UserError(f"{path}: the map must be {wanted} pixels, got {got}.")
+    classes = config.conditioning.classes
+    if labels.max() >= classes:
+        raise UserError(
+            f"{path}: the map has the label {labels.max()}; there are 0 to {classes - 1}."
+        )
+    return labels
+
+
+def _levels(path: Path, rules: ImageRules) -> np.ndarray:
+    try:
+        return read_image(path, rules).levels
+    except ImageError as error:
+        raise UserError(f"{path}: {error}.") from error
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise UserError for a file that is missing or no image."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file.") from error
+    except (OSError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} is no image that can be read.") from error

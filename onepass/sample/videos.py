@@ -1,0 +1,64 @@
+"""Videos that a model continues: an animation and a strip of each, with the real frames."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from onepass.sample.drawing import Drawing
+from pixelcnn.data.video import read_episodes
+from pixelcnn.sampling.grids import grid, write_gif, write_png
+from pixelcnn.video_prediction import predict
+from replicator.runs.errors import UserError
+from replicator.runs.folders import counted
+
+MANY = 16  # videos unless another number is given
+
+
+class VideoDrawing(Drawing):
+    """The predicted frames of dev clips, of which a model has all options but the temperature."""
+
+    unit = "video"
+
+    def __init__(self, given: Any, model: Any, arguments: dict[str, Any]):
+        super().__init__(given, model, arguments)
+        if given.video is None:
+            raise UserError("A video model needs `--video`, a folder of episodes to continue.")
+        self._video = read_episodes(given.video, model.config.data, model.statistics)
+        self._clips = self._video.splits["dev"]
+        self.total = min(given.num or MANY, len(self._clips.frames))
+        self._context = model.config.conditioning.context_frames
+        rows, endings = range(self.total), ("gif", "png")
+        self.files = [given.out / f"video_{given.seed}_{r}.{e}" for r in rows for e in endings]
+
+    def start(self) -> Iterator[Any]:
+        """Return the frames of each video after the first ones of a clip of dev."""
+        clips, statistics, given = self._clips, self._video.statistics, self.given
+        heat = self.arguments.get("temperature", 1.0)
+        drawn = [
+            predict(
+                self.model,
+                clips.frames[row, : self._context],
+                clips.actions[row, :-1] * statistics.action_std + statistics.action_mean,
+                clips.states[row, :-1] * statistics.state_std + statistics.state_mean,
+                seed=given.seed,
+                row=row,
+                temperature=heat,
+            )
+            for row in range(self.total)
+        ]
+        return iter(drawn)
+
+    def write(self, part: Any) -> int:
+        """Draw and write a video."""
+        real = self._clips.frames[self.written]
+        both = [real, np.stack([*real[: self._context], *part])]
+        animation, strip = self.files[2 * self.written : 2 * self.written + 2]
+        write_gif(animation, [grid(pair, 2) for pair in zip(*both, strict=True)])
+        write_png(strip, grid([*both[0], *both[1]], len(real)))
+        return 1
+
+    def finish(self) -> None:
+        """Print a line on the videos."""
+        count = counted(self.written, "video")
+        print(f"{self.given.out}: {count}; left or above the real frames, right or below the drawn")

@@ -1,0 +1,146 @@
+"""Cases that are in the slow tier because others have the same law at less cost.
+
+A law of which all cases are here has the pattern `*`, and is in the slow tier alone.
+"""
+
+import fnmatch
+
+import pytest
+
+# By file and test, patterns of what stands in brackets behind its name.
+SLOW: dict[str, dict[str, tuple[str, ...]]] = {
+    "autoregressive/test_any_length.py": {
+        "test_a_model_of_one_length_is_sampled_trained_stored_and_exported": (
+            *("masked", "conditioned", "gpt", "subclassed"),
+        ),
+        "test_a_rebuilt_network_is_the_network_and_has_a_step": (
+            *("gpt", "masked", "reshaped", "sequential"),
+        ),
+    },
+    "autoregressive/test_attention.py": {
+        "test_step_equals_the_call_on_both_sides_of_a_horizon": (
+            *("mini_gpt", "explicit_mask", "triangular_mask", "recurrent_and_attention"),
+            *("Biased", "KeyBiased", "Sinusoidal", "WhereMasked", "OwnSoftmax", "TalkingHeads"),
+            *("Turned", "MergedHeads", "BandWindow", "Retention", "Decayed", "Exclusive"),
+        ),
+        "test_the_tokens_are_those_of_whole_passes_in_any_batch_and_chunks": ("mini_gpt",),
+    },
+    "autoregressive/test_causality.py": {
+        "test_what_the_graph_does_not_settle_the_outputs_do": ("unrolled-",),
+    },
+    "autoregressive/test_channels.py": {
+        "test_a_model_of_channels_is_stored": ("attention", "reals"),
+        "test_rows_continue_a_prefix": ("attention", "reals"),
+        "test_rows_of_different_lengths_are_trained_on": ("attention", "codes"),
+    },
+    "autoregressive/test_conditions.py": {
+        "test_stored_models_keep_their_conditions": ("speaker+*",),
+    },
+    "autoregressive/test_machine.py": {
+        "test_a_function_is_accurate": (
+            *("Copy", "Sub", "Maximum", "Minimum", "SquaredDifference", "Greater", "GreaterEqual"),
+            *("LessEqual", "NotEqual", "LogicalAnd", "LogicalOr", "LogicalNot", "Neg", "Sign"),
+            *("Square", "Reciprocal", "Ceil", "Trunc", "Rint", "Relu6", "Softsign", "Elu"),
+        ),
+        "test_the_machine_equals_the_step": (
+            *("sequential", "Gated", "Padded", "Chomped", "Receptive", "shifted_gru", "grouped"),
+            *("two_inputs", "nested"),
+        ),
+        "test_the_draw_is_that_of_the_distribution_at_the_temperature_of_every_row": (
+            *("gaussian", "gaussians"),
+        ),
+    },
+    "autoregressive/test_outputs.py": {
+        "test_conditions_of_integers_are_stored_and_exported": ("3",),
+    },
+    "autoregressive/test_prompts.py": {
+        "test_every_method_batch_and_chunk_gives_the_same_tokens": (
+            *("prefix", "long prefix", "one prefix", "empty", "top-p"),
+        ),
+    },
+    "autoregressive/test_tables.py": {
+        "test_every_method_names_the_table_and_takes_its_length": (*("*-30", "slice of keras-16"),),
+    },
+    "autoregressive/test_trainable.py": {
+        "test_a_frozen_layer_does_not_move_wherever_it_is_held": (
+            *("layer-object", "layer-module", "layer-function", "layer-method", "layer-partial"),
+            *("layer-globals", "constructor-nested model", "constructor-tf.function"),
+        ),
+    },
+    "distill/test_distill.py": {
+        "test_the_teacher_is_read_and_never_written": ("*",),
+    },
+    "onepass/test_command.py": {
+        "test_a_checkpoint_cut_in_half_is_passed_over_by_name": ("*",),
+    },
+    "pixelcnn/sampling/test_fixed_point_sampler.py": {
+        "test_the_fixed_point_is_what_the_cached_sampler_draws": (
+            *("grey mixture, conditioned-*", "grey mixture, dilated-*"),
+        ),
+        "test_a_window_of_rows_changes_the_passes_and_not_the_images": ("*-1", "*-9"),
+    },
+    "pixelcnn/sampling/test_pixelcnn_sampler.py": {
+        "test_cached_equals_naive": ("*-0.7",),
+        "test_cached_equals_naive_on_the_smallest_images": (
+            *("colour mixture-1-3", "grey mixture, *-3-1", "colour softmax, *-1-*"),
+            "grey softmax, *-1-3",
+        ),
+        "test_given_pixels_are_kept_and_the_others_drawn": (
+            *("grey mixture, *-14", "grey mixture, *-24", "colour mixture-1"),
+            *("colour mixture-35", "grey softmax, *-1", "grey softmax, *-35", "colour softmax, *"),
+        ),
+        "test_the_density_is_the_sum_of_the_conditionals_drawn_from": (
+            *("* dilated-sample_naively", "colour *-sample_naively", "grey softmax, *-sample"),
+        ),
+    },
+    "serving/test_export_audio.py": {
+        "test_auto_takes_the_engine_for_students_in_float32": ("*",),
+        "test_only_students_of_a_mel_are_refined": ("softmax, *",),
+    },
+    "serving/test_export_own.py": {
+        "test_a_bundle_draws_what_the_model_draws_and_gives_its_log_probabilities": (
+            *("conditioned", "deep", "attention"),
+        ),
+    },
+    "serving/test_own_prompts.py": {
+        "test_a_bundle_draws_what_the_model_draws": (
+            *("tokens-one prefix", "tokens-whole and none", "tokens-tokens", "tokens-stop"),
+            *("tokens-temperatures", "attention-all"),
+        ),
+    },
+    "wavenet/samplers/test_sampler.py": {
+        "test_cached_sampler_equals_naive": ("softmax, speakers-float64", "gaussian, *-float64"),
+        "test_cached_sampler_of_a_vocoder_equals_naive": ("dense conditioner",),
+        "test_a_row_is_the_same_alone_and_in_a_batch": ("prediction, *",),
+        "test_conditionals_while_sampling_equal_teacher_forced_ones": ("mixture, *", "softmax, *"),
+        "test_primed_state_equals_the_state_after_drawing_the_same": ("mixture, *", "gaussian, *"),
+    },
+}
+
+
+def listed(item: pytest.Item) -> tuple[str, str, str] | None:
+    """Return the entry of SLOW for a test, as (file, test, pattern), or None."""
+    name, _, case = item.name.partition("[")
+    for file, tests in SLOW.items():
+        if item.path.as_posix().endswith(f"/tests/{file}"):
+            for pattern in tests.get(name, ()):
+                if fnmatch.fnmatchcase(case.removesuffix("]"), pattern):
+                    return file, name, pattern
+    return None
+
+
+def unknown(found: set[tuple[str, str, str]], files: set[str]) -> list[str]:
+    """Return the entries of files whose tests were all collected that are no test's name.
+
+    Args:
+      found: entries that `listed` has returned.
+      files: names of files as in SLOW.
+    """
+    entries = {
+        (file, name, pattern)
+        for file, tests in SLOW.items()
+        for name, patterns in tests.items()
+        for pattern in patterns
+        if file in files
+    }
+    return sorted("{}::{}[{}]".format(*entry) for entry in entries - found)

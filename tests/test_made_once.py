@@ -1,0 +1,44 @@
+"""What several processes of the tests read is made by one of them, whole."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import made_once
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def shared(tmp_path, monkeypatch):
+    monkeypatch.setenv(made_once.VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+def test_who_asks_at_once_gets_what_one_has_made(shared):
+    made = []
+
+    def make(path):
+        path.mkdir()
+        made.append(path)
+        (path / "file").write_text("whole")
+
+    with ThreadPoolExecutor(8) as pool:
+        paths = list(pool.map(lambda _: made_once.once("a/b", make), range(8)))
+    assert paths == [shared / "a" / "b"] * 8 and made == [shared / "a" / "b"]
+    assert (paths[0] / "file").read_text() == "whole"
+
+
+def test_what_was_not_finished_is_made_anew():
+    def fails(path):
+        path.mkdir()
+        (path / "half").touch()
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        made_once.once("a", fails)
+    assert list(made_once.once("a", lambda path: path.mkdir()).iterdir()) == []
+
+
+def test_a_copy_is_ones_own(shared, monkeypatch):
+    monkeypatch.setattr(made_once, "own_folder", lambda: shared / "own")
+    copy = made_once.copied_once("a", lambda path: path.mkdir() or (path / "file").touch())
+    (copy / "file").unlink()
+    assert copy == shared / "own" / "a" and (shared / "a" / "file").exists()

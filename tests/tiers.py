@@ -1,0 +1,59 @@
+"""The tiers of the tests: a quick test starts no process of Python, and says so if it does.
+
+A test is quick unless it, its class or its file (`pytestmark`) is marked `integration` or `slow`;
+one that has both marks is slow.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+INTEGRATION = "integration"
+SELECTED = {INTEGRATION: "integration and not slow"}  # by `-m`
+# Reported to `sys.audit` where a process comes from one that was started for an earlier test.
+FORKED = "tests.forked"
+
+
+def refined_selection(expression):
+    """Return what `-m EXPRESSION` selects: the tests of a tier are in no other one."""
+    return SELECTED.get(expression, expression)
+
+
+def compiles_quickly(expression):
+    """Return whether `-m EXPRESSION` leaves out the slow tests."""
+    return "not slow" in expression and " or " not in expression
+
+
+class ProcessWatch:
+    """A plugin of pytest that fails a quick test in which a process of Python starts."""
+
+    def __init__(self):
+        self._quick, self._started = False, []
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event, arguments):
+        if not self._quick:
+            return
+        if event == "subprocess.Popen":
+            words = [os.fsdecode(word) for word in [arguments[0], *arguments[1]] if word]
+            if any(Path(word).name.startswith("python") for word in words[:3]):
+                self._started.append(" ".join(words[1:4]))
+        elif event in ("os.fork", "os.forkpty", FORKED):
+            self._started.append(event)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        marked = item.get_closest_marker(INTEGRATION) or item.get_closest_marker("slow")
+        self._quick, self._started = not marked, []
+        try:
+            return (yield)
+        finally:
+            self._quick = False
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self):
+        started, self._started = self._started, []
+        if started:
+            pytest.fail(f"a quick test starts `{started[0]}`: mark it `{INTEGRATION}`", False)

@@ -1,0 +1,84 @@
+"""Sound by a draft's proposals, block after block, on `autoregressive.samplers.speculative`."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.samplers.acceptance import RULES, Acceptance, Address, Block
+from autoregressive.samplers.speculative import Settled, settled
+from likelihoods import noise
+from replicator.runs.errors import UserError
+from wavenet.samplers.fixed_point import BlockPass
+from wavenet.samplers.generation import condition_of, padded
+from wavenet.sound_network import Network
+from wavenet.speech_model import PassCount, Request
+
+BLOCK_SAMPLES = 64
+
+
+class SpeculativeSampler:
+    """Samples a network with a draft's proposals, by the current weights of both.
+
+    Args:
+      network: without a context stack.
+      draft: a `Draft` with `conditions(request, length)`, its own condition of every block, and
+        `block_samples`.
+      acceptance: "coupling" draws the sound of the other samplers, "rejection" another one of the
+        same distribution, in fewer passes; see `autoregressive.samplers.acceptance`.
+      block_samples: samples of a proposal, rounded up to what network and draft take as one.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        draft: Any,
+        acceptance: Acceptance = "coupling",
+        block_samples: int = BLOCK_SAMPLES,
+    ):
+        self._network, self._draft, self._acceptance = network, draft, acceptance
+        self._passes = BlockPass(network)
+        together = math.lcm(self._passes.bunch, draft.block_samples)
+        self.block_samples = -(-block_samples // together) * together
+        self._block = tf.function(self.block, jit_compile=True, autograph=False)
+
+    def stream(self, request: Request, count: PassCount) -> Iterator[np.ndarray]:
+        """Yield levels int32 [batch, up to block_samples], one block after another.
+
+        Args:
+          request: the sounds, without a prime; by rejection at temperature 1.
+          count: records the passes.
+
+        Raises:
+          UserError: the request has a prime, or another temperature.
+        """
+        by_rejection = self._acceptance == "rejection"
+        if request.prime is not None:
+            raise UserError("`prime` must be None for drafts.")
+        if by_rejection and request.temperature != 1.0:
+            raise UserError(f"The temperature must be 1 for drafts, got {request.temperature:g}.")
+        network, length, rows = self._network, self.block_samples, tf.constant(request.rows)
+        batch, seed = len(request.rows), noise.as_key(request.seed)
+        heat, given = tf.constant(request.temperature, tf.float32), condition_of(network, request)
+        states: Any = self._passes.initial_state(batch), self._draft.initial_state(batch)
+        for number, own in enumerate(self._draft.conditions(request, length)):
+            start = number * length
+            part = None if given is None else padded(given[:, start : start + length], length)
+            where = Address(seed, rows, tf.constant(start))
+            if by_rejection:
+                here = Block(self._draft.noise(where, length), part, heat, own, where)
+            else:
+                here = Block(network.likelihood.noise(*where, length), part, heat, own)
+            done = self._block(here, states)
+            states = done.states
+            count.add(int(done.passes), length, float(done.corrected.numpy().mean()))
+            yield done.symbols.numpy()[:, : request.num_samples - start]
+
+    def block(self, block: Block, states: Any) -> Settled:
+        """Return a block once all of it is settled, a pure function."""
+        batch = tf.nest.flatten(states)[0].shape[0]
+        none = tf.zeros([batch, self.block_samples], tf.int32), tf.zeros([batch], tf.int32)
+        rule, likelihood = RULES[self._acceptance], self._network.likelihood
+        return settled(self._passes, likelihood, rule, self._draft, block, states, none)
