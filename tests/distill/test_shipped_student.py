@@ -54,6 +54,11 @@ def test_students_of_other_rates_or_no_student_do_not_draft():
     for line, given in refused.items():
         with pytest.raises(UserError, match=line):
             teacher.sample(1, 40, 7, method="speculative", **given)
+    with pytest.raises(UserError, match=r"`method` must be one of auto, .*, got 'fast'"):
+        teacher.sample(1, 40, 7, method="fast")
+    given = dict(method="speculative", draft=onepass.load("shipped-kathleen"), acceptance="luck")
+    with pytest.raises(UserError, match="`acceptance` must be coupling or rejection, got 'luck'"):
+        teacher.sample(1, 40, 7, **given)
     with pytest.raises(UserError, match="and for no other"):
         teacher.sample(1, 40, 7, draft=other)
     with pytest.raises(UserError, match="for a WaveNet as `load` returns it"):
