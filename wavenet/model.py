@@ -155,6 +155,9 @@ class SpeechModel(TrainedSpeechModel):
         Raises:
           UserError: the draft is of other sounds, or there is none.
         """
+        known = (*self.backends, "cached", "speculative")
+        if method not in known:
+            raise UserError(f"`method` must be one of {', '.join(known)}, got {method!r}.")
         if (method == "speculative") != (draft is not None):
             raise UserError('`draft` must be given for `method="speculative"`, and for no other.')
         if draft is not None:

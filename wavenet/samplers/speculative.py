@@ -38,6 +38,8 @@ class SpeculativeSampler:
         acceptance: Acceptance = "coupling",
         block_samples: int = BLOCK_SAMPLES,
     ):
+        if acceptance not in RULES:
+            raise UserError(f"`acceptance` must be {' or '.join(RULES)}, got {acceptance!r}.")
         self._network, self._draft, self._acceptance = network, draft, acceptance
         self._passes = BlockPass(network)
         together = math.lcm(self._passes.bunch, draft.block_samples)
