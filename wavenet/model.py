@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.samplers.acceptance import Acceptance
-from replicator.runs.errors import UserError
-from replicator.runs.model_folder import assign_weights, stored_model
-from replicator.runs.stored_config import checked_config
+from foundation.errors import UserError
+from foundation.model_folder import assign_weights, stored_model
+from foundation.stored_config import checked_config
 from wavenet import shipped
 from wavenet.config import ComputeDtype
 from wavenet.data import audio

@@ -16,8 +16,8 @@ from autoregressive.samplers import acceptance
 from distill.config import StudentConfig
 from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
+from foundation.errors import UserError
 from likelihoods import LogisticMixture, levels, noise
-from replicator.runs.errors import UserError
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers.generation import generate

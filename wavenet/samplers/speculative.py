@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from autoregressive.samplers.acceptance import RULES, Acceptance, Address, Block
 from autoregressive.samplers.speculative import Settled, settled
+from foundation.errors import UserError
 from likelihoods import noise
-from replicator.runs.errors import UserError
 from wavenet.samplers.fixed_point import BlockPass
 from wavenet.samplers.generation import condition_of, padded
 from wavenet.sound_network import Network
