@@ -132,20 +132,12 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
 def run_sample(arguments: list[str], parse, read_text=None) -> int:
     """Parse the rest of `onepass sample ...` and write sounds of a WaveNet or of a student."""
     given = parse(SampleArguments, arguments, "onepass sample")
-    from distill.model import load
+    from distill.model import load, load_speculative
     from wavenet.sample_command import sample
 
     if given.draft is not None:
-        return sample(given, functools.partial(_drafted, given.draft), read_text)
+        return sample(given, functools.partial(load_speculative, draft=given.draft), read_text)
     return sample(given, load, read_text)
-
-
-def _drafted(draft: Path, path: Path) -> "SpeechModel":
-    """Return the teacher of one run or model folder with the drafts of the student of another."""
-    from distill.model import load_student
-    from distill.teacher import load_teacher
-
-    return load_teacher(path).drafted_by(load_student(draft), "rejection")
 
 
 def _keep_apart(workdir: Path, teacher: Path, data: Path) -> None:
