@@ -22,6 +22,7 @@ from distill.presets import REMOVED, DistillConfig
 from distill.refinement import Refiner, refined
 from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
+from distill.teacher import load_teacher
 from distill.training import KIND
 from foundation.atomic_files import Arrays
 from foundation.errors import UserError
@@ -237,6 +238,11 @@ def load_student(path: Path) -> StudentModel:
         raise UserError(f"{path} holds a {model.kind}, not a {KIND}.")
     found: StudentModel = model
     return found
+
+
+def load_speculative(path: Path, draft: Path) -> SpeechModel:
+    """Load the teacher of one run or model folder, drafted for by the student of another."""
+    return load_teacher(path).drafted_by(load_student(draft), "rejection")
 
 
 def teacher_of(model: StudentModel) -> Path:

@@ -54,10 +54,18 @@ class SpeechModel(TrainedSpeechModel):
     passes: PassCount = dataclasses.field(default_factory=PassCount, compare=False)
     drafted: SpeculativeSampler | None = dataclasses.field(default=None, compare=False)
 
-    backends: ClassVar = get_args(Backend)
-    primable: ClassVar = True  # it can continue a recording
     compresses: ClassVar = True
     refinable: ClassVar = False
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The backends that can draw its sounds."""
+        return get_args(Backend) if self.drafted is None else ("auto",)
+
+    @property
+    def primable(self) -> bool:
+        """True if it can continue a recording."""
+        return self.drafted is None
 
     @property
     def data(self) -> DataConfig:

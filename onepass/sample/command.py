@@ -79,10 +79,9 @@ def _model_here(makes: str, given: Any) -> Any:
     if makes == "arrays":
         return load(given.model, trust=given.trust)
     if getattr(given, "draft", None) is not None:
-        from distill.model import load_student
-        from distill.teacher import load_teacher
+        from distill.model import load_speculative
 
-        return load_teacher(Path(given.model)).drafted_by(load_student(given.draft), "rejection")
+        return load_speculative(Path(given.model), draft=given.draft)
     return load_trained(makes, Path(given.model))
 
 
