@@ -109,6 +109,7 @@ def served(protocol, *names):
                 remote.close()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_served_model_of_an_own_distribution_is_asked_as_one_that_is_here(protocol):
     with served(protocol, "own", "conditioned", "picture") as (own, conditioned, drawing):
@@ -131,6 +132,7 @@ def test_a_served_model_of_an_own_distribution_is_asked_as_one_that_is_here(prot
         np.testing.assert_array_equal(drawing.generate(seed=SMALL_SEED, num=NUM), images)
 
 
+@pytest.mark.integration
 def test_the_command_samples_a_served_array(tmp_path):
     with http_running.Running(own_models.Store("own")) as server:
         words = ["sample", f"{server.url}/own", "--length", LONGEST, "--seed", SMALL_SEED]
@@ -140,6 +142,7 @@ def test_the_command_samples_a_served_array(tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.integration
 def test_sound_is_spoken_over_http():
     with served("http", "sound") as (sound,):
         assert sound.makes_sound and sound.spec["sample_rate_hz"] == RATE_HZ

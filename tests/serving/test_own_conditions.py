@@ -145,6 +145,7 @@ def served(protocol, *names):
                 remote.close()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_served_model_draws_what_the_model_draws(protocol):
     with served(protocol, *NAMES) as (url, remotes):
@@ -335,6 +336,7 @@ SUNG = {
 }
 
 
+@pytest.mark.integration
 def test_sound_with_a_step_of_its_own_is_streamed_by_a_server(tmp_path):
     gaussian = likelihoods.Gaussian(levels=64)
     live = onepass.Autoregressive(Singing(), gaussian, conditions=SINGING)
@@ -417,6 +419,7 @@ def words_of(name, folder):
     return words
 
 
+@pytest.mark.integration
 def test_the_command_draws_what_the_model_draws_here_saved_and_served(tmp_path):
     with http_running.Running(own_models.Store(*NAMES)) as server:
         for name in NAMES:
@@ -445,6 +448,7 @@ LINES = {
 }
 
 
+@pytest.mark.integration
 def test_the_command_refuses_conditions_that_do_not_fit_with_status_2(
     tmp_path, capsys, monkeypatch
 ):
@@ -461,6 +465,7 @@ def test_the_command_refuses_conditions_that_do_not_fit_with_status_2(
                 assert text in said and said.count("\n") == 1, (place, words, said)
 
 
+@pytest.mark.integration
 def test_a_saved_memory_is_exported_by_the_command(tmp_path, capsys):
     onepass.save(model("reading"), tmp_path / "saved")
     words = ["export", tmp_path / "saved", "--length", LENGTH, "--out"]

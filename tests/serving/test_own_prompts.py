@@ -134,6 +134,7 @@ def served(protocol, *names):
                 remote.close()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_served_model_draws_and_streams_what_the_model_draws(protocol):
     with served(protocol, *ASKED) as remotes:
@@ -240,6 +241,7 @@ RAW = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_request_of_another_client_is_answered_or_refused_as_invalid(protocol):
     running = (http_running if protocol == "http" else grpc_running).Running
@@ -300,6 +302,7 @@ def ran(*words):
     return onepass.main([str(word) for word in words])
 
 
+@pytest.mark.integration
 def test_the_command_draws_what_the_model_draws_here_saved_and_served(tmp_path):
     prefix = rows_of(3, 20, 33)
     for number, row in enumerate(prefix):
@@ -339,6 +342,7 @@ WORDS = {
 }
 
 
+@pytest.mark.integration
 def test_the_command_refuses_what_has_no_meaning_with_status_2(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("cube.npy", np.zeros([1, 1, 1], np.int32))
