@@ -206,6 +206,7 @@ def test_a_harmless_program_beside_a_hostile_one_hides_nothing(what, tmp_path, p
     assert refusal(onepass.load, path).endswith(f"disallowed operation: {REFUSED[what]}.")
 
 
+@pytest.mark.integration
 def test_a_saved_model_inside_a_bundle_is_refused_by_every_way_in(tmp_path, place, mistake):
     path = copied(tmp_path)
     shutil.copytree(hostile_programs.saved(tmp_path / "hostile", place), path, dirs_exist_ok=True)
