@@ -6,6 +6,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 FLOORS = (
+    "foundation",
     "likelihoods",
     "replicator",
     "autoregressive",

@@ -22,7 +22,7 @@ from autoregressive.random_weights import (
     with_random_weights,
 )
 from autoregressive.tables import DERIVED, Tables, derived
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 # Lengths of the compared sequences: the first that the network takes.
 LENGTHS = (DERIVED[0], 24, 12, 8, 6, 4)

@@ -4,10 +4,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from foundation.arguments import checked_temperatures, checked_top_k, checked_top_p
 from likelihoods.capabilities import tempers
 from likelihoods.distribution import Distribution
 from likelihoods.truncated import Choice, Truncated
-from replicator.runs.arguments import checked_temperatures, checked_top_k, checked_top_p
 
 
 def choice_of(

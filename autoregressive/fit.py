@@ -20,10 +20,10 @@ from autoregressive.training.losses import Loss, Score, check_mean_over_rows, ch
 from autoregressive.training.rows import MEAN
 from autoregressive.training.scores import drawing, held_out_score
 from autoregressive.training.state import KerasState, WeightsModule
+from foundation.arguments import whole_number
+from foundation.field_rules import require
+from foundation.stored_config import defaults
 from likelihoods.codec import Codec
-from replicator.runs.arguments import whole_number
-from replicator.runs.field_rules import require
-from replicator.runs.stored_config import defaults
 from replicator.strategies import Replicator
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.outcome import NOTHING_TO_TRAIN, Outcome

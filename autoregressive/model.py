@@ -22,10 +22,10 @@ from autoregressive.samplers import SAMPLERS, Draft
 from autoregressive.sampling import Samplers
 from autoregressive.symbols import RasterOrder, TimeOrder
 from autoregressive.trainable import Weights, weights_read
+from foundation.arguments import checked_length, checked_seed, whole_number
 from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
-from replicator.runs.arguments import checked_length, checked_seed, whole_number
 
 METHODS = ("auto", *SAMPLERS, "speculative")
 

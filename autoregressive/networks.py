@@ -11,7 +11,7 @@ from autoregressive.condition_specs import Specs, as_specs
 from autoregressive.keras_inputs import KerasInputs
 from autoregressive.outputs import check_stateless, one_line_errors
 from autoregressive.trainable import layers_within
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 
 class CausalNetwork(Protocol):

@@ -9,8 +9,8 @@ import tensorflow as tf
 from autoregressive.condition_specs import sized
 from autoregressive.layout import Layout
 from autoregressive.trainable import layers_within
+from foundation.errors import UserError
 from likelihoods.distribution import Distribution
-from replicator.runs.errors import UserError
 
 SMALL = 4  # times, or pixels a side, that every network takes
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 BENCHMARKS = ("audio", "students", "images", "training", "lossless", "tokens")
 PLOTS = (".png", ".pdf", ".svg")

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from foundation.intervals import format_measure
+from foundation.progress import Progress
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.measures.classifier import Classifier
 from pixelcnn.measures.sample_quality import sample_quality
 from pixelcnn.model import ImageModel, load
 from pixelcnn.sample_evaluation import classifier_for
 from pixelcnn.sampling.grids import grid, write_png
-from replicator.runs.intervals import format_measure
-from replicator.runs.progress import Progress
 
 COLUMNS = (
     "model",

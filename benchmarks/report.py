@@ -12,9 +12,9 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from replicator.runs.atomic_files import replacing, write_text
-from replicator.runs.progress import Progress
-from replicator.runs.provenance import processor
+from foundation.atomic_files import replacing, write_text
+from foundation.progress import Progress
+from foundation.provenance import processor
 
 Measure = Callable[[], float]
 LOAD = os.getloadavg()[0]  # of the machine before anything is measured

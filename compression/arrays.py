@@ -15,7 +15,7 @@ from compression.forms import narrowest_of
 from compression.model_digest import digests_of_model
 from compression.model_odds import check_table
 from compression.symbols import SymbolConditionals
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 
 class Arrays(Kind):

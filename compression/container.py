@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 MAGIC = b"\x89ONEP\r\n\x1a"
 VERSION = 2  # the newest; 1 is read too

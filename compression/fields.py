@@ -2,7 +2,7 @@
 
 from typing import Any, NoReturn
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 MOST = 2**32 - 1  # a size in a file
 

@@ -13,7 +13,7 @@ import numpy as np
 from compression import fields
 from compression.conditionals import Coding, Conditionals, Moved, decode, encode
 from compression.container import VERSION, Container, check_decoded, checksum_of, read_for
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 TOLERANCE, MOST_TOLERANCE = 1e-5, 1e-3
 SHARE = 0.5  # of the tolerance; the rest is for what differs already between the two networks

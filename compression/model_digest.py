@@ -12,7 +12,7 @@ from autoregressive.condition_specs import zeros_for
 from autoregressive.model import Autoregressive
 from autoregressive.reading import unusual_settings
 from compression.container import digest_of
-from replicator.runs.model_folder import variable_names
+from foundation.model_folder import variable_names
 
 _NUMBERED = re.compile(r"(.*?)(?:_([0-9]{1,18}))?")
 

@@ -11,8 +11,8 @@ from compression import forms
 from compression.conditionals import Coding
 from compression.odds import FLOOR, LARGEST_LOG_ODDS, REACH, ROUNDING
 from compression.splits import Categorical, Split
+from foundation.errors import UserError
 from likelihoods.capabilities import cumulative_of
-from replicator.runs.errors import UserError
 
 FINE = 256  # levels that are coded by a table of their own, after those above by cumulative masses
 MOST_TABLE = 1 << 20  # log-probabilities per element

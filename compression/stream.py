@@ -21,7 +21,7 @@ import numpy as np
 
 from compression.rounding import MOST_CHOICE_BITS, STEPS, best_step, choose, counts_of, rounded
 from compression.splits import Split
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 _HEAD = struct.Struct("<BH")
 _TRIED = 1 << 14  # odds per class and bit that are tried for the choice of a step

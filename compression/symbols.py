@@ -13,8 +13,8 @@ from compression.conditionals import Coding, Known
 from compression.forms import tolerances
 from compression.model_odds import ModelOdds, ways_of
 from compression.stream import Decoder, Layout, alone, depth_of
+from foundation.errors import UserError
 from likelihoods.capabilities import pixel_channels
-from replicator.runs.errors import UserError
 
 MOST_LEVELS = 1 << 16
 # Steps of a network that take a few seconds: without being asked, no more are made to verify.

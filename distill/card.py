@@ -7,9 +7,9 @@ from pathlib import Path
 from distill.evaluation import evaluate
 from distill.model import load_student, teacher_of
 from distill.teacher import digest, load_teacher
-from replicator.runs.card import ExportArguments, measure_table, training_lines, write
-from replicator.runs.intervals import EXPLAINED, format_measure
-from replicator.runs.run_directory import RunDirectory
+from foundation.card import ExportArguments, measure_table, training_lines, write
+from foundation.intervals import EXPLAINED, format_measure
+from foundation.run_directory import RunDirectory
 from wavenet import model as wavenet_model
 from wavenet import shipped as teachers
 from wavenet.card import data_lines, frame_statistics, provenance

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from distill.presets import PRESETS, DistillConfig
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from replicator.training.command import TrainingOptions, check_outside, parse_training, run_training
 from wavenet import command as wavenet_command
 from wavenet.command import training_data

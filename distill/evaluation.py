@@ -15,9 +15,9 @@ from distill.cpu import recursion
 from distill.model import StudentModel, untrained
 from distill.residual import LEVEL
 from distill.teacher import WaveNetDensity
+from foundation.errors import UserError
+from foundation.intervals import format_measure, weighted_mean
 from likelihoods import noise as counter_noise
-from replicator.runs.errors import UserError
-from replicator.runs.intervals import format_measure, weighted_mean
 from wavenet.copy_synthesis import (
     SoundsCallback,
     System,

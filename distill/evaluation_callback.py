@@ -12,7 +12,7 @@ from distill.closeness import measure_closeness
 from distill.generation import generate
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
-from replicator.runs.metrics import MetricsLog
+from foundation.metrics import MetricsLog
 from replicator.training.state import TrainState
 from wavenet.data import Corpus, audio
 from wavenet.density import Density

@@ -15,14 +15,14 @@ from autoregressive.tables import Tables
 from autoregressive.trainable import Weights, weights_read
 from distill.drafts import NOISE, FlowDraft
 from distill.losses.kl_divergence import log_density
-from likelihoods.affine import FlowOutput, compose
-from likelihoods.codec import Codec
-from replicator.runs.arguments import (
+from foundation.arguments import (
     checked_length,
     checked_seed,
     checked_temperature,
     whole_number,
 )
+from likelihoods.affine import FlowOutput, compose
+from likelihoods.codec import Codec
 
 
 def nearest(values: tf.Tensor, codec: Codec) -> tf.Tensor:

@@ -23,11 +23,11 @@ from distill.refinement import Refiner, refined
 from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
 from distill.training import KIND
-from replicator.runs.atomic_files import Arrays
-from replicator.runs.errors import UserError
-from replicator.runs.model_folder import assign_weights, stored_model
-from replicator.runs.model_spec import kind_of
-from replicator.runs.stored_config import checked_config, completed, stored_config
+from foundation.atomic_files import Arrays
+from foundation.errors import UserError
+from foundation.model_folder import assign_weights, stored_model
+from foundation.model_spec import kind_of
+from foundation.stored_config import checked_config, completed, stored_config
 from wavenet import model as wavenet_model
 from wavenet import shipped as teachers
 from wavenet.data.recorded_level import at_recorded_level, gain_of, is_recorded

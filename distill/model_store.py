@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from replicator.runs.errors import UserError
-from replicator.runs.model_spec import kind_of
+from foundation.errors import UserError
+from foundation.model_spec import kind_of
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distill.config import DiscriminatorConfig, StudentConfig
-from replicator.runs.errors import UserError
-from replicator.runs.field_rules import at_least
-from replicator.runs.stored_config import Removed
+from foundation.errors import UserError
+from foundation.field_rules import at_least
+from foundation.stored_config import Removed
 from replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from wavenet.config import WaveNetConfig
 from wavenet.presets import DataConfig

@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from distill.config import SOURCE_SIDE, StudentConfig
+from foundation.errors import UserError
 from likelihoods.affine import FlowOutput
 from likelihoods.initial import Initial
-from replicator.runs.errors import UserError
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
 from wavenet.pitch_reader import REFERENCE_HZ

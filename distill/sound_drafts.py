@@ -11,9 +11,9 @@ from distill.drafts import FlowDraft
 from distill.generation import condition_between
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
+from foundation.errors import UserError
 from likelihoods.capabilities import with_density
 from likelihoods.codec import Codec
-from replicator.runs.errors import UserError
 from wavenet.samplers.generation import padded
 from wavenet.speech_model import Request
 

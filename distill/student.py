@@ -9,10 +9,10 @@ import tensorflow as tf
 from distill.config import StudentConfig
 from distill.flows import Flow, Past
 from distill.residual import Prediction, ResidualDomain
+from foundation.errors import UserError
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput, compose
 from likelihoods.initial import Initial
-from replicator.runs.errors import UserError
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
 from wavenet.sound_network import check_condition

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from foundation.errors import UserError
 from likelihoods.capabilities import normal_parameters, with_density
 from likelihoods.distribution import Continuous
-from replicator.runs.errors import UserError
 from wavenet.model import SpeechModel, load
 from wavenet.sound_network import Network
 

@@ -13,10 +13,10 @@ from distill.losses.unit_classifier import UnitClassifier, copied, load, save, t
 from distill.presets import REMOVED, DistillConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, frozen_copy
+from foundation.errors import UserError
+from foundation.model_folder import assign_weights, stored_weights
+from foundation.stored_config import defaults, to_json
 from replicator import Replicator
-from replicator.runs.errors import UserError
-from replicator.runs.model_folder import assign_weights, stored_weights
-from replicator.runs.stored_config import defaults, to_json
 from replicator.training.loop import Outcome
 from replicator.training.state import TrainState
 from replicator.training.step import is_single_device

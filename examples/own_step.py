@@ -13,10 +13,10 @@ import keras
 import tensorflow as tf
 import tyro
 
+from foundation.checkpoints import Checkpoints
+from foundation.errors import in_one_line
+from foundation.progress import Progress
 from replicator import strategies
-from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import in_one_line
-from replicator.runs.progress import Progress
 from replicator.training.resumption import resume_variables
 
 

@@ -43,8 +43,8 @@ def main(steps: int = 1000, length: int = 800) -> None:
     network = keras.Model(inputs, layers.Dense(2)(h))
     teacher = onepass.Autoregressive(network, likelihoods.Gaussian(levels=65536))
     onepass.fit(teacher, data, steps=steps)
-    loss = [onepass.KL(), onepass.Compared(power, 10.0)]
-    student = onepass.distill(teacher, data, steps=steps, loss=loss)
+    terms = onepass.KL(), onepass.Compared(power, 10.0)
+    student = onepass.distill(teacher, data, steps=steps, loss=terms)
     for name, model in (("teacher", teacher), ("student", student)):
         sound = model.sample(1, length, seed=1)
         start = time.monotonic()

@@ -19,10 +19,10 @@ import numpy as np
 import tensorflow as tf
 import tyro
 
+from foundation.checkpoints import Checkpoints
+from foundation.errors import UserError, in_one_line
+from foundation.progress import Progress
 from replicator import Replicator, strategies
-from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import UserError, in_one_line
-from replicator.runs.progress import Progress
 from replicator.training.resumption import resume_variables
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".gif", ".bmp"}  # formats that TensorFlow decodes

@@ -18,13 +18,13 @@ import numpy as np
 import tensorflow as tf
 import tyro
 
+from foundation.checkpoints import Checkpoints
+from foundation.errors import UserError, in_one_line
+from foundation.progress import Progress
 from pixelcnn.data.corpus import ImageRules, read_corpus
 from pixelcnn.sampling.grids import write_png
 from pixelcnn.shipped import dev_images
 from replicator import Replicator, strategies
-from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import UserError, in_one_line
-from replicator.runs.progress import Progress
 from replicator.training.config import OptimizerConfig
 from replicator.training.optimizer import adam
 from replicator.training.resumption import resume_variables

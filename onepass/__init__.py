@@ -15,10 +15,10 @@ use, so that a help text does not wait for it.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from foundation.errors import UserError
 from onepass.command import main
 from onepass.models import ModelInfo as ModelInfo
 from onepass.models import list_models, load
-from replicator.runs.errors import UserError
 
 if TYPE_CHECKING:
     import likelihoods as likelihoods

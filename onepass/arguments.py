@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Collection
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 REWORDED = (
     (r"^Error parsing (?:config\.)?(\S+):", r"\1:"),

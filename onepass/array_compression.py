@@ -7,7 +7,7 @@ import numpy as np
 from autoregressive.model import Autoregressive
 from compression import files
 from compression.arrays import Arrays
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 
 def compress(

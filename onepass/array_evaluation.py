@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +37,10 @@ class EvaluateArguments:
 def run_evaluate(arguments: list[str], parse: Callable) -> int:
     """Parse the rest of `onepass evaluate MODEL ...` and print figures; return the exit status."""
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
+    from foundation.intervals import format_measure
     from onepass.array_files import rows_of
     from onepass.evaluation import evaluate
     from onepass.models import load
-    from replicator.runs.intervals import format_measure
     from serving.bundles.condition_words import condition_of
     from serving.errors import ServingError
 

@@ -9,10 +9,10 @@ import numpy as np
 import soundfile
 from PIL import Image, UnidentifiedImageError
 
+from foundation.atomic_files import read_npy
+from foundation.errors import UserError
 from pixelcnn.data.colour import in_srgb
 from pixelcnn.sampling.grids import write_png
-from replicator.runs.atomic_files import read_npy
-from replicator.runs.errors import UserError
 from wavenet.data import audio
 from wavenet.data.streams import Source, found_in
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from foundation.errors import FAILURE, UserError, exit_status
+from foundation.heartbeat import heartbeat
+from foundation.interrupt import Interrupted, signals_interrupt
 from onepass.arguments import chosen, parse
 from onepass.standard_streams import say_error, watched_output
-from replicator.runs.errors import FAILURE, UserError, exit_status
-from replicator.runs.heartbeat import heartbeat
-from replicator.runs.interrupt import Interrupted, signals_interrupt
 from serving.settings import is_url
 
 VERBS = {
@@ -258,9 +258,9 @@ def _positional(words: list[str]) -> list[str]:
 def _model_kind(word: str) -> str | None:
     """Return what the model that a word names makes, "sound", "images" or "arrays"; or None."""
     from distill.model_store import is_bundle_of_user
+    from foundation.model_spec import kind_of
     from pixelcnn.config import KINDS
     from pixelcnn.shipped import FOLDERS
-    from replicator.runs.model_spec import kind_of
     from serving.bundles.folder_kind import folder_kind
 
     if Path(word).exists():

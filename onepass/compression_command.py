@@ -6,13 +6,13 @@ from typing import Any
 
 from compression import files
 from compression.container import Container, read_file
+from foundation.atomic_files import replacing
+from foundation.errors import UserError
+from foundation.folders import check_new, make_folder
 from onepass.array_compression import kind_of
 from onepass.array_files import FILES, ElementFiles
 from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.models import load
-from replicator.runs.atomic_files import replacing
-from replicator.runs.errors import UserError
-from replicator.runs.folders import check_new, make_folder
 
 LONGEST_NAME = 200  # bytes of a file's name, without a suffix
 VERIFY = {"cheap": None, "always": True, "never": False}

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.errors import UserError
-from replicator.runs.intervals import Measure, weighted_mean
+from foundation.errors import UserError
+from foundation.intervals import Measure, weighted_mean
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foundation.errors import UserError
+from foundation.model_spec import SPEC_FILE, kind_of
 from onepass.shipped import SHIPPED, SOURCE_ONLY, folder
-from replicator.runs.errors import UserError
-from replicator.runs.model_spec import SPEC_FILE, kind_of
 from serving.bundles.folder_kind import folder_kind
 from serving.settings import is_url
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foundation.errors import UserError
+from foundation.model_spec import kind_of
 from onepass.arguments import chosen
 from replicator.planning.arguments import PlanArguments, check
-from replicator.runs.errors import UserError
-from replicator.runs.model_spec import kind_of
 
 if TYPE_CHECKING:
     from replicator.planning.programs import ModelPrograms
@@ -83,7 +83,7 @@ def _programs(given: PlanArguments, package: str | None, scratch: str) -> "Model
 
 
 def _config(model: str, package: str) -> Any:
-    from replicator.runs.run_directory import RunDirectory
+    from foundation.run_directory import RunDirectory
 
     if not Path(model).exists():
         return _presets()[model].config

@@ -11,11 +11,11 @@ from distill.evaluation import evaluate as evaluate_student
 from distill.model import StudentModel
 from distill.shipped import STUDENT
 from distill.teacher import load_teacher
+from foundation.atomic_files import write_text
+from foundation.folders import check_new, counted, make_folder
+from foundation.progress import duration
 from onepass.quickstart_arguments import QuickstartArguments
 from onepass.quickstart_images import draw_images, image_files
-from replicator.runs.atomic_files import write_text
-from replicator.runs.folders import check_new, counted, make_folder
-from replicator.runs.progress import duration
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.evaluation import dev_corpus, evaluate

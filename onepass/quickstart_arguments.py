@@ -4,7 +4,7 @@ import dataclasses
 import math
 from pathlib import Path
 
-from replicator.runs.field_rules import at_least, require
+from foundation.field_rules import at_least, require
 
 
 @dataclasses.dataclass(frozen=True)

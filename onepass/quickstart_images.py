@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from foundation.progress import Progress
 from pixelcnn.model import ImageModel, load
 from pixelcnn.sampling.grids import enlarged, grid, strip, write_gif, write_png
-from replicator.runs.progress import Progress
 
 SETS = {
     "digits": ("shipped-digits-teacher", "shipped-digits"),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.condition_inputs import has_named
 from serving.bundles.image_inputs import caption_codes, image_inputs, label_index
 from serving.bundles.signature import Arrays, fastest

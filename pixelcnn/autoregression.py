@@ -7,13 +7,13 @@ import tensorflow as tf
 from autoregressive.model import Autoregressive
 from autoregressive.samplers import register
 from autoregressive.symbols import raster_positions
+from foundation.errors import UserError
 from likelihoods import Integers, noise
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.outputs import Hidden, Output
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.sampling.pixelcnn_sampler import sample
-from replicator.runs.errors import UserError
 
 Batch = dict[str, tf.Tensor]
 

@@ -5,12 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.evaluation import evaluate
-from pixelcnn.joining import joined
-from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
-from pixelcnn.model import folder_of, load
-from replicator.runs.card import (
+from foundation.card import (
     ExportArguments,
     in_two_columns,
     measure_table,
@@ -18,8 +13,13 @@ from replicator.runs.card import (
     training_lines,
     write,
 )
-from replicator.runs.intervals import EXPLAINED
-from replicator.runs.run_directory import RunDirectory
+from foundation.intervals import EXPLAINED
+from foundation.run_directory import RunDirectory
+from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.evaluation import evaluate
+from pixelcnn.joining import joined
+from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
+from pixelcnn.model import folder_of, load
 
 OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # what config.json says of one
 FLOW_TERMS = ("kl", "likelihood", "forward", "spectrum", "features")  # of its targets

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from foundation.errors import UserError
 from pixelcnn import shipped
 from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.presets import PRESETS
-from replicator.runs.errors import UserError
 from replicator.training.command import TrainingOptions, parse_training, run_training
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def training_data(path: Path) -> str:
         return str(shipped.dev_images(str(path)))
     if not (path / "config.json").exists():
         raise UserError(f"{path} does not say where its images are; name them with --data.")
-    from replicator.runs.run_directory import RunDirectory
+    from foundation.run_directory import RunDirectory
 
     data = str(RunDirectory.open(path).config().get("data_folder"))
     if not data.startswith("tfds:") and not Path(data).exists():
@@ -168,9 +168,9 @@ def training_data(path: Path) -> str:
 
 def format_report(figures: dict) -> str:
     """Return the figures of a model as lines."""
+    from foundation import intervals
+    from foundation.folders import counted
     from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
-    from replicator.runs import intervals
-    from replicator.runs.folders import counted
 
     bits, codecs = figures["measures"]["bits_per_dim"], figures["codec"]
     used = figures["dev"]["pictures"]
@@ -210,7 +210,7 @@ def format_report(figures: dict) -> str:
 
 
 def _quality(measures: dict) -> str:
-    from replicator.runs import intervals
+    from foundation import intervals
 
     few = " of too few images" if measures.get("too_few_images") else ""
     return (

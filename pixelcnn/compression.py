@@ -18,6 +18,7 @@ from compression.container import Container
 from compression.files import Kind
 from compression.model_digest import digest_of_network
 from compression.stream import Decoder, Layout, depth_of
+from foundation.errors import UserError
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import GROUPS
@@ -28,7 +29,6 @@ from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
 from pixelcnn.pixel_distributions import PIXELS, Pixels
 from pixelcnn.stepping import SteppedPixelCNN
-from replicator.runs.errors import UserError
 
 MODE = Mode(linear=tf.float64)
 MOST_BATCH = 1 << 12  # images that are decoded together, in memory

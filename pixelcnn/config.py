@@ -3,6 +3,8 @@
 import dataclasses
 from typing import ClassVar, Literal
 
+from foundation.errors import UserError
+from foundation.field_rules import at_least, require
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.networks.config import (
     ConditioningConfig,
@@ -13,8 +15,6 @@ from pixelcnn.networks.config import (
     part_names,
     sizes_between,
 )
-from replicator.runs.errors import UserError
-from replicator.runs.field_rules import at_least, require
 from replicator.training.config import LoopConfig, OptimizerConfig
 
 SamplerName = Literal["cached", "fixed-point", "naive"]

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
+from foundation.heartbeat import during
+from foundation.intervals import share_of, weighted_mean
+from foundation.progress import Progress
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.depth import dtype_of
 from pixelcnn.measures.codecs import codec_bits_by_scale, codec_bits_per_dim
@@ -15,9 +18,6 @@ from pixelcnn.model import ImageModel
 from pixelcnn.networks.config import GROUPS
 from pixelcnn.networks.multiscale import size_of
 from pixelcnn.sampling.generation import Request
-from replicator.runs.heartbeat import during
-from replicator.runs.intervals import share_of, weighted_mean
-from replicator.runs.progress import Progress
 
 MOST_MIXED = 20  # classes under each of which every image is evaluated
 Parts = dict[str, np.ndarray]

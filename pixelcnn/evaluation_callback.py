@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from foundation.metrics import MetricsLog
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.depth import EIGHT, rescaled
 from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.generation import ImageSampler, Request
 from pixelcnn.sampling.grids import grid, write_png
-from replicator.runs.metrics import MetricsLog
 from replicator.training.state import TrainState
 
 SHOWN = 16  # images of a sheet

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from foundation.atomic_files import Arrays
+from foundation.errors import UserError
+from foundation.model_folder import stored_model
+from foundation.stored_config import to_json
 from pixelcnn.model import ImageModel, folder_of, load, model_of, spec_of
-from replicator.runs.atomic_files import Arrays
-from replicator.runs.errors import UserError
-from replicator.runs.model_folder import stored_model
-from replicator.runs.stored_config import to_json
 
 OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "statistics")
 OF_THE_BASE = ("base", "base_flows")  # settings of a network

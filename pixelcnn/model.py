@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import tensorflow as tf
 
+from foundation.atomic_files import Arrays
+from foundation.errors import UserError
+from foundation.model_folder import assign_weights, stored_model
+from foundation.stored_config import checked_config
 from likelihoods.initial import ZeroInitial
 from pixelcnn import shipped
 from pixelcnn.config import KINDS, AnyTrainConfig, SamplerName
@@ -21,10 +25,6 @@ from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.request_checks import check_images, check_request
 from pixelcnn.sampling.generation import ImageSampler, Request
 from pixelcnn.training import config_from
-from replicator.runs.atomic_files import Arrays
-from replicator.runs.errors import UserError
-from replicator.runs.model_folder import assign_weights, stored_model
-from replicator.runs.stored_config import checked_config
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive

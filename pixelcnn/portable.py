@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from foundation.atomic_files import write_npz
+from foundation.stored_config import defaults
 from pixelcnn.config import AnyTrainConfig, SamplerName
 from pixelcnn.data import batch_sampling
 from pixelcnn.data.captions import encode_caption
@@ -27,8 +29,6 @@ from replicator.portable.export import (
     restore,
     specs_of,
 )
-from replicator.runs.atomic_files import write_npz
-from replicator.runs.stored_config import defaults
 from replicator.training.state import LossFn, TrainState
 
 IMAGES = "images.npz"

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from foundation.errors import UserError
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.sampling.multiscale_sampler import temperatures_of
-from replicator.runs.errors import UserError
 
 
 def check_request(

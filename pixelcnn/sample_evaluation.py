@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from foundation.progress import Progress
 from pixelcnn import shipped
 from pixelcnn.data.corpus import is_dev_file, read_corpus
 from pixelcnn.data.dataset import ImageDataset
@@ -15,7 +16,6 @@ from pixelcnn.data.image_file import DataError
 from pixelcnn.measures.classifier import Classifier, classifier_of, opened_classifier
 from pixelcnn.measures.sample_quality import sample_quality
 from pixelcnn.model import ImageModel
-from replicator.runs.progress import Progress
 
 
 def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Classifier | None:

@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+from foundation.errors import UserError
+from foundation.stored_config import defaults, stored_config, to_json
 from pixelcnn.config import KINDS, AnyTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.evaluation_callback import EvaluationCallback
 from replicator import Replicator
-from replicator.runs.errors import UserError
-from replicator.runs.stored_config import defaults, stored_config, to_json
 from replicator.training.command import check_outside
 from replicator.training.loop import Outcome
 from replicator.training.state import TrainState

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from foundation.errors import UserError
 from pixelcnn.model import ImageModel
 from pixelcnn.sampling.generation import Request
 from pixelcnn.sampling.multiscale_sampler import temperatures_of
-from replicator.runs.errors import UserError
 
 FRAME_ROWS = 65536  # rows of the noise that a video may use, one a frame
 Temperature = float | tuple[float, ...]

@@ -1,12 +1,12 @@
-"""Training steps on one or many devices: strategies, training, runs, portable export.
+"""Training steps on one or many devices: strategies, training, portable export.
 
-The names below are imported on first access, because most need TensorFlow, and several modules
-(`runs.errors`, `launch`) serve programs that must start without it.
+The names below are imported on first access, because most need TensorFlow, and `launch`
+serves programs that must start without it.
 """
 
 from typing import TYPE_CHECKING
 
-from replicator.runs.lazy_exports import lazy_exports
+from foundation.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from replicator.strategies.base import Replicator as Replicator

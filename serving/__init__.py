@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from replicator.runs.lazy_exports import lazy_exports
+from foundation.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from serving.bundles.loading import load as load

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import tyro
 
-from replicator.runs.errors import UserError
-from replicator.runs.model_spec import SPEC_FILE, kind_of
+from foundation.errors import UserError
+from foundation.model_spec import SPEC_FILE, kind_of
 from serving.bundles.export_arguments import ExportArguments
 from serving.engine.version_scanner import MANIFEST, VERSION
 from serving.settings import NEEDED, Settings

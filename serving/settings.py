@@ -5,8 +5,8 @@ import ipaddress
 from pathlib import Path
 from typing import Literal
 
-from replicator.runs.errors import UserError
-from replicator.runs.field_rules import at_least, require
+from foundation.errors import UserError
+from foundation.field_rules import at_least, require
 
 # Packages of the extra `serve`, all of them required.
 NEEDED = (

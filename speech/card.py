@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from replicator.runs.progress import in_time
+from foundation.progress import in_time
 
 
 def _opinions(speech: dict[str, float]) -> str:

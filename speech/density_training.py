@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from foundation.metrics import MetricsLog
+from foundation.model_folder import averages, best_or_newest
+from foundation.run_directory import RunDirectory
+from foundation.stored_config import to_json
 from replicator import TrainState
-from replicator.runs.metrics import MetricsLog
-from replicator.runs.model_folder import averages, best_or_newest
-from replicator.runs.run_directory import RunDirectory
-from replicator.runs.stored_config import to_json
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.loop import Outcome
 from replicator.training.training_run import TrainingRun

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import tyro
 
 from distill.model import load as load_model
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from speech.evaluation import spoken
 from speech.examples import examples, prepared
 from speech.train import write

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from replicator.runs.errors import UserError
-from replicator.runs.threads import in_threads
+from foundation.errors import UserError
+from foundation.threads import in_threads
 from speech.alignment import STATES, align, cepstra, chain, durations, initial_path
 from speech.alignment import typical_lengths as typical
 from speech.phonemes import COMMA, PAUSES, STOP, Phoneme, phonemes

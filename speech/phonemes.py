@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import unicodedata
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from speech.normalisation import read_aloud
 
 PROGRAM = "espeak-ng"

@@ -11,13 +11,13 @@ import numpy as np
 import tyro
 
 from distill.model import load as load_model
-from replicator.runs.atomic_files import write_npz, write_text
-from replicator.runs.errors import UserError
-from replicator.runs.metrics import training_seconds
-from replicator.runs.model_folder import averages, best_or_newest
-from replicator.runs.provenance import machine_name
-from replicator.runs.run_directory import RunDirectory
-from replicator.runs.stored_config import to_json
+from foundation.atomic_files import write_npz, write_text
+from foundation.errors import UserError
+from foundation.metrics import training_seconds
+from foundation.model_folder import averages, best_or_newest
+from foundation.provenance import machine_name
+from foundation.run_directory import RunDirectory
+from foundation.stored_config import to_json
 from speech.card import card
 from speech.density_training import DensityConfig, train_density
 from speech.evaluation import frame_measures, spoken, variance_corrections

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from foundation.metrics import MetricsLog
+from foundation.stored_config import to_json
 from replicator import TrainState
-from replicator.runs.metrics import MetricsLog
-from replicator.runs.stored_config import to_json
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.loop import Outcome
 from replicator.training.training_run import TrainingRun

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from speech import network
 from speech.frame_density import STATISTICS, drawn, initial_density, no_pause
 from speech.inputs import contexts, numbers, phoneme_of_frame, positions

@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 from toys import Line, line_batch
 
+from foundation.errors import UserError
 from replicator import strategies
-from replicator.runs.errors import UserError
 from replicator.strategies import asynchronous as parameter_server
 from replicator.strategies import server_processes as servers
 from replicator.training.config import OptimizerConfig

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from compression.container import Container
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 MOST = 2**32 - 1
 DEEP: list = []

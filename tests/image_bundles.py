@@ -10,12 +10,12 @@ from image_networks import QuickInitial, perturbed
 from image_runs import config_of, data_of
 
 import onepass
+from foundation.model_folder import save
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
 from pixelcnn.model import load, spec_of
 from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.training import run_config
-from replicator.runs.model_folder import save
 from serving.bundles.manifest import write_manifest
 
 

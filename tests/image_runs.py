@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from image_networks import QuickInitial
 
+from foundation.metrics import read_metrics
 from pixelcnn import density, evaluation_callback
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.data.dataset import ImageDataset
@@ -24,7 +25,6 @@ from pixelcnn.networks.config import (
     PixelCNNConfig,
 )
 from pixelcnn.training import train
-from replicator.runs.metrics import read_metrics
 from replicator.training.config import LoopConfig, OptimizerConfig
 
 CLASSES = ("cat", "dog", "eel")

@@ -14,10 +14,10 @@ from pathlib import Path
 import tensorflow as tf
 from toys import Line, line_batch
 
+from foundation.checkpoints import Checkpoints
+from foundation.errors import UserError
+from foundation.run_directory import RunDirectory
 from replicator import Replicator, strategies
-from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import UserError
-from replicator.runs.run_directory import RunDirectory
 from replicator.strategies.coordination import variable_scope
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.loop import Trainer

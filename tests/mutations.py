@@ -71,10 +71,10 @@ FAULTS = {
         ("tests/replicator/test_accumulation.py",),
     ),
     "the best checkpoint is deleted with the old ones": Fault(
-        "replicator/runs/checkpoints.py",
+        "foundation/checkpoints.py",
         "protected = {*self.steps()[-self.keep :], self.best_step()}",
         "protected = {*self.steps()[-self.keep :]}",
-        ("tests/replicator/test_checkpoints.py",),
+        ("tests/foundation/test_checkpoints.py",),
     ),
     "odds near a border of their bin are coded": Fault(
         "compression/rounding.py",

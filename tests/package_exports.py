@@ -7,7 +7,7 @@ from processes import ROOT
 
 FOLDERS = (
     *("autoregressive", "compression", "distill", "examples", "likelihoods", "onepass"),
-    *("pixelcnn", "replicator", "serving", "speech", "wavenet"),
+    *("foundation", "pixelcnn", "replicator", "serving", "speech", "wavenet"),
 )
 
 

@@ -6,8 +6,8 @@ import tensorflow as tf
 import tf_keras
 from replicator_checks import TRAINED, endless, replicator_of
 
+from foundation.errors import UserError
 from replicator import strategies
-from replicator.runs.errors import UserError
 
 STEPS = 5
 

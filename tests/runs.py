@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replicator.runs.checkpoints import Checkpoints
+from foundation.checkpoints import Checkpoints
 from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import shipped
 from wavenet.config import WaveNetConfig

@@ -14,9 +14,9 @@ import tensorflow as tf
 from replicator_training_checks import KINDS, trained
 from toys import Line, line_batch
 
+from foundation.run_directory import RunDirectory
 from replicator import strategies
 from replicator.launch.tf_config import local_tasks
-from replicator.runs.run_directory import RunDirectory
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.loop import Trainer
 from replicator.training.state import TrainState

@@ -19,6 +19,7 @@ from distill import training as distillation
 from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
 from distill.teacher import load_teacher
+from foundation.errors import UserError
 from pixelcnn import evaluation_callback as image_evaluation
 from pixelcnn import training as image_training
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
@@ -30,7 +31,6 @@ from pixelcnn.networks.config import (
     PixelCNNConfig,
 )
 from replicator import Replicator, strategies
-from replicator.runs.errors import UserError
 from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import evaluation_callback as sound_evaluation
 from wavenet import training as sound_training

@@ -7,6 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = (
+    "foundation",
     *("likelihoods", "replicator", "autoregressive", "compression", "wavenet", "pixelcnn"),
     *("distill", "speech", "serving", "onepass", "benchmarks"),
 )
@@ -19,9 +20,9 @@ SHORT = {
     "likelihoods/limits.py": "configurations import it without TensorFlow",
     "onepass/__main__.py": "`python -m onepass`",
     "benchmarks/matrix_peak.py": "two benchmarks are held against it",
-    "replicator/runs/field_rules.py": "configurations of every folder import it",
-    "replicator/runs/model_spec.py": "the command imports it without NumPy",
-    "replicator/runs/tensorflow_paths.py": "bundles import it without the packages of training",
+    "foundation/field_rules.py": "configurations of every folder import it",
+    "foundation/model_spec.py": "the command imports it without NumPy",
+    "foundation/tensorflow_paths.py": "bundles import it without the packages of training",
     "wavenet/dev_parts.py": "a help text imports it without NumPy",
     "wavenet/networks.py": "the one place that knows both kinds of network",
 }

@@ -29,6 +29,7 @@ RETIRED = {
     "workshop": "worker pool",
 }
 FOLDERS = {
+    "foundation",
     *("likelihoods", "replicator", "autoregressive", "compression", "wavenet", "pixelcnn"),
     *("distill", "speech", "serving", "onepass", "examples", "benchmarks", "tests"),
 }

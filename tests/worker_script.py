@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import tensorflow as tf
 
+from foundation.errors import UserError
 from replicator import strategies
-from replicator.runs.errors import UserError
 
 STEPS = 5
 mode, output = sys.argv[1:]

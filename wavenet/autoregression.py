@@ -13,7 +13,7 @@ from autoregressive.incremental import UnsupportedNetworkError, incremental
 from autoregressive.model import Autoregressive
 from autoregressive.samplers import register
 from autoregressive.symbols import State, Step
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from wavenet.network import WaveNet
 from wavenet.samplers.fixed_point import BlockPass
 from wavenet.samplers.numba.sampler import is_known, sampler_for

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from replicator.runs.card import (
+from foundation.card import (
     ExportArguments,
     in_two_columns,
     measure_table,
@@ -15,9 +15,9 @@ from replicator.runs.card import (
     training_lines,
     write,
 )
-from replicator.runs.intervals import EXPLAINED
-from replicator.runs.run_directory import RunDirectory
-from replicator.runs.stored_config import changed_flags
+from foundation.intervals import EXPLAINED
+from foundation.run_directory import RunDirectory
+from foundation.stored_config import changed_flags
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import SpeechModel, load
 from wavenet.presets import PRESETS, TrainConfig

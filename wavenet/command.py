@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from replicator.training.command import TrainingOptions, parse_training, run_training
 from wavenet import shipped
 from wavenet.dev_parts import DevPart
@@ -126,7 +126,7 @@ def training_data(path: Path) -> Path:
     """Return the folder of recordings of a run; the shipped ones for a model folder."""
     if not (path / "config.json").exists():
         return shipped.recordings_folder()
-    from replicator.runs.run_directory import RunDirectory
+    from foundation.run_directory import RunDirectory
 
     data = Path(str(RunDirectory.open(path).config().get("data_folder")))
     if not data.is_dir():

@@ -14,7 +14,7 @@ from compression.files import Kind
 from compression.forms import form_of, narrowest_of
 from compression.model_digest import digest_of_network
 from compression.symbols import SymbolConditionals
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from wavenet.autoregression import WaveNetSymbols
 from wavenet.density import Density
 from wavenet.network import WaveNet

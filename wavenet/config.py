@@ -4,9 +4,9 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Literal
 
+from foundation.field_rules import at_least, require
 from likelihoods import registry
 from likelihoods.registry import LikelihoodName
-from replicator.runs.field_rules import at_least, require
 
 if TYPE_CHECKING:  # a configuration is read without TensorFlow
     from likelihoods import Codec, Distribution

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from foundation.errors import UserError
+from foundation.folders import counted
+from foundation.intervals import format_measure, weighted_mean
+from foundation.progress import Progress
 from likelihoods import Codec
-from replicator.runs.errors import UserError
-from replicator.runs.folders import counted
-from replicator.runs.intervals import format_measure, weighted_mean
-from replicator.runs.progress import Progress
 from wavenet.copy_synthesis import (
     SoundsCallback,
     at_temperatures,

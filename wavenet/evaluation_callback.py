@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from replicator.runs.metrics import MetricsLog
+from foundation.metrics import MetricsLog
 from replicator.training.state import TrainState
 from wavenet.data import audio
 from wavenet.data.corpus import Corpus

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from wavenet.data import audio
 from wavenet.data.recorded_level import (
     RecordedFrames,

@@ -16,7 +16,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from wavenet.features import MelConvention, mel_filters
 
 LAG_WINDOW_HZ = 40.0  # standard deviation of the Gaussian that smooths the power spectrum

@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.samplers.acceptance import Acceptance
-from replicator.runs.errors import UserError
-from replicator.runs.model_folder import assign_weights, stored_model
-from replicator.runs.stored_config import checked_config
+from foundation.errors import UserError
+from foundation.model_folder import assign_weights, stored_model
+from foundation.stored_config import checked_config
 from wavenet import shipped
 from wavenet.config import ComputeDtype
 from wavenet.data import audio
@@ -155,6 +155,9 @@ class SpeechModel(TrainedSpeechModel):
         Raises:
           UserError: the draft is of other sounds, or there is none.
         """
+        known = (*self.backends, "cached", "speculative")
+        if method not in known:
+            raise UserError(f"`method` must be one of {', '.join(known)}, got {method!r}.")
         if (method == "speculative") != (draft is not None):
             raise UserError('`draft` must be given for `method="speculative"`, and for no other.')
         if draft is not None:

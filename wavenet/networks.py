@@ -1,6 +1,6 @@
 """The network that a training configuration asks for."""
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from wavenet.network import WaveNet
 from wavenet.presets import TrainConfig
 from wavenet.sound_network import Network

@@ -4,7 +4,7 @@ import functools
 import importlib.util
 from collections.abc import Sequence
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 # The packages that a measure imports, and the extra of this project that installs them.
 EXTRAS: dict[str, dict[str, tuple[str, ...]]] = {

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from foundation.progress import Progress
 from likelihoods.initial import Initial
-from replicator.runs.progress import Progress
 from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
 from wavenet.data.batch_sampling import ClipSource, batch

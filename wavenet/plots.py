@@ -10,8 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from replicator.runs.atomic_files import replacing
-from replicator.runs.errors import UserError
+from foundation.atomic_files import replacing
+from foundation.errors import UserError
 
 DB_RANGE = 80.0  # dB
 WINDOW_SECONDS = 0.03

@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
+from foundation.atomic_files import write_npz
+from foundation.stored_config import defaults
 from replicator.planning.trainable import Trainable
 from replicator.portable.export import (
     export_function,
@@ -18,8 +20,6 @@ from replicator.portable.export import (
     restore,
     storable,
 )
-from replicator.runs.atomic_files import write_npz
-from replicator.runs.stored_config import defaults
 from replicator.training.state import LossFn, TrainState
 from wavenet.config import WaveNetConfig
 from wavenet.data import batch_sampling

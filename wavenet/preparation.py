@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from replicator.runs.atomic_files import Arrays
-from replicator.runs.model_folder import assign_weights, stored_model, variable_names
-from replicator.runs.stored_config import stored_config
+from foundation.atomic_files import Arrays
+from foundation.model_folder import assign_weights, stored_model, variable_names
+from foundation.stored_config import stored_config
 from wavenet import shipped
 from wavenet.conditioner import Conditioner
 from wavenet.data.corpus import Corpus, frames_of, recordings_of

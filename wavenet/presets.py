@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from replicator.runs.field_rules import at_least, require
+from foundation.field_rules import at_least, require
 from replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from wavenet.config import WaveNetConfig
 from wavenet.features.conventions import MelConvention, PitchConvention

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from replicator.runs.field_rules import at_least, require
+from foundation.field_rules import at_least, require
 from wavenet.feature_extractor import FeatureExtraction
 from wavenet.features.frame_statistics import FrameStatistics, stored_statistics
 from wavenet.features.frames_in_pieces import FramesInPieces, RepeatedFrames

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from foundation.folders import shown
+from foundation.run_directory import RunDirectory
+from foundation.stored_config import completed, defaults, stored_config, to_json
 from replicator import Replicator
-from replicator.runs.folders import shown
-from replicator.runs.run_directory import RunDirectory
-from replicator.runs.stored_config import completed, defaults, stored_config, to_json
 from replicator.training.command import check_outside
 from replicator.training.loop import Outcome
 from replicator.training.state import TrainState

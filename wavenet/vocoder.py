@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from foundation.errors import UserError
 from likelihoods.capabilities import with_scales
 from likelihoods.distribution import Distribution, LocationScale
 from likelihoods.initial import Initial
-from replicator.runs.errors import UserError
 from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention

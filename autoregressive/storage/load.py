@@ -11,9 +11,9 @@ from autoregressive.model import Autoregressive
 from autoregressive.storage.program import DENSITY_AXES
 from autoregressive.storage.save import PROGRAM_FOLDER, SPEC_FILE
 from autoregressive.trainable import Listed
+from foundation.errors import UserError
+from foundation.tensorflow_paths import named_for_tensorflow
 from likelihoods import noise as counter_noise
-from replicator.runs.errors import UserError
-from replicator.runs.tensorflow_paths import named_for_tensorflow
 
 
 class StoredNetwork:

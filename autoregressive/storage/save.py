@@ -14,6 +14,10 @@ from autoregressive.ragged import filler
 from autoregressive.reading import settings_of
 from autoregressive.storage.program import STEP_ROWS, Program
 from autoregressive.trainable import frozen_among
+from foundation.atomic_files import write_text
+from foundation.errors import UserError
+from foundation.folders import make_folder
+from foundation.tensorflow_paths import named_for_tensorflow
 from likelihoods.capabilities import (
     closed_form,
     cumulative_of,
@@ -24,10 +28,6 @@ from likelihoods.capabilities import (
     with_density,
 )
 from likelihoods.distribution import Distribution
-from replicator.runs.atomic_files import write_text
-from replicator.runs.errors import UserError
-from replicator.runs.folders import make_folder
-from replicator.runs.tensorflow_paths import named_for_tensorflow
 
 SPEC_FILE, PROGRAM_FOLDER = "autoregressive.json", "program"
 # Operations that call Python in the process that created them.

@@ -13,8 +13,8 @@ from autoregressive.elements import check_elements, check_finite
 from autoregressive.layout import Layout
 from autoregressive.ragged import listed
 from autoregressive.training.rows import Padded, in_bucket, mean_length, padded_arrays
+from foundation.errors import UserError
 from likelihoods.codec import Codec
-from replicator.runs.errors import UserError
 from replicator.training.accumulation import Batch
 from replicator.training.batches import as_dataset
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from replicator.training.listener import Listener
 
 CALLED = (

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from autoregressive.training.batches import Batches
 from autoregressive.training.losses import MeanLoss
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from replicator.training.state import LossFn
 
 
@@ -52,6 +52,6 @@ def drawing(workdir: str | Path | None, score: Any) -> Callable[[], None] | None
     """Return a function that draws a run's losses; None if it has no directory."""
     if not workdir:
         return None
-    from replicator.runs.loss_plot import write_loss_plot  # which imports matplotlib
+    from foundation.loss_plot import write_loss_plot  # which imports matplotlib
 
     return functools.partial(write_loss_plot, Path(workdir), isinstance(score, MeanLoss))

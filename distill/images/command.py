@@ -8,9 +8,9 @@ import tyro
 
 from distill.images.config import DistillConfig, FlowConfig, GuidedConfig
 from distill.images.presets import PRESETS
+from foundation.errors import UserError
 from pixelcnn import shipped
 from pixelcnn.command import training_data
-from replicator.runs.errors import UserError
 from replicator.training.command import TrainingOptions, parse_training, run_training
 
 

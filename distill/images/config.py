@@ -3,8 +3,8 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from replicator.runs.errors import UserError
-from replicator.runs.field_rules import at_least, require
+from foundation.errors import UserError
+from foundation.field_rules import at_least, require
 from replicator.training.config import LoopConfig, OptimizerConfig
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from foundation.errors import UserError
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.measures.classifier import Classifier, opened_classifier, train_classifier
-from replicator.runs.errors import UserError
 
 FILE = "classifier.npz"  # of a run
 SEED = 1  # classifiers that measure samples have 0

@@ -10,6 +10,9 @@ from distill.images.features import Features, classifier_for
 from distill.images.flow import FlowLoss
 from distill.images.guidance import GuidedLoss
 from distill.teacher import digest, frozen_copy
+from foundation.errors import UserError
+from foundation.model_folder import variable_names
+from foundation.stored_config import defaults, to_json
 from likelihoods.initial import ZeroInitial
 from pixelcnn.config import AnyTrainConfig, MultiscaleTrainConfig
 from pixelcnn.data.dataset import ImageDataset
@@ -20,9 +23,6 @@ from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.training import CHANGEABLE as OF_TRAINING
 from pixelcnn.training import run_config as training_config
 from replicator import Replicator
-from replicator.runs.errors import UserError
-from replicator.runs.model_folder import variable_names
-from replicator.runs.stored_config import defaults, to_json
 from replicator.training.command import check_outside
 from replicator.training.loop import Outcome
 from replicator.training.state import TrainState

@@ -14,8 +14,8 @@ import tensorflow as tf
 from distill.losses.terms import Draw
 from distill.losses.unit_classifier import UnitClassifier
 from distill.spectra import log_mel
+from foundation.errors import UserError
 from replicator import Replicator
-from replicator.runs.errors import UserError
 from wavenet.features import MelConvention
 
 LEAST = 1e-6  # of a mean square to divide by

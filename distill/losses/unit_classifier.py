@@ -19,9 +19,9 @@ import scipy.cluster.vq
 import scipy.fft
 import tensorflow as tf
 
+from foundation.atomic_files import Arrays, read_npz, write_npz
+from foundation.errors import UserError
 from likelihoods.initial import Initial
-from replicator.runs.atomic_files import Arrays, read_npz, write_npz
-from replicator.runs.errors import UserError
 from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
 from wavenet.data import Corpus, frames_of, recordings_of

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from foundation.errors import UserError
 from onepass.sample.drawing import Drawing
-from replicator.runs.errors import UserError
 from serving.errors import ServingError
 
 

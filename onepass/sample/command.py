@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from foundation.errors import UserError
 from onepass.sample import options
 from onepass.sample.drawing import Drawing, write_out
-from replicator.runs.errors import UserError
 from serving.settings import is_url
 
 KINDS: dict[str, type[options.Options]] = {

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from replicator.runs.folders import check_new, counted, make_folder
-from replicator.runs.progress import Progress
+from foundation.folders import check_new, counted, make_folder
+from foundation.progress import Progress
 
 INTERRUPTED = 130
 

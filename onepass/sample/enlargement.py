@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from foundation.errors import UserError
+from foundation.folders import counted
 from onepass.sample.drawing import Drawing
 from onepass.sample.image_inputs import at_own_size
 from pixelcnn.request_checks import check_request
 from pixelcnn.sampling.generation import Request
 from pixelcnn.sampling.grids import image_name, write_png
-from replicator.runs.errors import UserError
-from replicator.runs.folders import counted
 
 UNUSED = ("sampler", "guidance", "batch", "prime", "prime_rows")
 

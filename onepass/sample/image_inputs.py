@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from foundation.atomic_files import read_npy
+from foundation.errors import UserError
 from pixelcnn.data.image_file import ImageError, ImageRules, read_image
-from replicator.runs.atomic_files import read_npy
-from replicator.runs.errors import UserError
 
 
 def primed(path: Path, rows: int | None, size: int, model: Any) -> tuple[np.ndarray, int]:

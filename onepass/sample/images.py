@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from foundation.errors import UserError
+from foundation.folders import counted
 from onepass.sample.drawing import Drawing
 from onepass.sample.image_inputs import at_own_size, labels_of, primed
 from pixelcnn.data.depth import EIGHT, rescaled
 from pixelcnn.sampling.grids import SHEETS, image_name, remove_older, write_png, write_sheets
-from replicator.runs.errors import UserError
-from replicator.runs.folders import counted
 
 MANY = 16  # images unless another number is given
 FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}

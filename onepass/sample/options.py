@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
+from foundation.errors import UserError
 from pixelcnn.config import SamplerName
-from replicator.runs.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

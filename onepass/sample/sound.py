@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from foundation.atomic_files import read_npy
+from foundation.errors import UserError
 from onepass.sample.sound_files import Chunk, SoundDrawing, say_markup
 from onepass.sample.sound_source import Source, source_of
-from replicator.runs.atomic_files import read_npy
-from replicator.runs.errors import UserError
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level

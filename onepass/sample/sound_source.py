@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from foundation.atomic_files import read_npy
+from foundation.errors import UserError
 from onepass.sample.sound_files import PLOTTED_SECONDS, say_markup
-from replicator.runs.atomic_files import read_npy
-from replicator.runs.errors import UserError
 from wavenet.data import audio
 from wavenet.data.recorded_level import recorded_frames
 from wavenet.data.recording_in_pieces import RecordingInPieces, check_length

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from foundation.errors import UserError
+from foundation.folders import counted
 from onepass.sample.drawing import Drawing
 from pixelcnn.data.video import read_episodes
 from pixelcnn.sampling.grids import grid, write_gif, write_png
 from pixelcnn.video_prediction import predict
-from replicator.runs.errors import UserError
-from replicator.runs.folders import counted
 
 MANY = 16  # videos unless another number is given
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from foundation.folders import counted, hashed, shown, some
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.depth import EIGHT
 from pixelcnn.data.image_file import DataError, ImageRules
@@ -17,7 +18,6 @@ from pixelcnn.data.metadata import SPLITS
 from pixelcnn.data.npz import pair, read_npz_file, read_npz_pair
 from pixelcnn.data.raw_corpus import RawCorpus
 from pixelcnn.data.tfds import PREFIX, read_tfds
-from replicator.runs.folders import counted, hashed, shown, some
 
 __all__ = ["Corpus", "DataError", "ImageRules", "ImageSet", "read_corpus"]
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from foundation.errors import UserError
+from foundation.folders import shown
 from pixelcnn.data.batch_sampling import (
     Arrays,
     batches_of,
@@ -21,8 +23,6 @@ from pixelcnn.data.batch_sampling import (
 from pixelcnn.data.corpus import Corpus, ImageSet, read_corpus, read_dev
 from pixelcnn.data.image_file import DataError
 from pixelcnn.data.video import Statistics, Video, others, read_episodes
-from replicator.runs.errors import UserError
-from replicator.runs.folders import shown
 from replicator.training.batches import as_dataset
 
 EVALUATION_BATCH = 16

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from foundation.folders import list_files
 from pixelcnn.config import AnyTrainConfig
 from pixelcnn.data.depth import EIGHT, depth_of, min_log_scale_of
 from pixelcnn.data.image_file import ARRAY, formats, suffixes
 from pixelcnn.data.npz import pair
-from replicator.runs.folders import list_files
 
 GREY_MODES = {"1", "L", "LA", "La"}
 LOOKED_AT = 200  # images, evenly from all by name

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from foundation.atomic_files import write_npz
+from foundation.folders import hashed, make_folder, shown
 from pixelcnn.data.image_file import DataError
 from pixelcnn.data.npz import check_shape, pair, read_arrays
-from replicator.runs.atomic_files import write_npz
-from replicator.runs.folders import hashed, make_folder, shown
 
 SHARE = 0.1
 SKIN_TONES = frozenset(f"1f3f{tone}" for tone in "bcdef")

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from foundation.errors import UserError
+from foundation.folders import shown
 from pixelcnn.data.colour import in_srgb
 from pixelcnn.data.depth import DEPTHS, EIGHT, depth_of, rescaled
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.data.reduction import centred_square, fitted, framed
-from replicator.runs.errors import UserError
-from replicator.runs.folders import shown
 
 # Pillow recognises these but shows nothing of them by itself; for EPS it runs another program.
 NOT_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}

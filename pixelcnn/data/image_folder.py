@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from foundation.folders import endings, list_files, shown, some, unread
+from foundation.threads import in_threads
 from pixelcnn.data.depth import depth_of
 from pixelcnn.data.image_file import (
     DataError,
@@ -24,8 +26,6 @@ from pixelcnn.data.image_file import (
 )
 from pixelcnn.data.metadata import SPLITS, Row, match, read_tables
 from pixelcnn.data.raw_corpus import RawCorpus, extremes
-from replicator.runs.folders import endings, list_files, shown, some, unread
-from replicator.runs.threads import in_threads
 
 MOST_WORKERS = 4  # each may hold a whole photograph
 OTHER_DEV_NAMES = ("val", "valid", "validation", "test")

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal, get_args
 
-from replicator.runs.field_rules import at_least, require
+from foundation.field_rules import at_least, require
 
 Reduce = Literal["area", "subsample"]
 

@@ -6,10 +6,10 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from foundation.errors import UserError
+from foundation.folders import shown
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.image_file import DataError
-from replicator.runs.errors import UserError
-from replicator.runs.folders import shown
 
 SPLITS = ("train", "dev")
 TABLES = ("pictures.tsv", "train.tsv", "dev.tsv")

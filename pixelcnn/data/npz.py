@@ -8,6 +8,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from foundation.errors import UserError
+from foundation.folders import shown
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.depth import depth_of
 from pixelcnn.data.image_file import (
@@ -20,8 +22,6 @@ from pixelcnn.data.image_file import (
 from pixelcnn.data.metadata import SPLITS
 from pixelcnn.data.raw_corpus import RawCorpus, extremes
 from pixelcnn.data.reduction import centred_square, fitted, subsampled, with_channels
-from replicator.runs.errors import UserError
-from replicator.runs.folders import shown
 
 DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, MemoryError)
 MOST_CLASSES = 100_000

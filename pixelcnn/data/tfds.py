@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from foundation.folders import shown, some
 from pixelcnn.data.depth import EIGHT, rescaled
 from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.raw_corpus import RawCorpus, extremes
 from pixelcnn.data.reduction import fitted
-from replicator.runs.folders import shown, some
 
 PREFIX = "tfds:"
 DEV_SPLITS = ("validation", "test")

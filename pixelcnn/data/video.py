@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from foundation.errors import UserError
+from foundation.folders import counted, shown
 from pixelcnn.data.batch_sampling import Arrays, cyclic_shuffle
 from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.metadata import SPLITS
 from pixelcnn.data.npz import check_shape, pair, read_arrays
 from pixelcnn.data.reduction import fitted
-from replicator.runs.errors import UserError
-from replicator.runs.folders import counted, shown
 
 KEYS = ("frames", "actions", "states")
 LEAST_STD = 1e-6  # a channel that hardly moves is centred and otherwise left alone

@@ -17,10 +17,10 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
+from foundation.atomic_files import write_npz
+from foundation.progress import Progress
 from pixelcnn import shipped
 from pixelcnn.data.corpus import ImageSet
-from replicator.runs.atomic_files import write_npz
-from replicator.runs.progress import Progress
 
 RECIPE = b"1"  # of network and training: another one makes other classifiers
 FEATURES = 64

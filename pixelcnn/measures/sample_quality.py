@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from foundation.errors import UserError
+from foundation.intervals import share_of
 from pixelcnn.measures.classifier import Classifier
-from replicator.runs.errors import UserError
-from replicator.runs.intervals import share_of
 
 NEIGHBOURS = 3  # as Kynkaanniemi et al. have it
 

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from foundation.errors import UserError
+from foundation.field_rules import require
 from likelihoods.initial import Initial
 from likelihoods.levels import value_of
 from pixelcnn.networks.caption_encoder import CaptionEncoder, WordEncoder
 from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.networks.layers import Convolution
-from replicator.runs.errors import UserError
-from replicator.runs.field_rules import require
 
 VIDEO_VECTOR_CHANNELS = 64
 VIDEO_REDUCTION = 4  # pixels along a side of the ConvLSTM's cells

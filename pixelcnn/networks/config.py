@@ -7,9 +7,9 @@ import dataclasses
 import itertools
 from typing import Literal, get_args
 
+from foundation.errors import UserError
+from foundation.field_rules import at_least, require
 from likelihoods.limits import check_levels
-from replicator.runs.errors import UserError
-from replicator.runs.field_rules import at_least, require
 
 ConditionKind = Literal["none", "class", "text", "map", "video"]
 LikelihoodKind = Literal["logistic", "softmax"]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from foundation.errors import UserError
 from likelihoods import noise
 from pixelcnn.networks.conditioning import NONE
 from pixelcnn.networks.config import GROUPS, FactorConfig
@@ -22,7 +23,6 @@ from pixelcnn.networks.groups import OFFSETS
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.sampling.multiscale_sampler import sample_hidden
-from replicator.runs.errors import UserError
 
 TILE = 128  # pixels of a group; a tile of type B consists of whole patches
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from replicator.runs.atomic_files import replacing
+from foundation.atomic_files import replacing
 
 GAP = 2  # pixels between two images
 LEAST_SIDE = 96  # small images are shown enlarged, pixel by pixel, to at least this

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from foundation.errors import UserError
 from likelihoods import noise
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import GROUPS, sizes_between
@@ -19,7 +20,6 @@ from pixelcnn.networks.groups import cut, merge, paste
 from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.sampling.pixelcnn_sampler import sample
-from replicator.runs.errors import UserError
 
 
 class SamplingInputs(NamedTuple):

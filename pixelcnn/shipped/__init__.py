@@ -3,7 +3,7 @@
 import importlib.resources
 from pathlib import Path
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 FOLDERS = {
     "shipped-digits": "digits-multiscale-32",

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 _NEIGHBOURS = 3  # calls shown before and after the one that differs
 # TensorFlow's messages: between workers, and between the devices of one.

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,10 +5,10 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 
+from foundation.errors import UserError
 from replicator.launch.arguments import LaunchArguments, check
 from replicator.launch.supervisor import Supervisor
 from replicator.launch.tf_config import OWN_PROGRAMS, Shape, visible_gpus, with_strategy
-from replicator.runs.errors import UserError
 
 WORKERS = 2
 DESCRIPTION = """Run a command as a cluster of processes, each with its TF_CONFIG. The command, any

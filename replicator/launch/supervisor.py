@@ -9,10 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from foundation.interrupt import StopRequest
 from replicator.launch.arguments import LaunchArguments
 from replicator.launch.supervised_process import SupervisedProcess
 from replicator.launch.tf_config import Task, gpu_shares
-from replicator.runs.interrupt import StopRequest
 
 POLL_SECONDS = 0.05
 SETTLE_SECONDS = 3.0  # for tasks to end by themselves after another has failed

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 KINDS = ("chief", "worker", "ps")
 

@@ -18,8 +18,8 @@ import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
+from foundation.errors import UserError
 from replicator.pipeline.schedule import Pass, Schedule, fill, squeeze
-from replicator.runs.errors import UserError
 
 Times = dict[tuple[str, int], int]
 V_INTERVAL = 6  # F, B and W of two stages

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from foundation.errors import UserError
 from replicator.pipeline.simulation import Durations, Simulation, compare
-from replicator.runs.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +102,7 @@ def write_plot(path: Path, simulations: Sequence[Simulation]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from replicator.runs.atomic_files import replacing  # imports NumPy
+    from foundation.atomic_files import replacing  # imports NumPy
 
     height = sum(1.0 + 0.22 * each.schedule.num_devices for each in simulations)
     figure = Figure(figsize=(14.0, height), layout="constrained")
@@ -151,7 +151,7 @@ def write_trace(path: Path, simulations: Sequence[Simulation]) -> None:
 
     Perfetto and chrome://tracing show it, with live activations as counters.
     """
-    from replicator.runs.atomic_files import write_text
+    from foundation.atomic_files import write_text
 
     events = [event for each in enumerate(simulations) for event in _events(*each)]
     write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}) + "\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from foundation.errors import UserError
 from replicator.pipeline.schedule import (
     GRADIENT,
     KEPT,
@@ -21,7 +22,6 @@ from replicator.pipeline.schedule import (
     function_name,
 )
 from replicator.portable.run import exported, read_manifest, read_npz, read_weights
-from replicator.runs.errors import UserError
 
 Arrays = dict[str, jax.Array]
 

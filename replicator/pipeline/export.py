@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from foundation.atomic_files import write_npz
+from foundation.folders import make_folder
 from replicator.pipeline.schedule import GRADIENT, KEPT, LOSS, WEIGHTS, function_name
 from replicator.portable.export import export_function
 from replicator.portable.manifest import manifest_of, write_manifest
-from replicator.runs.atomic_files import write_npz
-from replicator.runs.folders import make_folder
 
 Tensors = dict[str, tf.Tensor]
 Specs = dict[str, tf.TensorSpec]

@@ -11,10 +11,10 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+from foundation.errors import UserError
 from replicator.pipeline.building_blocks import BLOCKS
 from replicator.pipeline.building_blocks import schedule as schedule_of
 from replicator.pipeline.schedule import Pass, Schedule
-from replicator.runs.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 PLOTS = (".png", ".pdf", ".svg")
 PORTABLE, SERVERS = "portable", "parameter_server"

@@ -2,13 +2,13 @@
 
 import json
 
+from foundation.atomic_files import write_text
+from foundation.progress import Progress
 from replicator.planning.arguments import PlanArguments
 from replicator.planning.measurement import Store
 from replicator.planning.plan import Planner, Prediction
 from replicator.planning.programs import ModelPrograms
 from replicator.planning.report import lines, to_json, write_plot, write_trace
-from replicator.runs.atomic_files import write_text
-from replicator.runs.progress import Progress
 
 ENOUGH_FREE = 0.9  # share of the processor time that a reliable profile needs
 

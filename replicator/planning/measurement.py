@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from foundation.atomic_files import write_text
+from foundation.errors import UserError
+from foundation.folders import make_folder
 from replicator.layouts.program import Operation
 from replicator.layouts.simulation import sharing_scale
 from replicator.planning.process_use import this_machine
 from replicator.portable.manifest import read_manifest
-from replicator.runs.atomic_files import write_text
-from replicator.runs.errors import UserError
-from replicator.runs.folders import make_folder
 
 LIMIT_SECONDS = 3600.0
 

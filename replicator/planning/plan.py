@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 
+from foundation.errors import UserError
 from replicator.layouts.program import COMPUTE, LINK, combined
 from replicator.layouts.simulation import (
     Network,
@@ -16,7 +17,6 @@ from replicator.planning.arguments import PORTABLE, SERVERS, PlanArguments
 from replicator.planning.measurement import Measurement, Run, Store, costed
 from replicator.planning.pipelines import pipeline_steps
 from replicator.planning.programs import ModelPrograms
-from replicator.runs.errors import UserError
 
 GIB, MIB = 2**30, 2**20
 ACCELERATOR_BUCKET_MIB = 30.0  # up to which XLA combines all-reduces on a GPU

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from replicator.runs.provenance import processor
+from foundation.provenance import processor
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _STAT, _GPUS = Path("/proc/stat"), Path("/proc/driver/nvidia/gpus")

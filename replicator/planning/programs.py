@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from foundation.errors import UserError
 from replicator.planning.measurement import Run, Store, program_digest, step_of
 from replicator.planning.pipelines import Stages
 from replicator.portable.manifest import read_manifest
-from replicator.runs.errors import UserError
 
 if TYPE_CHECKING:
     from replicator.planning.trainable import Trainable

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from foundation.atomic_files import replacing, write_text
 from replicator.layouts.simulation import Timeline
 from replicator.planning.plan import GIB, Prediction, cheapest, described, fastest, layout
 from replicator.planning.process_use import this_machine
-from replicator.runs.atomic_files import replacing, write_text
 
 MB = 1e6
 HEADER = (

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
+from foundation.atomic_files import Arrays, write_text
+from foundation.checkpoints import Checkpoints
+from foundation.errors import UserError
+from foundation.metrics import read_metrics
+from foundation.run_directory import RunDirectory
 from replicator.portable.manifest import read_manifest
-from replicator.runs.atomic_files import Arrays, write_text
-from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import UserError
-from replicator.runs.metrics import read_metrics
-from replicator.runs.run_directory import RunDirectory
 
 
 def adopt(folder: Path, workdir: Path) -> int:

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from foundation.atomic_files import Arrays, write_npz, write_text
+from foundation.checkpoints import Checkpoints
+from foundation.errors import UserError
+from foundation.folders import make_folder
+from foundation.model_folder import variable_names
+from foundation.run_directory import RunDirectory
 from replicator.portable.manifest import manifest_of, write_manifest
 from replicator.portable.stablehlo import lower
-from replicator.runs.atomic_files import Arrays, write_npz, write_text
-from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import UserError
-from replicator.runs.folders import make_folder
-from replicator.runs.model_folder import variable_names
-from replicator.runs.run_directory import RunDirectory
 from replicator.training.state import LossFn, TrainState
 
 STEP = "step"

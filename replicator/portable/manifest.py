@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.atomic_files import write_text
-from replicator.runs.errors import UserError
+from foundation.atomic_files import write_text
+from foundation.errors import UserError
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -22,9 +22,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from foundation.errors import UserError
 from replicator.collectives.collective_order import CollectiveRecord
 from replicator.launch.tf_config import Task, read_tf_config
-from replicator.runs.errors import UserError
 from replicator.strategies.base import (
     InputFn,
     Replicator,

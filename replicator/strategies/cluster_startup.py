@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from foundation.errors import UserError
+from foundation.heartbeat import spoke, telling
 from replicator.launch.tf_config import Task
-from replicator.runs.errors import UserError
-from replicator.runs.heartbeat import spoke, telling
 
 _CONNECT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.2

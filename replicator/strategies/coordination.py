@@ -15,8 +15,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as tf_context  # barriers have no public name
 
-from replicator.runs.errors import FAILURE, UserError
-from replicator.runs.heartbeat import during
+from foundation.errors import FAILURE, UserError
+from foundation.heartbeat import during
 from replicator.strategies.base import Replicator
 
 PEER_ERRORS = (

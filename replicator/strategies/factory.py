@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
+from foundation.errors import UserError, first_line
 from replicator.collectives import encoding
 from replicator.launch.tf_config import read_tf_config
-from replicator.runs.errors import UserError, first_line
 from replicator.strategies.asynchronous import ParameterServerReplicator
 from replicator.strategies.base import Replicator
 from replicator.strategies.cluster_startup import refusal

@@ -16,8 +16,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from foundation.errors import UserError
 from replicator.collectives.collective_order import CollectiveRecord
-from replicator.runs.errors import UserError
 from replicator.strategies.base import Call, Replicator, StepFn, check_steps_per_call
 from replicator.strategies.sharded_variables import (
     BATCH,

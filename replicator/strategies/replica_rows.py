@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 _UNEVEN = "number of rows is not a multiple of the number of replicas"
 

@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import tensorflow as tf
 
+from foundation.errors import UserError
 from replicator.launch.tf_config import Task
-from replicator.runs.errors import UserError
 from replicator.strategies.cluster_startup import connected, refusal, reporting_wait
 
 START_SECONDS = 60.0  # for which the chief waits for workers and servers to start

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from replicator.strategies.snapshots import recorded_read
 
 BATCH = "batch"  # the mesh dimension along which the rows of a batch are sharded

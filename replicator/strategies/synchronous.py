@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from foundation.errors import UserError
 from replicator.collectives import primitives
 from replicator.collectives.collective_order import CollectiveRecord, shape_mismatch_error
-from replicator.runs.errors import UserError
 from replicator.strategies.base import (
     Call,
     InputFn,

@@ -2,9 +2,9 @@
 
 import tensorflow as tf
 
+from foundation.errors import UserError, first_line
 from replicator.collectives.collective_order import compare_workers, digest
 from replicator.launch.tf_config import Task, read_tf_config
-from replicator.runs.errors import UserError, first_line
 from replicator.strategies.cluster_startup import interruptible_startup, wait_for_all
 from replicator.strategies.synchronous import SynchronousReplicator
 

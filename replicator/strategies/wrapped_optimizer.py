@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 
 def variables_in_step_error(error: Exception) -> UserError | None:

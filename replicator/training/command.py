@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from replicator.training.config import Preset
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Generic, Literal, TypeVar
 
-from replicator.runs.field_rules import at_least, require
+from foundation.field_rules import at_least, require
 
 Config = TypeVar("Config")
 

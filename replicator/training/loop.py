@@ -14,13 +14,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from foundation.errors import UserError
+from foundation.in_memory import InMemoryRun, NoMetricsLog
+from foundation.interrupt import SIGNALS, StopRequest
+from foundation.metrics import MetricsLog
+from foundation.progress import Progress
+from foundation.run_directory import RunDirectory
 from replicator import strategies
-from replicator.runs.errors import UserError
-from replicator.runs.in_memory import InMemoryRun, NoMetricsLog
-from replicator.runs.interrupt import SIGNALS, StopRequest
-from replicator.runs.metrics import MetricsLog
-from replicator.runs.progress import Progress
-from replicator.runs.run_directory import RunDirectory
 from replicator.strategies import Replicator
 from replicator.strategies.base import ShardFn, whole
 from replicator.strategies.coordination import (

@@ -4,7 +4,7 @@ import dataclasses
 import signal
 from pathlib import Path
 
-from replicator.runs.progress import duration
+from foundation.progress import duration
 
 DONE, FINISHED_BEFORE, OUT_OF_TIME = "done", "finished before", "time"
 NOTHING_TO_TRAIN, NO_IMPROVEMENT, CALLBACK = "nothing to train", "no improvement", "callback"

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import UserError
+from foundation.checkpoints import Checkpoints
+from foundation.errors import UserError
 from replicator.strategies.base import Replicator
 from replicator.strategies.coordination import broadcast_initial_state
 

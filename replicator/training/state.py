@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from replicator.runs.model_folder import variable_names
+from foundation.model_folder import variable_names
 from replicator.training.accumulation import Batch, accumulate_gradients, split_microbatches
 from replicator.training.config import OptimizerConfig
 from replicator.training.optimizer import adam, clip_by_global_norm, learning_rate, polyak

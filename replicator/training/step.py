@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from replicator.strategies.base import Replicator
 from replicator.training.accumulation import Batch, split_microbatches
 from replicator.training.state import LossFn, TrainState

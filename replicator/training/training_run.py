@@ -17,9 +17,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from foundation.in_memory import InMemoryRun
+from foundation.run_directory import NO_DEFAULTS, Keys, RunDirectory
 from replicator import strategies
-from replicator.runs.in_memory import InMemoryRun
-from replicator.runs.run_directory import NO_DEFAULTS, Keys, RunDirectory
 from replicator.strategies import Replicator
 from replicator.strategies.coordination import chief_first, chief_only, variable_scope
 from replicator.training.accumulation import Batch

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.manifest import read_plain
 from serving.bundles.program_functions import Reach, called_by, calls_of, node_of, reach, reached
 from serving.bundles.signature import PLAIN, Signature, TensorInfo

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.bundle import Backend, Bundle, Program
 from serving.bundles.numba_engine import Engine, EngineRequest, engine_for
 from serving.bundles.signature import COMPILED, LOG_PROB, PLAIN, Arrays, checked, example

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from replicator.runs.errors import UserError
-from replicator.runs.tensorflow_paths import named_for_tensorflow
+from foundation.errors import UserError
+from foundation.tensorflow_paths import named_for_tensorflow
 from serving.bundles.signature import COMPILED, PLAIN, Arrays, Signature, check, example
 from serving.errors import NotFound
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.atomic_files import read_npy
-from replicator.runs.errors import UserError
+from foundation.atomic_files import read_npy
+from foundation.errors import UserError
 
 SUFFIX = ".npy"
 

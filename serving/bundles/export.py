@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from distill import model as speech_models
 from distill import shipped as students
+from foundation.atomic_files import write_npz
+from foundation.errors import UserError
+from foundation.model_folder import SHARED, read_folder
+from foundation.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
 from pixelcnn import shipped as image_shipped
-from replicator.runs.atomic_files import write_npz
-from replicator.runs.errors import UserError
-from replicator.runs.model_folder import SHARED, read_folder
-from replicator.runs.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
 from serving.bundles import own_export, stored_models
 from serving.bundles.condition_words import entries_of
 from serving.bundles.export_arguments import ExportArguments

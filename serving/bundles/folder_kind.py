@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 FolderKind = Literal["saved", "bundle", "trained"]
 SAVED = "autoregressive.json"  # written by `onepass.save`

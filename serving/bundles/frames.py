@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.stored_config import dataclass_from
+from foundation.stored_config import dataclass_from
 from serving.errors import InvalidInput
 from wavenet.data.recorded_level import level_of
 from wavenet.feature_extractor import FeatureExtraction

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.signature import Arrays, TensorInfo
 from serving.errors import InvalidInput, shortened
 

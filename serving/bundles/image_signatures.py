@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from foundation.errors import UserError
 from likelihoods.noise import as_key
 from pixelcnn.data.captions import NUM_CODES
 from pixelcnn.density import ImageDensity
@@ -27,7 +28,6 @@ from pixelcnn.sampling.generation import (
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from pixelcnn.sampling.pixelcnn_sampler import Prefix, sample
 from replicator.portable.stablehlo import as_stablehlo
-from replicator.runs.errors import UserError
 from serving.bundles.functions import Tensors, row_function, serving_spec
 from serving.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo, scale_name
 

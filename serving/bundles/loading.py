@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.allowed_operations import check_program, without
 from serving.bundles.audio_bundle import AudioBundle
 from serving.bundles.bundle import FORMAT, SPEC_FILE, Backend, Program, signatures_of

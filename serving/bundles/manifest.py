@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 FORMAT = 1

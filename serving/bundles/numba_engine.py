@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.signature import Arrays
 
 STUDENT = "parallel-wavenet"

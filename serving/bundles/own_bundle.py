@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.audio_bundle import CHUNK, CHUNK_SAMPLES, AudioBundle
 from serving.bundles.bundle import Bundle, Program, signatures_of
 from serving.bundles.condition_inputs import has_named

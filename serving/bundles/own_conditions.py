@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from autoregressive.condition_specs import Specs, as_specs, is_at_rate
 from autoregressive.given import Given
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.condition_inputs import COUNT, FRAMES, input_of
 from serving.bundles.functions import Tensors
 from serving.bundles.signature import V2_NAMES, Signature, TensorInfo

@@ -14,7 +14,7 @@ from autoregressive.storage.assignments import assigning_nothing
 from autoregressive.storage.program import variables_of
 from autoregressive.storage.save import PROGRAM_FOLDER, named_reasons, rate_of, save
 from distill.flow_student import FlowStudent
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.allowed_operations import PROGRAM, scanned_program
 from serving.bundles.audio_signatures import default_buckets, streaming_functions
 from serving.bundles.condition_inputs import CONDITIONS, FRAMES

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.arguments import (
+from foundation.arguments import (
     checked_length,
     checked_seed,
     checked_temperatures,

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from replicator.runs.arguments import whole_number
-from replicator.runs.errors import UserError
+from foundation.arguments import whole_number
+from foundation.errors import UserError
 from serving.bundles.condition_inputs import conditions_given, names_of
 from serving.bundles.own_requests import OwnRequest, as_elements
 from serving.bundles.prompt_inputs import ENDED, PROMPTED, PROMPTED_CHUNK, WITH_LOG_PROB

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.condition_inputs import (
     CONDITIONS,
     FRAMES,

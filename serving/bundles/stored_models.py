@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.allowed_operations import PROGRAM, scanned_program
 from serving.bundles.manifest import files_of, read_plain
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from replicator.runs.errors import UserError
-from replicator.runs.model_spec import SPEC_FILE
-from replicator.runs.temporary_files import beside
-from replicator.runs.tensorflow_paths import named_for_tensorflow
+from foundation.errors import UserError
+from foundation.model_spec import SPEC_FILE
+from foundation.temporary_files import beside
+from foundation.tensorflow_paths import named_for_tensorflow
 from serving.bundles.allowed_operations import LOWERED, PROGRAM, check_program
 from serving.bundles.signature import PLAIN, Signature, example
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.own_requests import OwnRequest
 from serving.bundles.own_sampling import ELEMENTS, OwnSampling
 from serving.bundles.signature import Arrays, TensorInfo

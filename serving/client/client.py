@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.signature import PLAIN, TensorInfo
 from serving.client.retrying import ClientError, Deadline, Retrying
 from serving.client.streams import ImageScale, Speech, Stream, check_numbers

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import stamina
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.1, 5.0  # between two attempts
 Answer = TypeVar("Answer")

@@ -6,7 +6,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 Cancel = Callable[[], object]
 Chunk = TypeVar("Chunk")

@@ -12,7 +12,7 @@ from typing import Any
 from ray import serve
 from ray.serve import Application
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.bundle import Servable
 from serving.engine.auth import read_tokens
 from serving.engine.registry import ModelRegistry

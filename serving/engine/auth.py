@@ -4,7 +4,7 @@ import hmac
 import os
 from collections.abc import Sequence
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.errors import Unauthorized
 from serving.settings import TOKEN_VARIABLE, Settings
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.bundle import Servable
 from serving.bundles.manifest import public_key, signed_manifest
 from serving.engine.version_scanner import FoundVersion

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.bundle import Servable
 from serving.engine.model_loader import LoadTimeout, ModelLoader
 from serving.engine.served_model import ServedModel

@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.engine.fair_shares import Places, current_client
 from serving.engine.permits import PROCESSORS
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded, ServingError

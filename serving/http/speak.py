@@ -9,7 +9,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.frames import check_convention
 from serving.engine.preparation import prepared
 from serving.engine.served_model import ServedModel

@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, Struct
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.audio_bundle import check_speaker
 from serving.bundles.signature import PLAIN, Signature
 from serving.engine.served_model import ServedModel

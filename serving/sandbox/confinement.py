@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.sandbox.thread_limit import ask_for_threads
 
 LIBRARY = "libseccomp.so.2"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.loading import MOST_SPEC_BYTES
 from serving.bundles.signature import Arrays, Signature, check
 from serving.errors import Internal, InvalidInput, NotFound, NotReady

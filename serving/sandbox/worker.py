@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.signature import Arrays
 from serving.errors import InvalidInput, NotFound
 from serving.sandbox.confinement import confine
 from serving.sandbox.messages import Head, receive, send
 
-PACKAGES: tuple[str, ...] = ("likelihoods", "replicator", "autoregressive", "compression")
-PACKAGES += ("wavenet", "pixelcnn", "distill", "speech", "serving")
+PACKAGES: tuple[str, ...] = ("foundation", "likelihoods", "replicator", "autoregressive")
+PACKAGES += ("compression", "wavenet", "pixelcnn", "distill", "speech", "serving")
 SYSTEM = (
     *("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/urandom"),
     *("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/sys/devices/system"),

@@ -10,9 +10,9 @@ from autoregressive.fit import fit
 from autoregressive.incremental import NotCausalError
 from autoregressive.model import Autoregressive
 from autoregressive.storage import load, save
+from foundation.errors import UserError
 from likelihoods import Categorical, Gaussian, LogisticMixture
 from likelihoods.codec import Reals
-from replicator.runs.errors import UserError
 from replicator.training.config import OptimizerConfig
 
 layers = keras.layers

@@ -17,9 +17,9 @@ from processes import TensorflowProcess
 
 from autoregressive.fit import fit
 from autoregressive.model import Autoregressive
+from foundation.errors import UserError
 from likelihoods import Categorical, Gaussian
 from likelihoods.codec import Integers, Reals
-from replicator.runs.errors import UserError
 from replicator.training.loop import DivergedError
 
 

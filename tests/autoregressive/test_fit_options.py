@@ -11,8 +11,8 @@ from fit_models import WAVES, drawn, trained
 from PIL import Image
 
 from autoregressive.training.callbacks import KerasCallbacks
-from replicator.runs.errors import UserError
-from replicator.runs.loss_plot import loss_curves, loss_figure
+from foundation.errors import UserError
+from foundation.loss_plot import loss_curves, loss_figure
 
 HELD_OUT = WAVES[::-1] * np.float32(0.5)
 SCORES = {

@@ -12,10 +12,10 @@ from marks import some_slow
 
 from autoregressive.model import Autoregressive
 from autoregressive.storage import load, save
+from foundation.errors import UserError
 from likelihoods import Categorical, Gaussian, LogisticMixture
 from likelihoods.codec import Integers, MuLaw
 from likelihoods.distribution import Tabulated
-from replicator.runs.errors import UserError
 
 PROGRAM = """
 import sys

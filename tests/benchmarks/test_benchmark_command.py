@@ -12,7 +12,7 @@ from processes import ROOT
 import onepass.command
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.report import Benchmark, Row
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from benchmarks.gpu import gpu_run, plan
 
 ALONE = """
 import runpy, sys
-for name in ("tensorflow", "keras", "replicator", "wavenet", "pixelcnn", "benchmarks"):
+for name in "tensorflow keras foundation replicator wavenet pixelcnn benchmarks".split():
     sys.modules[name] = None
 sys.argv = ["gpu_run.py", *sys.argv[1:]]
 sys.path.insert(0, ".")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compression.container import Container, check_decoded, checksum_of, digest_of, read, read_for
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 DIGEST = bytes(range(16))
 

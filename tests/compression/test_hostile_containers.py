@@ -10,7 +10,7 @@ from hostile_files import MOST
 
 from compression import container
 from compression.container import MAGIC, Container, read, read_for
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 DIGEST = bytes(range(16))
 HEAD = struct.Struct("<8sHB16sII4III")

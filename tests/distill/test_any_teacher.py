@@ -15,9 +15,9 @@ from distill.any_teacher import ModelTeacher, distill, flow_student
 from distill.flow_student import FlowStudent
 from distill.losses.divergence import KL
 from distill.losses.terms import Compared
+from foundation.errors import UserError
 from likelihoods import Categorical, Gaussian, LogisticMixture
 from likelihoods.codec import MuLaw
-from replicator.runs.errors import UserError
 from replicator.training.config import OptimizerConfig
 from serving.bundles.manifest import write_manifest
 

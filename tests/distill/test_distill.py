@@ -20,8 +20,8 @@ from distill.losses.objective import Objective
 from distill.presets import PRESETS, ClipConfig, DistillConfig, LossConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, load_teacher
-from replicator.runs.errors import UserError
-from replicator.runs.metrics import read_metrics
+from foundation.errors import UserError
+from foundation.metrics import read_metrics
 from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import training as wavenet_training
 from wavenet.data import audio

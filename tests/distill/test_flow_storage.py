@@ -9,8 +9,8 @@ import tensorflow as tf
 import onepass
 from distill.flow_student import FlowStudent
 from distill.model_store import load, save
+from foundation.errors import UserError
 from likelihoods import Linear, Reals
-from replicator.runs.errors import UserError
 
 LENGTH = 24
 

@@ -14,9 +14,9 @@ from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, load_teacher
+from foundation.errors import UserError
 from replicator.portable import run as portable_run
 from replicator.portable.manifest import read_manifest
-from replicator.runs.errors import UserError
 from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import training as teacher_training
 

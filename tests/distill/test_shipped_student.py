@@ -11,8 +11,8 @@ from distill import shipped as shipped_students
 from distill.evaluation import systems
 from distill.model import load_student, teacher_of
 from distill.teacher import load_teacher
+from foundation.errors import UserError
 from onepass import quickstart, quickstart_images
-from replicator.runs.errors import UserError
 from wavenet import shipped
 from wavenet.data import audio, corpus
 from wavenet.evaluation import dev_corpus
@@ -37,7 +37,7 @@ def recordings(student):
 def test_it_drafts_for_the_shipped_teacher_whose_sound_stays_the_same():
     teacher, student = onepass.load("shipped-teacher"), onepass.load("shipped-kathleen")
     frames = 0.1 * np.arange(80, dtype=np.float32) / 80 + np.zeros([1, 80], np.float32)
-    given = dict(num=2, length=40, seed=7, condition=frames)
+    given = dict(num=1, length=30, seed=7, condition=frames)
     sampler = teacher.drafted_by(student).drafted
     sampler._block = tf.function(sampler.block, autograph=False)  # XLA compiles for longer
     drawn = teacher.sample(**given, method="speculative", draft=student)
@@ -54,6 +54,11 @@ def test_students_of_other_rates_or_no_student_do_not_draft():
     for line, given in refused.items():
         with pytest.raises(UserError, match=line):
             teacher.sample(1, 40, 7, method="speculative", **given)
+    with pytest.raises(UserError, match=r"`method` must be one of auto, .*, got 'fast'"):
+        teacher.sample(1, 40, 7, method="fast")
+    given = dict(method="speculative", draft=onepass.load("shipped-kathleen"), acceptance="luck")
+    with pytest.raises(UserError, match="`acceptance` must be coupling or rejection, got 'luck'"):
+        teacher.sample(1, 40, 7, **given)
     with pytest.raises(UserError, match="and for no other"):
         teacher.sample(1, 40, 7, draft=other)
     with pytest.raises(UserError, match="for a WaveNet as `load` returns it"):

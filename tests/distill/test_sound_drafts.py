@@ -16,8 +16,8 @@ from autoregressive.samplers import acceptance
 from distill.config import StudentConfig
 from distill.sound_drafts import SoundDraft, sound_draft
 from distill.student import ParallelWaveNet
+from foundation.errors import UserError
 from likelihoods import LogisticMixture, levels, noise
-from replicator.runs.errors import UserError
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers.generation import generate
@@ -89,6 +89,43 @@ def test_the_joint_law_is_the_teachers(teacher, joint, kind):
     assert 0.2 < count.acceptance < 0.8
     alone = student.draw(student.noise(5, rows, 0, TIME)).output
     assert fits(levels.nearest(alone, LEVELS).numpy(), joint) < 1e-9
+
+
+# Of the first 24 samples by rejection.
+LEVELS_OF_VERSION_0_2 = [
+    16,
+    0,
+    15,
+    0,
+    0,
+    0,
+    0,
+    29,
+    1,
+    37,
+    63,
+    8,
+    0,
+    0,
+    56,
+    17,
+    0,
+    0,
+    27,
+    0,
+    28,
+    22,
+    55,
+    0,
+]
+
+
+def test_levels_by_rejection_are_those_of_version_0_2(teacher):
+    network = moved(WaveNet(dataclasses.replace(teacher.config, levels=64), 3), 0.3, 7)
+    small = dict(filter_width=2, residual_channels=4, gate_channels=4, initial_scale=0.6)
+    student = moved(ParallelWaveNet(StudentConfig(flows=(1, 1), **small)), 0.2, 8)
+    parts = uncompiled(student, network, 8).stream(Request(24, 5, (0,)), PassCount())
+    assert np.concatenate(list(parts), 1)[0].tolist() == LEVELS_OF_VERSION_0_2
 
 
 def test_one_redrawn_level_has_the_law_of_the_target():

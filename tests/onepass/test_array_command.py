@@ -11,8 +11,8 @@ from PIL import Image
 from scipy import stats
 
 import onepass
+from foundation.errors import UserError
 from onepass.command import main
-from replicator.runs.errors import UserError
 
 BITS = 1 / np.log(2.0)
 

@@ -17,9 +17,9 @@ from compression.conditionals import Coding, encode
 from compression.container import Container, checksum_of, read
 from compression.model_digest import digests_of_model
 from compression.symbols import SymbolConditionals
+from foundation.errors import UserError
 from onepass import likelihoods
 from onepass.command import main
-from replicator.runs.errors import UserError
 
 pytest.importorskip("constriction")
 HEADER = 120  # bytes of a file that are not the stream's

@@ -14,8 +14,8 @@ from compression.conditionals import Coding, decode, encode
 from compression.container import read
 from compression.model_digest import digests_of_model, ranked
 from compression.symbols import SymbolConditionals
+from foundation.errors import UserError
 from onepass import likelihoods
-from replicator.runs.errors import UserError
 
 pytest.importorskip("constriction")
 

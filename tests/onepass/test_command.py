@@ -22,6 +22,7 @@ import onepass
 from distill.command import DistillArguments, EvaluateArguments
 from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
+from foundation.errors import UserError
 from onepass.quickstart_arguments import QuickstartArguments
 from onepass.sample import options as samples
 from onepass.sample.sound import SoundHere
@@ -30,7 +31,6 @@ from pixelcnn import command as image_command
 from pixelcnn import config as image_config
 from pixelcnn.networks.config import FactorConfig
 from pixelcnn.presets import PRESETS as IMAGE_PRESETS
-from replicator.runs.errors import UserError
 from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import command, evaluation_callback, training
 from wavenet.config import WaveNetConfig
@@ -407,13 +407,13 @@ def test_a_full_disk_ends_in_one_line_and_keeps_what_there_was(mistake, data, co
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     checkpoint = (copy / "checkpoints" / "step_00000002.npz").read_bytes()
-    monkeypatch.setattr("replicator.runs.atomic_files.np.savez", full)
+    monkeypatch.setattr("foundation.atomic_files.np.savez", full)
     line = mistake(*arguments(data, copy, num_steps=4), status=1)
     assert "step_00000004.npz: No space left on device. Earlier files are unchanged." in line
     assert line.endswith("Training stopped at step 4; the newest checkpoint is step 2.")
     assert (copy / "checkpoints" / "step_00000002.npz").read_bytes() == checkpoint
     monkeypatch.undo()
-    monkeypatch.setattr("replicator.runs.atomic_files.replacing", full)
+    monkeypatch.setattr("foundation.atomic_files.replacing", full)
     line = mistake(*arguments(data, copy, num_steps=5), status=1)
     assert "config.json: No space left on device" in line
 

@@ -10,8 +10,8 @@ import pytest
 from processes import ROOT
 
 import onepass
+from foundation.errors import UserError
 from onepass import command
-from replicator.runs.errors import UserError
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 import onepass
+from foundation.errors import UserError
 from onepass.remote_model import RemoteModel
 from pixelcnn.shipped import dev_images
-from replicator.runs.errors import UserError
 from serving.bundles.audio_bundle import AudioBundle
 from serving.bundles.image_bundle import ImageBundle
 from wavenet import shipped

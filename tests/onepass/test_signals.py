@@ -8,9 +8,9 @@ import sys
 import pytest
 from processes import ROOT
 
+from foundation.atomic_files import replacing
+from foundation.interrupt import ENDING
 from onepass import command
-from replicator.runs.atomic_files import replacing
-from replicator.runs.interrupt import ENDING
 from serving.bundles.writing import atomic_folder
 
 
@@ -80,7 +80,7 @@ def test_a_signal_that_is_ignored_stays_so(monkeypatch):
 HOLDING = """
 import sys
 from pathlib import Path
-from replicator.runs.temporary_files import beside
+from foundation.temporary_files import beside
 
 out = Path(sys.argv[1])
 with beside(out / "a.wav") as file, beside(out / "1", is_folder=True) as folder:

@@ -6,12 +6,12 @@ import tensorflow as tf
 from image_networks import QuickInitial, perturbed
 
 import onepass
+from foundation.errors import UserError
 from pixelcnn.autoregression import autoregressive
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.config import ConditioningConfig, OutputConfig, PixelCNNConfig
 from pixelcnn.sampling.generation import ImageSampler, Request
-from replicator.runs.errors import UserError
 
 SIZE, SEED, LABELS = 5, 3, np.array([2, 0], np.int32)
 

@@ -12,6 +12,8 @@ from made_once import own_folder
 from PIL import Image
 
 import onepass
+from foundation.errors import UserError
+from foundation.metrics import read_metrics
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
@@ -19,8 +21,6 @@ from pixelcnn.measures.codecs import codec_bits_by_scale, webp_bits_per_dim
 from pixelcnn.model import load
 from pixelcnn.networks.config import FactorConfig, MultiscaleConfig, OutputConfig
 from pixelcnn.sampling import enlargement
-from replicator.runs.errors import UserError
-from replicator.runs.metrics import read_metrics
 from replicator.training.config import LoopConfig
 
 FACTOR = FactorConfig("A", 1, 8, 8, 2, 1, 4, coordinates=False)

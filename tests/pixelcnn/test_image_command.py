@@ -15,6 +15,9 @@ from marks import some_slow
 from PIL import Image
 
 import onepass
+from foundation.errors import UserError
+from foundation.run_directory import RunDirectory
+from foundation.stored_config import to_json
 from onepass.sample import images as image_samples
 from pixelcnn import evaluation_callback
 from pixelcnn import model as models
@@ -24,9 +27,6 @@ from pixelcnn.networks.config import part_names, sizes_between
 from pixelcnn.presets import PRESETS
 from pixelcnn.sampling.grids import grid, labelled
 from pixelcnn.training import config_from
-from replicator.runs.errors import UserError
-from replicator.runs.run_directory import RunDirectory
-from replicator.runs.stored_config import to_json
 
 
 @pytest.fixture(autouse=True)

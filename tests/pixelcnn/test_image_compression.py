@@ -13,11 +13,11 @@ from marks import some_slow
 from compression import container, forms
 from compression.conditionals import Coding, decode
 from compression.stream import odds_of
+from foundation.errors import UserError
 from pixelcnn import pixel_distributions
 from pixelcnn.compression import ImageConditionals
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.pixel_distributions import MixturePixels, SoftmaxPixels
-from replicator.runs.errors import UserError
 
 
 def refused(call, *arguments, **options):

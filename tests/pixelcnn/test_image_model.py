@@ -14,6 +14,10 @@ from marks import some_slow
 from scipy import special
 
 import onepass
+from foundation.atomic_files import read_npz, write_npz
+from foundation.errors import UserError
+from foundation.model_folder import SHARED, save
+from foundation.run_directory import RunDirectory
 from pixelcnn import shipped
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import DataError
@@ -21,10 +25,6 @@ from pixelcnn.data.video import read_episodes
 from pixelcnn.measures import codecs
 from pixelcnn.measures.codecs import codec_bits_per_dim
 from pixelcnn.networks.conditioning import Condition
-from replicator.runs.atomic_files import read_npz, write_npz
-from replicator.runs.errors import UserError
-from replicator.runs.model_folder import SHARED, save
-from replicator.runs.run_directory import RunDirectory
 
 NUMBERS = 64  # in a toy
 

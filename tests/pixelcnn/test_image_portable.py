@@ -14,6 +14,7 @@ from image_networks import QuickInitial, perturbed
 from image_runs import ADAM, SIDES, config_of, data_of
 
 import onepass
+from foundation.atomic_files import read_npz, write_npz
 from pixelcnn import density, portable, training
 from pixelcnn.data import batch_sampling
 from pixelcnn.data.captions import encode_caption
@@ -22,7 +23,6 @@ from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.generation import ImageSampler, Request
 from replicator.portable import run as portable_run
 from replicator.portable.export import training_step
-from replicator.runs.atomic_files import read_npz, write_npz
 from replicator.training.state import TrainState
 
 

@@ -12,15 +12,15 @@ from marks import some_slow
 from PIL import Image
 from runs import assert_same, newest
 
+from foundation.errors import UserError
+from foundation.metrics import read_metrics
+from foundation.model_folder import averages
+from foundation.run_directory import RunDirectory
 from pixelcnn import evaluation_callback, joining, training
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import DataError
 from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.grids import grid
-from replicator.runs.errors import UserError
-from replicator.runs.metrics import read_metrics
-from replicator.runs.model_folder import averages
-from replicator.runs.run_directory import RunDirectory
 from replicator.training.loop import DONE, FINISHED_BEFORE
 from replicator.training.state import TrainState
 

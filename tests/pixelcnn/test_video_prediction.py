@@ -7,9 +7,9 @@ from image_runs import model
 from PIL import Image
 
 import onepass
+from foundation.errors import UserError
 from onepass.sample import videos
 from pixelcnn.video_prediction import predict
-from replicator.runs.errors import UserError
 
 STEPS, CONTEXT = 4, 2
 

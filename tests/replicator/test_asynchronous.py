@@ -13,8 +13,8 @@ from asynchronous_run import alone
 from processes import ROOT, TensorflowProcess, run_together, wait_until
 from toys import Line, line_batch
 
+from foundation.errors import UserError
 from replicator.launch.tf_config import Task, local_tasks
-from replicator.runs.errors import UserError
 from replicator.strategies import server_processes as servers
 from replicator.strategies.asynchronous import AsynchronousStep, ParameterServerReplicator, _checked
 from replicator.strategies.snapshots import Snapshots

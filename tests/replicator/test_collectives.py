@@ -6,8 +6,8 @@ import tensorflow as tf
 from in_replicas import run_checks
 from replicator_checks import ALL_DTYPES, SIZES, TRAINED, samples
 
+from foundation.errors import UserError
 from replicator import strategies
-from replicator.runs.errors import UserError
 from replicator.strategies.replica_rows import replica_batches, uneven_rows_error
 
 pytestmark = pytest.mark.integration

@@ -12,9 +12,9 @@ import pytest
 from marks import some_slow
 from processes import ROOT, SETTINGS, run_together, wait_until
 
+from foundation.errors import UserError
 from replicator import strategies
 from replicator.launch import tf_config
-from replicator.runs.errors import UserError
 from replicator.strategies import cluster_startup, factory, workers
 from replicator.strategies.cluster_startup import wait_for_all
 
@@ -258,7 +258,7 @@ def test_devices_that_are_not_there_or_cannot_be_divided_are_refused():
 
 NO_TPU = """
 import sys
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from replicator import strategies
 
 for word in sys.argv[1:]:

@@ -13,9 +13,9 @@ import tensorflow as tf
 from runs import NEVER, assert_same, newest, steps_of
 from toys import Line, line_batch
 
-from replicator.runs import metrics
-from replicator.runs.errors import UserError
-from replicator.runs.run_directory import RunDirectory
+from foundation import metrics
+from foundation.errors import UserError
+from foundation.run_directory import RunDirectory
 from replicator.training import loop
 from replicator.training.config import OptimizerConfig
 from replicator.training.loop import (
@@ -285,7 +285,7 @@ def test_events_that_cannot_be_written_end_in_words(train, tmp_path):
 
 def test_a_disk_full_for_checkpoints_too_keeps_the_newest_there_is(train, tmp_path, monkeypatch):
     train(num_steps=2)
-    monkeypatch.setattr("replicator.runs.atomic_files.np.savez", full_disk)
+    monkeypatch.setattr("foundation.atomic_files.np.savez", full_disk)
     with pytest.raises(UserError) as raised:
         train(num_steps=4)
     assert "step_00000004.npz: No space left on device" in str(raised.value)

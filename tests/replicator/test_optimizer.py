@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from toys import Line, line_batch
 
-from replicator.runs.model_folder import variable_names
+from foundation.model_folder import variable_names
 from replicator.training.config import OptimizerConfig
 from replicator.training.optimizer import adam, clip_by_global_norm, learning_rate, polyak
 from replicator.training.state import TrainState

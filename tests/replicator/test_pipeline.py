@@ -7,11 +7,11 @@ import json
 import pytest
 
 import onepass
+from foundation.errors import UserError
 from replicator.pipeline import building_blocks, simulation
 from replicator.pipeline.building_blocks import BLOCKS
 from replicator.pipeline.command import write_plot, write_trace
 from replicator.pipeline.schedule import Pass
-from replicator.runs.errors import UserError
 
 DEVICES = (1, 2, 3, 4, 5, 6, 8, 11)
 UNEVEN = simulation.Durations(forward=2.0, backward=3.0, weights=1.0, communication=0.5)

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from foundation.errors import UserError
 from replicator.pipeline import execution
 from replicator.pipeline.building_blocks import BLOCKS, schedule
 from replicator.pipeline.export import Stage, export_stages, split
 from replicator.pipeline.simulation import simulate
-from replicator.runs.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 STAGES, WIDTH, MICROBATCHES, ROWS = 4, 3, 5, 2

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 import toys
 
+from foundation.errors import UserError
 from replicator.layouts.program import LINK, Operation, combined, read_program
 from replicator.layouts.simulation import (
     Network,
@@ -37,7 +38,6 @@ from replicator.planning.process_use import (
 from replicator.planning.programs import ModelPrograms
 from replicator.planning.report import lines, to_json, write_plot, write_trace
 from replicator.planning.trainable import Trainable
-from replicator.runs.errors import UserError
 from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
 

@@ -16,14 +16,14 @@ import soundfile
 import tensorflow as tf
 from carried import assert_equal, assert_same_training, run_alone
 
+from foundation.atomic_files import read_npz
+from foundation.checkpoints import Checkpoints
+from foundation.errors import UserError
+from foundation.run_directory import RunDirectory
 from replicator.portable import export as portable
 from replicator.portable import run as portable_run
 from replicator.portable.adopt import adopt
 from replicator.portable.manifest import read_manifest
-from replicator.runs.atomic_files import read_npz
-from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import UserError
-from replicator.runs.run_directory import RunDirectory
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.loop import Trainer
 from replicator.training.state import TrainState

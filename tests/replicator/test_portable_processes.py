@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from processes import Process, wait_until
 
+from foundation.atomic_files import read_npz
 from replicator.portable import run
-from replicator.runs.atomic_files import read_npz
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 SHAPES = {"up": (8, 16), "down": (16, 4)}, {"x": (8, 8), "y": (8, 4)}

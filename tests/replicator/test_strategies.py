@@ -18,11 +18,11 @@ from processes import TensorflowProcess
 from runs import newest
 from strategy_runs import CONFIGS, ROWS, STEPS
 
+from foundation.errors import UserError
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity, ImageLoss
 from replicator import strategies
 from replicator.launch.tf_config import local_tasks
-from replicator.runs.errors import UserError
 from replicator.training.accumulation import split_microbatches
 from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState

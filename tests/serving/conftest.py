@@ -19,8 +19,8 @@ class Without:
         if floor in ("wavenet", "pixelcnn", "distill", "likelihoods"):
             raise ImportError(name, name=floor)
         runs = ("arguments", "errors", "lazy_exports", "tensorflow_paths")
-        allowed = tuple(f"replicator.runs.{each}" for each in runs)
-        if floor == "replicator" and not any(m.startswith(name) for m in allowed):
+        allowed = tuple(f"foundation.{each}" for each in runs)
+        if floor in ("replicator", "foundation") and not any(m.startswith(name) for m in allowed):
             raise ImportError(name, name=floor)
 
 sys.meta_path.insert(0, Without())

@@ -13,8 +13,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
 import serving
+from foundation.errors import UserError
 from replicator.portable.stablehlo import serialized
-from replicator.runs.errors import UserError
 from serving.bundles.allowed_operations import ALLOWED, RESTORING, SAVING
 from serving.bundles.manifest import files_of
 from serving.bundles.signature import Signature, TensorInfo, check, example

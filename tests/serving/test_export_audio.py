@@ -22,7 +22,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import onepass
 import serving
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.bundle import Bundle
 from serving.bundles.signature import COMPILED, PLAIN
 from serving.errors import InvalidInput

@@ -21,9 +21,9 @@ from own_models import LONGEST, NUM, RATE_HZ, SEED, bundle, bundle_folder, condi
 import onepass
 import serving
 from autoregressive.networks import as_function
+from foundation.errors import UserError
 from onepass import likelihoods
 from onepass.remote_model import RemoteModel
-from replicator.runs.errors import UserError
 from serving.bundles.manifest import write_manifest
 from serving.errors import InvalidInput
 from serving.sandbox.processes import ForkServer

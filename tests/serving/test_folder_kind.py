@@ -3,7 +3,7 @@
 import pytest
 
 import onepass
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.folder_kind import folder_kind
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.manifest import MANIFEST, files_of, verify, write_manifest
 
 

@@ -15,9 +15,9 @@ from own_models import ENTRIES, LONGEST, SHAPE, bundle, model
 
 import onepass
 import serving
+from foundation.errors import UserError
 from onepass import likelihoods
 from onepass.remote_model import RemoteModel
-from replicator.runs.errors import UserError
 from serving.bundles.manifest import write_manifest
 from serving.errors import InvalidInput
 

@@ -15,8 +15,8 @@ from own_models import LONGEST, bundle, model
 
 import onepass
 import serving
+from foundation.errors import UserError
 from onepass.remote_model import RemoteModel
-from replicator.runs.errors import UserError
 from serving.bundles.manifest import write_manifest
 from serving.errors import InvalidInput
 

@@ -11,7 +11,7 @@ import pytest
 from marks import some_slow
 
 import serving
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.manifest import write_manifest
 from serving.bundles.own_spec import FIELDS, OF_IMAGES, OF_SEQUENCES, OF_SOUND, check_own_spec
 from serving.bundles.signature import Signature

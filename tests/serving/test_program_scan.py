@@ -14,8 +14,8 @@ from processes import ROOT
 
 import onepass
 import serving
+from foundation.errors import UserError
 from onepass import likelihoods
-from replicator.runs.errors import UserError
 from serving.bundles import loading, stored_models
 from serving.bundles.manifest import write_manifest
 from serving.engine.model_loader import bundle_loader
@@ -246,7 +246,7 @@ LOADERS = {
 @pytest.mark.parametrize("words", LOADERS)
 def test_programs_of_files_are_run_in_these_places_alone(words):
     folders = ("autoregressive", "compression", "distill", "likelihoods", "onepass", "pixelcnn")
-    folders += ("replicator", "serving", "speech", "wavenet")
+    folders += ("foundation", "replicator", "serving", "speech", "wavenet")
     found = []
     for path in sorted(path for name in folders for path in (ROOT / name).rglob("*.py")):
         code = ast.unparse(_without_docstrings(ast.parse(path.read_text(encoding="utf-8"))))

@@ -12,7 +12,7 @@ import pytest
 from fake_bundle import HOP, FakeImages, FakeModelStore, FakeSound, info
 from registries import running, until
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.signature import Signature
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel

@@ -14,7 +14,7 @@ import pytest
 from fake_bundle import HOP, FakeSound
 from serve_load import until
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.engine.model_loader import bundle_loader
 from serving.engine.registry import ModelRegistry
 from serving.errors import InvalidInput, NotReady

@@ -13,7 +13,7 @@ from fake_bundle import FakeModelStore, load_from_disk
 
 import onepass
 import serving.bundles.loading
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.manifest import (
     MANIFEST,
     SIGNATURE,

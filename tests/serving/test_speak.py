@@ -20,7 +20,7 @@ from PIL import Image
 from serve_load import until
 
 from distill import shipped as shipped_student
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from serving.bundles.frames import feature_extractor
 from serving.errors import InvalidInput, TooLarge
 from serving.http import draw

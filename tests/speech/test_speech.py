@@ -17,7 +17,7 @@ import tensorflow as tf
 import distill.model
 import speech
 from distill import shipped as shipped_student
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.state import TrainState
 from speech import (

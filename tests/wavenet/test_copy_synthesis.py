@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from wavenet.copy_synthesis import (
     baselines,
     compare,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from wavenet import optional_packages as packages
 from wavenet.features import MelConvention, fundamental_frequency
 from wavenet.measures import measure

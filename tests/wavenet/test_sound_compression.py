@@ -12,7 +12,7 @@ from compression import files
 from compression.conditionals import Coding, encode
 from compression.container import read
 from compression.symbols import SymbolConditionals
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 from wavenet.model import SpeechModel
 from wavenet.samplers.generation import generate
 from wavenet.speech_model import Request

@@ -22,10 +22,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from vocoders import vocoder_of
 
 import onepass
-from replicator.runs.errors import UserError
-from replicator.runs.metrics import read_metrics
-from replicator.runs.model_folder import averages, variable_names
-from replicator.runs.stored_config import to_json
+from foundation.errors import UserError
+from foundation.metrics import read_metrics
+from foundation.model_folder import averages, variable_names
+from foundation.stored_config import to_json
 from replicator.training.loop import DONE
 from wavenet import evaluation_callback, preparation, training
 from wavenet.dev_recordings import dev_recordings

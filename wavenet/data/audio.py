@@ -15,7 +15,7 @@ import numpy as np
 import soundfile
 import soxr
 
-from replicator.runs.atomic_files import replacing
+from foundation.atomic_files import replacing
 from wavenet.data.sound_file import AudioError, reason_of
 from wavenet.data.sound_properties import FULL_SCALE, Sound, mono_blocks, properties
 

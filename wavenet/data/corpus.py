@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.atomic_files import replacing
-from replicator.runs.folders import shown, some
-from replicator.runs.threads import in_threads
+from foundation.atomic_files import replacing
+from foundation.folders import shown, some
+from foundation.threads import in_threads
 from wavenet.data import audio
 from wavenet.data.metadata import SPLITS
 from wavenet.data.recorded_level import below_full_scale_db

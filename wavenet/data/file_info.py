@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from replicator.runs.atomic_files import replacing
+from foundation.atomic_files import replacing
 from wavenet.data import audio
 
 FILE = "measurements.json"

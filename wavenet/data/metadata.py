@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from replicator.runs.folders import shown, some
+from foundation.folders import shown, some
 
 SPLITS = ("train", "dev")
 LJ_SPEECH = "metadata.csv"  # of LJ Speech and of what follows it

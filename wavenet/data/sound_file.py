@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from replicator.runs.errors import UserError
-from replicator.runs.folders import shown
+from foundation.errors import UserError
+from foundation.folders import shown
 from wavenet.data.streams import Found, Pieces, Source, found_in
 
 BLOCK_SAMPLES = 1 << 18

@@ -5,7 +5,7 @@ The names below are imported on first use: configurations need the conventions a
 
 from typing import TYPE_CHECKING
 
-from replicator.runs.lazy_exports import lazy_exports
+from foundation.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from wavenet.features.conventions import MelConvention as MelConvention

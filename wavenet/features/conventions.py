@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 FIXED = {
     "window": "periodic hann",

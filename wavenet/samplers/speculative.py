@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from autoregressive.samplers.acceptance import RULES, Acceptance, Address, Block
 from autoregressive.samplers.speculative import Settled, settled
+from foundation.errors import UserError
 from likelihoods import noise
-from replicator.runs.errors import UserError
 from wavenet.samplers.fixed_point import BlockPass
 from wavenet.samplers.generation import condition_of, padded
 from wavenet.sound_network import Network
@@ -38,6 +38,8 @@ class SpeculativeSampler:
         acceptance: Acceptance = "coupling",
         block_samples: int = BLOCK_SAMPLES,
     ):
+        if acceptance not in RULES:
+            raise UserError(f"`acceptance` must be {' or '.join(RULES)}, got {acceptance!r}.")
         self._network, self._draft, self._acceptance = network, draft, acceptance
         self._passes = BlockPass(network)
         together = math.lcm(self._passes.bunch, draft.block_samples)

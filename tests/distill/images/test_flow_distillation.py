@@ -15,6 +15,9 @@ from distill.images import features, training
 from distill.images.config import FlowConfig, FlowTargets
 from distill.images.features import Features
 from distill.images.flow import TEACHER, FlowLoss, conditionals, spectral_distance
+from foundation.card import ExportArguments
+from foundation.errors import UserError
+from foundation.metrics import read_metrics
 from likelihoods import PixelMixture
 from likelihoods import noise as counter_noise
 from likelihoods.levels import value_of
@@ -34,9 +37,6 @@ from pixelcnn.networks.config import (
     PixelCNNConfig,
 )
 from pixelcnn.sampling.generation import SAMPLERS, counted, sample_pixelcnn
-from replicator.runs.card import ExportArguments
-from replicator.runs.errors import UserError
-from replicator.runs.metrics import read_metrics
 from replicator.training.config import LoopConfig, OptimizerConfig
 
 SIDE, ROWS, LEVELS = 4, 3, 256

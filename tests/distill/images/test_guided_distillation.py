@@ -16,14 +16,14 @@ import onepass
 from distill.images import presets, training
 from distill.images.config import GuidedConfig, GuidedTargets
 from distill.images.guidance import GuidedLoss
+from foundation.errors import UserError
+from foundation.metrics import read_metrics
 from likelihoods import PixelMixture
 from pixelcnn import card
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.config import ConditioningConfig, MultiscaleConfig, PixelCNNConfig
 from pixelcnn.networks.outputs import NULL_FLOOR
-from replicator.runs.errors import UserError
-from replicator.runs.metrics import read_metrics
 from replicator.training.config import LoopConfig, OptimizerConfig
 
 SIDE, ROWS = 8, 2

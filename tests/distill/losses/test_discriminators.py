@@ -12,7 +12,7 @@ from distill.config import DiscriminatorConfig, StudentConfig
 from distill.losses.discriminators import Discriminators
 from distill.presets import ClipConfig, DistillConfig, LossConfig
 from distill.teacher import load_teacher
-from replicator.runs.metrics import read_metrics
+from foundation.metrics import read_metrics
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.state import TrainState
 from replicator.training.step import compile_step

@@ -5,11 +5,11 @@ import types
 import numpy as np
 import pytest
 
+from foundation.errors import UserError
 from pixelcnn.data.batch_sampling import batches_of
 from pixelcnn.data.captions import CODES, NUM_CODES, encode_caption
 from pixelcnn.data.corpus import ImageRules, read_corpus
 from pixelcnn.data.dataset import ImageDataset
-from replicator.runs.errors import UserError
 
 
 def test_a_caption_is_its_characters_a_closing_code_and_zeros():

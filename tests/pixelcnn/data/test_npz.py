@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from image_files import COLOUR, GREY, fill, mistake, noise
 
+from foundation.errors import UserError
 from pixelcnn.data.corpus import ImageRules, read_corpus
-from replicator.runs.errors import UserError
 
 
 def test_an_npz_pair_is_taken_as_it_is(tmp_path):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import scipy.linalg
 
+from foundation.errors import UserError
 from pixelcnn.measures.classifier import Seen
 from pixelcnn.measures.sample_quality import frechet_distance, precision_recall, sample_quality
-from replicator.runs.errors import UserError
 
 
 def normal(count, mean, deviation, seed=0):

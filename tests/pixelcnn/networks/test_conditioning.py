@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 from marks import some_slow
 
+from foundation.errors import UserError
 from likelihoods.initial import Initial
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS, NUM_CODES, encode_caption
 from pixelcnn.networks.caption_encoder import AveragedGRU, word_rows
@@ -18,7 +19,6 @@ from pixelcnn.networks.conditioning import (
     check_label,
 )
 from pixelcnn.networks.config import ConditioningConfig
-from replicator.runs.errors import UserError
 
 BATCH, SIZE = 3, 8
 CONFIGS = {

@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike, DTypeLike
 
+from foundation.field_rules import require
 from likelihoods import Categorical, Gaussian, LogisticMixture
-from replicator.runs.field_rules import require
 from wavenet.network import WaveNet
 from wavenet.samplers.numba import bunches, samples
 from wavenet.samplers.numba.state import Conditions, GenerationState, Pace, Program, first_state

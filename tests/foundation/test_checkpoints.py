@@ -13,12 +13,12 @@ import pytest
 import tensorflow as tf
 from processes import ROOT
 
+from foundation.atomic_files import read_npy, read_npz, write_npz, write_text
+from foundation.checkpoints import Checkpoints
+from foundation.errors import UserError, in_one_line
+from foundation.model_folder import best_or_newest
+from foundation.run_directory import RunDirectory
 from replicator import strategies
-from replicator.runs.atomic_files import read_npy, read_npz, write_npz, write_text
-from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import UserError, in_one_line
-from replicator.runs.model_folder import best_or_newest
-from replicator.runs.run_directory import RunDirectory
 from replicator.training.resumption import assign_arrays, resume_variables
 
 
@@ -220,8 +220,8 @@ def test_a_write_that_the_system_cuts_short_leaves_what_was_there(saved):
 import resource
 import numpy as np
 from pathlib import Path
-from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import UserError, in_one_line
+from foundation.checkpoints import Checkpoints
+from foundation.errors import UserError, in_one_line
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:
     Checkpoints(Path({str(saved.folder)!r}), 1).save(40, {{"a": np.zeros(100_000)}})

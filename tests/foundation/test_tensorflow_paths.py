@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 from processes import ROOT, SETTINGS
 
-from replicator.runs.metrics import MetricsLog
-from replicator.runs.tensorflow_paths import named_for_tensorflow
+from foundation.metrics import MetricsLog
+from foundation.tensorflow_paths import named_for_tensorflow
 
 NOT_TEXT = os.fsdecode(b"caf\xe9")  # is no UTF-8
 
@@ -52,7 +52,7 @@ def test_a_program_lies_in_a_folder_whose_name_is_no_text(tmp_path):
 LOGGING = """
 import sys
 from pathlib import Path
-from replicator.runs.metrics import MetricsLog
+from foundation.metrics import MetricsLog
 
 log = MetricsLog(Path(sys.argv[1]))
 log.scalars(1, {"loss": 2.0})

@@ -10,7 +10,7 @@ from package_exports import lazy_names
 PACKAGES = (
     *("autoregressive", "compression", "distill", "distill.losses", "likelihoods", "onepass"),
     *("pixelcnn", "pixelcnn.data", "pixelcnn.networks", "pixelcnn.sampling", "replicator"),
-    *("replicator.launch.command", "replicator.runs.errors", "replicator.runs.progress"),
+    *("replicator.launch.command", "foundation.errors", "foundation.progress"),
     *("replicator.training.config", "serving", "wavenet", "wavenet.features"),
 )
 LAZY = ("likelihoods", "onepass", "replicator", "serving", "wavenet.features")

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from replicator.runs import provenance
+from foundation import provenance
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 
 def require(holds: bool, field: str, rule: str, value: Any) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import DTypeLike
 
-from replicator.runs.atomic_files import Arrays, read_npz, write_npz, write_text
-from replicator.runs.errors import UserError
-from replicator.runs.model_spec import SPEC_FILE, WEIGHTS_FILE
-from replicator.runs.run_directory import RunDirectory
+from foundation.atomic_files import Arrays, read_npz, write_npz, write_text
+from foundation.errors import UserError
+from foundation.model_spec import SPEC_FILE, WEIGHTS_FILE
+from foundation.run_directory import RunDirectory
 
 SHARED = "shared_weights"  # in model.json: where a part of the weights is stored
 

@@ -9,8 +9,8 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from replicator.runs.folders import plural
-from replicator.runs.heartbeat import SECONDS, spoke, telling
+from foundation.folders import plural
+from foundation.heartbeat import SECONDS, spoke, telling
 
 COLUMNS = 80  # assumed for a terminal of unknown width
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{left}, {rate_fmt}{postfix}]"

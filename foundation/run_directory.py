@@ -10,14 +10,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING
 
-from replicator.runs.atomic_files import write_text
-from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import UserError
-from replicator.runs.folders import make_folder
-from replicator.runs.stored_config import completed, differences
+from foundation.atomic_files import write_text
+from foundation.checkpoints import Checkpoints
+from foundation.errors import UserError
+from foundation.folders import make_folder
+from foundation.stored_config import completed, differences
 
 if TYPE_CHECKING:
-    from replicator.runs.metrics import MetricsLog
+    from foundation.metrics import MetricsLog
 
 Keys = tuple[str, ...]
 NO_DEFAULTS: Mapping = MappingProxyType({})
@@ -104,7 +104,7 @@ class RunDirectory:
 
     def metrics_log(self, first_step: int = 0) -> "MetricsLog":
         """Return the log of the run's metrics, without records after `first_step`."""
-        from replicator.runs.metrics import MetricsLog  # imports TensorFlow
+        from foundation.metrics import MetricsLog  # imports TensorFlow
 
         return MetricsLog(self.path, first_step)
 

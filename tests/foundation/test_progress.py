@@ -11,9 +11,9 @@ import types
 
 import pytest
 
-from replicator.runs import progress
-from replicator.runs.heartbeat import during, heartbeat
-from replicator.runs.progress import Progress, duration, in_time
+from foundation import progress
+from foundation.heartbeat import during, heartbeat
+from foundation.progress import Progress, duration, in_time
 
 
 def on_a_terminal(show, columns=70):

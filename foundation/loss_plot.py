@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from replicator.runs.atomic_files import replacing
-from replicator.runs.errors import UserError
-from replicator.runs.metrics import read_metrics
+from foundation.atomic_files import replacing
+from foundation.errors import UserError
+from foundation.metrics import read_metrics
 
 PLOT_FILE = "loss.png"
 Curve = tuple[list[int], list[float]]  # steps and values

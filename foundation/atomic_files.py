@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from replicator.runs.errors import UserError
-from replicator.runs.temporary_files import beside
+from foundation.errors import UserError
+from foundation.temporary_files import beside
 
 Arrays = dict[str, np.ndarray]
 MAX_EXPANSION = 20  # unpacked over packed size: arrays are stored without compression

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from replicator.runs.atomic_files import Arrays
-from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.run_directory import NO_DEFAULTS, Keys
+from foundation.atomic_files import Arrays
+from foundation.checkpoints import Checkpoints
+from foundation.run_directory import NO_DEFAULTS, Keys
 
 
 class InMemoryRun:

@@ -13,10 +13,10 @@ import pytest
 import tyro
 from processes import ROOT
 
-from replicator.runs import run_directory as module
-from replicator.runs.errors import UserError
-from replicator.runs.run_directory import RunDirectory
-from replicator.runs.stored_config import changed_flags, defaults, differences
+from foundation import run_directory as module
+from foundation.errors import UserError
+from foundation.run_directory import RunDirectory
+from foundation.stored_config import changed_flags, defaults, differences
 from replicator.training.config import OptimizerConfig
 from wavenet.presets import PRESETS, TrainConfig
 
@@ -25,7 +25,7 @@ PRESET = PRESETS["wavenet-vocoder-16k"].config
 HOLD = """
 import sys
 from pathlib import Path
-from replicator.runs.run_directory import RunDirectory
+from foundation.run_directory import RunDirectory
 run = RunDirectory.locked(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

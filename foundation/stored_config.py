@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

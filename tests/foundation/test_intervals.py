@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from replicator.runs.intervals import finite_mean, format_measure, share_of, weighted_mean
+from foundation.intervals import finite_mean, format_measure, share_of, weighted_mean
 
 TRIALS = 4000
 

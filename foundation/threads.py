@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from replicator.runs.progress import Progress
+from foundation.progress import Progress
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -9,12 +9,12 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import DTypeLike
 
-from replicator.runs.atomic_files import write_text
-from replicator.runs.intervals import format_interval, format_measure
-from replicator.runs.metrics import training_seconds
-from replicator.runs.model_folder import SPEC_FILE, save
-from replicator.runs.progress import in_time
-from replicator.runs.provenance import git_revision, machine_name
+from foundation.atomic_files import write_text
+from foundation.intervals import format_interval, format_measure
+from foundation.metrics import training_seconds
+from foundation.model_folder import SPEC_FILE, save
+from foundation.progress import in_time
+from foundation.provenance import git_revision, machine_name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from replicator.runs.errors import UserError
+from foundation.errors import UserError
 
 NAMES_SHOWN = 5
 _FILE_SUFFIXES = (".flac", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".wav")

@@ -11,9 +11,9 @@ from typing import SupportsFloat
 import numpy as np
 import tensorflow as tf
 
-from replicator.runs.atomic_files import write_text
-from replicator.runs.errors import UserError
-from replicator.runs.tensorflow_paths import named_for_tensorflow
+from foundation.atomic_files import write_text
+from foundation.errors import UserError
+from foundation.tensorflow_paths import named_for_tensorflow
 
 LONGEST_STEP_SECONDS = 600.0  # between two reports; a longer gap means that the run was stopped
 

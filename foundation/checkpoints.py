@@ -5,9 +5,9 @@ import math
 import re
 from pathlib import Path
 
-from replicator.runs.atomic_files import Arrays, read_npz, write_npz, write_text
-from replicator.runs.errors import UserError
-from replicator.runs.folders import make_folder
+from foundation.atomic_files import Arrays, read_npz, write_npz, write_text
+from foundation.errors import UserError
+from foundation.folders import make_folder
 
 STEP_FILE = re.compile(r"step_(\d+)\.npz")
 LEFTOVER = re.compile(

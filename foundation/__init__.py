@@ -1,0 +1,1 @@
+"""What every floor stands on: run directories, checkpoints, files, errors and progress."""

@@ -1,1 +1,0 @@
-"""Run directories, checkpoints, model folders, metrics and progress."""
