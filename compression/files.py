@@ -42,11 +42,7 @@ class Kind(abc.ABC):
     def pack(
         self, elements: Any, condition: Any, tolerance: float, **options: Any
     ) -> tuple[tuple[int, ...], dict[str, Any], Iterable[np.ndarray]]:
-        """Return a container's shape and description, and the levels int32 of its streams.
-
-        Raises:
-          UserError: the elements or the condition are not the model's.
-        """
+        """Return a container's shape and description, and the levels int32 of its streams."""
 
     @abc.abstractmethod
     def check(self, found: Container) -> None:
@@ -54,12 +50,7 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def blocks(self, found: Container, condition: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
-        """Yield the shape and the condition of each stream.
-
-        Args:
-          found: a file with or without its streams.
-          condition: of the elements, where the file does not hold it.
-        """
+        """Yield the shape of each stream, and its condition: that in the file, or that given."""
 
     @abc.abstractmethod
     def unpack(self, parts: list[np.ndarray]) -> Any:

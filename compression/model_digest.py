@@ -23,38 +23,27 @@ def digest_of_network(network: tf.Module) -> bytes:
     return digest_of({name: variable.numpy() for name, variable in named})
 
 
-def digest_of_model(model: Autoregressive) -> bytes:
+def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
     """Return the digest of all variables that a model's output depends on, 16 bytes.
 
     It is over names, types, shapes and values, of frozen variables and statistics too, and over
     `start` and `input_scale` where they are not the usual ones. Storing and loading do not change
-    it, nor how many layers Keras had numbered before.
+    it, nor how many layers Keras had numbered before. The second one is that in files of format
+    version 1: of trainable variables, unnamed.
     """
-    return _digest(_traced(model), unusual_settings(model.symbol_network))
-
-
-def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
-    """Return the digest, and that in files of format version 1: of trainable variables, unnamed."""
     traced = _traced(model)
     weights = [variable.numpy() for variable in traced.trainable_variables]
-    parts = sorted(f"{w.dtype} {w.shape}".encode() + w.tobytes() for w in weights)
-    whole = _digest(traced, unusual_settings(model.symbol_network))
-    return whole, hashlib.sha256(b"".join(parts)).digest()[:16]
-
-
-def _digest(traced: Any, settings: dict[str, Any]) -> bytes:
-    variables = list(traced.variables)
-    names = ranked(variable.name for variable in variables)
-    whole = hashlib.sha256()
-    for part in sorted(
+    old = sorted(f"{w.dtype} {w.shape}".encode() + w.tobytes() for w in weights)
+    names = ranked(variable.name for variable in traced.variables)
+    parts = sorted(
         f"{names[variable.name]} {variable.dtype.name} {list(variable.shape)}\n".encode()
         + variable.numpy().tobytes()
-        for variable in variables
-    ):
-        whole.update(part)
-    if settings:  # without them the digest is that of earlier versions
-        whole.update(json.dumps(settings, sort_keys=True).encode())
-    return whole.digest()[:16]
+        for variable in traced.variables
+    )
+    if settings := unusual_settings(model.symbol_network):  # absent from earlier digests
+        parts.append(json.dumps(settings, sort_keys=True).encode())
+    own, first = (hashlib.sha256(b"".join(each)).digest()[:16] for each in (parts, old))
+    return own, first
 
 
 def ranked(names: Iterable[str]) -> dict[str, str]:

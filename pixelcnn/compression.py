@@ -201,16 +201,14 @@ class Images(Kind):
         return digest_of_network(self._model.density), None
 
     def pack(self, elements: Any, condition: Any, tolerance: float, **options: Any) -> Any:
-        """Return the parts of a file of images uint8 [num, size, size, channels].
-
-        Args:
-          elements: the images.
-          condition: one for all, or a list with one for each.
-          tolerance: is not stored.
-          **options: `batch`, the number of images in a stream.
-        """
+        """Return the parts of a file of images, with `batch` of them in a stream."""
         batch = options.get("batch", 256)
-        images, model = self._checked(np.asarray(elements)), self._model
+        images, model = np.asarray(elements), self._model
+        if images.dtype != np.uint8 or images.shape[1:] != self._shape or not len(images):
+            raise UserError(
+                f"Images must be uint8 [num, {', '.join(map(str, self._shape))}], got "
+                f"{images.dtype} {list(images.shape)}."
+            )
         if not 1 <= batch <= MOST_BATCH:
             raise UserError(f"`batch` must be 1 to {MOST_BATCH}, got {batch}.")
         values = list(condition) if isinstance(condition, list | tuple) else [condition]
@@ -247,15 +245,6 @@ class Images(Kind):
     def unpack(self, parts: list[np.ndarray]) -> np.ndarray:
         """Return the images, uint8 [num, size, size, channels]."""
         return np.concatenate(parts)
-
-    def _checked(self, images: np.ndarray) -> np.ndarray:
-        """Return the images, once they are known to be of the model's size."""
-        if images.dtype != np.uint8 or images.shape[1:] != self._shape or not len(images):
-            raise UserError(
-                f"Images must be uint8 [num, {', '.join(map(str, self._shape))}], got "
-                f"{images.dtype} {list(images.shape)}."
-            )
-        return images
 
     def _rows(self, stored: list, first: int, count: int) -> dict[str, np.ndarray]:
         """Return the conditions of `count` images from `first` on, as the model reads them.

@@ -12,7 +12,7 @@ from fine_models import LEVELS, Steps, mixed, outputs
 import onepass
 from compression.conditionals import Coding, decode, encode
 from compression.container import read
-from compression.model_digest import digest_of_model, ranked
+from compression.model_digest import digests_of_model, ranked
 from compression.symbols import SymbolConditionals
 from foundation.errors import UserError
 from onepass import likelihoods
@@ -97,8 +97,12 @@ def normalised():
     return network
 
 
+def own_digest(model):
+    return digests_of_model(model)[0]
+
+
 def digest(network):
-    return digest_of_model(onepass.Autoregressive(network, likelihoods.Categorical(16)))
+    return own_digest(onepass.Autoregressive(network, likelihoods.Categorical(16)))
 
 
 def test_the_digest_is_over_what_the_network_reads():
@@ -106,19 +110,19 @@ def test_the_digest_is_over_what_the_network_reads():
     usual, others = digest(network), [{"start": 0.5}, {"input_scale": (0, 1)}]
     others.append({"input_scale": (0, 1), "start": 0.0})
     found = [
-        digest_of_model(onepass.Autoregressive(network, likelihoods.Categorical(16), **options))
+        own_digest(onepass.Autoregressive(network, likelihoods.Categorical(16), **options))
         for options in others
     ]
     assert len({usual, *found}) == 4
     spelt = {"start": 0.0, "input_scale": (-1.0, 1.0)}
     again = onepass.Autoregressive(network, likelihoods.Categorical(16), **spelt)
-    assert digest_of_model(again) == usual
+    assert own_digest(again) == usual
 
 
 def test_the_digest_is_over_every_variable_by_name(tmp_path):
     network = normalised()
     found, made = digest(network), onepass.Autoregressive(network, likelihoods.Categorical(16))
-    assert digest_of_model(onepass.load(onepass.save(made, tmp_path / "mine"))) == found
+    assert own_digest(onepass.load(onepass.save(made, tmp_path / "mine"))) == found
     for variable in network.variables:
         right = variable.numpy()
         changed = right.copy()
