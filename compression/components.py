@@ -11,9 +11,13 @@ left beyond a distance, or is cut off at the far edge, is stochastically smaller
 import math
 
 import numba
+import numpy as np
 
 compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
 parallel = numba.njit(nogil=True, error_model="numpy", cache=True, parallel=True)
+
+# Of an edge: the masses below and above it, the density there, and its z.
+Edge = tuple[float, float, float, float]
 
 LOGISTIC_ROOT = 1.82  # root mean square of |z| of a logistic is 1.8138
 NORMAL_FOURTH = 1.317  # fourth root of the mean of z^4 of a normal, 3
@@ -25,7 +29,7 @@ LARGEST_GROWTH = 0.5  # largest first-order change of a log-mass for which secon
 
 
 @compiled
-def edge_of(z, normal):
+def edge_of(z: float, normal: bool) -> tuple[float, float, float]:
     """Return the mass below z, the mass above, and the density, of a standard component."""
     if normal:
         density = math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
@@ -39,7 +43,7 @@ def edge_of(z, normal):
 
 
 @compiled
-def at(edge, levels, mean, inverse, normal):
+def at(edge: int, levels: int, mean: float, inverse: float, normal: bool) -> Edge:
     """Return `edge_of` below a level; for an edge at infinity z and its derivatives are 0."""
     if edge <= 0:
         return 0.0, 1.0, 0.0, 0.0
@@ -51,7 +55,7 @@ def at(edge, levels, mean, inverse, normal):
 
 
 @compiled
-def between(lower, upper):
+def between(lower: Edge, upper: Edge) -> float:
     """Return the mass between two edges without the cancellation of one minus nearly one."""
     if lower[3] > 0.0:
         return lower[1] - upper[1]
@@ -59,7 +63,7 @@ def between(lower, upper):
 
 
 @compiled
-def subtracted(lower, upper):
+def subtracted(lower: Edge, upper: Edge) -> float:
     """Return the larger of the masses that `between` subtracts, to which rounding is relative."""
     if lower[3] > 0.0:
         return lower[1]
@@ -67,7 +71,15 @@ def subtracted(lower, upper):
 
 
 @compiled
-def extremes(edge, levels, mean, inverse, mean_off, stretch, normal):
+def extremes(
+    edge: int,
+    levels: int,
+    mean: float,
+    inverse: float,
+    mean_off: float,
+    stretch: float,
+    normal: bool,
+) -> tuple[Edge, Edge]:
     """Return `at` for the least and the largest z of an edge within the tolerances.
 
     Args:
@@ -92,7 +104,9 @@ def extremes(edge, levels, mean, inverse, mean_off, stretch, normal):
 
 
 @compiled
-def mass_range(least_lower, most_lower, least_upper, most_upper):
+def mass_range(
+    least_lower: Edge, most_lower: Edge, least_upper: Edge, most_upper: Edge
+) -> tuple[float, float]:
     """Return the least and largest mass between two edges, given the extremes of each."""
     least = between(most_lower, least_upper) - ERROR * subtracted(most_lower, least_upper)
     most = between(least_lower, most_upper) + ERROR * subtracted(least_lower, most_upper)
@@ -100,7 +114,7 @@ def mass_range(least_lower, most_lower, least_upper, most_upper):
 
 
 @compiled
-def distance_of(first, last, low, high, levels):
+def distance_of(first: int, last: int, low: float, high: float, levels: int) -> float:
     """Return the distance in z of an interval from the mean, 0 if it is inside.
 
     Args:
@@ -118,7 +132,9 @@ def distance_of(first, last, low, high, levels):
 
 
 @compiled
-def path_bounds(distance, mean_off, scale_off, stretch, normal):
+def path_bounds(
+    distance: float, mean_off: float, scale_off: float, stretch: float, normal: bool
+) -> tuple[float, float, float]:
     """Return bounds of the score on a path, for an interval at a distance from the mean.
 
     With S the derivative of the log-density along a path within the tolerances, and S' its second
@@ -144,25 +160,34 @@ def path_bounds(distance, mean_off, scale_off, stretch, normal):
 
 
 @compiled
-def is_far(distance, mean_off, stretch, normal):
+def is_far(distance: float, mean_off: float, stretch: float, normal: bool) -> bool:
     """Return whether an interval's mass is below 1e-30 on the whole path."""
     return distance - mean_off > (NORMAL_FAR if normal else LOGISTIC_FAR) * stretch
 
 
 @compiled
-def _log_below(z):
+def _log_below(z: float) -> float:
     """Return log sigmoid(z)."""
     return min(z, 0.0) - math.log1p(math.exp(-abs(z)))
 
 
 @compiled
-def stretch_of(scale_off):
+def stretch_of(scale_off: float) -> float:
     """Return at least exp(scale_off)."""
     return 1.0 / (1.0 - scale_off) if scale_off < LARGEST_GROWTH else math.exp(scale_off) * 1.0001
 
 
 @compiled
-def absorb(means, log_scales, mean_off, scale_off, chosen, levels, weights, tolerance):
+def absorb(
+    means: np.ndarray,
+    log_scales: np.ndarray,
+    mean_off: np.ndarray,
+    scale_off: np.ndarray,
+    chosen: np.ndarray,
+    levels: int,
+    weights: np.ndarray,
+    tolerance: np.ndarray,
+) -> None:
     """Add the log-mass of the chosen levels to log-weights, and its error to the tolerance.
 
     The components are logistic.

@@ -22,9 +22,16 @@ SMALL = 2e-3
 SMALL_SHARE = 0.1
 COLUMNS = 13
 
+# Log-weights, means and log-scales, or the tolerances of each, float64 [elements, components].
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
+# Levels of a half, coded levels, levels, and whether components are normal.
+Sizes = tuple[int, int, int, bool]
+
 
 @compiled
-def _masses(i, arrays, low, sizes, moves):
+def _masses(
+    i: int, arrays: Arrays, low: int, sizes: Sizes, moves: np.ndarray
+) -> tuple[float, float]:
     """Return the masses of the halves of one element.
 
     Args:
@@ -60,7 +67,9 @@ def _masses(i, arrays, low, sizes, moves):
 
 
 @compiled
-def _slope(i, offs, masses, share, moves):
+def _slope(
+    i: int, offs: Arrays, masses: tuple[float, float], share: float, moves: np.ndarray
+) -> tuple[float, float]:
     """Return the sum of the first derivatives of u times the tolerances, and the error of u."""
     weight_off, mean_off, scale_off = offs
     upper, lower = 1.0 / masses[0], 1.0 / masses[1]
@@ -77,7 +86,15 @@ def _slope(i, offs, masses, share, moves):
 
 
 @compiled
-def _half(weight, own, distance, offs, stretch, share, normal):
+def _half(
+    weight: float,
+    own: float,
+    distance: float,
+    offs: tuple[float, float, float],
+    stretch: float,
+    share: float,
+    normal: bool,
+) -> tuple[float, float, float, float]:
     """Return a component's part of the second derivatives of the log of a half's mass.
 
     They are its largest, minus its least, and the least mass on the path, all times weights; and
@@ -96,7 +113,7 @@ def _half(weight, own, distance, offs, stretch, share, normal):
 
 
 @compiled
-def _rest(i, offs, low, sizes, share, moves):
+def _rest(i: int, offs: Arrays, low: int, sizes: Sizes, share: float, moves: np.ndarray) -> float:
     """Return half the largest second derivative of u on a path within the tolerances.
 
     It is infinite if a path may be too long for this bound.
@@ -123,7 +140,9 @@ def _rest(i, offs, low, sizes, share, moves):
 
 
 @compiled
-def _extreme_odds(i, arrays, offs, low, sizes, share):
+def _extreme_odds(
+    i: int, arrays: Arrays, offs: Arrays, low: int, sizes: Sizes, share: float
+) -> tuple[float, float]:
     """Return the least and the largest u by the extremes of the cumulative function."""
     log_weights, means, log_scales = arrays
     weight_off, mean_off, scale_off = offs
@@ -148,7 +167,7 @@ def _extreme_odds(i, arrays, offs, low, sizes, share):
 
 
 @compiled
-def split(arrays, low, sizes, t):
+def split(arrays: Arrays, low: np.ndarray, sizes: Sizes, t: np.ndarray) -> None:
     """Write the odds of all elements."""
     moves = np.empty((arrays[1].shape[1], COLUMNS))
     for i in range(len(low)):
@@ -157,7 +176,9 @@ def split(arrays, low, sizes, t):
 
 
 @parallel
-def split_bounded(arrays, offs, low, sizes, t, margin):
+def split_bounded(
+    arrays: Arrays, offs: Arrays, low: np.ndarray, sizes: Sizes, t: np.ndarray, margin: np.ndarray
+) -> None:
     """Write the odds of all elements, and their margins.
 
     Args:

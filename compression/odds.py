@@ -17,14 +17,14 @@ LARGEST_LOG_ODDS = 14.0
 
 
 @compiled
-def warped(u):
+def warped(u: float) -> float:
     """Return t."""
     u = min(max(u, -LARGEST_LOG_ODDS), LARGEST_LOG_ODDS)
     return math.copysign(REACH * (1.0 - math.exp(-abs(u) / REACH)), u)
 
 
 @compiled
-def reach_of(u, least, most):
+def reach_of(u: float, least: float, most: float) -> float:
     """Return the largest difference of t from that of u, for odds between `least` and `most`."""
     t = warped(u)
     return max(warped(max(most, u)) - t, t - warped(min(least, u)))

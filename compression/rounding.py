@@ -69,7 +69,7 @@ def grids() -> Grids:
 
 
 @compiled
-def _shift(choice, index):
+def _shift(choice: int, index: int) -> np.int64:
     """Return the shift, in 64ths of a step, of a bit's grid by its index in its group."""
     word = np.uint32(choice + 1) * np.uint32(2654435761) ^ np.uint32(index + 1) * np.uint32(40503)
     word = (word ^ word >> np.uint32(15)) * np.uint32(2246822519)
@@ -77,7 +77,7 @@ def _shift(choice, index):
 
 
 @compiled
-def _bin(t, step, shift):
+def _bin(t: float, step: float, shift: float) -> tuple[int, float]:
     """Return the bin of t and the distance in t of its nearer border, within REACH."""
     position = t / step - shift
     bin_ = math.floor(position + 0.5)
@@ -90,7 +90,9 @@ def _bin(t, step, shift):
 
 
 @compiled
-def _trial(t, margin, bit, step, which, costs):
+def _trial(
+    t: np.ndarray, margin: np.ndarray, bit: np.ndarray, step: float, which: int, costs: np.ndarray
+) -> tuple[float, float]:
     """Return the bits of a step and the number of odds too near a border, over 4 shifts."""
     bits, near = 0.0, 0.0
     for i in range(len(t)):
@@ -103,7 +105,7 @@ def _trial(t, margin, bit, step, which, costs):
 
 
 @compiled
-def _refused(t, margin, step):
+def _refused(t: float, margin: float, step: float) -> np.uint64:
     """Return the shifts of a step, as bits of a word, at which t is too near a border."""
     word = np.uint64(0)
     for shift in range(SHIFTS):
@@ -113,7 +115,7 @@ def _refused(t, margin, step):
 
 
 @compiled
-def _near_any(t, margin, step):
+def _near_any(t: float, margin: float, step: float) -> bool:
     """Return whether t is too near a border at any shift.
 
     Borders are multiples of a 64th of the step, from half a step on.
@@ -123,7 +125,7 @@ def _near_any(t, margin, step):
 
 
 @compiled
-def _fits(choice, indices, refused, count):
+def _fits(choice: int, indices: np.ndarray, refused: np.ndarray, count: int) -> bool:
     """Return whether no odds refuse the shifts of a choice."""
     for r in range(count):
         if refused[r] >> np.uint64(_shift(choice, indices[r])) & np.uint64(1):
@@ -132,7 +134,17 @@ def _fits(choice, indices, refused, count):
 
 
 @parallel
-def _search(t, margin, bit, steps, group, counts, costs, chosen, totals):
+def _search(
+    t: np.ndarray,
+    margin: np.ndarray,
+    bit: np.ndarray,
+    steps: np.ndarray,
+    group: int,
+    counts: tuple[int, int, int],
+    costs: np.ndarray,
+    chosen: np.ndarray,
+    totals: np.ndarray,
+) -> None:
     """Write the best choice of each group to `chosen`, and its bits to `totals`.
 
     Args:
@@ -179,12 +191,20 @@ def _search(t, margin, bit, steps, group, counts, costs, chosen, totals):
 
 
 @numba.njit(inline="always")
-def _step_sizes():
+def _step_sizes() -> np.ndarray:
     return STEPS / 1024.0
 
 
 @compiled
-def _rounded(t, steps, choices, indices, counts, probabilities, ones):
+def _rounded(
+    t: np.ndarray,
+    steps: np.ndarray,
+    choices: np.ndarray,
+    indices: np.ndarray,
+    counts: tuple[int, int, int],
+    probabilities: np.ndarray,
+    ones: np.ndarray,
+) -> None:
     """Write the rounded probability of the bit 1 of every t [elements] to `ones`."""
     sizes = _step_sizes()
     for i in range(len(t)):

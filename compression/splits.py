@@ -97,7 +97,15 @@ class Categorical(NamedTuple):
 
 
 @compiled
-def _split_categorical(logits, tolerance, low, half, whole, t, margin):
+def _split_categorical(
+    logits: np.ndarray,
+    tolerance: np.ndarray,
+    low: np.ndarray,
+    half: int,
+    whole: int,
+    t: np.ndarray,
+    margin: np.ndarray,
+) -> None:
     levels = logits.shape[1]
     for i in range(len(low)):
         largest = logits[i].max()

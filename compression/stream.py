@@ -103,7 +103,7 @@ def odds_of(distribution: Distribution, levels: np.ndarray, depth: int) -> Odds:
 class Encoder:
     """An encoder that takes the odds of pixels in the order in which a decoder requests them."""
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self._odds: list[Odds] = []
         self._classes: list[np.ndarray] = []
@@ -188,7 +188,7 @@ class Decoder:
       UserError: the stream is too short or invalid.
     """
 
-    def __init__(self, stream: bytes, layout: Layout):
+    def __init__(self, stream: bytes, layout: Layout) -> None:
         self.layout, self._done = layout, 0
         size = (layout.classes * layout.bits + 1) // 2
         if len(stream) < _HEAD.size + size or (len(stream) - _HEAD.size - size) % 4:
@@ -224,7 +224,9 @@ class Decoder:
             found.append(self.levels(distribution, pixels, class_, channel))
         return np.stack(found, -1)
 
-    def levels(self, distribution: Distribution, pixels: int, class_: int, channel: int):
+    def levels(
+        self, distribution: Distribution, pixels: int, class_: int, channel: int
+    ) -> np.ndarray:
         """Return the levels, int64 [pixels], of a channel of the next pixels."""
         layout, model = self.layout, _bit_model()
         at, low = self._done + np.arange(pixels), np.zeros(pixels, np.int64)
