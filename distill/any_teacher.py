@@ -1,7 +1,7 @@
 """`distill`: a student in one pass from any teacher that gives conditionals."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import keras
@@ -42,7 +42,7 @@ class ModelTeacher:
       ValueError: its distribution has no density, or its network reads levels: no gradient.
     """
 
-    def __init__(self, model: Autoregressive):
+    def __init__(self, model: Autoregressive) -> None:
         distribution = with_density(model.distribution)
         if distribution is None:
             raise ValueError(
@@ -124,10 +124,14 @@ def _(teacher: Autoregressive, student: FlowStudent | None) -> tuple[Teacher, Fl
     return ModelTeacher(teacher), flow_student(teacher) if student is None else student
 
 
-def _objective(teacher: Teacher, terms: Sequence[Term], seed: int):
+def _objective(
+    teacher: Teacher, terms: Sequence[Term], seed: int
+) -> Callable[[FlowStudent, dict[str, tf.Tensor]], tuple[tf.Tensor, dict[str, tf.Tensor]]]:
     listed = [Listed(name_of(term), 1.0, term) for term in terms]
 
-    def objective(student: FlowStudent, batch: dict[str, tf.Tensor]):
+    def objective(
+        student: FlowStudent, batch: dict[str, tf.Tensor]
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         if "lengths" in batch:
             raise ValueError("`data` must have rows of one length to be distilled, got `lengths`.")
         recorded = student.codec.scale(student.codec.encode(batch["elements"]))
@@ -175,5 +179,5 @@ def _network(condition_channels: int, channels: int) -> keras.Model:
     return keras.Model(inputs if condition_channels else inputs[0], outputs)
 
 
-def _quiet(shape, dtype=None):
+def _quiet(shape: Sequence[int], dtype: tf.DType | None = None) -> tf.Tensor:
     return tf.constant([0.0, -1.0], dtype or tf.float32)

@@ -17,7 +17,7 @@ from distill.teacher import WaveNetDensity
 from likelihoods.affine import FlowOutput
 
 
-def acceptance(teacher: Conditionals, drawn: FlowOutput, kind: str):
+def acceptance(teacher: Conditionals, drawn: FlowOutput, kind: str) -> tf.Tensor:
     """Return the probability that each sample is kept given its own past, [batch, time]."""
     teacher_density = teacher.log_density(drawn.output)
     return tf.exp(tf.minimum(0.0, teacher_density - kl_divergence.log_density(drawn, kind)))
@@ -52,8 +52,8 @@ class Closeness(NamedTuple):
 def measure_closeness(
     student: ParallelWaveNet,
     teacher: WaveNetDensity,
-    frames,
-    speaker,
+    frames: tf.Tensor | None,
+    speaker: tf.Tensor | None,
     length: int,
     seed: int,
     row: int = 0,

@@ -5,6 +5,7 @@ TensorFlow is imported where it is used, so that a help text need not wait for i
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +33,7 @@ class DistillArguments(TrainingOptions):
     """Folder of recordings; None: that of the teacher's training."""
 
 
-def run_distill(preset: str, arguments: list[str], parse) -> int:
+def run_distill(preset: str, arguments: list[str], parse: Callable[..., Any]) -> int:
     """Run `onepass distill PRESET ...` and return the exit status, 128 + a signal that ended it."""
     words = ("distill", preset)
     given = parse_training(DistillArguments, words, arguments, parse, PRESETS[preset])
@@ -78,7 +79,7 @@ class EvaluateArguments(wavenet_command.EvaluateArguments):
     0: none."""
 
 
-def run_evaluate(arguments: list[str], parse) -> int:
+def run_evaluate(arguments: list[str], parse: Callable[..., Any]) -> int:
     """Run `onepass evaluate ...`: print the figures of a model of any kind."""
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     if given.copy_synthesis is not None and given.copy_synthesis < 1:

@@ -26,7 +26,7 @@ class DiscriminatorConfig:
     top_share: float = 0.75
     """Share of the band, from 0 Hz up, that spectrogram discriminators read."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "channels")
         require(all(size >= 64 for size in self.spectra), "spectra", "at least 64", self.spectra)
@@ -104,7 +104,7 @@ class StudentConfig:
     compute_dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Arithmetic inside the network; variables and outputs stay float32. float64 is for tests."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for an impossible network."""
         require(len(self.flows) >= 1, "flows", "at least one", self.flows)
         require(min(self.flows, default=0) >= 1, "flows", "at least 1 layer each", self.flows)

@@ -232,7 +232,9 @@ def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) ->
     return np.clip(sound[0], -1.0, 1.0)
 
 
-def _given(model: StudentModel, item: dict, length: int):
+def _given(
+    model: StudentModel, item: dict, length: int
+) -> tuple[tf.Tensor | None, tf.Tensor | None]:
     """Return frames and speaker of a dev recording as a batch of one, None where there are none."""
     frames = speaker = None
     if model.conditional:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -89,9 +90,9 @@ class EvaluationCallback:
         teacher: SpeechModel,
         corpus: Corpus,
         folder: Path,
-        log,
+        log: Callable[[str], None],
         kl_weight: float = 1.0,
-    ):
+    ) -> None:
         self.kl_weight, self._density = kl_weight, WaveNetDensity(teacher.network)
         self.student, self.state, self.teacher = student, state, teacher
         self.folder, self.log = folder, log

@@ -27,7 +27,9 @@ Past = list[tf.Tensor]
 class FlowLayer(tf.Module):
     """One gated, dilated layer with its residual projection, and no state of its own."""
 
-    def __init__(self, config: StudentConfig, initial: Initial, dilation: int, name=None):
+    def __init__(
+        self, config: StudentConfig, initial: Initial, dilation: int, name: str | None = None
+    ) -> None:
         super().__init__(name=name)
         residual, gate, width = (
             config.residual_channels,
@@ -50,7 +52,9 @@ class FlowLayer(tf.Module):
         """Time steps of its input that it must remember."""
         return (self.width - 1) * self.dilation
 
-    def __call__(self, hidden, condition, past):
+    def __call__(
+        self, hidden: tf.Tensor, condition: tf.Tensor | None, past: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the next hidden state [batch, time, residual], and the past of the next call."""
         dtype = hidden.dtype
         joined, later = _joined(past, hidden)
@@ -74,8 +78,8 @@ class Flow(tf.Module):
         initial: Initial,
         layers: int,
         initial_scale: float = 1.0,
-        name=None,
-    ):
+        name: str | None = None,
+    ) -> None:
         super().__init__(name=name)
         self.config = config
         self.dtype = tf.as_dtype(config.compute_dtype)
@@ -96,7 +100,7 @@ class Flow(tf.Module):
         self.head2_kernel = initial.kernel([channels, 2], "head2_kernel", gain=0.1)
         self.head2_bias = tf.Variable([0.0, math.log(initial_scale)], name="head2_bias")
 
-    def empty_past(self, batch) -> Past:
+    def empty_past(self, batch: int | tf.Tensor) -> Past:
         """Return the past inputs before the first sample: zeros."""
         front = tf.zeros([batch, self.config.front_width], self.outer_dtype)
         channels = self.config.residual_channels
@@ -105,7 +109,9 @@ class Flow(tf.Module):
             *(tf.zeros([batch, layer.past_samples, channels], self.dtype) for layer in self.layers),
         ]
 
-    def __call__(self, noise, condition, past: Past) -> tuple[FlowOutput, Past]:
+    def __call__(
+        self, noise: tf.Tensor, condition: tf.Tensor | None, past: Past
+    ) -> tuple[FlowOutput, Past]:
         """Return the flow's output, and the past inputs for the next call in time.
 
         Args:
@@ -130,7 +136,7 @@ class Flow(tf.Module):
         output = noise * tf.exp(log_scale) + location
         return FlowOutput(output, location, log_scale), pasts
 
-    def forward(self, noise, condition=None) -> FlowOutput:
+    def forward(self, noise: tf.Tensor, condition: tf.Tensor | None = None) -> FlowOutput:
         """Return the flow's output for whole sounds of noise, [batch, time]."""
         return self(noise, condition, self.empty_past(tf.shape(noise)[0]))[0]
 
@@ -139,7 +145,7 @@ class Flow(tf.Module):
         """The dtype of noise, location and scale: float32, or float64 where `compute_dtype` is."""
         return tf.float64 if self.dtype == tf.float64 else tf.float32
 
-    def _head(self, hidden, joined):
+    def _head(self, hidden: tf.Tensor, joined: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return location and log-scale of every sample, [batch, time], from layers and noise."""
         dtype = hidden.dtype
         if self.config.bunch_samples == 1:
@@ -152,21 +158,21 @@ class Flow(tf.Module):
         raw += tf.cast(self.head2_bias, raw.dtype)
         return raw[..., 0], tf.maximum(raw[..., 1], self.config.min_log_scale)
 
-    def _from_layers(self, hidden):
+    def _from_layers(self, hidden: tf.Tensor) -> tf.Tensor:
         """Return the layers' part of the gates of every sample, [batch, time, 2 units]."""
         dtype, gates = hidden.dtype, self.bunch_bias.shape[-1]
         raw = tf.matmul(tf.nn.relu(hidden), tf.cast(self.bunch_kernel, dtype))
         raw += tf.cast(tf.reshape(self.bunch_bias, [-1]), dtype)
         return tf.reshape(raw, [tf.shape(hidden)[0], -1, gates])
 
-    def _from_recent(self, joined):
+    def _from_recent(self, joined: tf.Tensor) -> tf.Tensor:
         """Return the part of the newest samples in the gates of each, [batch, time, 2 units]."""
         recent = joined[:, self.config.front_width - RECENT : -1, None]
         kernel = tf.cast(self.recent_kernel, recent.dtype)[:, None, :]
         return tf.cast(tf.nn.conv1d(recent, kernel, 1, "VALID"), self.dtype)
 
 
-def _joined(past, now):
+def _joined(past: tf.Tensor, now: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the past and the present, and the past of the next call."""
     joined = tf.concat([past, now], 1)
     length = past.shape[1]

@@ -6,7 +6,7 @@ and an hour takes no more memory than a second.
 """
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -14,11 +14,13 @@ import tensorflow as tf
 
 from distill.cpu import noise, recursion
 from distill.cpu.engine import FlowEngine
-from distill.student import ParallelWaveNet
+from distill.student import Condition, ParallelWaveNet
 from wavenet.sound_network import check_condition
 from wavenet.speech_model import Request
 
 Backend = Literal["auto", "numba", "tensorflow"]
+# From the next noise float32 [batch, time], and its condition, to the sound float32 [batch, time].
+Runner = Callable[[tf.Tensor, Condition], np.ndarray]
 CHUNK_SAMPLES = 32_000  # about; whole frames are taken
 WHOLE_SAMPLES = 160_000  # of a chunk where only the whole is wanted: memory stays bounded
 FIRST_SAMPLES = 1600  # of the first chunk, so that something is heard soon
@@ -71,8 +73,8 @@ def stream(
 
 
 def condition_between(
-    student: ParallelWaveNet, request: Request, first: int, last: int, phase_cycles
-):
+    student: ParallelWaveNet, request: Request, first: int, last: int, phase_cycles: tf.Tensor
+) -> tuple[Condition, tf.Tensor | None]:
     """Return the `Condition` of the samples from first to last, and the phase after them.
 
     `first` is a multiple of the hop, `phase_cycles` float64 [batch] the phase before.
@@ -90,7 +92,9 @@ def condition_between(
     return student.condition_graph(window, phase_cycles, *numbers, *who)
 
 
-def _chunk_bounds(student, total: int, chunk: int, opening: int) -> Iterator[tuple[int, int]]:
+def _chunk_bounds(
+    student: ParallelWaveNet, total: int, chunk: int, opening: int
+) -> Iterator[tuple[int, int]]:
     hop = student.config.hop_samples
     first, length = 0, -(-opening // hop) * hop
     while first < total:
@@ -99,7 +103,7 @@ def _chunk_bounds(student, total: int, chunk: int, opening: int) -> Iterator[tup
         first, length = last, -(-chunk // hop) * hop
 
 
-def _runner(student: ParallelWaveNet, backend: Backend, batch: int):
+def _runner(student: ParallelWaveNet, backend: Backend, batch: int) -> Runner:
     """Return a function from noise and condition to sound, [batch, time], that keeps the state."""
     if backend == "auto":
         plain = student.config.compute_dtype == "float32"
@@ -119,13 +123,13 @@ def _engine(student: ParallelWaveNet) -> FlowEngine:
     return made.engine
 
 
-def _cpu_runner(student: ParallelWaveNet, batch: int):
+def _cpu_runner(student: ParallelWaveNet, batch: int) -> Runner:
     engine = _engine(student)
     state, row_samples = engine.initial_state(batch), student.config.row_samples
 
     tail = np.zeros([batch, student.config.prediction_order], np.float32)
 
-    def run(noise, condition):
+    def run(noise: tf.Tensor, condition: Condition) -> np.ndarray:
         nonlocal state, tail
         noise = np.asarray(condition.add_source(noise))
         flowed, state = engine.run(state, noise, condition.channels, condition.held)
@@ -137,10 +141,10 @@ def _cpu_runner(student: ParallelWaveNet, batch: int):
     return run
 
 
-def _tensorflow_runner(student: ParallelWaveNet, batch: int):
+def _tensorflow_runner(student: ParallelWaveNet, batch: int) -> Runner:
     pasts = student.initial_state(batch)
 
-    def run(noise, condition):
+    def run(noise: tf.Tensor, condition: Condition) -> np.ndarray:
         nonlocal pasts
         flowed, pasts = student.advance_graph(noise, pasts, condition)
         return flowed.output.numpy().astype(np.float32)

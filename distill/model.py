@@ -71,7 +71,7 @@ class StudentModel(TrainedSpeechModel):
 
     def generate(
         self,
-        condition=None,
+        condition: np.ndarray | FramesInPieces | None = None,
         *,
         seed: int = 0,
         num: int = 1,
@@ -109,7 +109,7 @@ class StudentModel(TrainedSpeechModel):
 
     def stream(
         self,
-        condition=None,
+        condition: np.ndarray | FramesInPieces | None = None,
         *,
         seed: int = 0,
         num: int = 1,
@@ -162,7 +162,7 @@ class StudentModel(TrainedSpeechModel):
         """
         return sound_draft(self, model)
 
-    def _passes(self, condition, refine: int | None) -> int:
+    def _passes(self, condition: np.ndarray | FramesInPieces | None, refine: int | None) -> int:
         if refine is not None:
             return refine
         return int(self.spec.get("refine", 0)) if is_recorded(condition) else 0
@@ -189,7 +189,7 @@ class StudentModel(TrainedSpeechModel):
             return refined(chunks, MappedFrames(frames, mel), refiner)
         return refined(chunks, mel(frames), refiner)
 
-    def _checked(self, condition) -> Frames:
+    def _checked(self, condition: np.ndarray | FramesInPieces) -> Frames:
         """Return the frames as float32 [frames, channels], or those that are in pieces.
 
         Raises:
@@ -207,7 +207,7 @@ class StudentModel(TrainedSpeechModel):
             )
         if not len(frames):
             raise UserError("The mel is empty: it has no frames.")
-        if in_pieces:
+        if isinstance(frames, FramesInPieces):
             return frames
         if not np.isfinite(frames).all():
             first = int(np.argmax(~np.isfinite(frames).all(axis=1)))

@@ -102,7 +102,9 @@ def _named(flow: Flow, names: dict) -> dict[str, tf.Variable]:
     return {names[variable.ref()]: variable for variable in flow.trainable_variables}
 
 
-def _stage(student: ParallelWaveNet, flow: Flow, is_first: bool, loss: Loss | None):
+def _stage(
+    student: ParallelWaveNet, flow: Flow, is_first: bool, loss: Loss | None
+) -> Callable[[Tensors], Tensors]:
 
     def run(given: Tensors) -> Tensors:
         if is_first:

@@ -141,7 +141,11 @@ def adopt_run(folder: Path, workdir: Path) -> int:
 
 
 def _classifier(
-    folder: Path, workdir: Path | None, config: DistillConfig, corpus: Corpus, log
+    folder: Path,
+    workdir: Path | None,
+    config: DistillConfig,
+    corpus: Corpus,
+    log: Callable[[str], None],
 ) -> UnitClassifier | None:
     if not (config.loss.feature or config.loss.style):
         return None
@@ -187,7 +191,7 @@ def export_sampler(
     if config.speakers:
         inputs["speaker"] = tf.TensorSpec([batch], tf.int32)
 
-    def speak(given):
+    def speak(given: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         noise = student.noise(given["seed"], given["rows"], 0, samples) * given["temperature"]
         condition, _ = student.condition(given.get("frames"), given.get("speaker"), samples)
         sound = tf.cast(student.draw(noise, condition).output, tf.float32)

@@ -54,7 +54,7 @@ class LossConfig:
     """Weights of terms that another package registered (`distill.losses.objective.register`), each
     NAME=WEIGHT."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a weight below 0 or no term at all."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "others"]
         at_least(self, 0, *names)
@@ -106,7 +106,7 @@ class ClipConfig:
     batch_size: int = 4
     """Clips per batch."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "clip_samples", "batch_size")
 

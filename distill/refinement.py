@@ -27,7 +27,7 @@ TINY = np.float32(1e-9)  # of a magnitude or a band
 class Refiner:
     """Passes over sounds whose mel frames are known; beyond a sound's ends lie zeros."""
 
-    def __init__(self, convention: MelConvention, passes: int):
+    def __init__(self, convention: MelConvention, passes: int) -> None:
         if passes < 1:
             raise ValueError(f"`passes` must be at least 1, got {passes}.")
         self.convention, self.passes = convention, passes
@@ -99,7 +99,14 @@ def refined(
         yield last[:, : total - done * hop]
 
 
-def _between(held, mel, refiner: Refiner, first: int, start: int, stop: int) -> np.ndarray:
+def _between(
+    held: np.ndarray,
+    mel: np.ndarray | MappedFrames,
+    refiner: Refiner,
+    first: int,
+    start: int,
+    stop: int,
+) -> np.ndarray:
     """Return the refined samples of frames start to stop, of sounds held from frame `first` on."""
     hop = refiner.convention.hop_samples
     whole = held.shape[1] // hop

@@ -55,8 +55,8 @@ class ResidualDomain(tf.Module):
     """
 
     def __init__(
-        self, config: StudentConfig, initial: Initial, mel: MelConvention, name="residual"
-    ):
+        self, config: StudentConfig, initial: Initial, mel: MelConvention, name: str = "residual"
+    ) -> None:
         super().__init__(name=name)
         if not config.prediction_order or not config.conditioner_units:
             raise UserError(
@@ -76,7 +76,7 @@ class ResidualDomain(tf.Module):
         reached = reader.side_frames if reader else 0
         return max(self.conditioner.side_frames, reached + PulseSource.side_frames)
 
-    def condition(self, frames, phase_cycles, asked: slice) -> "Described":
+    def condition(self, frames: tf.Tensor, phase_cycles: tf.Tensor, asked: slice) -> "Described":
         """Return what the frames say of the samples asked for, given the phase before them."""
         made, length = self.conditioner(frames), self.config.row_samples
         rows = slice(asked.start // length, -(-asked.stop // length))
@@ -88,7 +88,7 @@ class ResidualDomain(tf.Module):
         return Described(made.local[:, rows], prediction, *source)
 
     def wave(
-        self, flowed: FlowOutput, prediction: Prediction, tail
+        self, flowed: FlowOutput, prediction: Prediction, tail: tf.Tensor
     ) -> tuple[FlowOutput, tf.Tensor]:
         """Return the wave with its density, and its last K samples [batch, K]."""
         length, dtype = self.config.row_samples, flowed.output.dtype
@@ -101,7 +101,9 @@ class ResidualDomain(tf.Module):
         return FlowOutput(wave, location, flowed.log_scale + log_gain), tail
 
 
-def synthesise(residual, coefficients, tail, row_samples: int):
+def synthesise(
+    residual: tf.Tensor, coefficients: tf.Tensor, tail: tf.Tensor, row_samples: int
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the wave, [batch, time], and its last K samples, [batch, K], for the next call.
 
     A gradient reaches the residual, and not the coefficients [batch, rows, K], whose last row may
@@ -119,7 +121,7 @@ def synthesise(residual, coefficients, tail, row_samples: int):
     return wave, joined[:, tf.shape(joined)[1] - order :]
 
 
-def row_matrices(coefficients, row_samples: int):
+def row_matrices(coefficients: tf.Tensor, row_samples: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Return [..., row_samples, row_samples] and [..., row_samples, K] of each row.
 
     A row of the wave is the first matrix times its residual plus the second times the K samples
@@ -135,14 +137,14 @@ def row_matrices(coefficients, row_samples: int):
     return inverse, -tf.matmul(inverse, before)
 
 
-def _at_lag(by_lag, lags):
+def _at_lag(by_lag: tf.Tensor, lags: tf.Tensor) -> tf.Tensor:
     """Return the values at each lag, [..., rows, columns], zero outside 0 .. K."""
     known = (lags >= 0) & (lags < by_lag.shape[-1])
     values = tf.gather(by_lag, tf.where(known, lags, 0), axis=-1)
     return tf.where(known, values, tf.zeros_like(values))
 
 
-def _tails(within, outer, tail):
+def _tails(within: tf.Tensor, outer: tf.Tensor, tail: tf.Tensor) -> tf.Tensor:
     """Return the K samples before every row, [batch, rows, K]."""
     order = outer.shape[-1]
     from_wave = tf.pad(within, [[0, 0], [0, 0], [order, 0]])[..., -order:]
@@ -150,7 +152,7 @@ def _tails(within, outer, tail):
     shifted = tf.broadcast_to(tf.constant(np.eye(order), outer.dtype), shape)
     from_tail = tf.concat([shifted, outer], -2)[..., -order:, :]
 
-    def following(before, row):
+    def following(before: tf.Tensor, row: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         matrix, vector = row
         return tf.ensure_shape(tf.linalg.matvec(matrix, before) + vector, before.shape)
 
@@ -168,10 +170,12 @@ class PulseSource:
 
     side_frames = 2  # on either side of a span of samples
 
-    def __init__(self, sample_rate_hz: int, hop_samples: int, bunch_samples: int = 1):
+    def __init__(self, sample_rate_hz: int, hop_samples: int, bunch_samples: int = 1) -> None:
         self._rate_hz, self._hop, self._bunch = sample_rate_hz, hop_samples, bunch_samples
 
-    def __call__(self, pitch, phase_cycles, asked: slice):
+    def __call__(
+        self, pitch: tf.Tensor, phase_cycles: tf.Tensor, asked: slice
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return the source [batch, samples], its channels, and the phase after it [batch].
 
         The channels [batch, bunches, 2 SOURCE_SIDE + 2] are the source's samples around the first
@@ -189,7 +193,7 @@ class PulseSource:
         return LEVEL * pulses[:, asked], channels, phase[:, asked.stop - 1]
 
 
-def _taps(sound, side: int, asked: slice, every: int):
+def _taps(sound: tf.Tensor, side: int, asked: slice, every: int) -> tf.Tensor:
     """Return the samples around every such sample asked for, [batch, count, 2 side + 1].
 
     Zeros lie beyond the ends.
@@ -202,13 +206,15 @@ def _taps(sound, side: int, asked: slice, every: int):
     return tf.concat([steps[:, i : i + count] for i in range(parts)], -1)[..., :width]
 
 
-def upsampled(frames, hop: int):
+def upsampled(frames: tf.Tensor, hop: int) -> tf.Tensor:
     """Return [batch, frames * hop] of [batch, frames], linear between the frames' centres."""
     beyond = tf.concat([frames[:, :1], frames, frames[:, -1:]], 1)
     return interpolated(beyond[..., None], hop)[..., 0]
 
 
-def running_phase(f0_hz, sample_rate_hz: int, phase_cycles, at: int | tf.Tensor):
+def running_phase(
+    f0_hz: tf.Tensor, sample_rate_hz: int, phase_cycles: tf.Tensor, at: int | tf.Tensor
+) -> tf.Tensor:
     """Return the phase in cycles, float64 [batch, time], given that before sample `at`, [batch]."""
     total = tf.cumsum(tf.cast(f0_hz, tf.float64) / sample_rate_hz, 1)
     offset = phase_cycles - tf.pad(total, [[0, 0], [1, 0]])[:, at]
@@ -216,7 +222,7 @@ def running_phase(f0_hz, sample_rate_hz: int, phase_cycles, at: int | tf.Tensor)
     return phase - tf.floor(phase)
 
 
-def pulse_train(phase_cycles, f0_hz, sample_rate_hz: int):
+def pulse_train(phase_cycles: tf.Tensor, f0_hz: tf.Tensor, sample_rate_hz: int) -> tf.Tensor:
     """Return sqrt(2 / N) sum_{k=1..N} cos(2 pi k phase_cycles), float32 [batch, time].
 
     This is Dirichlet's kernel, where N is the number of harmonics up to 0.47 of the sample rate;

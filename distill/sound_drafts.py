@@ -49,7 +49,7 @@ class SoundDraft(FlowDraft):
             prediction = whole.prediction
             for start in range(0, last - first, length):
                 part = functools.partial(_part, start, length)
-                if prediction is not None:
+                if whole.prediction is not None:
                     prediction = Prediction(*(part(row, x) for x in whole.prediction))
                 channels, source = part(bunch, whole.channels), part(1, whole.source)
                 yield Condition(channels, source, prediction, part(row, whole.held))

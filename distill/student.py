@@ -2,8 +2,10 @@
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from distill.config import StudentConfig
@@ -35,7 +37,7 @@ class Condition(NamedTuple):
     prediction: Prediction | None = None
     held: tf.Tensor | None = None
 
-    def add_source(self, noise):
+    def add_source(self, noise: tf.Tensor) -> tf.Tensor:
         """Return the noise with the source added."""
         return noise if self.source is None else noise + tf.cast(self.source, noise.dtype)
 
@@ -62,8 +64,8 @@ class ParallelWaveNet(tf.Module):
         config: StudentConfig,
         seed: int = 0,
         mel: MelConvention | None = None,
-        name="student",
-    ):
+        name: str = "student",
+    ) -> None:
         super().__init__(name=name)
         residual = config.domain == "residual"
         if residual and mel is None:
@@ -102,7 +104,13 @@ class ParallelWaveNet(tf.Module):
         @tf.function(
             autograph=False, input_signature=[*batch, *[tf.TensorSpec([], tf.int32)] * 2, *whose]
         )
-        def graph(frames, phase_cycles, count, skipped, *speaker):
+        def graph(
+            frames: tf.Tensor,
+            phase_cycles: tf.Tensor,
+            count: tf.Tensor,
+            skipped: tf.Tensor,
+            *speaker: tf.Tensor,
+        ) -> tuple[Condition, tf.Tensor | None]:
             whom = speaker[0] if speaker else None
             return self.condition(frames, whom, count, phase_cycles, skipped)
 
@@ -118,11 +126,17 @@ class ParallelWaveNet(tf.Module):
         """The noise of `draw`: logistic or normal."""
         return self.config.noise
 
-    def noise(self, seed, rows, start, length: int):
+    def noise(
+        self,
+        seed: int | tf.Tensor,
+        rows: Sequence[int] | tf.Tensor,
+        start: int | tf.Tensor,
+        length: int,
+    ) -> tf.Tensor:
         """Return the noise of samples, float32 [rows, length]; arguments as for `noise.bits`."""
         return self.noise_of(counter_noise.bits(seed, rows, start, length))
 
-    def noise_of(self, words):
+    def noise_of(self, words: np.ndarray | tf.Tensor) -> tf.Tensor:
         """Return the noise, float32 [rows, length], of the words of `noise.bits`."""
         if self.noise_kind == "logistic":
             return counter_noise.logistic_from_bits(words[..., 0])
@@ -137,10 +151,10 @@ class ParallelWaveNet(tf.Module):
 
     def condition(
         self,
-        frames=None,
-        speaker=None,
+        frames: tf.Tensor | None = None,
+        speaker: tf.Tensor | None = None,
         num_samples: int | None = None,
-        phase_cycles=None,
+        phase_cycles: tf.Tensor | None = None,
         skipped_frames: int = 0,
     ) -> tuple[Condition, tf.Tensor | None]:
         """Return the condition of a span of samples, and the phase after it [batch] or None.
@@ -158,6 +172,8 @@ class ParallelWaveNet(tf.Module):
         source = prediction = held = None
         first = skipped_frames * hop
         if num_samples is None:
+            if frames is None:
+                raise ValueError("`num_samples` must be given when there are no `frames`.")
             num_samples = frames.shape[1] * hop - first
         asked = slice(first, first + num_samples)
         if self.upsampler is not None:
@@ -176,7 +192,9 @@ class ParallelWaveNet(tf.Module):
         channels = tf.concat(parts, -1) if parts else None
         return Condition(channels, source, prediction, held), phase_cycles
 
-    def gate_condition(self, condition: Condition, num_samples):
+    def gate_condition(
+        self, condition: Condition, num_samples: int | tf.Tensor
+    ) -> tf.Tensor | None:
         """Return the whole condition of the gates, [batch, bunches, channels], or None."""
         if condition.held is None:
             return condition.channels
@@ -185,7 +203,7 @@ class ParallelWaveNet(tf.Module):
         given = [] if condition.channels is None else [condition.channels]
         return tf.concat([held, *given], -1)
 
-    def draw(self, noise, condition: Condition = UNCONDITIONAL) -> FlowOutput:
+    def draw(self, noise: tf.Tensor, condition: Condition = UNCONDITIONAL) -> FlowOutput:
         """Return whole sounds [batch, time] and their density: output = noise scale + location.
 
         Given noise_<t, output_t is logistic (or normal) with this location and scale.
@@ -193,7 +211,7 @@ class ParallelWaveNet(tf.Module):
         return self.advance(noise, self.initial_state(tf.shape(noise)[0]), condition)[0]
 
     def advance(
-        self, noise, pasts: list[Past], condition: Condition = UNCONDITIONAL
+        self, noise: tf.Tensor, pasts: list[Past], condition: Condition = UNCONDITIONAL
     ) -> tuple[FlowOutput, list[Past]]:
         """Return the output of `draw` for the next noise [batch, n], and the pasts after it."""
         steps, later, noise = [], [], condition.add_source(noise)
@@ -209,7 +227,7 @@ class ParallelWaveNet(tf.Module):
         wave, tail = self.residual.wave(flowed, condition.prediction, pasts[-1][0])
         return wave, [*later, [tail]]
 
-    def initial_state(self, batch) -> list[Past]:
+    def initial_state(self, batch: int | tf.Tensor) -> list[Past]:
         """Return every flow's past before the first sample, and the wave's for a residual."""
         pasts = [flow.empty_past(batch) for flow in self.flows]
         if self.residual is None:
@@ -270,7 +288,7 @@ def _fits(target: FrameUpsampler, source: FrameUpsampler) -> bool:
     return target.factors == source.factors and own[:-1] == given[:-1] and own[-1] >= given[-1]
 
 
-def _copy_first(target: tf.Variable, source) -> None:
+def _copy_first(target: tf.Variable, source: tf.Variable) -> None:
     """Set the first entries along the last axis."""
     count = source.shape[-1]
     target.assign(tf.concat([source, target[..., count:]], -1))

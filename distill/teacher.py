@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -24,7 +24,7 @@ class TeacherConditionals:
     likelihood: Continuous
     parameters: tf.Tensor
 
-    def log_density(self, values):
+    def log_density(self, values: tf.Tensor) -> tf.Tensor:
         """float32 [..., batch, time], nats per unit, of values [..., batch, time]."""
         return self.likelihood.log_density(self.parameters, values)
 
@@ -37,13 +37,19 @@ class TeacherConditionals:
 class WaveNetDensity:
     """The density of a WaveNet whose output is one over real numbers, and its `Conditionals`."""
 
-    def __init__(self, network: Network):
+    def __init__(self, network: Network) -> None:
         likelihood = with_density(network.likelihood)
         if likelihood is None:
             raise ValueError("`network` must have an output with a density, got a softmax.")
         self.network, self.likelihood = network, likelihood
 
-    def condition(self, frames, speaker, num_samples: int, side_frames: int = 0):
+    def condition(
+        self,
+        frames: tf.Tensor | None,
+        speaker: tf.Tensor | None,
+        num_samples: int,
+        side_frames: int = 0,
+    ) -> tf.Tensor | None:
         """Return the condition of `conditionals`, without a gradient; see `Network.clip_rows`."""
         config, network = self.network.config, self.network
         if not config.gate_inputs:
@@ -52,7 +58,7 @@ class WaveNetDensity:
         speaker = speaker if config.speakers else None
         return tf.stop_gradient(network.clip_rows(frames, speaker, num_samples, side_frames))
 
-    def conditionals(self, x, condition) -> TeacherConditionals:
+    def conditionals(self, x: tf.Tensor, condition: tf.Tensor | None) -> TeacherConditionals:
         """Return p(x_t | x_<t, condition) for sounds float32 [batch, time] in one pass.
 
         The sounds are not rounded to levels, which would stop the gradient.
@@ -89,7 +95,7 @@ def frozen_copy(network: Module, make: Callable[[], Module]) -> Module:
     Replicator every device gets them.
     """
 
-    def frozen(make, **options):
+    def frozen(make: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
         return make(**{**options, "trainable": False})
 
     with tf.variable_creator_scope(frozen):

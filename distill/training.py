@@ -1,6 +1,7 @@
 """Distillation of a student: from a trained teacher and recordings to a run directory."""
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import tensorflow as tf
@@ -39,7 +40,7 @@ def distill(
     teacher_path: Path,
     data: Path,
     workdir: Path,
-    log=print,
+    log: Callable[[str], None] = print,
     replicator: Replicator | None = None,
 ) -> Outcome:
     """Distil or resume a run in `workdir` and return how it ended.
@@ -85,7 +86,7 @@ def _distill(
         student, density, config.loss, config.seed, state.step, classifier, corpus.mel, opponent
     )
 
-    def start():
+    def start() -> None:
         others = () if opponent is None else opponent.trainable_variables
         state.start([*begun.trainable_variables, *others])
 
@@ -149,7 +150,11 @@ def _untrained(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
 
 
 def corpus_for(
-    config: DistillConfig, teacher: SpeechModel, data: Path, workdir: Path | None, log
+    config: DistillConfig,
+    teacher: SpeechModel,
+    data: Path,
+    workdir: Path | None,
+    log: Callable[[str], None],
 ) -> Corpus:
     """Return the recordings at the teacher's rate and level, with frames of its convention."""
     features = None if workdir is None else Path(workdir) / FEATURES

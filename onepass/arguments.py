@@ -4,7 +4,8 @@ import contextlib
 import difflib
 import io
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
 from foundation.errors import UserError
 
@@ -29,7 +30,13 @@ class UsageError(UserError):
     """An error of a command line that cannot be parsed; its message is one line."""
 
 
-def parse(kind, arguments: list[str], program: str, default=None, description: str | None = None):
+def parse(
+    kind: Callable[..., Any],
+    arguments: list[str],
+    program: str,
+    default: Any = None,
+    description: str | None = None,
+) -> Any:
     """Return the dataclass `kind` read from arguments.
 
     Args:
@@ -105,7 +112,7 @@ def _complaint(boxed: str) -> str:
     return text.rstrip(".") + (f"; did you mean {near[0]}?" if near else "")
 
 
-def _all_options(kind, default) -> list[str]:
+def _all_options(kind: Callable[..., Any], default: Any) -> list[str]:
     """Return the options of a dataclass, as its help text lists them."""
     import tyro
 

@@ -106,7 +106,7 @@ cached sampler; docs/benchmarks.md has teachers of the papers' width. Listen to
 `spectrograms.png`."""
 
 
-def _timed(model: SpeechModel | StudentModel, frames, length: int, seed: int) -> Spoken:
+def _timed(model: SpeechModel | StudentModel, frames: np.ndarray, length: int, seed: int) -> Spoken:
     model.generate(frames, seed=seed, num_samples=min(length, model.sample_rate_hz // 10))
     start = time.perf_counter()
     sound = model.generate(frames, seed=seed, num_samples=length)[0]

@@ -28,7 +28,7 @@ class QuickstartArguments:
     seed: int = 0
     """Seed of the noise."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise UserError, naming the field, for a number out of range."""
         at_least(self, 1, "spoken")
         require(0 < self.seconds < math.inf, "seconds", "positive and finite", self.seconds)

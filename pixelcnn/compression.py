@@ -47,7 +47,7 @@ class ImageConditionals:
       passes: network passes, and pixels that were stepped through, of the newest decoding.
     """
 
-    def __init__(self, density: ImageDensity):
+    def __init__(self, density: ImageDensity) -> None:
         self.density = density
         self.levels: int = density.config.output.levels
         self.ways: Sequence[str] = ("closed",)
@@ -146,7 +146,14 @@ class ImageConditionals:
         return paste(tf.constant(patches), tf.constant(shape)).numpy()
 
     def _scan(
-        self, read: Read, name: str, network: PixelCNN, condition, batch: int, size: int, more=None
+        self,
+        read: Read,
+        name: str,
+        network: PixelCNN,
+        condition: Condition,
+        batch: int,
+        size: int,
+        more: tf.Tensor | None = None,
     ) -> np.ndarray:
         """Return images [batch, size, size, channels] of a part, decoded pixel by pixel.
 
@@ -180,7 +187,7 @@ class Images(Kind):
 
     name, version, dtype = "images", 1, "u1"
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Any) -> None:
         multiscale, kind = model.multiscale, model.config.conditioning.kind
         if not model.whole:
             raise UserError("The run has not trained all parts; it gives no probability.")

@@ -18,7 +18,9 @@ from replicator import Replicator
 class ImageDensity(tf.Module):
     """The density of images given their conditions; the configuration is resolved."""
 
-    def __init__(self, config: AnyTrainConfig, initial: Initial | None = None, name="density"):
+    def __init__(
+        self, config: AnyTrainConfig, initial: Initial | None = None, name: str = "density"
+    ) -> None:
         super().__init__(name=name)
         initial = Initial(config.seed) if initial is None else initial
         self.config = config
@@ -49,7 +51,7 @@ class ImageDensity(tf.Module):
         model = self.multiscale
         return model is None or len(model.parts) == len(part_names(model.sizes))
 
-    def drawn_numbers(self, levels) -> float:
+    def drawn_numbers(self, levels: tf.Tensor) -> float:
         """Return the numbers of an image, pixels times channels, that bits per dimension count.
 
         All; where images may have any shape, those that the parts draw. The levels are int32
@@ -60,7 +62,7 @@ class ImageDensity(tf.Module):
             share = self.multiscale.drawn_share
         return share * math.prod(levels.shape[1:])
 
-    def nats(self, batch: dict, mode: Mode = EXACT, seeds=None) -> dict:
+    def nats(self, batch: dict, mode: Mode = EXACT, seeds: tf.Tensor | None = None) -> dict:
         """Return the nats of every part, float32 [batch] each; they sum to the log-probability.
 
         The batch has "levels" int32 [batch, height, width, channels] and the condition's arrays;
@@ -77,7 +79,11 @@ class ImageDensity(tf.Module):
         return {part: -nats for part, nats in self.nats(batch).items()}
 
     def conditionals(
-        self, levels, condition: Condition, mode: Mode = EXACT, seeds=None
+        self,
+        levels: tf.Tensor,
+        condition: Condition,
+        mode: Mode = EXACT,
+        seeds: tf.Tensor | None = None,
     ) -> dict[str, Conditionals]:
         """Return the distribution of every pixel, part by part; a PixelCNN has one. See `nats`."""
         if self.multiscale is not None:
@@ -87,7 +93,7 @@ class ImageDensity(tf.Module):
         size = str(self.config.data.size)
         return {size: self.pixelcnn.conditionals(levels, condition, mode)}
 
-    def loss(self, batch: dict):
+    def loss(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the nats per dimension of a training batch, and metrics with `bits_per_dim`.
 
         A replica's share of a batch comes with the output of `ImageLoss.global_inputs`.
@@ -108,10 +114,10 @@ class ImageDensity(tf.Module):
 class ImageLoss:
     """The loss of a density, called with a batch, which replicas may share."""
 
-    def __init__(self, density: ImageDensity):
+    def __init__(self, density: ImageDensity) -> None:
         self.density = density
 
-    def __call__(self, batch: dict):
+    def __call__(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the loss and its metrics, see `ImageDensity.loss`."""
         return self.density.loss(batch)
 

@@ -13,7 +13,7 @@ WINDOW_SAMPLES = 1 << 16
 class Density:
     """log p(x | c) of recordings of any length under a network's current weights."""
 
-    def __init__(self, network: Network, window_samples: int = WINDOW_SAMPLES):
+    def __init__(self, network: Network, window_samples: int = WINDOW_SAMPLES) -> None:
         self.network = network
         config = network.config
         # A context stack sees further back than the layers do; blocks must stay aligned.
@@ -23,7 +23,9 @@ class Density:
         self.window_samples = math.ceil(window_samples / block) * block
         self._window = tf.function(self._of_window, autograph=False, reduce_retracing=True)
 
-    def log_prob(self, levels: np.ndarray, frames=None, speaker: int | None = None) -> np.ndarray:
+    def log_prob(
+        self, levels: np.ndarray, frames: np.ndarray | None = None, speaker: int | None = None
+    ) -> np.ndarray:
         """Return the nats of levels int32 [samples] given those before each, float32 [samples]."""
         condition = self._condition(len(levels), frames, speaker)
         parts = []
@@ -35,13 +37,15 @@ class Density:
             parts.append(values.numpy()[0, start - first :])
         return np.concatenate(parts)
 
-    def _condition(self, num_samples: int, frames, speaker):
+    def _condition(
+        self, num_samples: int, frames: np.ndarray | None, speaker: int | None
+    ) -> tf.Tensor | None:
         if frames is None and speaker is None:
             return None
         frames = None if frames is None else tf.constant(frames[None], tf.float32)
         speaker = None if speaker is None else tf.constant([speaker])
         return self.network.condition(frames, speaker, num_samples)
 
-    def _of_window(self, levels, condition):
+    def _of_window(self, levels: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
         parameters = self.network(self.network.inputs(levels), condition)
         return self.network.likelihood.log_prob(parameters, levels)

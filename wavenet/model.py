@@ -74,7 +74,7 @@ class SpeechModel(TrainedSpeechModel):
 
     def generate(
         self,
-        condition=None,
+        condition: Any = None,
         *,
         seed: int = 0,
         num: int = 1,
@@ -106,7 +106,7 @@ class SpeechModel(TrainedSpeechModel):
 
     def stream(
         self,
-        condition=None,
+        condition: Any = None,
         *,
         seed: int = 0,
         num: int = 1,
@@ -194,7 +194,7 @@ class SpeechModel(TrainedSpeechModel):
         return {}
 
     def log_prob(
-        self, waveform: np.ndarray, condition=None, *, speaker: str | None = None
+        self, waveform: np.ndarray, condition: Any = None, *, speaker: str | None = None
     ) -> np.ndarray:
         """Return the exact nats of every sample given those before it, float32 [samples].
 
@@ -276,15 +276,15 @@ class SpeechModel(TrainedSpeechModel):
     def _density(self) -> Density:
         return Density(self.network)
 
-    def _primed(self, prime: np.ndarray | None, condition) -> np.ndarray | None:
+    def _primed(self, prime: np.ndarray | None, condition: Any) -> np.ndarray | None:
         """Return the levels of a prime that is at the level of the sound."""
         return None if prime is None else self._levels(audio.amplify(prime, gain_of(condition)))
 
-    def _sound(self, levels: np.ndarray, condition) -> np.ndarray:
+    def _sound(self, levels: np.ndarray, condition: Any) -> np.ndarray:
         """Return the sound of levels, at the level of the condition's recording."""
         return at_recorded_level(self.network.codec.decode(levels).numpy(), gain_of(condition))
 
-    def _levels(self, waveform) -> np.ndarray:
+    def _levels(self, waveform: np.ndarray) -> np.ndarray:
         return self.network.codec.encode(tf.constant(waveform, tf.float32)).numpy()
 
 

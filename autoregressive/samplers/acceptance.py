@@ -120,7 +120,9 @@ def kept(guess: tf.Tensor, q: Conditionals, p: Conditionals, address: Address) -
 def redrawn(q: Conditionals, p: Conditionals, address: Address, wanted: tf.Tensor) -> tf.Tensor:
     """Return levels of the residual distribution of one position per row where wanted, [batch]."""
 
-    def draw(count, levels, found):
+    def draw(
+        count: tf.Tensor, levels: tf.Tensor, found: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         drawn, suits = _candidate(q, p, address, count)
         return count + 1, tf.where(found, levels, drawn), found | suits
 

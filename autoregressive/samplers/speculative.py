@@ -60,7 +60,7 @@ class Passes(Protocol):
 class SteppedPasses:
     """Passes of a network whose step takes several symbols at once; see `Passes`."""
 
-    def __init__(self, network: TimeOrder):
+    def __init__(self, network: TimeOrder) -> None:
         self._network = network
 
     def initial_state(self, batch: int, length: int, condition: Any) -> State:
@@ -141,7 +141,9 @@ def speculative(
         prompt = prompt._replace(symbols=tf.pad(prompt.symbols, short[:2]))
     drawn = tf.TensorArray(tf.int32, noise.shape[1] // block, element_shape=[batch, block])
 
-    def body(number, states, drawn, count):
+    def body(
+        number: tf.Tensor, states: Any, drawn: tf.TensorArray, count: tf.Tensor
+    ) -> tuple[Any, ...]:
         rows = tf.range(block) + number * block
         part = over_time(lambda x: tf.gather(x, rows, axis=1), condition)
         now = Block(tf.gather(noise, rows, axis=1), part, temperature)
@@ -240,7 +242,7 @@ class SteppedDraft:
 
     def __init__(
         self, network: Any, distribution: Distribution, length: int = 0, condition: Any = None
-    ):
+    ) -> None:
         self._network, self._distribution = network, distribution
         self._length, self._condition = length, condition
 
@@ -265,7 +267,7 @@ class SteppedDraft:
         distribution = Truncated(self._distribution) if is_truncated else self._distribution
         step = network.stepper(block.condition)
 
-        def body(time, state, drawn):
+        def body(time: tf.Tensor, state: Any, drawn: tf.TensorArray) -> tuple[Any, ...]:
             parameters, after = step(time, 0, state)
             noise = block.noise[:, time][:, tf.newaxis]
             new = distribution.sample(parameters, noise, block.temperature)

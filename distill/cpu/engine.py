@@ -65,7 +65,7 @@ class FlowEngine:
       threads: processor cores to use; by default all that this process may run on.
     """
 
-    def __init__(self, flows: list[Flow], threads: int | None = None):
+    def __init__(self, flows: list[Flow], threads: int | None = None) -> None:
         if not flows:
             raise ValueError("`flows` must be at least one, got none.")
         self.threads = cores(threads)
@@ -85,7 +85,11 @@ class FlowEngine:
         )
 
     def run(
-        self, state: FlowState, noise, condition=None, held=None
+        self,
+        state: FlowState,
+        noise: np.ndarray,
+        condition: np.ndarray | None = None,
+        held: np.ndarray | None = None,
     ) -> tuple[FlowOutput, FlowState]:
         """Return the flows' output for the next noise, float32 [batch, time], and the next state.
 
@@ -121,14 +125,16 @@ class FlowEngine:
         flowed = FlowOutput(output, chunk.location[:, :time], chunk.log_scale[:, :time])
         return flowed, FlowState(fronts, state.windows, state.used)
 
-    def _given(self, name: str, array, *shape: int) -> np.ndarray:
+    def _given(self, name: str, array: np.ndarray | None, *shape: int) -> np.ndarray:
         if array is None:
             array = np.zeros([*shape[:-1], 0])
         array = as_compiled(array, np.float32)
         check_shape(name, array, shape)
         return array
 
-    def _chunk(self, state: FlowState, noise, condition, held) -> Chunk:
+    def _chunk(
+        self, state: FlowState, noise: np.ndarray, condition: np.ndarray, held: np.ndarray
+    ) -> Chunk:
         batch, flows, front = state.fronts.shape
         beyond = ROWS * int(self._packed.sizes["bunch"])
         noises = np.zeros([batch, flows + 1, front + noise.shape[1] + beyond], np.float32)

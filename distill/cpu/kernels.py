@@ -10,8 +10,11 @@ weight to the last. In a gate's panels every filter vector is followed by its ga
 """
 
 import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
@@ -56,7 +59,7 @@ def pack_gates(matrix: np.ndarray) -> np.ndarray:
     return _packed([_vectors(filters * FILTER_UNIT), _vectors(gates * GATE_UNIT)], GATE_VECTORS)
 
 
-def _vectors(matrix) -> np.ndarray:
+def _vectors(matrix: np.ndarray) -> np.ndarray:
     """Return [inputs, vectors, LANES], the outputs padded with zeros."""
     matrix = np.asarray(matrix, np.float32)
     wide = np.pad(matrix, [(0, 0), (0, -matrix.shape[1] % LANES)])
@@ -74,24 +77,35 @@ def _packed(parts: list[np.ndarray], widths: tuple[int, ...]) -> np.ndarray:
 # --- pieces of LLVM code ---------------------------------------------------------------------
 
 
-def _element(builder, pointer, index, kind=VECTOR):
+def _element(
+    builder: ir.IRBuilder, pointer: ir.Value, index: ir.Value, kind: ir.Type = VECTOR
+) -> ir.Value:
     return builder.load(builder.gep(pointer, [index], source_etype=kind), align=FLOAT_BYTES)
 
 
-def _row_pointers(builder, address, stride, kind=VECTOR):
+def _row_pointers(
+    builder: ir.IRBuilder, address: ir.Value, stride: ir.Value, kind: ir.Type = VECTOR
+) -> list[ir.Value]:
     return [
         pointer_at(builder, builder.add(address, builder.mul(stride, integer(row))), kind)
         for row in range(ROWS)
     ]
 
 
-def _offset_pointers(builder, base, offsets):
+def _offset_pointers(builder: ir.IRBuilder, base: ir.Value, offsets: ir.Value) -> list[ir.Value]:
     offsets = pointer_at(builder, offsets, integer(0).type)
     each = (_element(builder, offsets, integer(row), integer(0).type) for row in range(ROWS))
     return [pointer_at(builder, builder.add(base, offset)) for offset in each]
 
 
-def _add_products(builder, sums, weights, x, x_stride, inputs):
+def _add_products(
+    builder: ir.IRBuilder,
+    sums: list[list[ir.Value]],
+    weights: ir.Value,
+    x: ir.Value,
+    x_stride: ir.Value,
+    inputs: ir.Value,
+) -> None:
     """Add x [ROWS, inputs] times the panel at `weights` to sums [ROWS][vectors], stack slots."""
     vectors = len(sums[0])
     weights = pointer_at(builder, weights)
@@ -105,7 +119,9 @@ def _add_products(builder, sums, weights, x, x_stride, inputs):
                 builder.store(multiply_add(builder, scalar, weight, builder.load(slot)), slot)
 
 
-def _store_rows(builder, y, y_stride, rows):
+def _store_rows(
+    builder: ir.IRBuilder, y: ir.Value, y_stride: ir.Value, rows: list[list[ir.Value]]
+) -> None:
     for pointer, row in zip(_row_pointers(builder, y, y_stride), rows, strict=True):
         for v, value in enumerate(row):
             at = builder.gep(pointer, [integer(v)], source_etype=VECTOR)
@@ -120,7 +136,7 @@ def _series() -> list[float]:
     return fit.convert(kind=np.polynomial.Polynomial).coef[::-1].tolist()
 
 
-def _power_and_rest(builder, x):
+def _power_and_rest(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Return 2^n and 2^r - 1 of x = n + r, |r| <= 1/2, |x| < 126."""
     to_whole = number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
     shifted = builder.fadd(x, to_whole)
@@ -135,7 +151,7 @@ def _power_and_rest(builder, x):
     return power, builder.fmul(series, r)
 
 
-def _unit(builder, a, b):
+def _unit(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     """Return tanh(a') sigmoid(b') = e / ((e + 2) f), e = exp(2 a') - 1 = 2^a - 1, f = 1 + 2^b."""
     power, rest = _power_and_rest(builder, clip(builder, a, _FILTER_LIMIT))
     e = multiply_add(builder, power, rest, builder.fsub(power, number(1.0)))
@@ -144,36 +160,50 @@ def _unit(builder, a, b):
     return builder.fdiv(e, builder.fmul(builder.fadd(e, number(2.0)), f))
 
 
-def _at_least(builder, x, low):
+def _at_least(builder: ir.IRBuilder, x: ir.Value, low: ir.Value) -> ir.Value:
     return builder.select(builder.fcmp_ordered("<", x, low), low, x)
 
 
 # --- kernels ---------------------------------------------------------------------------------
 
 
-def _each_width(builder, widths, width):
+def _each_width(builder: ir.IRBuilder, widths: tuple[int, ...], width: ir.Value) -> Iterator[int]:
     """Yield each of `widths`, inside the branch that is taken for it."""
     for candidate in widths:
         with builder.if_then(builder.icmp_signed("==", width, integer(candidate))):
             yield candidate
 
 
-def _slots(builder, rows):
+def _slots(builder: ir.IRBuilder, rows: list[list[ir.Value]]) -> list[list[ir.Value]]:
     # LLVM turns these stack slots into registers.
     return [[cgutils.alloca_once_value(builder, value) for value in row] for row in rows]
 
 
-def _values(builder, slots):
+def _values(builder: ir.IRBuilder, slots: list[list[ir.Value]]) -> list[list[ir.Value]]:
     return [[builder.load(slot) for slot in row] for row in slots]
 
 
 @intrinsic
 def _gate_panel(
-    typing_context,
-    z, stride, weights, base, offsets, x, x_stride, lag, taps, inputs, c, c_inputs, width,
-):  # fmt: skip
+    typing_context: Any,
+    z: types.Type,
+    stride: types.Type,
+    weights: types.Type,
+    base: types.Type,
+    offsets: types.Type,
+    x: types.Type,
+    x_stride: types.Type,
+    lag: types.Type,
+    taps: types.Type,
+    inputs: types.Type,
+    c: types.Type,
+    c_inputs: types.Type,
+    width: types.Type,
+) -> tuple[Any, Callable[..., ir.Value]]:
 
-    def emit(context, builder, signature, arguments):
+    def emit(
+        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         z, stride, weights, base, offsets, x, x_stride, lag, taps, inputs, c, c_inputs, width = (
             arguments
         )
@@ -204,10 +234,23 @@ def _gate_panel(
 
 @intrinsic
 def _product_panel(
-    typing_context, y, stride, weights, bias, base, base_stride, x, x_stride, inputs, floor, width
-):
+    typing_context: Any,
+    y: types.Type,
+    stride: types.Type,
+    weights: types.Type,
+    bias: types.Type,
+    base: types.Type,
+    base_stride: types.Type,
+    x: types.Type,
+    x_stride: types.Type,
+    inputs: types.Type,
+    floor: types.Type,
+    width: types.Type,
+) -> tuple[Any, Callable[..., ir.Value]]:
 
-    def emit(context, builder, signature, arguments):
+    def emit(
+        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         y, stride, weights, bias, base, base_stride, x, x_stride, inputs, floor, width = arguments
         for vectors in _each_width(builder, PANEL_VECTORS, width):
             biases = pointer_at(builder, bias)
@@ -236,7 +279,20 @@ def _product_panel(
 
 
 @compiled
-def gate_rows(units, weights, base, offsets, x, x_stride, lag, taps, inputs, c, c_inputs, vectors):
+def gate_rows(
+    units: int,
+    weights: int,
+    base: int,
+    offsets: int,
+    x: int,
+    x_stride: int,
+    lag: int,
+    taps: int,
+    inputs: int,
+    c: int,
+    c_inputs: int,
+    vectors: int,
+) -> None:
     """Store units [ROWS, vectors * LANES] = tanh(a) sigmoid(b) of the sums a, b of all taps and c.
 
     The sums of row i start from the numbers at base + offsets[i], in the order of `pack_gates`:
@@ -258,7 +314,18 @@ def gate_rows(units, weights, base, offsets, x, x_stride, lag, taps, inputs, c, 
 
 
 @compiled
-def product_rows(y, weights, bias, base, base_stride, x, x_stride, inputs, floor, vectors):
+def product_rows(
+    y: int,
+    weights: int,
+    bias: int,
+    base: int,
+    base_stride: int,
+    x: int,
+    x_stride: int,
+    inputs: int,
+    floor: float,
+    vectors: int,
+) -> None:
     """Store y [ROWS, vectors * LANES] = max(x W + base sqrt(1/2) + bias, floor).
 
     x is [ROWS, inputs].
@@ -277,7 +344,7 @@ def product_rows(y, weights, bias, base, base_stride, x, x_stride, inputs, floor
 
 
 @compiled
-def _widest(widths, most):
+def _widest(widths: tuple[int, ...], most: int) -> int:
     """Return the first of `widths`, in falling order, that is at most `most`."""
     for width in widths:
         if width <= most:

@@ -25,7 +25,13 @@ def wave(
 
 
 @entry
-def _run(residual, coefficients, gain, sound, row_samples):
+def _run(
+    residual: np.ndarray,
+    coefficients: np.ndarray,
+    gain: np.ndarray,
+    sound: np.ndarray,
+    row_samples: int,
+) -> None:
     order = coefficients.shape[2]
     now = np.zeros(2 * order + row_samples, np.float32)
     for one in range(len(residual)):
@@ -38,7 +44,7 @@ def _run(residual, coefficients, gain, sound, row_samples):
 
 
 @compiled
-def _filter(coefficients, now, order, count):
+def _filter(coefficients: np.ndarray, now: np.ndarray, order: int, count: int) -> None:
     """Add to `count` samples after the first `order` what they are predicted to be.
 
     A finished sample is added to all that it predicts, by vectors, where a sum for each sample
@@ -51,6 +57,6 @@ def _filter(coefficients, now, order, count):
 
 
 @compiled
-def _add(target, weights, factor):
+def _add(target: np.ndarray, weights: np.ndarray, factor: float) -> None:
     for k in range(len(target)):
         target[k] += weights[k] * factor

@@ -9,7 +9,7 @@ fixed distance; when a window is full, the past that is still needed moves to it
 whose rows are no whole groups makes rows beyond its end, which the next tile overwrites.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from autoregressive.machine.kernels import (
 from autoregressive.machine.waiting import publish, wait_for
 from distill.config import RECENT
 from distill.cpu.kernels import ROWS, gate_rows, product_rows
+from distill.cpu.weights import PackedFlows
 
 _FLOOR = -np.inf  # under a product that is not rectified
 OFFSET_BYTES = 8
@@ -87,12 +88,12 @@ def new_progress(threads: int) -> np.ndarray:
 
 
 @compiled
-def _address(array):
+def _address(array: np.ndarray) -> int:
     return array.ctypes.data
 
 
 @compiled
-def _reserve_rows(packed, chunk, sound, place, rows):
+def _reserve_rows(packed: PackedFlows, chunk: Chunk, sound: int, place: int, rows: int) -> int:
     """Return the address of the next `rows` rows of a window, which are filled from now on."""
     layer = packed.layers[place]
     vectors = packed.sizes.residual_vectors
@@ -107,7 +108,15 @@ def _reserve_rows(packed, chunk, sound, place, rows):
 
 
 @compiled
-def _front(packed, chunk, scratch, sound, place, start, rows):
+def _front(
+    packed: PackedFlows,
+    chunk: Chunk,
+    scratch: Scratch,
+    sound: int,
+    place: int,
+    start: int,
+    rows: int,
+) -> None:
     sizes, flow = packed.sizes, packed.flows[packed.layers[place].flow]
     row_bytes = sizes.residual_vectors * VECTOR_BYTES
     target = _reserve_rows(packed, chunk, sound, place, rows)
@@ -124,12 +133,12 @@ def _front(packed, chunk, scratch, sound, place, start, rows):
 
 
 @compiled
-def _row_of(sizes, bunch):
+def _row_of(sizes: Any, bunch: int) -> int:
     return bunch * sizes.bunch // sizes.row_samples
 
 
 @compiled
-def _locate_rows(sizes, scratch, start, rows):
+def _locate_rows(sizes: Any, scratch: Scratch, start: int, rows: int) -> None:
     """Fill the offsets of the bunches from `start` on."""
     first, gate_bytes = _row_of(sizes, start), 2 * sizes.gate_vectors * VECTOR_BYTES
     for row in range(-(-rows // ROWS) * ROWS):
@@ -138,7 +147,15 @@ def _locate_rows(sizes, scratch, start, rows):
 
 
 @compiled
-def _hold(packed, chunk, scratch, sound, place, start, rows):
+def _hold(
+    packed: PackedFlows,
+    chunk: Chunk,
+    scratch: Scratch,
+    sound: int,
+    place: int,
+    start: int,
+    rows: int,
+) -> int:
     """Compute what each row adds to the gates of a layer, and return the address of the first."""
     sizes, layer, weights = packed.sizes, packed.layers[place], _address(packed.memory)
     if not sizes.held_inputs:
@@ -157,7 +174,15 @@ def _hold(packed, chunk, scratch, sound, place, start, rows):
 
 
 @compiled
-def _layer(packed, chunk, scratch, sound, place, start, rows):
+def _layer(
+    packed: PackedFlows,
+    chunk: Chunk,
+    scratch: Scratch,
+    sound: int,
+    place: int,
+    start: int,
+    rows: int,
+) -> None:
     """Compute the next layer's input, or after the last one `hidden`, rectified."""
     sizes, layer = packed.sizes, packed.layers[place]
     base = _hold(packed, chunk, scratch, sound, place, start, rows)
@@ -191,7 +216,7 @@ def _layer(packed, chunk, scratch, sound, place, start, rows):
 
 
 @compiled
-def _head(packed, scratch, flow, rows):
+def _head(packed: PackedFlows, scratch: Scratch, flow: Any, rows: int) -> None:
     sizes, weights = packed.sizes, _address(packed.memory)
     row_bytes = sizes.residual_vectors * VECTOR_BYTES
     hidden, between = _address(scratch.hidden), _address(scratch.units)
@@ -212,7 +237,16 @@ def _head(packed, scratch, flow, rows):
 
 
 @compiled
-def _gates_of_bunch(packed, chunk, scratch, sound, number, member, start, rows):
+def _gates_of_bunch(
+    packed: PackedFlows,
+    chunk: Chunk,
+    scratch: Scratch,
+    sound: int,
+    number: int,
+    member: int,
+    start: int,
+    rows: int,
+) -> None:
     """Compute `hidden` of one sample of every bunch, from `layered` and the newest noise."""
     sizes, flow = packed.sizes, packed.flows[number]
     channels = sizes.residual_vectors * LANES
@@ -232,7 +266,9 @@ def _gates_of_bunch(packed, chunk, scratch, sound, number, member, start, rows):
 
 
 @compiled
-def _compose(sizes, chunk, scratch, sound, flow, start, rows):
+def _compose(
+    sizes: Any, chunk: Chunk, scratch: Scratch, sound: int, flow: int, start: int, rows: int
+) -> None:
     """Compute the flow's output, and location and scale of all flows so far."""
     lowest, bunch = np.float32(sizes.min_log_scale), sizes.bunch
     for row in range(rows):
@@ -248,7 +284,9 @@ def _compose(sizes, chunk, scratch, sound, flow, start, rows):
 
 
 @entry
-def run_tiles(packed, chunk, schedule, scratch, thread):
+def run_tiles(
+    packed: PackedFlows, chunk: Chunk, schedule: TileSchedule, scratch: Scratch, thread: int
+) -> None:
     """Compute every tile of this thread; the other threads must run at the same time."""
     sizes, layers = packed.sizes, len(packed.layers)
     time = chunk.location.shape[1] // sizes.bunch

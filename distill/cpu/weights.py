@@ -3,12 +3,13 @@
 import math
 import zlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from autoregressive.machine import kernels
 from autoregressive.machine.kernels import LANES, aligned, padded
+from distill.config import StudentConfig
 from distill.cpu import kernels as flow_kernels
 from distill.cpu.kernels import ROWS, pack_gates, pack_outputs
 from distill.flows import Flow, FlowLayer
@@ -62,8 +63,8 @@ class PackedFlows(NamedTuple):
 
     memory: np.ndarray
     """float32, every weight."""
-    sizes: np.void
-    """A SIZES."""
+    sizes: Any
+    """A record of SIZES; `np.void` does not declare its fields."""
     flows: np.ndarray
     """FLOW [flows]."""
     layers: np.ndarray
@@ -95,14 +96,14 @@ def pack(flows: list[Flow]) -> PackedFlows:
     return PackedFlows(memory, _sizes(config), flow_table, layer_table)
 
 
-def _enter(entry, named: dict[str, np.ndarray], parts: list[np.ndarray]) -> None:
+def _enter(entry: np.void, named: dict[str, np.ndarray], parts: list[np.ndarray]) -> None:
     """Append the arrays, in whole cache lines, and record in the entry where each begins."""
     for name, array in named.items():
         entry[name] = sum(part.nbytes for part in parts)
         parts.append(np.pad(array.ravel(), (0, -array.size % 16)))
 
 
-def _sizes(config) -> np.void:
+def _sizes(config: StudentConfig) -> np.void:
     sizes = np.zeros(1, SIZES)[0]
     sizes["front_width"], sizes["width"] = config.front_width, config.filter_width
     sizes["condition_inputs"] = config.gate_inputs - config.held_inputs

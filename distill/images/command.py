@@ -1,8 +1,9 @@
 """The verb `distill` of the command line for image models."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -51,7 +52,7 @@ def arguments_of(preset: str) -> type[DistillImagesArguments]:
     return ARGUMENTS[PRESETS[preset].config.kind]
 
 
-def run_distill(preset: str, arguments: list[str], parse) -> int:
+def run_distill(preset: str, arguments: list[str], parse: Callable[..., Any]) -> int:
     """Run `onepass distill PRESET ...` and return the exit status, 128 + a signal that ended it."""
     words = ("distill", preset)
     given = parse_training(arguments_of(preset), words, arguments, parse, PRESETS[preset])

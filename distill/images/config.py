@@ -23,7 +23,7 @@ class GuidedTargets:
     likelihood: float = 0.0
     """Weight of the likelihood of the images themselves."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 0, "guidance", "kl", "likelihood")
         require(min(self.temperature) > 0, "temperature", "above 0", self.temperature)
@@ -57,7 +57,7 @@ class FlowTargets:
     """Weight of the distance of the features of a small classifier of the classes, averaged over a
     batch (that of a device), from those of the images. It is trained first, and kept in the run."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 0, "kl", "likelihood", "forward", "guidance", "spectrum", "features")
         at_least(self, 1, "draws")
@@ -84,7 +84,7 @@ class DistillConfig:
     seed: int = 0
     """Seed of new weights, the order of the images, noise, crops and dropout."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "batch_size")
 
@@ -104,7 +104,7 @@ class GuidedConfig(DistillConfig):
     """Side, in pixels, of the largest groups whose tables are all compared; of larger ones only
     evenly spaced rows and columns are, from a random corner. 0: all are."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a number out of range."""
         super().__post_init__()
         at_least(self, 0, "table_side")
@@ -121,7 +121,7 @@ class FlowConfig(DistillConfig):
     units: int = 64
     """Channels of each of a flow's two stacks."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise ValueError, naming the field, for a number out of range."""
         super().__post_init__()
         require(len(self.flows) > 0, "flows", "at least one", self.flows)

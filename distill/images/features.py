@@ -43,22 +43,22 @@ def classifier_for(dataset: ImageDataset, size: int, folder: Path) -> Classifier
 class Features:
     """The layers of a classifier as operations on constants: any program or replica holds them."""
 
-    def __init__(self, classifier: Classifier):
+    def __init__(self, classifier: Classifier) -> None:
         *stages, _, _ = classifier.network.get_weights()
         self._layers = [folded(*stages[i : i + 5]) for i in range(0, len(stages), 5)]
 
-    def __call__(self, values):
+    def __call__(self, values: tf.Tensor) -> tf.Tensor:
         """Return float32 [batch, FEATURES] of images [batch, height, width, channels]."""
         for number, (kernel, bias) in enumerate(self._layers):
             stride = 1 + number % 2
             values = tf.nn.relu(tf.nn.conv2d(values, kernel, stride, "SAME") + bias)
         return tf.reduce_mean(values, [1, 2])
 
-    def distance(self, drawn, images):
+    def distance(self, drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
         """Return the distance of two batches, [], see `features_apart`."""
         return features_apart(self.statistics(drawn, images))
 
-    def statistics(self, drawn, images) -> dict[str, tf.Tensor]:
+    def statistics(self, drawn: tf.Tensor, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the means for `features_apart` of batches of images, float32 in [-1, 1]."""
         found, wanted = self(drawn), tf.stop_gradient(self(images))
         return {
@@ -68,13 +68,19 @@ class Features:
         }
 
 
-def features_apart(means: dict[str, tf.Tensor]):
+def features_apart(means: dict[str, tf.Tensor]) -> tf.Tensor:
     """Return the squared difference of `Features.statistics`, relative to their size, []."""
     apart = tf.reduce_mean(tf.square(means["features"] - means["wanted_features"]))
     return apart / tf.maximum(means["feature_energy"], LEAST)
 
 
-def folded(kernel, scale, offset, mean, variance) -> tuple[np.ndarray, np.ndarray]:
+def folded(
+    kernel: np.ndarray,
+    scale: np.ndarray,
+    offset: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the kernel and bias of a convolution merged with its batch normalisation."""
     factor = scale / np.sqrt(variance + EPSILON)
     return kernel * factor, offset - mean * factor

@@ -55,12 +55,12 @@ class PixelConditionals:
     parameters: tf.Tensor
     before: tf.Tensor
 
-    def log_density(self, values):
+    def log_density(self, values: tf.Tensor) -> tf.Tensor:
         """Return nats per unit of other values, float32 [..., batch, height, width, channels]."""
         return self.likelihood.log_densities(self.parameters, values, self.before)
 
 
-def conditionals(teacher: PixelCNN, values, condition: Condition) -> PixelConditionals:
+def conditionals(teacher: PixelCNN, values: tf.Tensor, condition: Condition) -> PixelConditionals:
     """Return the conditionals of a PixelCNN with a mixture of logistics on real images."""
     before = tf.clip_by_value(values, -1.0, 1.0)
     parameters = teacher.output.parameters(teacher(before, condition))
@@ -83,7 +83,7 @@ class FlowLoss(ImageLoss):
         teacher: ImageDensity,
         targets: FlowTargets,
         features: Features | None = None,
-    ):
+    ) -> None:
         super().__init__(student)
         if targets.features and features is None:
             raise ValueError("`features` must be given for their term.")
@@ -96,7 +96,7 @@ class FlowLoss(ImageLoss):
         of_base = {weight.ref() for weight in self._model.base.trainable_variables}
         self._kept = [w for w in student.trainable_variables if w.ref() not in of_base]
 
-    def __call__(self, batch: dict):
+    def __call__(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the weighted sum of the terms, nats per dimension of the base, and each value."""
         targets, mode = self.targets, self.density.training_mode(batch)
         levels, condition = self._at_base(batch)
@@ -139,7 +139,7 @@ class FlowLoss(ImageLoss):
             known |= replicator.all_reduce(self._statistics(drawn.output, levels), "mean")
         return known
 
-    def _statistics(self, drawn, levels) -> dict[str, tf.Tensor]:
+    def _statistics(self, drawn: tf.Tensor, levels: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the means over a batch in which the batch-comparing terms are not linear."""
         images = value_of(levels, self._model.output_config.levels)
         means: dict[str, tf.Tensor] = {}
@@ -161,12 +161,12 @@ class FlowLoss(ImageLoss):
         kl = self._divergence(drawn, batch["seed"], condition)[0]
         return {self._model.parts[0]: math.prod(levels.shape[1:]) * kl}
 
-    def _forward_divergence(self, batch: dict, condition: Condition, mode: Mode):
+    def _forward_divergence(self, batch: dict, condition: Condition, mode: Mode) -> tf.Tensor:
         """Return a bound of log P_T - log P_S of an image that P_T draws, float32 [batch], nats."""
         levels, nats = self._drawn_by_teacher(batch)
         return nats - self._model.base.nats(levels, condition, mode, batch["seed"])
 
-    def _drawn_by_teacher(self, batch: dict):
+    def _drawn_by_teacher(self, batch: dict) -> tuple[tf.Tensor, tf.Tensor]:
         """Return images int32 [batch, height, width, channels] of the teacher, and their nats.
 
         They are guided if asked; the nats are float32 [batch].
@@ -190,7 +190,9 @@ class FlowLoss(ImageLoss):
         fixed = (None if part is None else tf.stop_gradient(part) for part in condition)
         return levels, Condition(*fixed)
 
-    def _drawn(self, seeds, shape, condition: Condition, mode: Mode) -> FlowOutput:
+    def _drawn(
+        self, seeds: tf.Tensor, shape: tf.TensorShape, condition: Condition, mode: Mode
+    ) -> FlowOutput:
         """Return images that the student draws, each from the noise of its own seed."""
         _, height, width, channels = shape
         keys, rows = counter_noise.fold_in(seeds, IMAGE), tf.zeros_like(seeds[:, 0])
@@ -198,7 +200,9 @@ class FlowLoss(ImageLoss):
         noise = counter_noise.logistic_from_bits(words)
         return self._model.base(tf.reshape(noise, [-1, *shape[1:]]), condition, mode)
 
-    def _divergence(self, drawn: FlowOutput, seeds, condition: Condition):
+    def _divergence(
+        self, drawn: FlowOutput, seeds: tf.Tensor, condition: Condition
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return KL per number [batch], and the means of its cross-entropy and entropy."""
         numbers, count = math.prod(drawn.output.shape[1:]), self.targets.draws
         keys, rows = counter_noise.fold_in(seeds, DRAWS), tf.shape(seeds)[0]
@@ -224,12 +228,12 @@ def of_whole(means: dict[str, tf.Tensor], batch: dict) -> dict[str, tf.Tensor]:
     }
 
 
-def spectral_distance(drawn, images):
+def spectral_distance(drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
     """Return `spectra_apart` of two batches float32 [batch, height, width, channels]."""
     return spectra_apart({"power": _power(drawn), "wanted_power": _power(images)})
 
 
-def spectra_apart(means: dict[str, tf.Tensor]):
+def spectra_apart(means: dict[str, tf.Tensor]) -> tf.Tensor:
     """Return the mean square of the difference of log power spectra, [].
 
     Args:
@@ -239,7 +243,7 @@ def spectra_apart(means: dict[str, tf.Tensor]):
     return tf.reduce_mean(tf.square(power - wanted))
 
 
-def _power(images):
+def _power(images: tf.Tensor) -> tf.Tensor:
     """Return the power of each frequency [channels, rows, columns], a mean over the images."""
     spectra = tf.signal.rfft2d(tf.transpose(images, [0, 3, 1, 2]))
     return tf.reduce_mean(tf.square(tf.abs(spectra)), 0) / math.prod(images.shape[1:3])

@@ -37,7 +37,7 @@ class GuidedLoss(ImageLoss):
         teacher: ImageDensity,
         targets: GuidedTargets,
         table_side: int = 0,
-    ):
+    ) -> None:
         super().__init__(student)
         self.teacher, self.targets, self.table_side = teacher, targets, table_side
         sizes: tuple[int, ...] = (student.config.data.size,)
@@ -46,7 +46,7 @@ class GuidedLoss(ImageLoss):
         each = temperatures_of(targets.temperature, len(sizes)).numpy().tolist()
         self._temperatures = dict(zip(map(str, sizes), each, strict=True))
 
-    def __call__(self, batch: dict):
+    def __call__(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the weighted sum of the terms in nats per dimension, and their values."""
         mode, seeds = self.density.training_mode(batch), batch["seed"]
         student = self._student(batch, mode, seeds)
@@ -59,12 +59,18 @@ class GuidedLoss(ImageLoss):
         """Return KL(Q || P_S) of whole images, part by part, float32 [batch], nats."""
         return self._divergences(self._student(batch, EXACT), batch, EXACT)
 
-    def _student(self, batch: dict, mode: Mode, seeds=None) -> dict[str, Conditionals]:
+    def _student(
+        self, batch: dict, mode: Mode, seeds: tf.Tensor | None = None
+    ) -> dict[str, Conditionals]:
         condition = self.density.conditioner(batch)
         return self.density.conditionals(batch["levels"], condition, mode, seeds)
 
     def _divergences(
-        self, student: dict[str, Conditionals], batch: dict, mode: Mode, seeds=None
+        self,
+        student: dict[str, Conditionals],
+        batch: dict,
+        mode: Mode,
+        seeds: tf.Tensor | None = None,
     ) -> dict:
         targets = self.targets
         condition, levels, seeds = paired(
@@ -81,11 +87,11 @@ class GuidedLoss(ImageLoss):
             divergences[part] = divergence(given, own, targets.guidance, temperature)
         return divergences
 
-    def _per_number(self, parts: dict):
+    def _per_number(self, parts: dict) -> tf.Tensor:
         return tf.reduce_mean(tf.add_n(list(parts.values()))) / self.density.num_dims
 
 
-def thinned(whole: Conditionals, side: int, seed) -> Conditionals:
+def thinned(whole: Conditionals, side: int, seed: tf.Tensor) -> Conditionals:
     """Return some evenly spaced rows and columns that together stand for the whole.
 
     Args:
@@ -104,7 +110,7 @@ def thinned(whole: Conditionals, side: int, seed) -> Conditionals:
         for first, pixels in zip(corner, size, strict=True)
     )
 
-    def taken(each):
+    def taken(each: tf.Tensor) -> tf.Tensor:
         return tf.gather(tf.gather(each, rows, axis=1), columns, axis=2)
 
     hidden, weights = map(taken, whole.hidden), whole.weights
@@ -117,7 +123,9 @@ def thinned(whole: Conditionals, side: int, seed) -> Conditionals:
     )
 
 
-def divergence(teacher: Conditionals, student: Conditionals, weight, temperature):
+def divergence(
+    teacher: Conditionals, student: Conditionals, weight: float, temperature: float | tf.Tensor
+) -> tf.Tensor:
     """Return KL(Q || P_S) over all pixels and channels of a part, float32 [images], nats.
 
     Args:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def distill(
     teacher_path: Path,
     data: Path | str,
     workdir: Path,
-    log=print,
+    log: Callable[[str], None] = print,
     replicator: Replicator | None = None,
 ) -> Outcome:
     """Distil or resume a run in `workdir`, an ordinary image model, and return how it ended.

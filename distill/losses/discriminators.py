@@ -8,6 +8,7 @@ narrower; the losses are least squares (Mao et al. 2016, 1611.04076) and feature
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -34,7 +35,13 @@ class Verdict:
 class Convolutions(tf.Module):
     """2-D convolutions with rectifiers between them; the last returns scores."""
 
-    def __init__(self, shapes, channels: int, initial: Initial, name: str):
+    def __init__(
+        self,
+        shapes: Sequence[tuple[int, int, list[int]]],
+        channels: int,
+        initial: Initial,
+        name: str,
+    ) -> None:
         super().__init__(name=name)
         self.strides = [strides for _, _, strides in shapes]
         widths = [1, *[channels] * (len(shapes) - 1), 1]
@@ -46,7 +53,7 @@ class Convolutions(tf.Module):
             initial.zeros([width], f"{name}/bias{i}") for i, width in enumerate(widths[1:])
         ]
 
-    def __call__(self, image, frozen: bool = False) -> Verdict:
+    def __call__(self, image: tf.Tensor, frozen: bool = False) -> Verdict:
         """Return the verdict on float32 [batch, height, width, 1].
 
         Frozen weights get no gradient, so that it flows to the image alone.
@@ -66,13 +73,13 @@ class Convolutions(tf.Module):
 class SpectrogramDiscriminator(tf.Module):
     """A discriminator of log magnitudes below `top_share` of the band, at one FFT size."""
 
-    def __init__(self, fft_size: int, config: DiscriminatorConfig, initial: Initial):
+    def __init__(self, fft_size: int, config: DiscriminatorConfig, initial: Initial) -> None:
         super().__init__(name=f"spectrum_{fft_size}")
         self.fft_size, self.bins = fft_size, int(config.top_share * (fft_size // 2 + 1))
         shapes = [(height, width, [1, stride]) for height, width, stride in SPECTRUM_KERNELS]
         self.layers = Convolutions(shapes, config.channels, initial, self.name)
 
-    def __call__(self, sound, frozen: bool = False) -> Verdict:
+    def __call__(self, sound: tf.Tensor, frozen: bool = False) -> Verdict:
         """Return the verdict on float32 [batch, time]."""
         hop, window = self.fft_size // 6, 3 * self.fft_size // 4
         spectrum = magnitudes(sound, window, hop, self.fft_size)[..., : self.bins]
@@ -83,13 +90,13 @@ class SpectrogramDiscriminator(tf.Module):
 class PeriodDiscriminator(tf.Module):
     """A discriminator of every `period`-th sample, each phase by itself."""
 
-    def __init__(self, period: int, config: DiscriminatorConfig, initial: Initial):
+    def __init__(self, period: int, config: DiscriminatorConfig, initial: Initial) -> None:
         super().__init__(name=f"period_{period}")
         self.period = period
         shapes = [(taps, 1, [stride, 1]) for taps, stride in PERIOD_KERNELS]
         self.layers = Convolutions(shapes, config.channels, initial, self.name)
 
-    def __call__(self, sound, frozen: bool = False) -> Verdict:
+    def __call__(self, sound: tf.Tensor, frozen: bool = False) -> Verdict:
         """Return the verdict on float32 [batch, time]."""
         rows, samples = sound.shape
         whole = samples // self.period
@@ -100,7 +107,7 @@ class PeriodDiscriminator(tf.Module):
 class Discriminators(tf.Module):
     """All discriminators of a run."""
 
-    def __init__(self, config: DiscriminatorConfig, seed: int = 0):
+    def __init__(self, config: DiscriminatorConfig, seed: int = 0) -> None:
         super().__init__(name="discriminators")
         initial = Initial(seed)
         self.members: list[SpectrogramDiscriminator | PeriodDiscriminator] = [
@@ -108,7 +115,9 @@ class Discriminators(tf.Module):
             *(PeriodDiscriminator(period, config, initial) for period in config.periods),
         ]
 
-    def losses(self, sound, recorded) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def losses(
+        self, sound: tf.Tensor, recorded: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return the student's adversarial and matching losses and the discriminators', each [].
 
             adversarial   = mean (D(sound) - 1)^2

@@ -14,6 +14,7 @@ order.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import tensorflow as tf
@@ -41,7 +42,12 @@ class Divergence(NamedTuple):
 
 
 def divergence(
-    teacher: Conditionals, drawn: FlowOutput, draws, kind: str, mask=None, counted=None
+    teacher: Conditionals,
+    drawn: FlowOutput,
+    draws: tf.Tensor,
+    kind: str,
+    mask: tf.Tensor | None = None,
+    counted: tf.Tensor | None = None,
 ) -> Divergence:
     """Return an unbiased estimate of the divergence of the student from the teacher.
 
@@ -53,18 +59,18 @@ def divergence(
     return Divergence(cross - own, cross, own)
 
 
-def cross_entropy(teacher: Conditionals, drawn: FlowOutput, draws):
+def cross_entropy(teacher: Conditionals, drawn: FlowOutput, draws: tf.Tensor) -> tf.Tensor:
     """Return H(p_S(x_t | x_<t), p_T(x_t | x_<t)), nats [batch, elements...], from the draws."""
     values = draws * tf.exp(drawn.log_scale) + drawn.location
     return -tf.reduce_mean(teacher.log_density(values), 0)
 
 
-def entropy(drawn: FlowOutput, kind: str):
+def entropy(drawn: FlowOutput, kind: str) -> tf.Tensor:
     """Return H(p_S(x_t | x_<t)), nats [batch, elements...]: ln s + 2, or ln s + ln(2 pi e) / 2."""
     return drawn.log_scale + ENTROPY[kind]
 
 
-def log_density(drawn: FlowOutput, kind: str):
+def log_density(drawn: FlowOutput, kind: str) -> tf.Tensor:
     """Return ln p_S(x_t | x_<t) of the drawn values, in nats per unit, [batch, time]."""
     z = (drawn.output - drawn.location) * tf.exp(-drawn.log_scale)
     if kind == "logistic":
@@ -74,7 +80,14 @@ def log_density(drawn: FlowOutput, kind: str):
     return standard - drawn.log_scale
 
 
-def standard_draws(kind: str, seed, batch: int, length: int, count: int, rows=None):
+def standard_draws(
+    kind: str,
+    seed: int | tf.Tensor,
+    batch: int,
+    length: int,
+    count: int,
+    rows: Sequence[int] | tf.Tensor | None = None,
+) -> tf.Tensor:
     """Return standard noise for `cross_entropy`, float32 [count, batch, length].
 
     Logistic draws are stratified: draw m is the quantile (m + u) / count of one uniform u per
@@ -101,7 +114,7 @@ def standard_draws(kind: str, seed, batch: int, length: int, count: int, rows=No
     return tf.math.log(u) - tf.math.log1p(-u)
 
 
-def gaussian_divergence(drawn: FlowOutput, mean, log_scale):
+def gaussian_divergence(drawn: FlowOutput, mean: tf.Tensor, log_scale: tf.Tensor) -> tf.Tensor:
     """Return KL(q || p) of normals in closed form, nats [batch, elements...].
 
     ln(sp / sq) + (sq^2 - sp^2 + (mp - mq)^2) / (2 sp^2): Ping et al. 2018 (arXiv 1807.07281),
@@ -112,7 +125,7 @@ def gaussian_divergence(drawn: FlowOutput, mean, log_scale):
     return ratio + 0.5 * (tf.exp(-2.0 * ratio) - 1.0 + apart)
 
 
-def scales_apart(drawn: FlowOutput, log_scale):
+def scales_apart(drawn: FlowOutput, log_scale: tf.Tensor) -> tf.Tensor:
     """Return ClariNet's regularisation of that divergence, (ln sp - ln sq)^2, [batch, elements...].
 
     It is added lambda times to the divergence (equation 7); arguments as for it.
@@ -120,7 +133,9 @@ def scales_apart(drawn: FlowOutput, log_scale):
     return tf.square(log_scale - drawn.log_scale)
 
 
-def mean_of(values, mask=None, counted=None):
+def mean_of(
+    values: tf.Tensor, mask: tf.Tensor | None = None, counted: tf.Tensor | None = None
+) -> tf.Tensor:
     """Return the mean of values [batch, elements...] where the mask is 1, [].
 
     `counted` is the divisor, if not the mask's own sum: for a share of a batch, the mean over all.

@@ -124,12 +124,12 @@ class Objective:
         classifier: UnitClassifier | None = None,
         mel: MelConvention | None = None,
         discriminators: Discriminators | None = None,
-    ):
+    ) -> None:
         self.student, self.teacher = student, teacher
         self.terms = terms_of(config, Parts(step, classifier, mel, discriminators))
         self._seed, self._step = seed, step
 
-    def __call__(self, batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    def __call__(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the weighted sum of the terms, and their values.
 
         Args:
@@ -139,7 +139,7 @@ class Objective:
         loss, values = summed(self.terms, draw)
         return loss, values | {"level_db": _level_db(draw.output.output, draw.recorded)}
 
-    def draw(self, batch) -> Draw:
+    def draw(self, batch: dict[str, tf.Tensor]) -> Draw:
         """Return what the student draws for a batch, which the terms read."""
         seed = counter_noise.fold_in(self._seed, self._step)
         rows = tf.range(_shape(batch)[0]) + batch.get("first_row", 0)
@@ -147,7 +147,9 @@ class Objective:
         kind, waveform = self.student.noise_kind, batch["waveform"]
         return Draw(output, waveform, kind, seed, rows, self._taught(output, batch), batch)
 
-    def global_inputs(self, batch, replicator: Replicator) -> dict[str, tf.Tensor]:
+    def global_inputs(
+        self, batch: dict[str, tf.Tensor], replicator: Replicator
+    ) -> dict[str, tf.Tensor]:
         """Return the inputs of a share that depend on the whole batch, see `GlobalBatchLoss`.
 
         Returns:
@@ -162,12 +164,12 @@ class Objective:
             known |= {} if inputs is None else inputs(batch, replicator)
         return known
 
-    def frames(self, batch):
+    def frames(self, batch: dict[str, tf.Tensor]) -> tf.Tensor | None:
         """Return the frames that condition teacher and student, or None."""
         channels = self.student.config.feature_channels
         return batch["frames"][..., :channels] if channels else None
 
-    def _drawn(self, batch, seed, rows) -> FlowOutput:
+    def _drawn(self, batch: dict[str, tf.Tensor], seed: tf.Tensor, rows: tf.Tensor) -> FlowOutput:
         samples = _shape(batch)[1]
         # The absolute phase of the voice carries no information, so it is drawn anew each step.
         phase = counter_noise.uniform(counter_noise.fold_in(seed, PHASE), rows, 0, 1)[:, 0, 0]
@@ -181,7 +183,7 @@ class Objective:
         noise = self.student.noise(counter_noise.fold_in(seed, SOUND), rows, 0, samples)
         return self.student.draw(noise, condition)
 
-    def _taught(self, output: FlowOutput, batch) -> Callable[[bool], Any]:
+    def _taught(self, output: FlowOutput, batch: dict[str, tf.Tensor]) -> Callable[[bool], Any]:
         """Return the function `Draw.teach` of a batch."""
 
         @functools.cache
@@ -204,10 +206,10 @@ class Objective:
         """Neighbouring frames on either side of every clip, see `training.clip_context`."""
         return 0 if self.student.residual is None else SIDE_FRAMES
 
-    def _speaker(self, batch):
+    def _speaker(self, batch: dict[str, tf.Tensor]) -> tf.Tensor | None:
         return batch["speaker"] if self.student.config.speakers else None
 
-    def _previous_condition(self, condition, batch):
+    def _previous_condition(self, condition: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """Return the teacher's condition of the row before each row of the whole batch."""
         if "speaker_before" not in batch:
             return tf.roll(condition, 1, 0)
@@ -218,12 +220,12 @@ class Objective:
         return tf.concat([first, condition[:-1]], 0)
 
 
-def _shape(batch) -> tuple[int, int]:
+def _shape(batch: dict[str, tf.Tensor]) -> tuple[int, int]:
     rows, samples = batch["waveform"].shape
     return rows, samples
 
 
-def _level_db(sound, recorded):
+def _level_db(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
     ratio = (tf.reduce_mean(tf.square(sound)) + 1e-12) / (
         tf.reduce_mean(tf.square(recorded)) + 1e-12
     )

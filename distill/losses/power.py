@@ -8,6 +8,8 @@ of averaged power spectra, in which noise at -50 dB of full scale is quiet (0.00
 not (80); `magnitude_loss` and `multi_loss` sum over frames, and both are loud there.
 """
 
+from collections.abc import Iterator
+
 import tensorflow as tf
 
 from distill.spectra import magnitudes
@@ -19,7 +21,7 @@ LOWEST = 1e-4  # magnitudes are compared above it: a 16-bit step under a Hann wi
 SILENT = 1.0  # energy below which a recording counts as this loud: it has nothing to compare with
 
 
-def squared_loss(sound, recorded):
+def squared_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
     """Return the distance of the power spectrum, averaged over time, from the recording's, [].
 
     || mean_t |S|^2 - mean_t |S'|^2 ||^2 / || mean_t |S|^2 ||^2, the paper's, which mostly measures
@@ -29,7 +31,7 @@ def squared_loss(sound, recorded):
     return _relative(drawn, target, [1])
 
 
-def magnitude_loss(sound, recorded):
+def magnitude_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
     """Return the distance of the magnitudes from the recording's by frame, []; Ping et al. 2018.
 
     || |S| - |S'| ||^2 / || |S| ||^2; arguments as for `squared_loss`.
@@ -38,21 +40,23 @@ def magnitude_loss(sound, recorded):
     return _relative(drawn, target, [1, 2])
 
 
-def multi_loss(sound, recorded):
+def multi_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
     """Return spectral convergence and log magnitudes at three resolutions (Yamamoto et al.), []."""
     return tf.add_n([_resolution(sound, recorded, *r) for r in RESOLUTIONS]) / len(RESOLUTIONS)
 
 
-def _spectra(sound, recorded):
+def _spectra(sound: tf.Tensor, recorded: tf.Tensor) -> Iterator[tf.Tensor]:
     return (magnitudes(x, WINDOW, HOP, WINDOW) for x in (sound, recorded))
 
 
-def _relative(drawn, target, axes):
+def _relative(drawn: tf.Tensor, target: tf.Tensor, axes: list[int]) -> tf.Tensor:
     energy = tf.reduce_sum(tf.square(target), axes)
     return tf.reduce_mean(tf.reduce_sum(tf.square(drawn - target), axes) / (energy + SILENT))
 
 
-def _resolution(sound, recorded, fft_size: int, hop_samples: int, window_samples: int):
+def _resolution(
+    sound: tf.Tensor, recorded: tf.Tensor, fft_size: int, hop_samples: int, window_samples: int
+) -> tf.Tensor:
     """Return || S - S' ||_F / || S ||_F + mean |log S - log S'|, S the recording's magnitudes."""
     drawn, target = (
         magnitudes(x, window_samples, hop_samples, fft_size) for x in (sound, recorded)

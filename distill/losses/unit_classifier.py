@@ -12,6 +12,7 @@ import json
 import os
 import time
 import warnings
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ class UnitClassifier(tf.Module):
     of the units.
     """
 
-    def __init__(self, config: UnitConfig, seed: int = 0):
+    def __init__(self, config: UnitConfig, seed: int = 0) -> None:
         super().__init__(name="unit_classifier")
         self.config = config
         initial, inputs = Initial(seed), config.convention.bands
@@ -108,10 +109,12 @@ class UnitClassifier(tf.Module):
         named = {f"{kind}/{i}": v for kind, vs in numbered.items() for i, v in enumerate(vs)}
         return {**named, "head_kernel": self.head_kernel, "head_bias": self.head_bias}
 
-    def _layers(self):
+    def _layers(self) -> Iterator[tuple[tf.Variable, tf.Variable]]:
         return zip(self.kernels, self.biases, strict=True)
 
-    def _hidden(self, mel: tf.Tensor, weights) -> list[tf.Tensor]:
+    def _hidden(
+        self, mel: tf.Tensor, weights: Iterable[tuple[tf.Tensor, tf.Tensor]]
+    ) -> list[tf.Tensor]:
         hidden, layers = (mel - self.band_mean) / self.frame_scale, []
         for kernel, bias in weights:
             hidden = tf.nn.relu(tf.nn.conv1d(hidden, kernel, stride=1, padding="SAME") + bias)
@@ -206,7 +209,7 @@ def train_units(
     batch_size: int = 16,
     clip_frames: int = 96,
     seed: int = 0,
-    log=print,
+    log: Callable[[str], None] = print,
 ) -> UnitClassifier:
     """Return a `UnitClassifier` of a corpus: find its units, and train its network on them.
 
@@ -222,7 +225,7 @@ def train_units(
     state = TrainState(classifier, OPTIMIZER, steps)
 
     @tf.function(autograph=False)
-    def update(batch):
+    def update(batch: dict[str, tf.Tensor]) -> None:
         values, _ = state.update(lambda b: (_cross_entropy(classifier, b), {}), batch)
         state.assign(values)
 

@@ -30,7 +30,7 @@ class BlockPass:
       network: without a context stack, whose condition comes from whole blocks of sound.
     """
 
-    def __init__(self, network: Network):
+    def __init__(self, network: Network) -> None:
         config = network.config
         if config.context_layers:
             raise ValueError("`network` must have no context stack for passes over blocks.")
@@ -53,7 +53,9 @@ class BlockPass:
         ]
         return PassState(inputs, condition, pasts)
 
-    def __call__(self, state: PassState, levels, condition):
+    def __call__(
+        self, state: PassState, levels: tf.Tensor, condition: tf.Tensor | None
+    ) -> tuple[tf.Tensor, PassState]:
         """Return the parameters of a block [batch, time, parameters], and the input of `after`.
 
         Levels int32 [batch, time] are whole bunches; the condition is [batch, time, channels], or
@@ -70,7 +72,9 @@ class BlockPass:
         pasts = [tf.concat(both, 1) for both in zip(state.pasts, hiddens, strict=True)]
         return parameters, PassState(inputs, condition, pasts)
 
-    def after(self, read: PassState, levels, samples=None) -> PassState:
+    def after(
+        self, read: PassState, levels: tf.Tensor, samples: tf.Tensor | None = None
+    ) -> PassState:
         """Return the state after so many samples of a block, int32 [batch] and whole bunches.
 
         None: after all of them. `read` is from the pass over it; only the last of these samples, or
@@ -101,7 +105,7 @@ class FixedPointSampler(ChunkSampler):
 
     found = "passes"
 
-    def __init__(self, network: Network, window_samples: int = WINDOW):
+    def __init__(self, network: Network, window_samples: int = WINDOW) -> None:
         super().__init__(network)
         self._pass = BlockPass(network)
         self.window_samples = window_samples
@@ -110,12 +114,18 @@ class FixedPointSampler(ChunkSampler):
         """See `ChunkSampler`."""
         return self._pass.initial_state(batch)
 
-    def primed(self, state, condition, levels):
+    def primed(self, state: PassState, condition: tf.Tensor | None, levels: tf.Tensor) -> PassState:
         """See `ChunkSampler`."""
         read = self._pass(state, levels, condition)[1]
         return self._pass.after(read, levels)
 
-    def chunk(self, state: PassState, condition, noise, temperature):
+    def chunk(
+        self,
+        state: PassState,
+        condition: tf.Tensor | None,
+        noise: tf.Tensor,
+        temperature: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor, PassState]:
         """See `ChunkSampler`."""
         return by_time_windows(
             self._pass,
