@@ -85,8 +85,8 @@ def extremes(
     Args:
       edge: level above the edge.
       levels: number of levels.
-      mean: of the component.
-      inverse: of its scale.
+      mean: the component's mean, in levels.
+      inverse: the reciprocal of its scale.
       mean_off: largest difference of the mean.
       stretch: largest factor by which the scale shrinks or grows.
       normal: whether the component is normal rather than logistic.
@@ -142,7 +142,7 @@ def path_bounds(
     the positive part of S', and of its negative part, at every point of the path.
 
     Args:
-      distance: in z, before the path.
+      distance: the interval's distance from the mean at the start of the path, in z.
       mean_off: largest difference of the mean, in scales.
       scale_off: largest difference of the log-scale.
       stretch: at least exp(scale_off).
@@ -191,6 +191,16 @@ def absorb(
     """Add the log-mass of the chosen levels to log-weights, and its error to the tolerance.
 
     The components are logistic.
+
+    Args:
+      means: the components' means, in levels, float64 [elements, components].
+      log_scales: the logarithms of their scales in levels, of the same shape.
+      mean_off: largest errors of the means, of the same shape.
+      scale_off: largest errors of the log-scales, of the same shape.
+      chosen: the level of each element, int64 [elements].
+      levels: number of levels.
+      weights: log-weights, of the same shape as the means; the log-masses are added to them.
+      tolerance: largest errors of the log-weights; those of the log-masses are added to them.
     """
     for i in range(len(chosen)):
         for k in range(means.shape[1]):

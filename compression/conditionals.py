@@ -16,12 +16,14 @@ Moved = Callable[[np.ndarray], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Coding:
-    """How outputs of a network become distributions.
+    """The way in which outputs of a network become distributions.
 
     Attributes:
-      way: of the odds, one of `Conditionals.ways`.
-      narrowest: of `forms.closed`; None: as in files of format version 1.
-      tolerance: relative difference of the outputs, of an encoder; a decoder has None.
+      way: the way in which odds are computed, one of `Conditionals.ways`.
+      narrowest: the argument `narrowest` of `forms.closed`; None: components have the least scale
+        of format version 1.
+      tolerance: largest relative difference of a decoder's outputs that an encoder allows; a
+        decoder has None.
       moved: changes the outputs; None: they are as they are.
     """
 
@@ -37,7 +39,7 @@ class Known(NamedTuple):
     Attributes:
       levels: int64 [pixels, channels].
       channels: the distributions.
-      class_: of the pixels, with steps of its own.
+      class_: the number of the pixels' class, which has rounding steps of its own.
       calls: pixels in each of the decoder's calls that begin here.
     """
 
@@ -74,7 +76,14 @@ class Conditionals(Protocol):
 
 
 def encode(conditionals: Conditionals, levels: np.ndarray, condition: Any, coding: Coding) -> bytes:
-    """Return the stream of levels; arguments as for `Conditionals.known`."""
+    """Return the stream of levels.
+
+    Args:
+      conditionals: the model's distributions.
+      levels: the elements' levels, int32, one row or image per entry of the first axis.
+      condition: what the model reads besides the elements, or None.
+      coding: the way of the odds, and the tolerance of the outputs.
+    """
     layout = conditionals.layout(levels.shape)
     encoder = Encoder(layout)
     for known in conditionals.known(levels, condition, coding):
@@ -93,6 +102,17 @@ def decode(
     condition: Any,
     coding: Coding,
 ) -> np.ndarray:
-    """Return the levels of a stream; arguments as for `Conditionals.read`."""
+    """Return the levels of a stream, int32.
+
+    Args:
+      conditionals: the distributions of the model that the stream was made by.
+      stream: the bytes that `encode` returned.
+      shape: the shape of the levels.
+      condition: what the model read besides the elements, or None.
+      coding: the way of the odds.
+
+    Raises:
+      UserError: the stream is damaged.
+    """
     decoder = Decoder(stream, conditionals.layout(shape))
     return conditionals.read(shape, condition, coding, decoder)

@@ -8,7 +8,7 @@ offset  size  content (little-endian)
 27      4     levels of an element
 31      4     CRC-32 of the decoded elements, one or two bytes each, little-endian
 35      16    shape: images, height, width, channels; for sound: recordings, samples, 1, 1;
-              for arrays: as for images, or rows, elements, 1, 1
+              for arrays: rows, height, width, channels, or rows, elements, 1, 1
 51      4     length of the description, which is JSON compressed by zlib, or 0 for {}
 55      4     number of streams
 59      ...   length of each stream, 4 bytes each | the description | the streams
@@ -54,13 +54,13 @@ class Container:
 
     Attributes:
       kind: "images", "sound" or "arrays".
-      digest: of the model, 16 bytes.
-      levels: of an element.
-      checksum: of the elements.
+      digest: the model's digest, 16 bytes.
+      levels: number of levels of an element.
+      checksum: CRC-32 of the elements.
       shape: 4 sizes.
       description: conditions and other information for a reader, as JSON values.
-      streams: of the batches.
-      version: of the format.
+      streams: the entropy-coded bytes of each batch.
+      version: the number of the format, 1 or 2.
     """
 
     kind: str
@@ -184,12 +184,12 @@ def read_for(
     Args:
       data: the bytes.
       kind: "images", "sound" or "arrays".
-      digest: of the model.
-      levels: of an element of the model.
-      old_digest: of the model in files of format version 1; None: the same.
+      digest: the model's digest, 16 bytes.
+      levels: number of levels of the model's elements.
+      old_digest: the model's digest in files of format version 1; None: it is `digest` too.
 
     Raises:
-      UserError: as for `read`, or the file is for another model.
+      UserError: the file is damaged, truncated or of a newer version, or for another model.
     """
 
     def check(version: int, found: str, required: bytes, found_levels: int) -> None:
@@ -231,7 +231,7 @@ def checksum_of(elements: np.ndarray, before: int = 0) -> int:
     """Return the CRC-32 of elements, as bytes or as little-endian pairs of bytes.
 
     Args:
-      elements: of one or two bytes.
+      elements: integers of one or two bytes each, of any shape.
       before: checksum of the elements before them.
     """
     dtype = "u1" if elements.dtype.itemsize == 1 else "<u2"

@@ -11,7 +11,7 @@ def damaged(name: str, wanted: str) -> NoReturn:
     """Raise UserError for a field of a compressed file.
 
     Args:
-      name: of the field.
+      name: the field's name.
       wanted: what it must be.
     """
     raise UserError(f"The compressed file is damaged: `{name}` must be {wanted}.")

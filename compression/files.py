@@ -24,10 +24,10 @@ class Kind(abc.ABC):
 
     Attributes:
       name: a key of `container.KINDS`.
-      version: of the format that is written.
-      dtype: of the levels in the checksum.
-      way: of the odds in a file that names none.
-      conditionals: of the model.
+      version: number of the format that is written.
+      dtype: numpy type of the levels that the checksum is over.
+      way: the way in which odds are computed for a file that names none.
+      conditionals: the distribution of every element given those before it.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Kind(abc.ABC):
         """Return the elements of a file, from the levels of its streams, of type `dtype`."""
 
     def coding(self, found: Container) -> Coding:
-        """Return how a file's streams are coded, without a tolerance."""
+        """Return the way in which a file's streams are coded, without a tolerance."""
         way, narrowest = found.description.get("odds", self.way), None
         if way not in self.conditionals.ways:
             raise UserError(
@@ -82,14 +82,14 @@ def compress(
     """Return the file of a model's elements.
 
     Args:
-      kind: of the model.
-      elements: as `Kind.pack` takes them.
-      condition: of the elements.
+      kind: the model, and what its files hold.
+      elements: what the model compresses: images, recordings or an array.
+      condition: what the model reads besides the elements, or None.
       tolerance: relative difference of the network's outputs that is allowed where it is decoded.
       verify: decode the file once more, with outputs off by half the tolerance, and refuse to
         return one that does not give the elements back; None: where it is cheap.
-      names: of the elements, for a reader.
-      **options: of `Kind.pack`.
+      names: a name for each element, stored for a reader; None: none are stored.
+      **options: further arguments of `Kind.pack`, such as `batch`.
 
     Raises:
       UserError: the tolerance is out of range, the elements or the condition are not the model's,
@@ -128,9 +128,9 @@ def decompress(kind: Kind, data: bytes, condition: Any = None, moved: Moved | No
     """Return the elements in a file of `compress`.
 
     Args:
-      kind: of the model.
+      kind: the model, and what its files hold.
       data: the file.
-      condition: of the elements, where the file does not hold it.
+      condition: what the model read besides the elements, where the file does not hold it.
       moved: changes the network's outputs; None: they are as they are.
 
     Raises:

@@ -31,15 +31,15 @@ def tolerances(outputs: np.ndarray, tolerance: float) -> np.ndarray:
     """Return the largest differences of outputs from another processor's, [elements, outputs].
 
     Args:
-      outputs: of a network, float64 [elements, outputs].
-      tolerance: relative.
+      outputs: a network's outputs, float64 [elements, outputs].
+      tolerance: largest relative difference.
     """
     like = np.sqrt(np.mean(np.square(outputs), 0))
     return tolerance * (np.abs(outputs) + LEAST_SHARE * like)
 
 
 def narrowest_of(tolerance: float) -> float:
-    """Return the least scale of components that a file of a tolerance stores; see `closed`."""
+    """Return the argument `narrowest` of `closed` that a file of a tolerance stores."""
     return NARROWEST * tolerance
 
 
@@ -52,13 +52,13 @@ def closed(
     """Return the distributions of elements in their closed form.
 
     Args:
-      distribution: with a `form` in FORMS.
-      outputs: of a network, float64 [elements, num_parameters].
+      distribution: a distribution of `likelihoods` with a `form` in FORMS.
+      outputs: a network's outputs, float64 [elements, num_parameters].
       off: their largest differences from another processor's, of the same shape; None: no margins
         are needed.
       narrowest: least scale of a component, as a share of its mean's distance from the middle of
-        the range, which is at least LEAST_SHARE of half the range; None: as in files of format
-        version 1.
+        the range, which is at least LEAST_SHARE of half the range; None: the least scale of
+        format version 1, LEAST_SCALE of the range.
     """
     return FORMS[distribution.form](distribution, outputs, off, narrowest)
 

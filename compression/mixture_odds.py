@@ -38,7 +38,7 @@ def _masses(
       i: index of the element.
       arrays: log-weights, means and log-scales, [elements, components].
       low: first level of the interval.
-      sizes: of a half, of all coded levels, of the levels, and whether components are normal.
+      sizes: levels of a half, coded levels, levels, and whether components are normal.
       moves: [components, COLUMNS], output: weight, inverse scale, masses of the halves, their
         derivatives by mean and by log-scale, the z of the three edges, and the masses that those of
         the halves are differences of.
@@ -168,7 +168,14 @@ def _extreme_odds(
 
 @compiled
 def split(arrays: Arrays, low: np.ndarray, sizes: Sizes, t: np.ndarray) -> None:
-    """Write the odds of all elements."""
+    """Write the odds of all elements.
+
+    Args:
+      arrays: log-weights, means and log-scales, float64 [elements, components].
+      low: first level of each interval, int64 [elements].
+      sizes: levels of a half, coded levels, levels, and whether components are normal.
+      t: the odds [elements], output.
+    """
     moves = np.empty((arrays[1].shape[1], COLUMNS))
     for i in range(len(low)):
         upper, lower = _masses(i, arrays, low[i], sizes, moves)
@@ -184,10 +191,10 @@ def split_bounded(
     Args:
       arrays: log-weights, means and log-scales, float64 [elements, components].
       offs: largest differences of each, of the same shapes.
-      low: int64 [elements].
-      sizes: of a half, of all coded levels, of the levels, and whether components are normal.
-      t: [elements], output.
-      margin: [elements], output.
+      low: first level of each interval, int64 [elements].
+      sizes: levels of a half, coded levels, levels, and whether components are normal.
+      t: the odds [elements], output.
+      margin: largest differences of the odds [elements], output.
     """
     half, whole = sizes[0], sizes[1]
     share = FLOOR * half / whole

@@ -28,8 +28,8 @@ def digests_of_model(model: Autoregressive) -> tuple[bytes, bytes]:
 
     It is over names, types, shapes and values, of frozen variables and statistics too, and over
     `start` and `input_scale` where they are not the usual ones. Storing and loading do not change
-    it, nor how many layers Keras had numbered before. The second one is that in files of format
-    version 1: of trainable variables, unnamed.
+    it, nor how many layers Keras had numbered before. The second digest, which
+    files of format version 1 have, is over the trainable variables without their names.
     """
     traced = _traced(model)
     weights = [variable.numpy() for variable in traced.trainable_variables]

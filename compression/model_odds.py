@@ -46,8 +46,8 @@ class ModelOdds:
     """Distributions of elements, as an encoder or decoder splits them.
 
     Args:
-      distribution: with levels.
-      order: of the model, "time" or "raster".
+      distribution: a distribution over levels.
+      order: the model's order of elements, "time" or "raster".
     """
 
     def __init__(self, distribution: Any, order: str):
@@ -65,7 +65,7 @@ class ModelOdds:
         """Return the distributions of elements.
 
         Args:
-          rows: of parameters, float64 [elements, num_parameters].
+          rows: the distributions' parameters, float64 [elements, num_parameters].
           off: largest differences of the parameters; None: no margins are needed.
           coding: its tolerance is that of the log-probabilities themselves, too.
         """
@@ -105,7 +105,7 @@ class _Table:
     """Log-probabilities of levels in float32, which need not sum to one.
 
     Args:
-      softmax: of them.
+      softmax: the log-probabilities as logits, and their tolerances.
       is_bounded: whether margins are needed.
     """
 
@@ -117,7 +117,13 @@ class _Table:
             self._below = np.pad(below, [[0, 0], [1, 0]])
 
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
-        """Return the odds of the bits that split [low, low + 2 half); see `Mixture.split`."""
+        """Return the odds of the bits that split [low, low + 2 half).
+
+        Args:
+          low: first level of each interval, int64 [elements].
+          half: levels in each half.
+          whole: the number of levels that have a code, a power of two.
+        """
         found = self._softmax.split(low, half, whole)
         if self._below is None:
             return found
@@ -160,7 +166,7 @@ def _bounded(masses: np.ndarray, off: np.ndarray | float, spread: np.ndarray | f
     """Return the odds of the masses of a lower and an upper half, float64 [elements, 2].
 
     Args:
-      masses: of the halves.
+      masses: the mass of each half.
       off: largest differences of the masses.
       spread: added to both, so that each has a code.
     """
@@ -172,7 +178,7 @@ def _bounded(masses: np.ndarray, off: np.ndarray | float, spread: np.ndarray | f
 
 
 def _warped(upper: np.ndarray, lower: np.ndarray, spread: np.ndarray | float) -> np.ndarray:
-    """Return t of the masses of both halves [elements], each with a spread; see `odds`."""
+    """Return the odds t of the masses of both halves [elements], after adding a spread to each."""
     u = np.clip(np.log((upper + spread) / (lower + spread)), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
     return np.copysign(REACH * (1.0 - np.exp(-np.abs(u) / REACH)), u)
 
@@ -201,7 +207,7 @@ def _evaluation(
 
     Args:
       function: from parameters [..., num_parameters] and symbols [...] to [...].
-      order: of the model, which gives the number of axes.
+      order: the model's order of elements, which gives the number of axes.
     """
 
     def shaped(rows: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:

@@ -32,7 +32,7 @@ COARSER = 6  # offset in STEPS to a step that is about four times as large
 # choices take for each, because good choices compensate for coarse steps.
 NEAR_BITS = 6.0
 MOST_CHOICE_BITS = 12
-SHIFTS = 64  # of a grid, as fractions of its step
+SHIFTS = 64  # places where a grid can lie, as fractions of its step
 _BINS = 2 * math.ceil(REACH * 1024 / STEPS[0]) + 3
 _SMALLEST = 2.0**-7  # of 1 - |t| / REACH: no bit is rarer than 2^-21
 
@@ -41,8 +41,9 @@ class Grids:
     """The values that odds are rounded to, by step, shift and bin.
 
     Attributes:
-      probabilities: of the bit 1, float64, multiples of 2^-24.
-      costs: bits of a 0 and of a 1.
+      probabilities: the probability of the bit 1, a multiple of 2^-24, float64 [steps, shifts,
+        bins].
+      costs: the code lengths of a 0 and of a 1 in bits, float32 [steps, shifts, bins, 2].
     """
 
     def __init__(self) -> None:
@@ -149,14 +150,14 @@ def _search(
 
     Args:
       t: odds [bits].
-      margin: [bits].
-      bit: [bits].
+      margin: largest difference of the odds on another processor, [bits].
+      bit: the bits themselves, 0 or 1, [bits].
       steps: indices in STEPS, [bits].
       group: bits per group.
       counts: number of choices with the steps themselves, with coarser steps, and in all.
-      costs: of `Grids`.
-      chosen: [groups], output.
-      totals: [groups], output.
+      costs: the code lengths of `Grids`.
+      chosen: the number of each group's choice, [groups], output.
+      totals: the bits of each group, [groups], output.
     """
     sizes, middle = _step_sizes(), costs.shape[2] // 2
     for g in numba.prange(len(chosen)):
@@ -233,9 +234,9 @@ def rounded(
     Args:
       t: odds [bits].
       steps: indices in STEPS, [bits].
-      choices: of each bit's group, [bits].
-      indices: of each among the bits of its group, [bits].
-      choice_bits: of a choice.
+      choices: the choice of each bit's group, [bits].
+      indices: the index of each bit in its group, [bits].
+      choice_bits: number of bits in which a choice is stored.
     """
     ones = np.empty(len(t))
     counts = counts_of(choice_bits)
@@ -261,11 +262,11 @@ def choose(
 
     Args:
       t: odds [elements, depth].
-      margin: [elements, depth].
-      bit: [elements, depth].
-      steps: [elements, depth].
+      margin: largest difference of the odds on another processor, [elements, depth].
+      bit: the bits themselves, 0 or 1, [elements, depth].
+      steps: indices in STEPS, [elements, depth].
       group: elements per group.
-      bits: of a choice.
+      bits: number of bits in which a choice is stored.
     """
     chosen = np.zeros(-(-len(t) // group), np.int64)
     totals, bits_each = np.zeros(len(chosen)), group * t.shape[1]

@@ -50,7 +50,7 @@ class Mixture(NamedTuple):
         """Return the odds of the bits that split [low, low + 2 half).
 
         Args:
-          low: int64 [elements].
+          low: first level of each interval, int64 [elements].
           half: levels in each half.
           whole: the number of levels that have a code, a power of two.
         """
@@ -67,8 +67,8 @@ class Mixture(NamedTuple):
     def given(self, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log_weights given the levels [elements], and their tolerance.
 
-        They are those of logistic components, up to a constant for each element. Without tolerances
-        theirs are zeros.
+        The components are logistic, and the weights are known up to a constant for each element.
+        The tolerance is zero where the mixture has none.
         """
         zeros = np.zeros_like(self.means)
         weight_off, *offs = self.tolerances or (zeros, zeros, zeros)
@@ -90,7 +90,13 @@ class Categorical(NamedTuple):
         return self.logits.shape[1]
 
     def split(self, low: np.ndarray, half: int, whole: int) -> Split:
-        """Return the odds of the bits that split [low, low + 2 half); see `Mixture.split`."""
+        """Return the odds of the bits that split [low, low + 2 half).
+
+        Args:
+          low: first level of each interval, int64 [elements].
+          half: levels in each half.
+          whole: the number of levels that have a code, a power of two.
+        """
         t, margin = np.empty(len(low)), np.empty(len(low))
         _split_categorical(self.logits, self.tolerance, low, half, whole, t, margin)
         return Split(t, margin)

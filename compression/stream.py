@@ -64,10 +64,10 @@ class Layout:
 
     Attributes:
       depth: bits of a level.
-      channels: of a pixel.
-      classes: of pixels, each with its own steps.
-      pixels: total number.
-      levels: of an element; 0: as many as have a code.
+      channels: number of channels of a pixel.
+      classes: number of classes of pixels, each with its own steps.
+      pixels: total number of pixels.
+      levels: number of levels of an element; 0: all that have a code, 2^depth.
     """
 
     depth: int
@@ -110,11 +110,11 @@ class Encoder:
         self._calls: list[int] = []
 
     def add(self, channels: list[Odds], class_: int, calls: Sequence[int]) -> None:
-        """Append pixels of one class.
+        """Append pixels of one class; the decoder will request them in these calls.
 
         Args:
           channels: the odds of each channel.
-          class_: of the pixels.
+          class_: the number of the pixels' class.
           calls: number of pixels in each of the decoder's calls that begin here.
         """
         self._odds.append(
@@ -215,8 +215,8 @@ class Decoder:
 
         Args:
           channels: the distribution of each channel, given the levels of the one before.
-          pixels: number of them.
-          class_: of the pixels.
+          pixels: number of pixels.
+          class_: the number of the pixels' class.
         """
         found: list[np.ndarray] = []
         for channel in range(self.layout.channels):

@@ -28,7 +28,7 @@ class SymbolConditionals:
     The rows of a batch are coded together, position by position.
 
     Args:
-      model: with levels and a distribution of single channels.
+      model: a model with levels and a distribution of single channels.
       window: times that are encoded in one pass, which has its own tolerances; 0: all.
       past: times that a pass reads before its window.
 
@@ -63,11 +63,11 @@ class SymbolConditionals:
         self._step = tf.function(self._one_step, autograph=False, jit_compile=True)
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
-        """Return the sizes of a stream, see `Conditionals`."""
+        """Return the sizes of the stream of elements of a shape."""
         return Layout(depth_of(self.levels), 1, 1, math.prod(shape), self.levels)
 
     def known(self, levels: np.ndarray, condition: Any, coding: Coding) -> Iterator[Known]:
-        """Yield all elements [num, time] or [num, height, width, channels]; see `Conditionals`."""
+        """Yield all elements [num, time] or [num, height, width, channels], in coding order."""
         window = self._window or levels.shape[1]
         for start in range(0, levels.shape[1], window):
             first, stop = max(0, start - self._past), start + window
@@ -92,7 +92,7 @@ class SymbolConditionals:
     def read(
         self, shape: tuple[int, ...], condition: Any, coding: Coding, decoder: Decoder
     ) -> np.ndarray:
-        """Return the levels, int32 of a shape; see `Conditionals`."""
+        """Return the levels of a shape, int32, position by position from the decoder."""
         count = math.prod(shape) // math.prod(_axes(shape))
 
         def read(parameters: tf.Tensor) -> np.ndarray:
@@ -103,7 +103,7 @@ class SymbolConditionals:
         return (self._stepped if self._has_step else self._repeated)(shape, condition, read)
 
     def is_cheap(self, shape: tuple[int, ...]) -> bool:
-        """Return whether elements take few steps, see `Conditionals`."""
+        """Return whether elements of a shape are read in few steps, which takes a few seconds."""
         return self._has_step and shape[1] <= CHEAP_STEPS
 
     @property
