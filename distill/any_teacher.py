@@ -85,12 +85,13 @@ def distill(
     Args:
       teacher: a model in time order whose distribution has a density, a loaded bundle of such a
         model, or any object with `conditionals`. Its weights do not change.
-      data: as for `fit`. The elements give the length and the condition, and `Compared` reads them.
+      data: the training data, in any form that `fit` takes. The elements give the length and the
+        condition, and `Compared` reads them.
       steps: total number of updates.
       student: trained in place; None: three flows over small dilated networks. Required if
         `teacher` is not an `Autoregressive`.
       loss: terms whose sum is the loss, each a function from a `Draw` to a scalar.
-      seed: of the student's noise and of the rows drawn from the data.
+      seed: the seed of the student's noise and of the choice of rows, an integer in [0, 2^64).
       options: further arguments of `fit`, such as `optimizer`, `batch_size` and `workdir`.
 
     Returns:

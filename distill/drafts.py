@@ -29,12 +29,13 @@ class FlowDraft:
     """A draft of a block in one pass of flows, from the model's own noise if symbols are coupled.
 
     Where the model has drawn another symbol than proposed, the flow is inverted there, z_t = (x_t -
-    mu_t) / s_t, and the draft continues from there. See `autoregressive.samplers.Draft`.
+    mu_t) / s_t, and the draft continues from there.
 
     Args:
-      flows: a student's.
-      codec: of the levels, which lie at equal distances where networks read them.
-      reads: what they read besides the noise: the model's condition, their own, or nothing.
+      flows: the student's flows.
+      codec: the model's codec; its levels lie at equal distances where networks read them.
+      reads: what the flows read besides the noise: "model", the model's condition; "own", the
+        draft's; or "nothing".
     """
 
     def __init__(self, flows: Flows, codec: Codec, reads: str = "model"):
@@ -61,7 +62,15 @@ class FlowDraft:
     def propose(
         self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Flowed, state: Any
     ) -> tuple[tf.Tensor, Flowed, Any]:
-        """Return the block, which continues the known symbols; see `Draft.propose`."""
+        """Return the block, what the proposals share, and the flows' state after the block.
+
+        Args:
+          block: the block to propose symbols for.
+          symbols: int32 [batch, n], of which the first `known` are the model's.
+          known: int32 [batch], the number of symbols that are final.
+          memory: what the previous proposal for this block returned, or `memory(block)`.
+          state: the flows' state before the block.
+        """
         place = tf.range(symbols.shape[1])
         wave = self._codec.scale(symbols)
         inverted = (wave - memory.location) * tf.exp(-memory.log_scale)

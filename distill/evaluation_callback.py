@@ -38,9 +38,9 @@ class HealthMetrics:
     """Metrics on dev recordings that show whether a student has collapsed.
 
     Attributes:
-      level_db: of its sound relative to the recordings.
-      entropy_nats: of a sample given those before it.
-      teacher_entropy_nats: the same of the teacher, on the recordings.
+      level_db: level of its sound relative to the recordings, in dB.
+      entropy_nats: entropy of a sample given those before it, in nats.
+      teacher_entropy_nats: the teacher's nats per sample on the recordings, near its entropy.
       voiced: share of voiced frames.
       recorded_voiced: share of voiced frames in the recordings.
     """
@@ -80,7 +80,13 @@ class EvaluationCallback:
     """Evaluation of the average weights, by which the trainer keeps the best checkpoint.
 
     Args:
-      kl_weight: of the divergence in the loss, hence in the score of a checkpoint.
+      student: the network whose average weights are evaluated.
+      state: the training state, which holds these averages.
+      teacher: the model that the student is distilled from.
+      corpus: the recordings, of which some are held out as dev.
+      folder: place for the sounds and plots.
+      log: called with a line for each symptom of collapse.
+      kl_weight: weight of the divergence in the loss, hence in the score of a checkpoint.
     """
 
     def __init__(

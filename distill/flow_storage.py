@@ -25,9 +25,14 @@ class FlowProgram(tf.Module):
 def save(student: FlowStudent, folder: str | Path, *, sample_rate_hz: int | None = None) -> Path:
     """Write a student as programs that need none of the code that defined its networks.
 
-    Arguments are as for `autoregressive.storage.save`. `load` reads the folder, which is returned;
-    `program` in it is a SavedModel with the functions `calls`, one for each network, `encode`,
-    `decode` and `scale`.
+    `load` reads the folder, which is returned; `program` in it is a SavedModel with the functions
+    `calls`, one for each network, `encode`, `decode` and `scale`.
+
+    Args:
+      student: a student with today's weights.
+      folder: made if missing; a model that is there is replaced.
+      sample_rate_hz: the sample rate of a student of sound; None: the one that it was stored with
+        before, or none.
 
     Raises:
       UserError: a part of the student cannot be stored; the message names it.

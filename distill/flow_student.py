@@ -39,14 +39,16 @@ class FlowStudent:
       networks: causal networks, each from [batch, time, 1], and a condition if there is one, to mu
         and log s, [batch, time, 2]. The first reads the noise, each later one the output before it.
       codec: converts elements to what the teacher reads, `scale(encode(elements))`.
-      condition_channels: of the networks' second argument [batch, time, channels]; 0: none.
+      condition_channels: channels of the networks' second argument, the condition [batch, time,
+        channels]; 0: there is none.
       noise: "logistic", or "normal" for a teacher with Gaussian conditionals.
 
     Raises:
       ValueError: a network does not return two channels.
 
     Attributes:
-      sample_rate_hz: of an audio student that was stored with one; None: it is not audio.
+      sample_rate_hz: the sample rate that a student of sound was stored with; None: it is not
+        known to be one.
     """
 
     kind = "flow-student"
@@ -104,7 +106,14 @@ class FlowStudent:
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, length: int, start: int | tf.Tensor = 0
     ) -> tf.Tensor:
-        """Return noise float32 [rows, length] for `draw`; arguments as for `noise.bits`."""
+        """Return noise float32 [rows, length] for `draw`.
+
+        Args:
+          seed: the seed, an integer in [0, 2^64), a key uint32 [2] for all rows, or [rows, 2].
+          rows: int32 [rows], the number of each row under its seed.
+          length: number of elements.
+          start: position of the first element.
+        """
         return NOISE[self.noise_kind](seed, rows, start, length)[..., 0]
 
     @property
@@ -163,7 +172,13 @@ class FlowStudent:
     ) -> np.ndarray:
         """Return `num` sequences [num, length] of elements, each a function of seed and row.
 
-        Arguments are as for `Autoregressive.sample`; the temperature is a factor on the noise.
+        Args:
+          num: number of sequences.
+          length: elements of each.
+          seed: the noise's seed, an integer in [0, 2^64).
+          condition: [num, length, channels], or what broadcasts to it; None for a student that
+            reads none.
+          temperature: factor on the noise; 1 samples the student.
 
         Raises:
           ValueError: an argument has no meaning.
@@ -204,9 +219,15 @@ class FlowStudent:
         return parts(state)
 
     def log_density(self, num: int, length: int, seed: int, condition: Any = None) -> np.ndarray:
-        """Return nats per unit of what `sample` draws, float32 [num, length]; see `Student`.
+        """Return nats per unit of what `sample` draws at temperature 1, float32 [num, length].
 
-        A unit is that in which networks read elements. Arguments are as for `sample`.
+        A unit is that in which networks read elements.
+
+        Args:
+          num: number of sequences.
+          length: elements of each.
+          seed: the noise's seed, an integer in [0, 2^64).
+          condition: the condition of the sequences, or None.
         """
         num, (length,) = whole_number(num, "num"), checked_length(length, self.order)
         noise = self.noise(checked_seed(seed), tf.range(num), length)
@@ -228,7 +249,7 @@ class FlowStudent:
         return self.codec.decode(nearest(values, self.codec))
 
     def as_draft(self, model: Autoregressive) -> FlowDraft:
-        """Return the student as a draft of a model, see `Autoregressive.sample`.
+        """Return the student as a draft of a model, for its `sample(method="speculative")`.
 
         Raises:
           ValueError: the model has other levels, or another condition.
@@ -247,10 +268,10 @@ class FlowStudent:
         return FlowDraft(self, self.codec, "model" if self.condition_channels else "nothing")
 
     def trainable_variables(self, elements: tf.Tensor, *condition: tf.Tensor) -> list[tf.Variable]:
-        """Return the variables of all networks that are not frozen; arguments as an example."""
+        """Return the trainable variables of all networks, found by a call with examples."""
         return self.weights_read(elements, *condition).trained
 
     def weights_read(self, elements: tf.Tensor, *condition: tf.Tensor) -> Weights:
-        """Return the variables of all networks, trained and frozen; arguments as an example."""
+        """Return all variables that the networks read, found by a call with examples."""
         zeros = tf.zeros(tf.shape(elements))
         return weights_read(lambda *given: self.draw(*given).output, zeros, *condition)

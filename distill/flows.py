@@ -55,7 +55,13 @@ class FlowLayer(tf.Module):
     def __call__(
         self, hidden: tf.Tensor, condition: tf.Tensor | None, past: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the next hidden state [batch, time, residual], and the past of the next call."""
+        """Return the next hidden state [batch, time, residual], and the past of the next call.
+
+        Args:
+          hidden: the layer's input, [batch, time, residual].
+          condition: [batch, time, channels] in the compute dtype, or None.
+          past: the last `past_samples` inputs before these, [batch, past_samples, residual].
+        """
         dtype = hidden.dtype
         joined, later = _joined(past, hidden)
         time = tf.shape(hidden)[1] if hidden.shape[1] is None else hidden.shape[1]
@@ -117,7 +123,7 @@ class Flow(tf.Module):
         Args:
           noise: float32 [batch, time].
           condition: [batch, bunches, channels] in the compute dtype, or None.
-          past: from `empty_past`, or from the call for the time before.
+          past: the past inputs from `empty_past`, or from the call for the time before.
         """
         bunch, dtype = self.config.bunch_samples, self.outer_dtype
         time = tf.shape(noise)[1] if noise.shape[1] is None else noise.shape[1]

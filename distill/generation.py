@@ -54,13 +54,13 @@ def stream(
     """Yield the same sounds in chunks float32 [batch, about chunk_samples], as they are made.
 
     Args:
-      student: its current weights.
-      request: the sounds.
+      student: the network, with its current weights.
+      request: the sounds to draw.
       backend: "numba" is the compiled engine for this processor, which computes in float32;
         "tensorflow" runs on TensorFlow's device in the student's `compute_dtype`; "auto" takes the
         engine unless there is an accelerator or a `compute_dtype` other than float32.
-      chunk_samples: rounded up to whole frames.
-      first_samples: of the first chunk, rounded up to whole frames.
+      chunk_samples: length of a chunk, rounded up to whole frames.
+      first_samples: length of the first chunk, rounded up to whole frames.
     """
     _check(student, request)
     run = _runner(student, backend, len(request.rows))
@@ -77,7 +77,12 @@ def condition_between(
 ) -> tuple[Condition, tf.Tensor | None]:
     """Return the `Condition` of the samples from first to last, and the phase after them.
 
-    `first` is a multiple of the hop, `phase_cycles` float64 [batch] the phase before.
+    Args:
+      student: the network that the condition is for.
+      request: the sounds, with their frames and speakers.
+      first: number of the first sample, a multiple of the hop.
+      last: number of the sample after the last.
+      phase_cycles: the source's phase before the first sample, float64 [batch].
     """
     speaker, count = request.speaker, last - first
     if request.frames is None:
@@ -104,7 +109,7 @@ def _chunk_bounds(
 
 
 def _runner(student: ParallelWaveNet, backend: Backend, batch: int) -> Runner:
-    """Return a function from noise and condition to sound, [batch, time], that keeps the state."""
+    """Return a function from the next noise and condition to sound; it keeps the state."""
     if backend == "auto":
         plain = student.config.compute_dtype == "float32"
         accelerated = bool(tf.config.list_physical_devices("GPU"))

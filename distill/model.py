@@ -50,9 +50,9 @@ class StudentModel(TrainedSpeechModel):
 
     Attributes:
       network: the flows.
-      config: its distillation.
-      data: of its teacher's training.
-      gain_db: applied to recordings before anything else.
+      config: the configuration of its distillation.
+      data: the data configuration of its teacher's training.
+      gain_db: gain in dB that is applied to recordings before anything else.
       speakers: names, in the order of their numbers.
       spec: the content of model.json.
     """
@@ -86,16 +86,18 @@ class StudentModel(TrainedSpeechModel):
         Args:
           condition: frames [frames, channels], or None for a model without. From `frames(...)`, the
             sound is at that recording's level; from others, at the model's.
-          seed: of the noise.
+          seed: the noise's seed, an integer in [0, 2^64).
           num: number of sounds; sound n of a seed does not depend on it.
           num_samples: length; by default that of the condition.
           speaker: a name, for models with speakers.
           temperature: multiplies the noise; 1 samples the model. None: that of `spec`, or 1.
-          backend: see `distill.generation.stream`.
-          refine: passes that bring the sound's magnitudes to the mel, see `distill.refinement`.
-            None: that of `spec`, or 0, for the frames of a recording, which `frames(...)` returned,
-            and for those of a text that `speech.text_frames` drew; 0 for others, whose blur the
-            passes would keep.
+          backend: "numba" computes on this processor, in float32; "tensorflow" on TensorFlow's
+            device; "auto" takes the first unless there is an accelerator or another
+            `compute_dtype`.
+          refine: number of passes that bring the sound's magnitudes to the mel
+            (`distill.refinement`). None: the number in `spec`, or 0, for the frames of a recording,
+            which `frames(...)` returned, and for those of a text that `speech.text_frames` drew; 0
+            for others, whose blur the passes would keep.
 
         Raises:
           UserError: the frames are none of this model's.
@@ -143,9 +145,16 @@ class StudentModel(TrainedSpeechModel):
         *,
         speaker: str | None = None,
     ) -> np.ndarray:
-        """Return nats per unit of what `sample` draws, float32 [num, length]; see `Student`.
+        """Return nats per unit of what `sample` draws, float32 [num, length].
 
-        Arguments are as for `sample`, at temperature 1, without refinement, at the model's level.
+        The sounds are those at temperature 1, without refinement, at the model's level.
+
+        Args:
+          num: number of sounds.
+          length: samples of each.
+          seed: the noise's seed, an integer in [0, 2^64).
+          condition: frames [frames, channels], or None for a model without.
+          speaker: a name, for models with speakers.
         """
         frames, network = None if condition is None else self._checked(condition), self.network
         request = self._request(frames, seed, num, length, speaker, 1.0)
@@ -155,7 +164,7 @@ class StudentModel(TrainedSpeechModel):
         return log_density(drawn, network.noise_kind).numpy()
 
     def as_draft(self, model: Any) -> SoundDraft:
-        """Return the student as a draft of a WaveNet, see `SpeechModel.sample`.
+        """Return the student as a draft of a WaveNet, for its `sample(method="speculative")`.
 
         Raises:
           UserError: the model has another rate, other frames or speakers, or no density.
@@ -219,7 +228,7 @@ def load(path: Path) -> SpeechModel | StudentModel:
     """Load the model of a run directory or a model folder: a student, or a WaveNet.
 
     The names in `shipped.FOLDERS` are students that come with the package, unless there are folders
-    of these names; for teachers see `wavenet.model.load`.
+    of these names; `wavenet.model.load` knows those of the shipped teachers.
     """
     path = shipped.model_folder(path)
     if kind_of(path) != KIND:

@@ -26,10 +26,10 @@ def save(
     """Write a model as programs that need none of the code that defined its network.
 
     Args:
-      model: with today's weights.
+      model: a model with today's weights.
       folder: made if missing; a model that is there is replaced.
-      sample_rate_hz: of a model of sound, whose samples are then written and served as such; None:
-        what the model was stored with before, or none.
+      sample_rate_hz: the sample rate of a model of sound, whose samples are then written and served
+        as such; None: the one that the model was stored with before, or none.
 
     Returns:
       The folder, which `onepass.load`, `onepass sample`, `onepass evaluate` and `onepass export`

@@ -55,8 +55,21 @@ def export_run(
 ) -> Path:
     """Write a folder whose `python run.py` distils the teacher elsewhere, and return the folder.
 
-    Arguments are as for `training.distill` and `wavenet.portable.export_run`. The teacher and the
-    classifier of speech units, which is trained here, are stored as variables that never change.
+    The teacher and the classifier of speech units, which is trained here, are stored as variables
+    that never change.
+
+    Args:
+      preset: name of the preset, which is stored with the run.
+      config: the configuration of the distillation.
+      teacher: the model to learn from.
+      teacher_path: location of the teacher, which is stored with the run.
+      data: folder of recordings.
+      folder: new, or without checkpoints.
+      workdir: run directory whose newest checkpoint gives the weights; without one, or one without
+        checkpoints, the student is before its first step.
+      tensor_float_32: let an accelerator multiply in TensorFloat32; None: if the teacher predicts
+        nothing linearly.
+      log: called with progress messages.
 
     Raises:
       UserError, DataError, AudioError: with a line that explains what to do.

@@ -1,4 +1,4 @@
-"""What students in time order have in common: to users, and as flows over noise."""
+"""The protocols of students in time order: of one that users call, and of its flows."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -19,15 +19,15 @@ class Student(Protocol):
         """Return `num` sequences [num, length], each a function of seed and row.
 
         Args:
-          num: rows.
+          num: number of rows.
           length: elements of each row.
-          seed: of the noise.
+          seed: the noise's seed, an integer in [0, 2^64).
           condition: what the student reads besides the noise.
           options: such as `temperature`, a factor on the noise.
         """
 
     def stream(self, *given: Any, **options: Any) -> Iterator[np.ndarray]:
-        """Yield the same sequences in parts; arguments as for the teacher's `stream`."""
+        """Yield the same sequences in parts; it takes the arguments of the teacher's `stream`."""
 
     def log_density(
         self, num: int, length: int, seed: int, condition: Any = None, **options: Any

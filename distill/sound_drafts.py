@@ -26,10 +26,10 @@ class SoundDraft(FlowDraft):
 
     Args:
       student: flows of sound.
-      codec: of the model.
+      codec: the model's codec.
 
     Attributes:
-      block_samples: a block is a multiple of so many.
+      block_samples: the number of samples of which a block is a multiple.
     """
 
     def __init__(self, student: ParallelWaveNet, codec: Codec):

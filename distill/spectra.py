@@ -63,7 +63,7 @@ def log_mel(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
     Args:
       waveform: float32 [batch, time] in [-1, 1]; time is static and, for the padding "reflect",
         longer than half a window.
-      convention: see `MelConvention`.
+      convention: sizes of window, hop and FFT, the bands, and the floor of the logarithm.
     """
     waveform = tf.convert_to_tensor(waveform)
     if waveform.shape.rank != 2 or not waveform.shape[1]:

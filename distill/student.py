@@ -133,7 +133,14 @@ class ParallelWaveNet(tf.Module):
         start: int | tf.Tensor,
         length: int,
     ) -> tf.Tensor:
-        """Return the noise of samples, float32 [rows, length]; arguments as for `noise.bits`."""
+        """Return the noise of samples, float32 [rows, length].
+
+        Args:
+          seed: the seed, an integer in [0, 2^64), a key uint32 [2] for all rows, or [rows, 2].
+          rows: int32 [rows], the number of each row under its seed.
+          start: position of the first sample.
+          length: number of samples.
+        """
         return self.noise_of(counter_noise.bits(seed, rows, start, length))
 
     def noise_of(self, words: np.ndarray | tf.Tensor) -> tf.Tensor:

@@ -25,7 +25,7 @@ class TeacherConditionals:
     parameters: tf.Tensor
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
-        """float32 [..., batch, time], nats per unit, of values [..., batch, time]."""
+        """Return nats per unit of values [..., batch, time], float32 of the same shape."""
         return self.likelihood.log_density(self.parameters, values)
 
     @property
@@ -50,7 +50,14 @@ class WaveNetDensity:
         num_samples: int,
         side_frames: int = 0,
     ) -> tf.Tensor | None:
-        """Return the condition of `conditionals`, without a gradient; see `Network.clip_rows`."""
+        """Return the condition that `conditionals` takes, without a gradient, or None.
+
+        Args:
+          frames: the clips' frames [batch, frames, channels], or None.
+          speaker: int32 [batch], or None.
+          num_samples: samples of each clip.
+          side_frames: neighbouring frames on either side of the clips' own.
+        """
         config, network = self.network.config, self.network
         if not config.gate_inputs:
             return None

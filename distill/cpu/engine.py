@@ -61,7 +61,7 @@ class FlowEngine:
     threads are kept for the next run, and end with it.
 
     Args:
-      flows: of one student, first to last.
+      flows: the flows of one student, first to last.
       threads: processor cores to use; by default all that this process may run on.
     """
 
@@ -96,10 +96,13 @@ class FlowEngine:
         The state is consumed.
 
         Args:
-          state: from `initial_state`, or from the call for the time before.
-          noise: whole bunches, and whole rows where there are any, unless it is the last.
-          condition: float32 [batch, bunches, channels]: that of the gates after `held_inputs`.
-          held: float32 [batch, rows, held_inputs], one for `row_samples`.
+          state: the state from `initial_state`, or from the call for the time before.
+          noise: float32 [batch, time]; the time is whole bunches, and whole rows where there are
+            any, unless it is the last.
+          condition: the condition channels after the first `held_inputs`, float32 [batch, bunches,
+            channels], or None.
+          held: the first `held_inputs` condition channels, which stay constant over `row_samples`
+            samples, float32 [batch, rows, held_inputs], or None.
 
         Raises:
           ValueError: a shape that does not fit the flows or the state, or a consumed state.

@@ -15,7 +15,7 @@ def words(seed: int, rows: Sequence[int] | np.ndarray, start: int, length: int) 
 
     Args:
       seed: integer in [0, 2^64).
-      rows: number of each row under its seed.
+      rows: the number of each row under its seed, integers [rows].
       start: position of the first word.
       length: number of positions.
 
@@ -43,7 +43,7 @@ def _fill(key: np.ndarray, rows: np.ndarray, start: np.uint32, made: np.ndarray)
 def _cipher(
     key0: np.uint32, key1: np.uint32, left: np.uint32, right: np.uint32
 ) -> tuple[np.uint32, np.uint32]:
-    """Return Threefry-2x32 of a counter, 20 rounds; see `likelihoods.noise.threefry2x32`."""
+    """Return Threefry-2x32 of a counter, 20 rounds: `likelihoods.noise.threefry2x32`, compiled."""
     key2 = key0 ^ key1 ^ _PARITY
     left, right = np.uint32(left + key0), np.uint32(right + key1)
     left, right = _odd_rounds(left, right)

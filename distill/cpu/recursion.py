@@ -1,4 +1,4 @@
-"""The compiled recursion from residual to wave on a CPU, see `residual.synthesise`."""
+"""The compiled recursion from residual to wave on a CPU: `residual.synthesise`, step by step."""
 
 import numpy as np
 
@@ -12,8 +12,11 @@ def wave(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the wave float32 [batch, time], and its last K samples; equal in any batch and chunks.
 
-    The residual is in units of the gain; the tail has the K samples before it, oldest first. The
-    last row of the prediction may be shorter.
+    Args:
+      residual: the prediction's errors in units of the gain, float32 [batch, time].
+      prediction: the coefficients and gain of each row of samples; the last row may be shorter.
+      tail: the K samples of the wave before, oldest first, [batch, K].
+      row_samples: number of samples of a row.
     """
     coefficients = as_compiled(np.asarray(prediction.coefficients), np.float32)
     gain = np.exp(np.asarray(prediction.log_gain, np.float32))

@@ -43,9 +43,9 @@ class Chunk(NamedTuple):
     held: np.ndarray
     """float32 [sounds, rows + ROWS, channels]: the condition that is constant for a row."""
     location: np.ndarray
-    """float32 [sounds, time], zeros: of all flows, filled; whole bunches."""
+    """float32 [sounds, time], zeros: the location of all flows, filled; whole bunches."""
     log_scale: np.ndarray
-    """Likewise."""
+    """float32 [sounds, time], zeros: the log-scale of all flows, filled; whole bunches."""
     windows: np.ndarray
     """float32 [sounds, rows of all windows, channels and padding]."""
     used: np.ndarray

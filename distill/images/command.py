@@ -24,7 +24,7 @@ class DistillImagesArguments(TrainingOptions):
     read, never written."""
     config: Annotated[DistillConfig, tyro.conf.arg(name="")]
     data: str | None = None
-    """Images, as for `train`; None: those of the teacher's training."""
+    """Images, in any form that `train` takes; None: those of the teacher's training."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,7 +55,7 @@ class Features:
         return tf.reduce_mean(values, [1, 2])
 
     def distance(self, drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
-        """Return the distance of two batches, [], see `features_apart`."""
+        """Return the `features_apart` of two batches of images, []."""
         return features_apart(self.statistics(drawn, images))
 
     def statistics(self, drawn: tf.Tensor, images: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -81,6 +81,14 @@ def folded(
     mean: np.ndarray,
     variance: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the kernel and bias of a convolution merged with its batch normalisation."""
+    """Return the kernel and bias of a convolution merged with its batch normalisation.
+
+    Args:
+      kernel: the convolution's kernel, [height, width, inputs, outputs].
+      scale: the normalisation's factors, [outputs].
+      offset: the numbers that it adds, [outputs].
+      mean: the mean of the convolution's outputs, [outputs].
+      variance: their variance, [outputs].
+    """
     factor = scale / np.sqrt(variance + EPSILON)
     return kernel * factor, offset - mean * factor

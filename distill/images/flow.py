@@ -47,7 +47,8 @@ class PixelConditionals:
     """The distribution of every number of images given the numbers before it.
 
     Attributes:
-      parameters: of the mixture at each pixel.
+      likelihood: the mixture that the parameters are of.
+      parameters: the mixture's parameters at each pixel, [batch, height, width, parameters].
       before: the images, float32 in [-1, 1].
     """
 
@@ -73,8 +74,9 @@ class FlowLoss(ImageLoss):
     Args:
       student: a multiscale model whose base is a flow. Its other parts do not change.
       teacher: a PixelCNN of images of the base's size, or a multiscale model with such a base.
-      targets: the terms.
-      features: of images of the base's size; needed where `targets` has their term.
+      targets: the weights of the terms.
+      features: the layers of a classifier of images of the base's size; needed where `targets` has
+        their term.
     """
 
     def __init__(

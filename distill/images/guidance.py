@@ -25,10 +25,11 @@ class GuidedLoss(ImageLoss):
     """The loss of a batch of images, [], and the values of its terms in bits per dimension.
 
     Args:
-      student: of the teacher's configuration; only its weights get a gradient.
-      teacher: to learn from.
-      targets: the terms.
-      table_side: see `GuidedConfig`.
+      student: a density of the teacher's configuration; only its weights get a gradient.
+      teacher: the density to learn from.
+      targets: the weights of the terms, and the guidance.
+      table_side: side, in pixels, of the largest groups whose pixels are all compared in training;
+        of larger ones only evenly spaced rows and columns are. 0: all are.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ def thinned(whole: Conditionals, side: int, seed: tf.Tensor) -> Conditionals:
     Args:
       whole: the conditionals of all pixels.
       side: number of rows, and of columns, to keep, where there are twice as many.
-      seed: int32 [2], of the first.
+      seed: int32 [2], chooses the first row and column.
     """
     size = whole.levels.shape[1:3]
     distance = min(size) // side
@@ -129,10 +130,11 @@ def divergence(
     """Return KL(Q || P_S) over all pixels and channels of a part, float32 [images], nats.
 
     Args:
-      teacher: of the images under their conditions, then of the same under the null condition.
-      student: of the images.
-      weight: of the guidance.
-      temperature: of q, see `guided_nats`.
+      teacher: the teacher's conditionals of the images under their conditions, then of the same
+        images under the null condition.
+      student: the student's conditionals of the images.
+      weight: guidance weight.
+      temperature: temperature of q, a scalar; 1 leaves the guided distribution as it is.
     """
     sides, channels = both_sides(teacher.hidden), tf.unstack(student.levels, axis=-1)
     each = 0.0

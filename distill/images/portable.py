@@ -34,8 +34,19 @@ def export_run(
 ) -> Path:
     """Write a folder whose `python run.py` distils the teacher elsewhere, and return the folder.
 
-    The teacher is stored as variables that never change. Arguments are as for `training.distill`
-    and `pixelcnn.portable.export_run`.
+    The teacher is stored as variables that never change.
+
+    Args:
+      preset: name of the preset, which is stored with the run.
+      config: the configuration of the distillation.
+      teacher: the model to learn from.
+      teacher_path: location of the teacher, which is stored with the run.
+      data: images with the teacher's conditions.
+      folder: new, or without checkpoints.
+      workdir: run directory whose newest checkpoint gives the weights; without one, or one without
+        checkpoints, the student is before its first step.
+      tensor_float_32: let an accelerator multiply in TensorFloat32.
+      log: called with progress messages.
 
     Raises:
       UserError, DataError: with a line that explains what to do.

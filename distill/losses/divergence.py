@@ -59,7 +59,7 @@ class Contrastive:
 
     Attributes:
       weight: factor on the divergence, which is subtracted.
-      draws: as for `KL`.
+      draws: values drawn per element to estimate the divergence.
     """
 
     weight: float

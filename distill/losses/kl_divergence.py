@@ -51,8 +51,13 @@ def divergence(
 ) -> Divergence:
     """Return an unbiased estimate of the divergence of the student from the teacher.
 
-    The teacher's conditionals are those given `drawn.output`, the draws [draws, batch, elements...]
-    from `standard_draws`. Mask and `counted` are as for `mean_of`.
+    Args:
+      teacher: the teacher's conditionals given `drawn.output`.
+      drawn: the student's output, [batch, elements...].
+      draws: standard noise from `standard_draws`, [draws, batch, elements...].
+      kind: the student's noise, "logistic" or "normal".
+      mask: 1 for each element that counts, [batch, elements...]; None: all count.
+      counted: number of elements to divide by; None: the mask's sum.
     """
     cross = mean_of(cross_entropy(teacher, drawn, draws), mask, counted)
     own = mean_of(entropy(drawn, kind), mask, counted)
@@ -96,8 +101,8 @@ def standard_draws(
 
     Args:
       kind: "logistic" or "normal".
-      seed: as for `noise.bits`.
-      batch: rows.
+      seed: the seed, an integer in [0, 2^64), a key uint32 [2] for all rows, or [rows, 2].
+      batch: number of rows.
       length: elements per row.
       count: draws per element.
       rows: int32 [batch], numbers of the rows under their seed; None: their indices. A share of a
@@ -119,6 +124,11 @@ def gaussian_divergence(drawn: FlowOutput, mean: tf.Tensor, log_scale: tf.Tensor
 
     ln(sp / sq) + (sq^2 - sp^2 + (mp - mq)^2) / (2 sp^2): Ping et al. 2018 (arXiv 1807.07281),
     equation 6.
+
+    Args:
+      drawn: the student's output q, [batch, elements...].
+      mean: the means of the teacher p, of the same shape.
+      log_scale: its log-scales, of the same shape.
     """
     ratio = log_scale - drawn.log_scale
     apart = tf.square((mean - drawn.location) * tf.exp(-log_scale))
@@ -128,7 +138,11 @@ def gaussian_divergence(drawn: FlowOutput, mean: tf.Tensor, log_scale: tf.Tensor
 def scales_apart(drawn: FlowOutput, log_scale: tf.Tensor) -> tf.Tensor:
     """Return ClariNet's regularisation of that divergence, (ln sp - ln sq)^2, [batch, elements...].
 
-    It is added lambda times to the divergence (equation 7); arguments as for it.
+    It is added lambda times to the divergence (equation 7).
+
+    Args:
+      drawn: the student's output, [batch, elements...].
+      log_scale: the teacher's log-scales, of the same shape.
     """
     return tf.square(log_scale - drawn.log_scale)
 
@@ -136,9 +150,13 @@ def scales_apart(drawn: FlowOutput, log_scale: tf.Tensor) -> tf.Tensor:
 def mean_of(
     values: tf.Tensor, mask: tf.Tensor | None = None, counted: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """Return the mean of values [batch, elements...] where the mask is 1, [].
+    """Return the mean of values where the mask is 1, [].
 
-    `counted` is the divisor, if not the mask's own sum: for a share of a batch, the mean over all.
+    Args:
+      values: [batch, elements...].
+      mask: 1 for each element that counts, of the same shape; None: all count.
+      counted: the divisor, for a share of a batch the mean number over all shares; None: the mask's
+        own sum.
     """
     if mask is None:
         return tf.reduce_mean(values)

@@ -32,13 +32,13 @@ DB_PER_NEPER = 20.0 / math.log(10.0)
 
 
 class Parts(NamedTuple):
-    """What terms are made of besides their weights.
+    """The parts that terms are made of besides their weights.
 
     Attributes:
       step: int32 [], the updates so far.
-      classifier: of speech units; None: there is none.
-      mel: the convention that it reads.
-      discriminators: None: there are none.
+      classifier: a classifier of speech units; None: there is none.
+      mel: the convention of the frames that it reads.
+      discriminators: the student's opponents; None: there are none.
     """
 
     step: tf.Variable
@@ -82,7 +82,7 @@ def register(name: str) -> Callable[[Factory], Factory]:
     """Register a term of a loss of sound; `LossConfig.others` has its weight.
 
     Args:
-      name: of the term, of its weight, and of a scalar that it returns, in the log.
+      name: the name of the term and of its weight, by which a scalar that it returns is logged.
 
     Returns:
       A decorator of a function from `LossConfig` and `Parts` to the term.
@@ -133,7 +133,7 @@ class Objective:
         """Return the weighted sum of the terms, and their values.
 
         Args:
-          batch: of `distill.training.batches`: waveform, mask, speaker, and frames.
+          batch: a batch from `distill.training.batches`: waveform, mask, speaker, and frames.
         """
         draw = self.draw(batch)
         loss, values = summed(self.terms, draw)
@@ -150,7 +150,7 @@ class Objective:
     def global_inputs(
         self, batch: dict[str, tf.Tensor], replicator: Replicator
     ) -> dict[str, tf.Tensor]:
-        """Return the inputs of a share that depend on the whole batch, see `GlobalBatchLoss`.
+        """Return the inputs of a share that depend on the whole batch, as `GlobalBatchLoss` asks.
 
         Returns:
           "first_row" int32 [], which addresses noise; the mean over all shares of the number
@@ -203,7 +203,7 @@ class Objective:
 
     @property
     def _side_frames(self) -> int:
-        """Neighbouring frames on either side of every clip, see `training.clip_context`."""
+        """Neighbouring frames on either side of every clip, those of `training.clip_context`."""
         return 0 if self.student.residual is None else SIDE_FRAMES
 
     def _speaker(self, batch: dict[str, tf.Tensor]) -> tf.Tensor | None:

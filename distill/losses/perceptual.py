@@ -31,9 +31,9 @@ class PerceptualLoss:
     reaches the sound alone.
 
     Attributes:
-      classifier: whose features they are.
-      convention: must be the classifier's.
-      compared: of a layer's features, the features themselves or their `gram`, by which sounds may
+      classifier: the network whose hidden features are compared.
+      convention: the convention of the sounds' frames, which must be the classifier's.
+      compared: a function of a layer's features: themselves, or their `gram`, by which sounds may
         differ in length.
 
     Raises:

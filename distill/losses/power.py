@@ -25,7 +25,11 @@ def squared_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
     """Return the distance of the power spectrum, averaged over time, from the recording's, [].
 
     || mean_t |S|^2 - mean_t |S'|^2 ||^2 / || mean_t |S|^2 ||^2, the paper's, which mostly measures
-    the level. Both are float32 [batch, time], of at least 1024 samples.
+    the level.
+
+    Args:
+      sound: the student's sound, float32 [batch, time], of at least 1024 samples.
+      recorded: the recording, of the same shape.
     """
     drawn, target = (tf.reduce_mean(tf.square(m), 1) for m in _spectra(sound, recorded))
     return _relative(drawn, target, [1])
@@ -34,7 +38,11 @@ def squared_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
 def magnitude_loss(sound: tf.Tensor, recorded: tf.Tensor) -> tf.Tensor:
     """Return the distance of the magnitudes from the recording's by frame, []; Ping et al. 2018.
 
-    || |S| - |S'| ||^2 / || |S| ||^2; arguments as for `squared_loss`.
+    || |S| - |S'| ||^2 / || |S| ||^2.
+
+    Args:
+      sound: the student's sound, float32 [batch, time], of at least 1024 samples.
+      recorded: the recording, of the same shape.
     """
     drawn, target = _spectra(sound, recorded)
     return _relative(drawn, target, [1, 2])

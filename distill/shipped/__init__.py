@@ -12,7 +12,7 @@ FOLDERS = {
 
 
 def folder(name: str) -> Path:
-    """Return the folder of a shipped student: a model folder, see `distill.model.load`."""
+    """Return the folder of a shipped student, a model folder that `distill.model.load` reads."""
     return Path(str(importlib.resources.files(__name__))) / FOLDERS[name]
 
 
