@@ -12,8 +12,8 @@ def stepped_draft(draft: Any, model: Any) -> Draft:
     """Return an `Autoregressive` as a draft of another one.
 
     Args:
-      draft: proposes.
-      model: whose samples it proposes.
+      draft: the model that proposes symbols.
+      model: the model whose samples they become.
 
     Raises:
       ValueError: the draft has other symbols, noise or condition, or no steps of one symbol.

@@ -176,8 +176,7 @@ class FlowStudent:
           num: number of sequences.
           length: elements of each.
           seed: the noise's seed, an integer in [0, 2^64).
-          condition: [num, length, channels], or what broadcasts to it; None for a student that
-            reads none.
+          condition: [num, length, channels], or None for a student that reads none.
           temperature: factor on the noise; 1 samples the student.
 
         Raises:

@@ -1,1 +1,1 @@
-"""What every floor stands on: run directories, checkpoints, files, errors and progress."""
+"""The base of all packages: run directories, checkpoints, files, errors and progress."""

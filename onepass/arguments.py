@@ -42,9 +42,9 @@ def parse(
     Args:
       kind: a dataclass.
       arguments: words of the command line.
-      program: its name in messages.
+      program: name of the command, for messages.
       default: an instance of `kind` with the default values.
-      description: of the help text; None: that of the dataclass.
+      description: first paragraph of the help text; None: the dataclass's docstring.
 
     Raises:
       UsageError: the arguments do not fit.

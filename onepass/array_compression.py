@@ -28,7 +28,8 @@ def compress(
         own `compress`, which is then called. A distribution that has neither a closed form nor
         `cumulative` takes a table of all levels per element.
       elements: [num, time] or [num, height, width, channels].
-      condition: as for `log_prob`; it is not stored in the file, and `decompress` needs it.
+      condition: what the model reads besides the elements, as its `log_prob` takes it; it is not
+        stored in the file, and `decompress` needs it.
       tolerance: relative difference of the network's outputs that is allowed on the decoding
         processor. Within it, decoding is exact; beyond it, decoding fails with an error.
       verify: decode the file once more, with outputs off by half the tolerance, and refuse to

@@ -26,8 +26,9 @@ class ElementFiles(NamedTuple):
       read: returns the elements of a file for a model.
       together: returns what `compress` takes, from the elements of all files.
       write: writes those of one file to a path.
-      suffixes: of files that are written; the last one for a file of another name.
-      most: files and conditions of a compressed file; None: any number.
+      suffixes: the endings of the names of files that are written; a file of another name gets the
+        last one.
+      most: largest number of files and of conditions in a compressed file; None: any number.
     """
 
     read: Callable[[Path, Any], np.ndarray]

@@ -65,8 +65,8 @@ def load(location: str | Path, *, trust: bool = False) -> "Model":
     """Load a model by name, path or URL.
 
     Args:
-      location: the name of a shipped model, see `list_models`; a run directory or model folder; a
-        folder written by `save`; a bundle, NAME/VERSION or NAME; or the URL of a served model,
+      location: the name of a shipped model, one of `list_models`; a run directory or model folder;
+        a folder written by `save`; a bundle, NAME/VERSION or NAME; or the URL of a served model,
         http://HOST:PORT/NAME (also https and grpc).
       trust: run the program in a folder written by `save` without the scan, with the rights of this
         process; other models do not need it. False: operations that do more than compute are

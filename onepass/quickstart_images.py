@@ -28,7 +28,7 @@ def draw_images(out: Path, seed: int) -> str:
 
     Args:
       out: folder for the PNG and GIF files.
-      seed: of the noise.
+      seed: the noise's seed, an integer in [0, 2^64).
     """
     rows = []
     for name, models in SETS.items():

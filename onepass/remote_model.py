@@ -32,11 +32,11 @@ class RemoteModel:
     """A model of `onepass serve`.
 
     Attributes:
-      spec: the server's description of it.
+      spec: the server's description of the model.
 
     Args:
       url: http://HOST:PORT/NAME, https or grpc. The token is in ONEPASS_TOKEN.
-      options: of `serving.Client`, such as `timeout_seconds`.
+      options: further arguments of `serving.Client`, such as `timeout_seconds`.
     """
 
     compresses: ClassVar[bool] = False
@@ -61,10 +61,11 @@ class RemoteModel:
         """Return `num` arrays [num, *length] of a user's model.
 
         Args:
-          num: as for `Autoregressive.sample`.
-          length: as for `Autoregressive.sample`.
-          seed: as for `Autoregressive.sample`.
-          condition: as for `Autoregressive.sample`.
+          num: number of arrays.
+          length: elements per row, or (height, width, channels).
+          seed: the noise's seed, an integer in [0, 2^64).
+          condition: what the model reads besides the elements, an array or arrays by name; None for
+            a model that reads none.
           **options: `temperature`, `top_k`, `top_p`, `prefix`, `stop` and `return_log_prob` of
             `Autoregressive.sample`.
 
@@ -78,8 +79,9 @@ class RemoteModel:
         """Return the log-probability of every element under a user's model, float32, in nats.
 
         Args:
-          elements: as for `Autoregressive.log_prob`.
-          condition: as for `Autoregressive.log_prob`.
+          elements: [num, time] or [num, height, width, channels].
+          condition: what the model reads besides the elements, an array or arrays by name; None for
+            a model that reads none.
 
         Raises:
           ClientError: the server rejects the request or cannot be reached.
@@ -98,7 +100,7 @@ class RemoteModel:
 
         Args:
           condition: frames float [frames, channels] to speak; or a class, a caption or a map.
-          seed: of the noise.
+          seed: the noise's seed, an integer in [0, 2^64).
           num: number of outputs; output n of a seed does not depend on `num`.
           given: further arguments of `Client.speak` (text, recording, seconds, temperature, ...)
             or of `Client.draw` (temperature, ...).

@@ -82,7 +82,7 @@ def say_error(line: str) -> None:
 def _open_closed() -> None:
     """Open closed standard descriptors on the null device, so that no file takes their numbers.
 
-    Python has None for such a stream; standard output stays so, see `Output`.
+    Python has None for such a stream; standard output stays None, which `Output` handles.
     """
     for number in range(3):
         try:

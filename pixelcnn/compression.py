@@ -44,7 +44,8 @@ class ImageConditionals:
     Their conditions are dicts of what the conditioner reads.
 
     Attributes:
-      passes: network passes, and pixels that were stepped through, of the newest decoding.
+      passes: number of network passes of the newest decoding.
+      steps: number of pixels that it stepped through.
     """
 
     def __init__(self, density: ImageDensity) -> None:
@@ -59,7 +60,7 @@ class ImageConditionals:
         self._stepped: dict[tuple[str, int], SteppedPixelCNN] = {}
 
     def layout(self, shape: tuple[int, ...]) -> Layout:
-        """Return the sizes of a stream, see `Conditionals`; each scale has its class."""
+        """Return the sizes of the stream of images of a shape; each scale has its class."""
         scales = 1 if self.density.multiscale is None else len(self.density.multiscale.sizes)
         sizes = (shape[-1], scales, int(np.prod(shape[:3])))
         return Layout(depth_of(self.levels), *sizes, self.levels)
@@ -69,7 +70,7 @@ class ImageConditionals:
         return True
 
     def known(self, levels: np.ndarray, condition: dict, coding: Coding) -> Iterator[Known]:
-        """Yield the pixels of images [batch, size, size, channels] by parts; see `Conditionals`."""
+        """Yield the pixels of images [batch, size, size, channels], part by part."""
         parts = self._conditionals({"levels": tf.constant(levels), **condition})
         for name, (hidden, own) in parts.items():
             direct = self._network(name).draws_at_once
@@ -86,7 +87,7 @@ class ImageConditionals:
     def read(
         self, shape: tuple[int, ...], condition: dict, coding: Coding, decoder: Decoder
     ) -> np.ndarray:
-        """Return images int32 [batch, size, size, channels], see `Conditionals`."""
+        """Return images int32 [batch, size, size, channels], part by part from the decoder."""
 
         def read(name: str, hidden: Hidden) -> np.ndarray:
             hidden = Hidden(*(np.asarray(each) for each in hidden))
@@ -157,7 +158,15 @@ class ImageConditionals:
     ) -> np.ndarray:
         """Return images [batch, size, size, channels] of a part, decoded pixel by pixel.
 
-        `more` is added to the linear prediction.
+        Args:
+          read: decodes pixels of a part from their hidden states.
+          name: name of the part.
+          network: the network of the part.
+          condition: the condition of every image.
+          batch: number of images.
+          size: side of the images, in pixels.
+          more: numbers that are added to the linear prediction, [batch, size, size, channels], or
+            None.
         """
         if (name, size) not in self._stepped:
             self._stepped[name, size] = SteppedPixelCNN(network, size, MODE)

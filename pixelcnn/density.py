@@ -65,8 +65,10 @@ class ImageDensity(tf.Module):
     def nats(self, batch: dict, mode: Mode = EXACT, seeds: tf.Tensor | None = None) -> dict:
         """Return the nats of every part, float32 [batch] each; they sum to the log-probability.
 
-        The batch has "levels" int32 [batch, height, width, channels] and the condition's arrays;
-        for `seeds` see `Multiscale.nats`.
+        Args:
+          batch: "levels" int32 [batch, height, width, channels], and the condition's arrays.
+          mode: the precision and the dropout.
+          seeds: int32 [batch, 2], which choose random crops of the larger scales; None: no crops.
         """
         levels, condition = batch["levels"], self.conditioner(batch)
         if self.multiscale is not None:
@@ -85,7 +87,14 @@ class ImageDensity(tf.Module):
         mode: Mode = EXACT,
         seeds: tf.Tensor | None = None,
     ) -> dict[str, Conditionals]:
-        """Return the distribution of every pixel, part by part; a PixelCNN has one. See `nats`."""
+        """Return the distribution of every pixel, part by part; a PixelCNN has one part.
+
+        Args:
+          levels: int32 [batch, height, width, channels].
+          condition: the conditioner's output for the batch.
+          mode: the precision and the dropout.
+          seeds: int32 [batch, 2], which choose random crops of the larger scales; None: no crops.
+        """
         if self.multiscale is not None:
             return self.multiscale.conditionals(levels, condition, mode, seeds)
         if self.pixelcnn is None:
@@ -103,7 +112,7 @@ class ImageDensity(tf.Module):
         return value, {"bits_per_dim": value / math.log(2.0)}
 
     def training_mode(self, batch: dict) -> Mode:
-        """Return the precision and the dropout for a training batch; see `loss`."""
+        """Return the precision and the dropout for a training batch, or for a replica's share."""
         seed, share = batch["seed"][0], None
         if "share" in batch:
             seed = batch["seeds"][0, 0]
@@ -118,11 +127,11 @@ class ImageLoss:
         self.density = density
 
     def __call__(self, batch: dict) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Return the loss and its metrics, see `ImageDensity.loss`."""
+        """Return the nats per dimension of a batch, and metrics with `bits_per_dim`."""
         return self.density.loss(batch)
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
-        """Return the inputs of dropout that depend on the whole batch, see `GlobalBatchLoss`.
+        """Return the inputs of dropout that depend on the whole batch, as `GlobalBatchLoss` asks.
 
         "seeds" are those of the whole batch, int32 [replicas, rows, 2], and "share", int32 [], is
         the index of the rows that the replica's batch holds.

@@ -37,7 +37,7 @@ class RingSymbols(WaveNetSymbols):
         return {"input": silence, "network": (first.position, first.past, first.queues)}
 
     def stepper(self, condition: tf.Tensor | None) -> Callable:
-        """Return the steps of a chunk, see `SteppedSymbols`."""
+        """Return a function of time, remainder and state that makes one step of a chunk."""
         step, given = Step(self.network, self._sampler.rings), self.given(condition)
         config = self.network.config
 

@@ -38,12 +38,14 @@ class SpeechModel(TrainedSpeechModel):
     """A network ready to generate sound.
 
     Attributes:
+      network: the network with its weights.
       config: its training configuration.
-      gain_db: applied to recordings before anything else.
+      gain_db: gain in dB that is applied to recordings before anything else.
       speakers: names, in the order of their numbers.
       spec: the content of model.json.
-      passes: those of the newest sounds, of samplers that make passes over many samples.
-      drafted: draws its sounds by a draft's proposals; None: they are drawn by a backend.
+      passes: number of passes that made the newest sounds, for samplers that pass over many samples
+        at once.
+      drafted: the sampler that draws its sounds by a draft's proposals; None: a backend does.
     """
 
     network: Network
@@ -89,15 +91,17 @@ class SpeechModel(TrainedSpeechModel):
         Args:
           condition: frames [frames, channels], or None for a model without. From `frames(...)`, the
             sound is at that recording's level; from others, at the model's.
-          seed: of the noise.
+          seed: the noise's seed, an integer in [0, 2^64).
           num: number of sounds; sound n of a seed does not depend on it.
-          num_samples: length; by default that of the condition.
+          num_samples: length of each sound in samples; None: that of the condition.
           speaker: a name, for models with speakers.
           prime: float32 [samples] to continue, at the level of the sound; the condition covers it
             too.
           temperature: 1 samples the model; less comes closer to its mode. None: that of `spec`, or
             1.
-          backend: see `wavenet.samplers.generation.stream`.
+          backend: "numba" runs on this processor, "xla" on TensorFlow's device, "fixed-point"
+            there, in passes over many samples, "naive" evaluates the whole network for every
+            sample; "auto" takes numba, or xla where there is an accelerator or no Numba loop.
         """
         given = (condition, seed, num, num_samples, speaker, temperature)
         request = self._request(*given, self._primed(prime, condition))
@@ -148,10 +152,10 @@ class SpeechModel(TrainedSpeechModel):
         """Return sounds, float32 [num, length]: those of `generate`, by the same seed.
 
         Args:
-          num: as for `TrainedSpeechModel.sample`.
-          length: as for `TrainedSpeechModel.sample`.
-          seed: as for `TrainedSpeechModel.sample`.
-          condition: as for `TrainedSpeechModel.sample`.
+          num: number of sounds.
+          length: length of each sound, in samples; None: that of the condition.
+          seed: the noise's seed, an integer in [0, 2^64).
+          condition: frames [frames, channels], or None for a model that reads none.
           method: a backend of `generate`, "cached", which is the one for this machine, or
             "speculative", passes over blocks that `draft` proposes.
           draft: for "speculative": a student of the same rate and frames.
@@ -176,7 +180,12 @@ class SpeechModel(TrainedSpeechModel):
         return super().sample(num, length, seed, condition, **options)
 
     def drafted_by(self, draft: Any, acceptance: Acceptance = "coupling") -> "SpeechModel":
-        """Return the model whose sounds are drawn by a draft's proposals; see `sample`.
+        """Return the model whose sounds are drawn by a draft's proposals.
+
+        Args:
+          draft: a student of the same rate and frames.
+          acceptance: "coupling" draws the sound of the other methods, "rejection" another one of
+            the same distribution in fewer passes.
 
         Raises:
           UserError: the draft is of other sounds.
@@ -255,7 +264,7 @@ class SpeechModel(TrainedSpeechModel):
 
     @functools.cached_property
     def compressed(self) -> "Recordings":
-        """What its compressed files hold; UserError for a model that cannot compress."""
+        """The content of its compressed files; UserError for a model that cannot compress."""
         from wavenet.compression import Recordings
 
         return Recordings(self)
@@ -292,9 +301,9 @@ def load(path: Path, compute_dtype: ComputeDtype | None = None) -> SpeechModel:
     """Load the model of a run directory (average weights of its best checkpoint) or a model folder.
 
     Args:
-      path: "shipped-teacher" is the one that comes with the package, unless there is a folder of
-        that name.
-      compute_dtype: of the arithmetic, instead of that of its training.
+      path: the run directory or model folder; "shipped-teacher" is the one that comes with the
+        package, unless there is a folder of that name.
+      compute_dtype: type of the arithmetic; None: that of its training.
     """
     path = shipped.model_folder(path)
     stored, weights, spec = stored_model(path, _spec)

@@ -39,11 +39,11 @@ class Conditionals(NamedTuple):
     parameters: tf.Tensor
 
     def log_prob(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return nats, float32 [...]."""
+        """Return the log-probability of symbols, float32 [...], in nats."""
         return self.likelihood.log_prob(self.parameters, symbols)
 
     def at(self, place: tf.Tensor) -> "Conditionals":
-        """Return those of one position [batch] in each row of [batch, time, parameters]."""
+        """Return the distributions at one position of each row, given as [batch]."""
         return self._replace(parameters=tf.gather(self.parameters, place, batch_dims=1))
 
 
@@ -59,11 +59,12 @@ class Block(NamedTuple):
     """The inputs of a draft and of a rule for one block of n symbols.
 
     Attributes:
-      noise: [batch, n, noise channels], of the model's distribution; by rejection the draft's own.
-      condition: of the block: [batch, n, channels], a `Given` or None.
-      temperature: see `Distribution.sample`; 1 by rejection.
-      draft_condition: that of a draft which reads something else than the model; else None.
-      address: of the random numbers by rejection; None by coupling.
+      noise: the noise of the model's distribution, [batch, n, noise channels]; by rejection the
+        noise of the draft's own.
+      condition: the block's condition: [batch, n, channels], a `Given` or None.
+      temperature: 1 samples the model, smaller values are closer to its mode; 1 by rejection.
+      draft_condition: the condition of a draft that reads something else than the model; else None.
+      address: the address of the random numbers by rejection; None by coupling.
     """
 
     noise: tf.Tensor

@@ -36,11 +36,11 @@ class Draft(Protocol):
         """Return symbols int32 [batch, n], the memory, and the state after the whole block.
 
         Args:
-          block: whose symbols are proposed.
+          block: the inputs of the block whose symbols are proposed.
           symbols: int32 [batch, n], of which the first `known` are the model's.
           known: int32 [batch]. Only the last known symbol may differ from the previous proposal's.
-          memory: of the previous proposal, or from `memory`.
-          state: before the block.
+          memory: what the previous proposal returned, or `memory(block)` at first.
+          state: the draft's state before the block.
         """
 
 
@@ -58,7 +58,7 @@ class Passes(Protocol):
 
 
 class SteppedPasses:
-    """Passes of a network whose step takes several symbols at once; see `Passes`."""
+    """`Passes` of a network whose step takes several symbols at once."""
 
     def __init__(self, network: TimeOrder) -> None:
         self._network = network
@@ -91,10 +91,10 @@ class Settled(NamedTuple):
       known: int32 [batch], the symbols that are final.
       open: bool [], True while a row has symbols that are not.
       corrected: int32 [batch], the symbols that are no proposals.
-      passes: int32 [], of the model.
-      memory: of the draft.
-      states: of the model and of the draft after the block; of the model what its pass read, until
-        the block is settled.
+      passes: int32 [], the model's passes so far.
+      memory: what the draft's proposals share.
+      states: the states of the model and of the draft after the block; until the block is settled,
+        what the model's pass read instead of its state.
     """
 
     symbols: tf.Tensor
@@ -119,14 +119,15 @@ def speculative(
     """Return symbols int32 [batch, time], and the number of passes of the network, int32 [].
 
     Args:
-      network: as for `cached`; its step takes several symbols at once.
-      distribution: as for `cached`.
-      noise: as for `cached`.
-      condition: as for `cached`.
-      temperature: as for `cached`.
+      network: a network of symbols whose step takes several symbols at once.
+      distribution: the distribution of a symbol.
+      noise: the noise of all symbols, [batch, time, noise channels].
+      condition: [batch, time, channels], a `Given` or None.
+      temperature: 1 samples the distribution, smaller values are closer to its mode; a scalar, one
+        number for each row, or a `Choice`.
       draft: proposes the symbols.
       block: symbols of a proposal.
-      prompt: as for `cached`.
+      prompt: the first symbols of each row, which are given; None: none are.
     """
     passes = passes_of(network)
     batch, wanted = noise.shape[0], noise.shape[1]
@@ -185,12 +186,12 @@ def settled(
     """Return a block once all its symbols are settled, a pure function.
 
     Args:
-      passes: of the model.
-      distribution: of the model.
+      passes: the model's passes over blocks.
+      distribution: the distribution of the model's symbols.
       rule: decides which proposals stand.
       draft: proposes the symbols.
       block: the inputs of draft and rule.
-      states: of the model and of the draft before the block.
+      states: the states of the model and of the draft before the block.
       given: symbols int32 [batch, n], and how many of each row are known, int32 [batch].
     """
     before, drafted = states
@@ -231,13 +232,13 @@ def settled(
 
 
 class SteppedDraft:
-    """A smaller model in time order, with one step per symbol, as a draft; see `Draft`.
+    """A smaller model in time order, with one step per symbol, as a `Draft`.
 
     Args:
-      network: of the smaller model.
-      distribution: of the smaller model; it uses the same noise.
+      network: the smaller model's network of symbols.
+      distribution: the smaller model's distribution, which takes the same noise.
       length: number of symbols that it will propose; 0: unknown.
-      condition: of the sequences that it will propose.
+      condition: the condition of the sequences that it will propose, or None.
     """
 
     def __init__(
@@ -251,7 +252,7 @@ class SteppedDraft:
         return first_state(self._network, batch, self._length, self._condition)
 
     def of_length(self, length: int, condition: Any = None) -> "SteppedDraft":
-        """Return the draft of sequences of `length` symbols, of conditions as they are given."""
+        """Return the draft of sequences of `length` symbols under a condition."""
         return SteppedDraft(self._network, self._distribution, length, condition)
 
     def memory(self, block: Block) -> tuple[()]:
@@ -261,7 +262,7 @@ class SteppedDraft:
     def propose(
         self, block: Block, symbols: tf.Tensor, known: tf.Tensor, memory: Any, state: State
     ) -> tuple[tf.Tensor, Any, State]:
-        """Return the block that continues the known symbols; see `Draft.propose`."""
+        """Return the block that continues the known symbols, the memory, and the state after it."""
         size, network = symbols.shape[1], self._network
         is_truncated = isinstance(block.temperature, Choice)
         distribution = Truncated(self._distribution) if is_truncated else self._distribution

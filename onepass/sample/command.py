@@ -28,7 +28,7 @@ def run_sample(makes: str, words: list[str], parse: Callable, prepare: Callable[
     Args:
       makes: what the model that the words name makes, a key of `KINDS`.
       words: the words after `sample`.
-      parse: reads them; see `onepass.arguments.parse`.
+      parse: reads the options from the words, `onepass.arguments.parse`.
       prepare: imports TensorFlow, once the options are known to be right.
     """
     given = parse(KINDS[makes], words, "onepass sample")

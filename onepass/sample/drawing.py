@@ -1,4 +1,4 @@
-"""What `onepass sample` draws, and the one loop that writes it to files."""
+"""The samples that `onepass sample` draws, and the one loop that writes them to files."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -17,15 +17,15 @@ class Drawing(contextlib.ExitStack):
     A kind of models has a subclass, whose `start` sets `total` if it is not known before.
 
     Attributes:
-      files: that must not exist yet, unless they may be overwritten.
-      total: number of units.
-      written: number of parts.
+      files: the files to write, which must not exist yet unless they may be overwritten.
+      total: number of units in all.
+      written: number of parts written so far.
       advance: counts units that are finished before their part is.
 
     Args:
-      given: the options.
-      model: here or on a server.
-      arguments: those of its `stream`, `progressions` or `sample` that options reach.
+      given: the options of the command.
+      model: a model on this machine or on a server.
+      arguments: the arguments of its `stream`, `progressions` or `sample` that options set.
     """
 
     title, unit = "drawing", "sample"  # of the progress: what is done, and of what it is counted

@@ -17,10 +17,10 @@ def primed(path: Path, rows: int | None, size: int, model: Any) -> tuple[np.ndar
     """Return an image to continue, and the number of its pixels to keep.
 
     Args:
-      path: its file.
-      rows: of pixels to keep; None: the upper half.
+      path: the image's file.
+      rows: number of rows of pixels to keep, from the top; None: the upper half.
       size: side of the image, in pixels.
-      model: whose levels it gets.
+      model: the image model that continues it, which gives the number of channels and bits.
     """
     image = _levels(path, ImageRules(size, model.channels, bits=model.bits))
     rows = size // 2 if rows is None else rows

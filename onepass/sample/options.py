@@ -20,7 +20,7 @@ from pixelcnn.config import SamplerName
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What an option's numbers must be, in words and as a test."""
+    """A condition on an option's numbers, in words and as a test."""
 
     words: str
     holds: Callable[[float], bool]
@@ -28,10 +28,10 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Reaches:
-    """That an option is an argument of the model's `stream`, `progressions` or `sample`.
+    """The argument of the model's `stream`, `progressions` or `sample` that an option sets.
 
     Attributes:
-      argument: its name; "": that of the option.
+      argument: the argument's name; "": the option's own name.
       read: makes the argument from the option's value.
     """
 

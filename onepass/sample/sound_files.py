@@ -38,8 +38,8 @@ class SoundDrawing(Drawing):
     """Sounds that are written as they are made; Ctrl-C keeps their beginning.
 
     Attributes:
-      paths: of the WAV files.
-      rate_hz: sample rate.
+      paths: the WAV files, one for each sound.
+      rate_hz: sample rate of the sounds.
       recording: float32 [samples], plotted below the sounds; None: none.
     """
 

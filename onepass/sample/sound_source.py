@@ -1,4 +1,4 @@
-"""What a model on this machine makes a sound from: frames, and the recording they are of."""
+"""The input of a sound model on this machine: frames, and the recording they are of."""
 
 import dataclasses
 import sys
@@ -26,9 +26,9 @@ class Source:
     Attributes:
       recording: float32 [samples] at the model's rate, as stored; its beginning where the frames
         are in pieces.
-      gain_db: brings it to the model's level.
-      frames: [frames, channels] at that level.
-      samples: of the whole recording.
+      gain_db: gain in dB that brings the recording to the model's level.
+      frames: the frames [frames, channels] at that level.
+      samples: number of samples of the whole recording.
     """
 
     recording: np.ndarray | None = None
@@ -41,8 +41,8 @@ def source_of(given: Any, model: Any, path: Path | None) -> Source:
     """Return what to make a sound from; note on stderr what is special about a recording or a text.
 
     Args:
-      given: the options.
-      model: that reads the frames.
+      given: the options of the command.
+      model: the model that reads the frames.
       path: the recording; None: none.
     """
     if given.text is not None:

@@ -27,7 +27,7 @@ class BlockPass:
     """One pass over a block, with a network's current weights.
 
     Args:
-      network: without a context stack, whose condition comes from whole blocks of sound.
+      network: a network without a context stack, whose condition comes from whole blocks of sound.
     """
 
     def __init__(self, network: Network) -> None:
@@ -58,8 +58,10 @@ class BlockPass:
     ) -> tuple[tf.Tensor, PassState]:
         """Return the parameters of a block [batch, time, parameters], and the input of `after`.
 
-        Levels int32 [batch, time] are whole bunches; the condition is [batch, time, channels], or
-        None.
+        Args:
+          state: what came before the block.
+          levels: int32 [batch, time], whole bunches.
+          condition: [batch, time, channels], or None.
         """
         inputs = tf.cast(self.network.inputs(levels), state.inputs.dtype)
         inputs = tf.concat([state.inputs, inputs], 1)
@@ -75,10 +77,13 @@ class BlockPass:
     def after(
         self, read: PassState, levels: tf.Tensor, samples: tf.Tensor | None = None
     ) -> PassState:
-        """Return the state after so many samples of a block, int32 [batch] and whole bunches.
+        """Return the state after the first samples of a block.
 
-        None: after all of them. `read` is from the pass over it; only the last of these samples, or
-        of their bunch, may differ from the pass.
+        Args:
+          read: what the pass over the block returned for this.
+          levels: int32 [batch, time]; of these samples only the last, or those of its bunch, may
+            differ from the pass.
+          samples: number of samples, int32 [batch], whole bunches; None: the whole block.
         """
         if samples is None:
             samples = tf.fill(tf.shape(levels)[:1], tf.shape(levels)[1])
@@ -99,7 +104,7 @@ class FixedPointSampler(ChunkSampler):
     """The sampler by passes over a window, whose number it finds.
 
     Args:
-      network: without a context stack.
+      network: a network without a context stack.
       window_samples: number of samples that a pass computes; rounded up to whole bunches.
     """
 
@@ -111,11 +116,11 @@ class FixedPointSampler(ChunkSampler):
         self.window_samples = window_samples
 
     def initial_state(self, batch: int) -> PassState:
-        """See `ChunkSampler`."""
+        """Return the state before the first sample: silence."""
         return self._pass.initial_state(batch)
 
     def primed(self, state: PassState, condition: tf.Tensor | None, levels: tf.Tensor) -> PassState:
-        """See `ChunkSampler`."""
+        """Return the state after levels int32 [batch, time], by one pass."""
         read = self._pass(state, levels, condition)[1]
         return self._pass.after(read, levels)
 
@@ -126,7 +131,7 @@ class FixedPointSampler(ChunkSampler):
         noise: tf.Tensor,
         temperature: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, PassState]:
-        """See `ChunkSampler`."""
+        """Return levels int32 [batch, time], the number of passes, and the state after them."""
         return by_time_windows(
             self._pass,
             self.network.likelihood,

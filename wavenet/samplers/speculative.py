@@ -23,11 +23,11 @@ class SpeculativeSampler:
     """Samples a network with a draft's proposals, by the current weights of both.
 
     Args:
-      network: without a context stack.
+      network: a network without a context stack.
       draft: a `Draft` with `conditions(request, length)`, its own condition of every block, and
         `block_samples`.
       acceptance: "coupling" draws the sound of the other samplers, "rejection" another one of the
-        same distribution, in fewer passes; see `autoregressive.samplers.acceptance`.
+        same distribution, in fewer passes.
       block_samples: samples of a proposal, rounded up to what network and draft take as one.
     """
 
