@@ -23,14 +23,14 @@ SMALL_SHARE = 0.1
 COLUMNS = 13
 
 # Log-weights, means and log-scales, or the tolerances of each, float64 [elements, components].
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
+Parameters = tuple[np.ndarray, np.ndarray, np.ndarray]
 # Levels of a half, coded levels, levels, and whether components are normal.
 Sizes = tuple[int, int, int, bool]
 
 
 @compiled
 def _masses(
-    i: int, arrays: Arrays, low: int, sizes: Sizes, moves: np.ndarray
+    i: int, arrays: Parameters, low: int, sizes: Sizes, moves: np.ndarray
 ) -> tuple[float, float]:
     """Return the masses of the halves of one element.
 
@@ -68,7 +68,7 @@ def _masses(
 
 @compiled
 def _slope(
-    i: int, offs: Arrays, masses: tuple[float, float], share: float, moves: np.ndarray
+    i: int, offs: Parameters, masses: tuple[float, float], share: float, moves: np.ndarray
 ) -> tuple[float, float]:
     """Return the sum of the first derivatives of u times the tolerances, and the error of u."""
     weight_off, mean_off, scale_off = offs
@@ -113,7 +113,9 @@ def _half(
 
 
 @compiled
-def _rest(i: int, offs: Arrays, low: int, sizes: Sizes, share: float, moves: np.ndarray) -> float:
+def _rest(
+    i: int, offs: Parameters, low: int, sizes: Sizes, share: float, moves: np.ndarray
+) -> float:
     """Return half the largest second derivative of u on a path within the tolerances.
 
     It is infinite if a path may be too long for this bound.
@@ -141,7 +143,7 @@ def _rest(i: int, offs: Arrays, low: int, sizes: Sizes, share: float, moves: np.
 
 @compiled
 def _extreme_odds(
-    i: int, arrays: Arrays, offs: Arrays, low: int, sizes: Sizes, share: float
+    i: int, arrays: Parameters, offs: Parameters, low: int, sizes: Sizes, share: float
 ) -> tuple[float, float]:
     """Return the least and the largest u by the extremes of the cumulative function."""
     log_weights, means, log_scales = arrays
@@ -167,7 +169,7 @@ def _extreme_odds(
 
 
 @compiled
-def split(arrays: Arrays, low: np.ndarray, sizes: Sizes, t: np.ndarray) -> None:
+def split(arrays: Parameters, low: np.ndarray, sizes: Sizes, t: np.ndarray) -> None:
     """Write the odds of all elements.
 
     Args:
@@ -184,7 +186,12 @@ def split(arrays: Arrays, low: np.ndarray, sizes: Sizes, t: np.ndarray) -> None:
 
 @parallel
 def split_bounded(
-    arrays: Arrays, offs: Arrays, low: np.ndarray, sizes: Sizes, t: np.ndarray, margin: np.ndarray
+    arrays: Parameters,
+    offs: Parameters,
+    low: np.ndarray,
+    sizes: Sizes,
+    t: np.ndarray,
+    margin: np.ndarray,
 ) -> None:
     """Write the odds of all elements, and their margins.
 
