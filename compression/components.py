@@ -24,7 +24,7 @@ NORMAL_FOURTH = 1.317  # fourth root of the mean of z^4 of a normal, 3
 # Farther than this the mass of a component is below 1e-30.
 LOGISTIC_FAR = 70.0
 NORMAL_FAR = 12.0
-ERROR = 2.0**-44  # of float64 functions and sums, of the masses that a difference is made of
+ERROR = 2.0**-44  # relative error of float64 functions, sums and differences of masses
 LARGEST_GROWTH = 0.5  # largest first-order change of a log-mass for which second order is bounded
 
 
@@ -145,7 +145,7 @@ def path_bounds(
       distance: the interval's distance from the mean at the start of the path, in z.
       mean_off: largest difference of the mean, in scales.
       scale_off: largest difference of the log-scale.
-      stretch: at least exp(scale_off).
+      stretch: a number of at least exp(scale_off).
       normal: whether the component is normal rather than logistic.
     """
     mean_off = mean_off * stretch

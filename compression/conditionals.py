@@ -54,7 +54,7 @@ class Conditionals(Protocol):
 
     Attributes:
       levels: number of levels of an element.
-      ways: in which the odds of levels can be computed, the best first.
+      ways: the ways in which the odds of levels can be computed, the best first.
     """
 
     levels: int

@@ -16,7 +16,7 @@ from compression.container import VERSION, Container, check_decoded, checksum_of
 from foundation.errors import UserError
 
 TOLERANCE, MOST_TOLERANCE = 1e-5, 1e-3
-SHARE = 0.5  # of the tolerance; the rest is for what differs already between the two networks
+SHARE = 0.5  # share of the tolerance that `_verify` uses; cached and repeated outputs differ too
 
 
 class Kind(abc.ABC):

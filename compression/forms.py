@@ -54,8 +54,8 @@ def closed(
     Args:
       distribution: a distribution of `likelihoods` with a `form` in FORMS.
       outputs: a network's outputs, float64 [elements, num_parameters].
-      off: their largest differences from another processor's, of the same shape; None: no margins
-        are needed.
+      off: largest differences of the outputs from another processor's, of the same shape; None: no
+        margins are needed.
       narrowest: least scale of a component, as a share of its mean's distance from the middle of
         the range, which is at least LEAST_SHARE of half the range; None: the least scale of
         format version 1, LEAST_SCALE of the range.

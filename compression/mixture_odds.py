@@ -150,7 +150,7 @@ def _extreme_odds(
     weight_off, mean_off, scale_off = offs
     half, _, levels, normal = sizes
     largest = log_weights[i].max()
-    masses = np.zeros(4)  # of the upper half and of the lower one, the least and the largest each
+    masses = np.zeros(4)  # least and largest mass of the upper half, then of the lower half
     for k in range(means.shape[1]):
         inverse = math.exp(-log_scales[i, k])
         own = (means[i, k], inverse, mean_off[i, k], components.stretch_of(scale_off[i, k]))

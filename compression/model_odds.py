@@ -18,7 +18,7 @@ FINE = 256  # levels that are coded by a table of their own, after those above b
 MOST_TABLE = 1 << 20  # log-probabilities per element
 LEAST_LOG_PROB = -700.0
 SHARE = 1e-5  # added to the masses of both halves, so that each has a code
-MASS_ERROR = 3e-7  # of a cumulative mass in float32
+MASS_ERROR = 3e-7  # error of a cumulative mass in float32
 # Of the mass between two levels, whose log-probabilities may be of differences of such masses.
 TABLE_ERROR = 1.5e-7
 FARTHER = 10.0  # factor on differences, at which their effects exceed rounding
@@ -67,7 +67,7 @@ class ModelOdds:
         Args:
           rows: the distributions' parameters, float64 [elements, num_parameters].
           off: largest differences of the parameters; None: no margins are needed.
-          coding: its tolerance is that of the log-probabilities themselves, too.
+          coding: the way of the odds, and the tolerance, which the log-probabilities have as well.
         """
         if coding.way == "closed":
             return forms.closed(self._distribution, rows, off, coding.narrowest)

@@ -34,7 +34,7 @@ NEAR_BITS = 6.0
 MOST_CHOICE_BITS = 12
 SHIFTS = 64  # places where a grid can lie, as fractions of its step
 _BINS = 2 * math.ceil(REACH * 1024 / STEPS[0]) + 3
-_SMALLEST = 2.0**-7  # of 1 - |t| / REACH: no bit is rarer than 2^-21
+_SMALLEST = 2.0**-7  # least value of 1 - |t| / REACH: no bit is rarer than 2^-21
 
 
 class Grids:

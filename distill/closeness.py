@@ -32,7 +32,7 @@ def mean_run(kept: np.ndarray) -> float:
     return total / len(kept)
 
 
-DRAWS = 32  # of each sample, for the cross-entropy
+DRAWS = 32  # values drawn per sample to estimate the cross-entropy
 
 
 class Closeness(NamedTuple):

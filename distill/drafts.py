@@ -11,7 +11,7 @@ from likelihoods import noise as counter_noise
 from likelihoods.codec import Codec
 
 FARTHEST = 20.0  # noise of a corrected symbol; the student meets none beyond
-LOWEST_LOG_SCALE = -40.0  # of a draft's likelihood: it holds none up
+LOWEST_LOG_SCALE = -40.0  # so low that it limits no scale of a draft's likelihood
 # Standard noise of each kind, float32 [rows, length, 2].
 NOISE = {"logistic": counter_noise.logistic, "normal": counter_noise.normal}
 

@@ -24,12 +24,12 @@ from wavenet.model import SpeechModel
 from wavenet.plots import spectrogram_png
 from wavenet.speech_model import request_of
 
-DEV_SECONDS = 20.0  # of dev recordings evaluated while training; `evaluate` takes them all
+DEV_SECONDS = 20.0  # length of the dev recordings evaluated in training; `evaluate` takes all
 SHOWN_SECONDS = 3.0
 PITCH_HOP_SECONDS = 0.0125
-QUIET_DB = -6.0  # below the recordings
-TOO_SURE_NATS = 1.5  # below the teacher's entropy
-WHISPERED_SHARE = 0.5  # of the frames that should be voiced
+QUIET_DB = -6.0  # level relative to the recordings, below which the student is silent
+TOO_SURE_NATS = 1.5  # distance below the teacher's entropy at which noise dies out
+WHISPERED_SHARE = 0.5  # share of the frames that should be voiced, below which it whispers
 LEAST_VOICED = 0.1  # share of frames, below which nothing is said about whispering
 
 

@@ -21,9 +21,9 @@ from wavenet.speech_model import Request
 Backend = Literal["auto", "numba", "tensorflow"]
 # From the next noise float32 [batch, time], and its condition, to the sound float32 [batch, time].
 Runner = Callable[[tf.Tensor, Condition], np.ndarray]
-CHUNK_SAMPLES = 32_000  # about; whole frames are taken
-WHOLE_SAMPLES = 160_000  # of a chunk where only the whole is wanted: memory stays bounded
-FIRST_SAMPLES = 1600  # of the first chunk, so that something is heard soon
+CHUNK_SAMPLES = 32_000  # length of a chunk, rounded up to whole frames
+WHOLE_SAMPLES = 160_000  # length of a chunk where only the whole is wanted: it bounds memory
+FIRST_SAMPLES = 1600  # length of the first chunk, so that the first sound comes early
 
 
 class _MadeEngine(NamedTuple):

@@ -20,12 +20,20 @@ from wavenet.features.frames_in_pieces import MappedFrames
 from wavenet.features.mel import hann_window, mel_filters
 from wavenet.features.mel_inversion import overlap_added
 
-UPDATES = 2  # of the magnitudes towards the mel, a pass
-TINY = np.float32(1e-9)  # of a magnitude or a band
+UPDATES = 2  # updates of the magnitudes towards the mel in a pass
+TINY = np.float32(1e-9)  # least magnitude, and least value of a band
 
 
 class Refiner:
-    """Passes over sounds whose mel frames are known; beyond a sound's ends lie zeros."""
+    """Passes over sounds whose mel frames are known; beyond a sound's ends lie zeros.
+
+    Args:
+      convention: the convention of the mel frames.
+      passes: number of passes, at least 1.
+
+    Raises:
+      ValueError: fewer passes than 1.
+    """
 
     def __init__(self, convention: MelConvention, passes: int) -> None:
         if passes < 1:
@@ -107,7 +115,16 @@ def _between(
     start: int,
     stop: int,
 ) -> np.ndarray:
-    """Return the refined samples of frames start to stop, of sounds held from frame `first` on."""
+    """Return the refined samples of frames start to stop.
+
+    Args:
+      held: the sounds from frame `first` on, float32 [batch, samples].
+      mel: the frames of the whole sounds, [frames, bands].
+      refiner: refines whole frames of a sound.
+      first: number of the first frame of `held`.
+      start: number of the first frame wanted.
+      stop: number of the frame after the last.
+    """
     hop = refiner.convention.hop_samples
     whole = held.shape[1] // hop
     rows = [refiner(row[: whole * hop], mel[first : first + whole]) for row in held]

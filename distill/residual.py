@@ -23,7 +23,7 @@ from wavenet.pitch_reader import REFERENCE_HZ
 from wavenet.upsampling import interpolated
 
 LEVEL = 3.0  # root mean square of the pulses, that of the noise being 1.8: they must stand out
-TOP_SHARE = 0.47  # of the sample rate; harmonics above are left out
+TOP_SHARE = 0.47  # share of the sample rate above which harmonics are left out
 
 
 class Prediction(NamedTuple):
@@ -42,7 +42,7 @@ class Described(NamedTuple):
     """The rows' input of the gates, [batch, rows, channels]."""
     prediction: Prediction
     source: tf.Tensor | None
-    """That of `PulseSource`, with its channels and the phase after it."""
+    """The source of `PulseSource` [batch, samples]; its channels and the phase after it follow."""
     channels: tf.Tensor | None
     phase_cycles: tf.Tensor
 
@@ -77,7 +77,13 @@ class ResidualDomain(tf.Module):
         return max(self.conditioner.side_frames, reached + PulseSource.side_frames)
 
     def condition(self, frames: tf.Tensor, phase_cycles: tf.Tensor, asked: slice) -> "Described":
-        """Return what the frames say of the samples asked for, given the phase before them."""
+        """Return the condition that the frames give the samples asked for.
+
+        Args:
+          frames: mel frames [batch, frames, channels].
+          phase_cycles: the source's phase before the first sample, float64 [batch].
+          asked: the first sample, and the one after the last.
+        """
         made, length = self.conditioner(frames), self.config.row_samples
         rows = slice(asked.start // length, -(-asked.stop // length))
         prediction = Prediction(made.coefficients[:, rows], made.log_gain[:, rows])
@@ -90,7 +96,13 @@ class ResidualDomain(tf.Module):
     def wave(
         self, flowed: FlowOutput, prediction: Prediction, tail: tf.Tensor
     ) -> tuple[FlowOutput, tf.Tensor]:
-        """Return the wave with its density, and its last K samples [batch, K]."""
+        """Return the wave with its density, and its last K samples [batch, K].
+
+        Args:
+          flowed: the flows' output, the residual in units of the gain.
+          prediction: the coefficients and gain of each row.
+          tail: the K samples of the wave before, oldest first, [batch, K].
+        """
         length, dtype = self.config.row_samples, flowed.output.dtype
         time = tf.shape(flowed.output)[1]
         log_gain = tf.repeat(tf.cast(prediction.log_gain, dtype), length, 1)[:, :time]
@@ -106,8 +118,12 @@ def synthesise(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the wave, [batch, time], and its last K samples, [batch, K], for the next call.
 
-    A gradient reaches the residual, and not the coefficients [batch, rows, K], whose last row may
-    be shorter. The tail has the K samples before, oldest first.
+    Args:
+      residual: the prediction's errors, [batch, time]; a gradient reaches them.
+      coefficients: the prediction of each row, [batch, rows, K], without a gradient; the last row
+        may be shorter.
+      tail: the K samples before, oldest first, [batch, K].
+      row_samples: samples of a row.
     """
     time, rows = tf.shape(residual)[1], tf.shape(coefficients)[1]
     coefficients = tf.cast(tf.stop_gradient(coefficients), residual.dtype)
@@ -199,7 +215,7 @@ def _taps(sound: tf.Tensor, side: int, asked: slice, every: int) -> tf.Tensor:
     Zeros lie beyond the ends.
     """
     width, count = 2 * side + 1, -(-(asked.stop - asked.start) // every)
-    parts = -(-width // every)  # of a window, each as long as the step to the next one
+    parts = -(-width // every)  # parts of a window, each as long as the step to the next one
     padded = tf.pad(sound, [[0, 0], [side, side + (parts + 1) * every]])
     steps = padded[:, asked.start : asked.start + (count + parts - 1) * every]
     steps = tf.reshape(steps, [tf.shape(sound)[0], -1, every])

@@ -34,8 +34,8 @@ def magnitudes(
     Args:
       waveform: float32 [batch, time], at least a window long.
       window_samples: length of the periodic Hann window, at most fft_size.
-      hop_samples: from a frame to the next.
-      fft_size: in samples; zeros beyond the window.
+      hop_samples: distance from a frame to the next, in samples.
+      fft_size: length of the transform in samples; zeros lie beyond the window.
     """
     waveform = tf.convert_to_tensor(waveform)
     _checked(waveform, window_samples, hop_samples, fft_size)

@@ -27,7 +27,8 @@ class Condition(NamedTuple):
     Attributes:
       channels: [batch, bunches, channels], at the first sample of each bunch, or None.
       source: float32 [batch, time], added to the noise's location.
-      prediction: makes a wave of the flows' output where that is a residual.
+      prediction: the linear prediction that makes a wave of the flows' output where that is a
+        residual, or None.
       held: [batch, rows, channels], first of the gates' channels, constant for a row of
         `row_samples`, or None.
     """

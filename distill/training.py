@@ -30,7 +30,7 @@ from wavenet.training import FEATURES, HEARD, prepare_corpus, scan_folder
 
 KIND = "parallel-wavenet"
 CHANGEABLE = ("loop", "data_folder", "teacher", *HEARD)
-UNITS = "units.npz"  # of a run: the classifier of the perceptual losses
+UNITS = "units.npz"  # the classifier of the perceptual losses in a run directory
 
 
 def distill(
@@ -45,9 +45,16 @@ def distill(
 ) -> Outcome:
     """Distil or resume a run in `workdir` and return how it ended.
 
-    The teacher, from `load_teacher`, is read and never written. The run directory is created if
-    missing; a run there must have the same configuration. A replicator changes nothing but the
-    time.
+    Args:
+      preset: name of the preset, which is stored with the run.
+      config: the configuration of the distillation.
+      teacher: the model to learn from, from `load_teacher`; it is read and never written.
+      teacher_path: location of the teacher, which is stored with the run.
+      data: folder of recordings.
+      workdir: the run directory, created if missing; a run there must have the same configuration.
+      log: called with progress messages.
+      replicator: shares the work among devices, which changes nothing but the time; None: one
+        device does it.
 
     Raises:
       UserError, DataError, AudioError: with a line that explains what to do.

@@ -43,7 +43,8 @@ def rows_of(path: Path, model: Any) -> Iterator[np.ndarray]:
 
     Args:
       path: npy file, or a folder of sounds or images, which are read in the order of their names.
-      model: its `sample_rate_hz`, if any, is that of the sounds; without one the files are images.
+      model: the model that reads them; its `sample_rate_hz`, if any, is the rate of the sounds, and
+        without one the files are images.
 
     Raises:
       UserError: there is no row, or a file cannot be read.

@@ -18,7 +18,7 @@ class Evaluation:
     Attributes:
       nats: mean negative log-likelihood of an element (`mean`), its 95% interval over examples by
         Student's t (`low`, `high`; None for a single example), and the number of examples (`n`).
-      bits: the same in bits; for integers this is the number of bits per dimension.
+      bits: this number in bits; for integers it is the number of bits per dimension.
       elements: number of elements.
     """
 
@@ -33,7 +33,7 @@ def evaluate(
     """Measure the log-likelihood of data under a model.
 
     Args:
-      model: with `log_prob`: an `Autoregressive`, a bundle or a served model.
+      model: a model with `log_prob`: an `Autoregressive`, a bundle or a served model.
       data: [num, time] or [num, height, width, channels]; or an iterable of examples without the
         first axis, also of different lengths, each of which counts the same.
       condition: [num, ...], for a model with a condition, or a dict of them by name; a number is

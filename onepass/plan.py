@@ -24,7 +24,7 @@ def run_plan(
 
     Args:
       rest: words after the verb.
-      parse: reads a dataclass from words.
+      parse: reads the options from the words, `onepass.arguments.parse`.
       import_tensorflow: called before TensorFlow is needed.
     """
     given = parse(PlanArguments, rest, "onepass plan")

@@ -40,7 +40,7 @@ from autoregressive.machine.kernels import (
 
 ROWS = 6  # with the vectors of a panel, as many sums as leave registers for the operands
 PANEL_VECTORS = (4, 2, 1) if HAS_32_REGISTERS else (2, 1)  # widths of a panel, widest first
-GATE_VECTORS = tuple(width // 2 for width in PANEL_VECTORS if width > 1)  # of filters in a panel
+GATE_VECTORS = tuple(width // 2 for width in PANEL_VECTORS if width > 1)  # filters
 
 # What `pack_gates` multiplies filters and gates by: 2^x is easier than e^x.
 FILTER_UNIT, GATE_UNIT = 2 / math.log(2), -1 / math.log(2)

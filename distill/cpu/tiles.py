@@ -73,7 +73,7 @@ class Scratch(NamedTuple):
     units: np.ndarray
     hidden: np.ndarray
     layered: np.ndarray
-    """Likewise: the layers' input to the gates of a bunch's samples."""
+    """The layers' input to the gates of a bunch's samples, after the last layer of a flow."""
     outputs: np.ndarray
     """[rows, LANES]: location and log-scale."""
     scales: np.ndarray

@@ -50,7 +50,7 @@ LAYER = np.dtype(
         (name, np.int64)
         for name in (
             *("flow", "first", "last", "dilation"),
-            *("past", "window", "capacity"),  # of its window of inputs, in rows
+            *("past", "window", "capacity"),  # its window of inputs, in rows
             *_LAYER_PARTS,
         )
     ]

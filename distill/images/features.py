@@ -16,10 +16,10 @@ from foundation.errors import UserError
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.measures.classifier import Classifier, opened_classifier, train_classifier
 
-FILE = "classifier.npz"  # of a run
+FILE = "classifier.npz"  # its name in a run directory
 SEED = 1  # classifiers that measure samples have 0
-EPSILON = 1e-3  # of batch normalisation in Keras
-LEAST = 1e-6  # of a mean square to divide by
+EPSILON = 1e-3  # what batch normalisation in Keras adds to a variance
+LEAST = 1e-6  # least mean square to divide by
 
 
 def classifier_for(dataset: ImageDataset, size: int, folder: Path) -> Classifier:

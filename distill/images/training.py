@@ -44,9 +44,16 @@ def distill(
 ) -> Outcome:
     """Distil or resume a run in `workdir`, an ordinary image model, and return how it ended.
 
-    The teacher, a whole model, is read and never written; the images have its conditions. The run
-    directory is created if missing; a run there must have the same configuration. A replicator
-    changes nothing but the time.
+    Args:
+      preset: name of the preset, which is stored with the run.
+      config: the configuration of the distillation.
+      teacher: the whole model to learn from; it is read and never written.
+      teacher_path: location of the teacher, which is stored with the run.
+      data: images with the teacher's conditions.
+      workdir: the run directory, created if missing; a run there must have the same configuration.
+      log: called with progress messages.
+      replicator: shares the work among devices, which changes nothing but the time; None: one
+        device does it.
 
     Raises:
       UserError, DataError: with a line that explains what to do.

@@ -18,8 +18,8 @@ from distill.presets import LossConfig
 from distill.spectra import magnitudes
 from likelihoods.initial import Initial
 
-SLOPE = 0.2  # of the rectifiers below zero
-FLOOR = 1e-3  # of magnitudes
+SLOPE = 0.2  # slope of the rectifiers below zero
+FLOOR = 1e-3  # least magnitude whose logarithm is taken
 SPECTRUM_KERNELS = ((3, 9, 1), (3, 9, 2), (3, 9, 2), (3, 5, 2), (3, 3, 1))  # time, bins, stride
 PERIOD_KERNELS = ((5, 3), (5, 3), (5, 3), (5, 1), (3, 1))  # taps, stride, of one phase
 
@@ -33,7 +33,14 @@ class Verdict:
 
 
 class Convolutions(tf.Module):
-    """2-D convolutions with rectifiers between them; the last returns scores."""
+    """2-D convolutions with rectifiers between them; the last returns scores.
+
+    Args:
+      shapes: height and width of each kernel, and its strides [down, across].
+      channels: hidden channels.
+      initial: makes the variables.
+      name: the module's name, with which those of its variables begin.
+    """
 
     def __init__(
         self,
@@ -56,7 +63,9 @@ class Convolutions(tf.Module):
     def __call__(self, image: tf.Tensor, frozen: bool = False) -> Verdict:
         """Return the verdict on float32 [batch, height, width, 1].
 
-        Frozen weights get no gradient, so that it flows to the image alone.
+        Args:
+          image: the input.
+          frozen: whether the weights get no gradient, so that it flows to the image alone.
         """
         features: list[tf.Tensor] = []
         for kernel, bias, strides in zip(self.kernels, self.biases, self.strides, strict=True):
@@ -124,10 +133,14 @@ class Discriminators(tf.Module):
             matching      = mean |F(sound) - F(recorded)|
             discriminator = mean (D(recorded) - 1)^2 + mean D(sound)^2
 
-        where means are over discriminators too. The first two give the weights of the
-        discriminators no gradient, the third gives none to the sound, so that the gradient of the
-        sum by all weights is each player's own. A mean of equal shares of a batch is that of the
-        batch.
+        where F are hidden features, and means are over discriminators too. The first two give the
+        weights of the discriminators no gradient, the third gives none to the sound, so that the
+        gradient of the sum by all weights is each player's own. A mean of equal shares of a batch
+        is that of the batch.
+
+        Args:
+          sound: the student's sound, float32 [batch, time].
+          recorded: the recordings, of the same shape.
         """
         adversarial, matching, scoring = [], [], []
         for member in self.members:

@@ -128,7 +128,7 @@ def gaussian_divergence(drawn: FlowOutput, mean: tf.Tensor, log_scale: tf.Tensor
     Args:
       drawn: the student's output q, [batch, elements...].
       mean: the means of the teacher p, of the same shape.
-      log_scale: its log-scales, of the same shape.
+      log_scale: the log-scales of p, of the same shape.
     """
     ratio = log_scale - drawn.log_scale
     apart = tf.square((mean - drawn.location) * tf.exp(-log_scale))

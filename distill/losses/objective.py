@@ -111,7 +111,17 @@ class Objective:
     """The loss of a batch of clips, [], and the values of its terms.
 
     A replica calls it with its slice of a batch and with the result of `global_inputs`. Only the
-    student's weights get a gradient. The noise differs with `step`, the number of updates so far.
+    student's weights get a gradient.
+
+    Args:
+      student: the network that learns.
+      teacher: the density to learn from.
+      config: the weights of the terms.
+      seed: the seed of all noise, an integer in [0, 2^64).
+      step: int32 [], the number of updates so far, with which the noise differs.
+      classifier: a classifier of speech units, for the perceptual terms.
+      mel: the convention of the frames that it reads.
+      discriminators: the student's opponents, for the adversarial terms.
     """
 
     def __init__(

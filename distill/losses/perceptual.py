@@ -18,7 +18,7 @@ from foundation.errors import UserError
 from replicator import Replicator
 from wavenet.features import MelConvention
 
-LEAST = 1e-6  # of a mean square to divide by
+LEAST = 1e-6  # least mean square to divide by
 
 
 @dataclasses.dataclass(frozen=True)

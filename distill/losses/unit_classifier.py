@@ -31,13 +31,13 @@ from wavenet.features import MelConvention
 KIND = "speech units, format 1"
 STATISTICS = ("centres", "mean", "scale", "band_mean", "frame_scale")
 CEPSTRA = 13
-DELTA_WEIGHT = 0.5  # of a cepstrum's delta feature, the cepstrum having weight 1
+DELTA_WEIGHT = 0.5  # weight of a cepstrum's delta feature, the cepstrum having weight 1
 CLUSTERED_FRAMES = 40_000  # frames that k-means sees at most
 KMEANS_ROUNDS = 30
-GAIN = 0.05  # of the scale of `above_silence`: 5 dB with a floor of 1e-5
-JITTER = 0.03  # the same, of every value by itself
+GAIN = 0.05  # largest shift of a clip on the scale of `above_silence`: 5 dB, floor 1e-5
+JITTER = 0.03  # standard deviation of the noise added to every value, on the same scale
 MASKED_FRAMES, MASKED_SPANS = 6, 2
-MASKED_BANDS = 0.2  # of all bands
+MASKED_BANDS = 0.2  # largest share of all bands that are silenced
 OPTIMIZER = OptimizerConfig(learning_rate=3e-3, warmup_steps=50, decay="cosine", average_decay=0.99)
 
 
@@ -214,6 +214,20 @@ def train_units(
     """Return a `UnitClassifier` of a corpus: find its units, and train its network on them.
 
     1,500 steps take about a minute of one core.
+
+    Args:
+      corpus: recordings with mel frames.
+      split: the recordings to train on.
+      num_units: number of units, the clusters of k-means.
+      channels: channels of the network's layers.
+      steps: number of updates.
+      batch_size: clips per batch.
+      clip_frames: frames per clip.
+      seed: the seed of clusters, weights and clips.
+      log: called with progress messages.
+
+    Raises:
+      UserError: the corpus has no mel, or fewer frames than units.
     """
     if corpus.mel is None:
         raise UserError("`corpus` must have mel frames, got none.")

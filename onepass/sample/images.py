@@ -16,7 +16,7 @@ from pixelcnn.sampling.grids import SHEETS, image_name, remove_older, write_png,
 
 MANY = 16  # images unless another number is given
 FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}
-NAMES_OF_KINDS = {"label": "class", "caption": "text", None: "none"}  # of servers
+NAMES_OF_KINDS = {"label": "class", "caption": "text", None: "none"}  # by a server's name of it
 NOT_OF_VIDEOS = ("size", "start", "prime", "prime_rows")
 
 

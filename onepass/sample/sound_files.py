@@ -14,15 +14,15 @@ from speech.phonemes import note_on_markup
 from wavenet.data import audio
 from wavenet.plots import spectrogram_png
 
-LEAST_SECONDS = 0.1  # of sound, of which a speed says something
-PLOTTED_SECONDS = 20.0  # of a sound: a longer one is seen by its beginning
+LEAST_SECONDS = 0.1  # least length of a sound whose speed is worth reporting
+PLOTTED_SECONDS = 20.0  # length that is plotted, from the beginning of a sound
 
 
 class Chunk(NamedTuple):
     """A part of sounds.
 
     Attributes:
-      rows: that are drawn together; the first chunk of other rows ends these.
+      rows: the rows that are drawn together; the first chunk of other rows ends these.
       samples: float32 [rows, samples].
       limited: how many samples of each row reached full scale, int [rows].
       made: whether they are drawn, rather than copied from a recording.
