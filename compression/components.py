@@ -44,7 +44,15 @@ def edge_of(z: float, normal: bool) -> tuple[float, float, float]:
 
 @compiled
 def at(edge: int, levels: int, mean: float, inverse: float, normal: bool) -> Edge:
-    """Return `edge_of` below a level; for an edge at infinity z and its derivatives are 0."""
+    """Return the `Edge` below a level; for one at infinity the density and z are 0.
+
+    Args:
+      edge: the level above the edge; 0 or less is at minus infinity, `levels` or more at infinity.
+      levels: number of levels.
+      mean: the component's mean, in levels.
+      inverse: the reciprocal of its scale.
+      normal: whether the component is normal rather than logistic.
+    """
     if edge <= 0:
         return 0.0, 1.0, 0.0, 0.0
     if edge >= levels:
@@ -107,7 +115,14 @@ def extremes(
 def mass_range(
     least_lower: Edge, most_lower: Edge, least_upper: Edge, most_upper: Edge
 ) -> tuple[float, float]:
-    """Return the least and largest mass between two edges, given the extremes of each."""
+    """Return the least and largest mass between two edges.
+
+    Args:
+      least_lower: the lower edge where its z is least.
+      most_lower: the lower edge where its z is largest.
+      least_upper: the upper edge where its z is least.
+      most_upper: the upper edge where its z is largest.
+    """
     least = between(most_lower, least_upper) - ERROR * subtracted(most_lower, least_upper)
     most = between(least_lower, most_upper) + ERROR * subtracted(least_lower, most_upper)
     return max(0.0, least), max(0.0, most)
@@ -161,7 +176,14 @@ def path_bounds(
 
 @compiled
 def is_far(distance: float, mean_off: float, stretch: float, normal: bool) -> bool:
-    """Return whether an interval's mass is below 1e-30 on the whole path."""
+    """Return whether an interval's mass is below 1e-30 on the whole path.
+
+    Args:
+      distance: the interval's distance from the mean at the start of the path, in z.
+      mean_off: largest difference of the mean, in scales.
+      stretch: a number of at least exp(largest difference of the log-scale).
+      normal: whether the component is normal rather than logistic.
+    """
     return distance - mean_off > (NORMAL_FAR if normal else LOGISTIC_FAR) * stretch
 
 

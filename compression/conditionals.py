@@ -72,7 +72,14 @@ class Conditionals(Protocol):
     def read(
         self, shape: tuple[int, ...], condition: Any, coding: Coding, decoder: Decoder
     ) -> np.ndarray:
-        """Return the levels int32 of a shape; calls `decoder.pixels` in the order of `known`."""
+        """Return the levels int32 of a shape, which `decoder` decodes in the order of `known`.
+
+        Args:
+          shape: shape of the elements.
+          condition: what the model reads besides the elements, or None.
+          coding: the way of the odds.
+          decoder: its `pixels` returns the next levels for their distributions.
+        """
 
 
 def encode(conditionals: Conditionals, levels: np.ndarray, condition: Any, coding: Coding) -> bytes:

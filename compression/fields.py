@@ -20,6 +20,12 @@ def damaged(name: str, wanted: str) -> NoReturn:
 def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
     """Return a whole number of a file.
 
+    Args:
+      name: the field's name.
+      value: the field's value, of any type.
+      least: least number that is allowed.
+      most: largest number that is allowed.
+
     Raises:
       UserError: it is none, or out of its range.
     """

@@ -78,7 +78,14 @@ class ModelOdds:
     def table(
         self, rows: np.ndarray, off: np.ndarray | None, coding: Coding, first: np.ndarray
     ) -> "_Table":
-        """Return the distributions over `table_levels` levels from `first` [elements] on."""
+        """Return the distributions over `table_levels` levels from a first one on.
+
+        Args:
+          rows: the distributions' parameters, float64 [elements, num_parameters].
+          off: largest differences of the parameters; None: no margins are needed.
+          coding: the way of the odds, and the tolerance of the log-probabilities.
+          first: the first level of each element, int64 [elements].
+        """
         levels = first[:, None] + np.arange(self.table_levels(coding.way))
         last = self._distribution.levels - 1
 

@@ -227,7 +227,14 @@ class Decoder:
     def levels(
         self, distribution: Distribution, pixels: int, class_: int, channel: int
     ) -> np.ndarray:
-        """Return the levels, int64 [pixels], of a channel of the next pixels."""
+        """Return the levels, int64 [pixels], of a channel of the next pixels.
+
+        Args:
+          distribution: the distribution of each pixel's level.
+          pixels: number of pixels.
+          class_: the number of the pixels' class.
+          channel: the index of the channel; after the last one the pixels are done.
+        """
         layout, model = self.layout, _bit_model()
         at, low = self._done + np.arange(pixels), np.zeros(pixels, np.int64)
         choices, index = self._choices[at // self._group], at % self._group * layout.bits

@@ -18,7 +18,13 @@ from likelihoods.affine import FlowOutput
 
 
 def acceptance(teacher: Conditionals, drawn: FlowOutput, kind: str) -> tf.Tensor:
-    """Return the probability that each sample is kept given its own past, [batch, time]."""
+    """Return the probability that each sample is kept given its own past, [batch, time].
+
+    Args:
+      teacher: the teacher's conditionals given the student's samples.
+      drawn: the student's samples, with their location and log-scale, [batch, time].
+      kind: the student's noise, "logistic" or "normal".
+    """
     teacher_density = teacher.log_density(drawn.output)
     return tf.exp(tf.minimum(0.0, teacher_density - kl_divergence.log_density(drawn, kind)))
 
@@ -58,9 +64,17 @@ def measure_closeness(
     seed: int,
     row: int = 0,
 ) -> Closeness:
-    """Return the closeness over one sound of so many samples that the student draws.
+    """Return the closeness over one sound that the student draws.
 
-    Every sound of a mean needs a row of its own: its interval treats them as independent.
+    Args:
+      student: the network that draws.
+      teacher: the density that keeps or rejects its samples.
+      frames: the sound's frames [1, frames, channels], or None.
+      speaker: int32 [1], or None.
+      length: samples of the sound.
+      seed: the noise's seed, an integer in [0, 2^64).
+      row: number of the sound under its seed. Every sound of a mean needs one of its own: the
+        mean's interval treats them as independent.
     """
     kind = student.noise_kind
     condition, _ = student.condition(frames, speaker, length)

@@ -55,10 +55,20 @@ def evaluate(
 ) -> dict:
     """Return the metrics of a student on dev recordings, as `evaluate --json` prints them.
 
-    Model and teacher are at the corpus's rate, features and level. `copies` dev recordings (their
-    first three seconds; None: all) are resynthesised by every system; the models in `peers`, and
-    what is no model of this library in `others`, are further ones, by name. Temperatures are
-    further ones besides 1 and the student's own.
+    Args:
+      model: the student, at the corpus's rate, features and level.
+      teacher: its teacher, at the same.
+      corpus: the recordings.
+      copies: number of dev recordings that every system resynthesises, the first three seconds of
+        each; None: all.
+      seed: the noise's seed, an integer in [0, 2^64).
+      part: the part of the dev recordings.
+      temperatures: further temperatures of the student besides 1 and its own.
+      on_sounds: called with the sounds of every system; None: nothing is.
+      teacher_temperatures: further temperatures of the teacher besides 1.
+      peers: further models to compare, by name.
+      speculative_samples: samples that the teacher draws with the student's drafts; 0: none.
+      others: further systems that are no models of this library, by name.
 
     Returns:
       A dict with kl_nats (nats per sample), acceptance (how often the teacher would keep what the
@@ -136,7 +146,14 @@ def _check_peers(model: StudentModel, peers: Mapping[str, SpeechModel | StudentM
 def systems(
     model: StudentModel, teacher: SpeechModel, convention: MelConvention, seed: int
 ) -> dict[str, System]:
-    """Return the compared systems, by name."""
+    """Return the compared systems, by name.
+
+    Args:
+      model: the student.
+      teacher: its teacher.
+      convention: the convention of the mel frames that the baselines read.
+      seed: the noise's seed, an integer in [0, 2^64).
+    """
     compared: dict[str, System] = {
         "student": model_system(model, seed),
         "teacher": model_system(teacher, seed),
@@ -185,8 +202,16 @@ def speed_of_speculation(
 ) -> dict[str, float]:
     """Return the worth of drafts to the teacher, at batch 1, without compilation.
 
-    Returns acceptance (the share of drafts that are kept), samples_per_pass, seconds_per_sample,
-    and cached_seconds_per_sample of the teacher's cached sampler.
+    Args:
+      model: the student, which drafts.
+      teacher: the model that accepts or rejects.
+      item: the dev recording whose frames and speaker are the condition.
+      samples: samples of the sound that is drawn.
+      seed: the noise's seed, an integer in [0, 2^64).
+
+    Returns:
+      A dict with acceptance (the share of drafts that are kept), samples_per_pass,
+      seconds_per_sample, and cached_seconds_per_sample of the teacher's cached sampler.
     """
     speaking = teacher.drafted_by(model, "rejection")
     seconds = []
@@ -245,7 +270,14 @@ def _given(
 
 
 def closeness(model: StudentModel, teacher: SpeechModel, items: list[dict], seed: int) -> dict:
-    """Return KL(P_S || P_T) and acceptance, over the student's sound of each recording."""
+    """Return KL(P_S || P_T) and acceptance, over the student's sound of each recording.
+
+    Args:
+      model: the student.
+      teacher: its teacher.
+      items: the dev recordings.
+      seed: the noise's seed, an integer in [0, 2^64).
+    """
     density = WaveNetDensity(teacher.network)
     values: dict[str, list[float]] = {"kl": [], "probability": [], "run": []}
     for row, item in enumerate(items):

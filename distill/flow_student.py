@@ -199,6 +199,14 @@ class FlowStudent:
     ) -> Iterator[np.ndarray]:
         """Yield the elements of `sample` in parts [num, chunk]; the last may be shorter.
 
+        Args:
+          length: elements of each sequence.
+          seed: the noise's seed, an integer in [0, 2^64).
+          condition: [num, length, channels], or None for a student that reads none.
+          num: number of sequences.
+          chunk: elements of a part.
+          temperature: factor on the noise; 1 samples the student.
+
         Raises:
           ValueError: an argument has no meaning.
           NotCausalError, UnsupportedNetworkError: a network has no step.

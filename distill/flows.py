@@ -25,7 +25,14 @@ Past = list[tf.Tensor]
 
 
 class FlowLayer(tf.Module):
-    """One gated, dilated layer with its residual projection, and no state of its own."""
+    """One gated, dilated layer with its residual projection, and no state of its own.
+
+    Args:
+      config: the student's sizes.
+      initial: makes the variables.
+      dilation: distance of the taps, in time steps.
+      name: the module's name.
+    """
 
     def __init__(
         self, config: StudentConfig, initial: Initial, dilation: int, name: str | None = None
@@ -76,7 +83,15 @@ class FlowLayer(tf.Module):
 
 
 class Flow(tf.Module):
-    """One inverse autoregressive flow."""
+    """One inverse autoregressive flow.
+
+    Args:
+      config: the student's sizes.
+      initial: makes the variables.
+      layers: number of layers.
+      initial_scale: the scale s of an untrained flow, about.
+      name: the module's name.
+    """
 
     def __init__(
         self,

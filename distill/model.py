@@ -125,6 +125,18 @@ class StudentModel(TrainedSpeechModel):
         """Yield the same sounds in chunks float32 [num, about chunk_samples], as they are made.
 
         Each pass of `refine` delays them by a window of the mel.
+
+        Args:
+          condition: frames [frames, channels], or None for a model without.
+          seed: the noise's seed, an integer in [0, 2^64).
+          num: number of sounds.
+          num_samples: length; by default that of the condition.
+          speaker: a name, for models with speakers.
+          temperature: multiplies the noise; 1 samples the model. None: that of `spec`, or 1.
+          backend: "auto", "numba" or "tensorflow".
+          chunk_samples: length of a chunk, rounded up to whole frames.
+          refine: number of passes that bring the sound's magnitudes to the mel; None: the same
+            number as `generate` makes.
         """
         frames = None if condition is None else self._checked(condition)
         request = self._request(frames, seed, num, num_samples, speaker, temperature)

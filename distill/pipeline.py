@@ -29,7 +29,13 @@ def flow_stages(
     The first one reads `noise` float32 [batch, time] and the student's conditions: `frames` [batch,
     frames, channels], `speaker` int32 [batch]. Each passes on the current sound, its location and
     log-scale, [batch, time] each, and the condition [batch, time, channels]. The last computes the
-    loss, which reads `loss_batch` of a batch and the `frozen` variables.
+    loss.
+
+    Args:
+      student: a student of the wave.
+      loss: the loss [] of the student's output and of the batch.
+      loss_batch: names of the entries of a batch that the loss reads.
+      frozen: variables that the loss reads and training does not change, by name.
 
     Raises:
       ValueError: a student of another kind.

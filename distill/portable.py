@@ -192,6 +192,14 @@ def export_sampler(
     that seed), `temperature` [], and, whichever the student has, `frames` float32 [batch,
     num_frames, channels] and `speaker` int32 [batch]; it returns `sound` float32 [batch, samples]
     in [-1, 1], that of `generation.generate`. Without frames a frame is a sample.
+
+    Args:
+      folder: folder to write to, created if missing; other functions in its manifest are kept.
+      student: the network, with its current weights.
+      batch: number of sounds of a call.
+      num_frames: frames of each sound.
+      name: name of the function in the manifest and of its files.
+      tensor_float_32: let an accelerator multiply in TensorFloat32.
     """
     config, samples = student.config, num_frames * student.config.hop_samples
     inputs = {

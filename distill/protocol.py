@@ -34,10 +34,17 @@ class Student(Protocol):
     ) -> np.ndarray:
         """Return nats per unit of what `sample` draws for the same arguments, [num, length].
 
-        Those of an element given the elements before it, at temperature 1, not rounded to levels.
-        Other sequences have no such method: the noise that a trained student would make one of is
-        not found in float32, since an inverse of its flows loses all digits after a few hundred
-        samples.
+        The density is that of an element given the elements before it, at temperature 1, not
+        rounded to levels. Other sequences have no such method: the noise that a trained student
+        would make one of is not found in float32, since an inverse of its flows loses all digits
+        after a few hundred samples.
+
+        Args:
+          num: number of rows.
+          length: elements of each row.
+          seed: the noise's seed, an integer in [0, 2^64).
+          condition: what the student reads besides the noise.
+          options: further arguments of `sample`, such as a speaker.
         """
 
     def as_draft(self, model: Any) -> Any:

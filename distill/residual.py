@@ -52,6 +52,15 @@ class ResidualDomain(tf.Module):
 
     Given the noise before, e_t is logistic or normal with the flows' location mu and scale s; then
     so is x_t, with location p_t + g mu and scale g s. Density and entropy stay closed.
+
+    Args:
+      config: the student's sizes, with linear prediction and a dense conditioner.
+      initial: makes the variables.
+      mel: the convention of the frames.
+      name: the module's name.
+
+    Raises:
+      UserError: the configuration has no linear prediction or no dense conditioner.
     """
 
     def __init__(
@@ -182,6 +191,11 @@ class PulseSource:
 
     It is a function of the frames alone, so that the density given the frames stays exact. The
     phase is a running sum, carried from chunk to chunk.
+
+    Args:
+      sample_rate_hz: sample rate of the sound.
+      hop_samples: samples per frame.
+      bunch_samples: samples per bunch.
     """
 
     side_frames = 2  # on either side of a span of samples
@@ -195,8 +209,12 @@ class PulseSource:
         """Return the source [batch, samples], its channels, and the phase after it [batch].
 
         The channels [batch, bunches, 2 SOURCE_SIDE + 2] are the source's samples around the first
-        of each bunch, over their level, and the voicing. The pitch [batch, frames, 2] is
-        log2(F0 / 200 Hz) and the probability of voicing.
+        of each bunch, over their level, and the voicing.
+
+        Args:
+          pitch: log2(F0 / 200 Hz) and the probability of voicing, [batch, frames, 2].
+          phase_cycles: the phase before the first sample wanted, float64 [batch].
+          asked: the first sample wanted, and the one after the last.
         """
         octaves = upsampled(pitch[..., 0], self._hop)
         voiced = upsampled(tf.cast(pitch[..., 1] > 0.5, pitch.dtype), self._hop)
@@ -231,7 +249,14 @@ def upsampled(frames: tf.Tensor, hop: int) -> tf.Tensor:
 def running_phase(
     f0_hz: tf.Tensor, sample_rate_hz: int, phase_cycles: tf.Tensor, at: int | tf.Tensor
 ) -> tf.Tensor:
-    """Return the phase in cycles, float64 [batch, time], given that before sample `at`, [batch]."""
+    """Return the phase in cycles, float64 [batch, time].
+
+    Args:
+      f0_hz: the fundamental frequency at every sample, [batch, time].
+      sample_rate_hz: sample rate of the sound.
+      phase_cycles: the phase before sample `at`, float64 [batch].
+      at: index of a sample.
+    """
     total = tf.cumsum(tf.cast(f0_hz, tf.float64) / sample_rate_hz, 1)
     offset = phase_cycles - tf.pad(total, [[0, 0], [1, 0]])[:, at]
     phase = total + offset[:, None]

@@ -58,6 +58,15 @@ class ParallelWaveNet(tf.Module):
 
     van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3. It holds variables
     only; `draw` returns sound with its density, `advance` does so piece by piece.
+
+    Args:
+      config: the student's sizes.
+      seed: the seed of the initial weights.
+      mel: the convention of the frames; needed for a student of the residual.
+      name: the module's name.
+
+    Raises:
+      UserError: a student of the residual has no `mel`.
     """
 
     def __init__(
@@ -203,7 +212,12 @@ class ParallelWaveNet(tf.Module):
     def gate_condition(
         self, condition: Condition, num_samples: int | tf.Tensor
     ) -> tf.Tensor | None:
-        """Return the whole condition of the gates, [batch, bunches, channels], or None."""
+        """Return the whole condition of the gates, [batch, bunches, channels], or None.
+
+        Args:
+          condition: the condition of the flows.
+          num_samples: samples that it is for.
+        """
         if condition.held is None:
             return condition.channels
         firsts = tf.range(0, num_samples, self.config.bunch_samples)

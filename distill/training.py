@@ -163,7 +163,18 @@ def corpus_for(
     workdir: Path | None,
     log: Callable[[str], None],
 ) -> Corpus:
-    """Return the recordings at the teacher's rate and level, with frames of its convention."""
+    """Return the recordings at the teacher's rate and level, with frames of its convention.
+
+    Args:
+      config: the configuration of the distillation.
+      teacher: the model whose data configuration counts.
+      data: folder of recordings.
+      workdir: folder in which computed features are kept; None: they are not.
+      log: called with a line for each finding about the recordings.
+
+    Raises:
+      UserError: the recordings are of other speakers than the teacher knows.
+    """
     features = None if workdir is None else Path(workdir) / FEATURES
     report = scan_folder(data, teacher.config, features)
     for line in report.lines():
@@ -186,7 +197,16 @@ def batches(
     shard_index: int = 0,
     num_shards: int = 1,
 ) -> tf.data.Dataset:
-    """Return the batches from `start_step` on, a function of the seed and the step alone."""
+    """Return the batches from `start_step` on, a function of the seed and the step alone.
+
+    Args:
+      corpus: the recordings.
+      config: the length and number of clips, and the seed.
+      teacher: the model whose features the batches have.
+      start_step: number of the first batch.
+      shard_index: index of this share of every batch.
+      num_shards: number of shares of a batch.
+    """
     return clips(
         corpus,
         "train",
@@ -211,7 +231,15 @@ def clip_context(config: DistillConfig) -> ClipContext:
 def run_config(
     preset: str, config: DistillConfig, teacher: SpeechModel, teacher_path: Path, data: Path
 ) -> dict:
-    """Return the content of a run's config.json: all that the student needs without its teacher."""
+    """Return the content of a run's config.json: all that the student needs without its teacher.
+
+    Args:
+      preset: name of the preset.
+      config: the configuration of the distillation.
+      teacher: the model to learn from.
+      teacher_path: location of the teacher.
+      data: folder of recordings.
+    """
     return {
         "kind": KIND,
         "preset": preset,

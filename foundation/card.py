@@ -42,7 +42,14 @@ class ExportArguments:
 
 
 def origin(given: ExportArguments, data: Path | str, network: tf.Module, command: str) -> dict:
-    """Return the provenance for model.json of the weights in `network`; `command` made the run."""
+    """Return the provenance of a network's weights for model.json.
+
+    Args:
+      given: the options of the export.
+      data: location of the training data, whose name is kept.
+      network: the network, whose weights are counted.
+      command: the command that made the run.
+    """
     seconds = [_seconds(run) for run in (given.run, *given.parts_from)]
     return {
         "data": Path(data).name,
@@ -70,7 +77,16 @@ def write(
     card: Callable[[dict], str],
     dtype: DTypeLike = np.float32,
 ) -> None:
-    """Write a model folder by `save`, and a card that shows the content of its model.json."""
+    """Write a model folder by `save`, and a card that shows the content of its model.json.
+
+    Args:
+      folder: the folder to write.
+      network: the network, with its current weights.
+      spec: the content of model.json besides the configuration.
+      stored: the run's config.json.
+      card: makes the card's text from the spec.
+      dtype: numpy type of the stored weights.
+    """
     save(network, spec, stored, folder, dtype)
     write_text(Path(folder) / "card.md", card(spec))
 

@@ -6,7 +6,14 @@ from foundation.errors import UserError
 
 
 def require(holds: bool, field: str, rule: str, value: Any) -> None:
-    """Raise UserError, with field, rule and value, unless the rule holds."""
+    """Raise UserError, with field, rule and value, unless the rule holds.
+
+    Args:
+      holds: whether the rule holds.
+      field: the field's name.
+      rule: what the value must be, in words.
+      value: the value that was given.
+    """
     if not holds:
         raise UserError(f"`{field}` must be {rule}, got {value}.")
 

@@ -109,7 +109,14 @@ def format_interval(measured: Mapping[str, Any], scale: float = 1.0, digits: int
 def format_measure(
     measured: Mapping[str, Any], scale: float = 1.0, digits: int = 3, unit: str = ""
 ) -> str:
-    """Return a stored measure, times `scale`, as "0.2 (95%: 0.1 to 0.3, n 12)"."""
+    """Return a stored measure as "0.2 (95%: 0.1 to 0.3, n 12)".
+
+    Args:
+      measured: a `Measure` as a dict.
+      scale: factor on its numbers.
+      digits: digits after the decimal point.
+      unit: text after the mean.
+    """
     before = "" if measured["low"] is None else "95%: "
     mean = f"{scale * measured['mean']:.{digits}f}{unit}"
     return f"{mean} ({before}{format_interval(measured, scale, digits)})"

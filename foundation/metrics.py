@@ -48,7 +48,14 @@ class MetricsLog:
                 tf.summary.scalar(name, value)
 
     def audio(self, step: int, name: str, waveform: np.ndarray, sample_rate_hz: int) -> None:
-        """Write a waveform, float [samples], to TensorBoard."""
+        """Write a waveform to TensorBoard.
+
+        Args:
+          step: the step of training that it belongs to.
+          name: its name in TensorBoard.
+          waveform: float [samples] in [-1, 1].
+          sample_rate_hz: sample rate of the waveform.
+        """
         with self._event(step):
             tf.summary.audio(name, waveform[None, :, None].astype(np.float32), sample_rate_hz)
 

@@ -23,7 +23,12 @@ def save(
 ) -> None:
     """Write a model folder: model.json, with `spec` and the run's config.json, and weights.npz.
 
-    `assign_weights` converts weights stored in another `dtype` to the network's.
+    Args:
+      network: the network, with its current weights.
+      spec: the content of model.json besides the configuration.
+      stored: the run's config.json.
+      folder: the folder to write, created if missing.
+      dtype: numpy type of the stored weights; `assign_weights` converts them to the network's.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,18 @@ class RunDirectory:
         is_chief: bool = True,
         defaults: Mapping = NO_DEFAULTS,
     ) -> "RunDirectory":
-        """Return a new or resumed directory, locked for this process: `locked`, then `claim`."""
+        """Return a new or resumed directory, locked for this process: `locked`, then `claim`.
+
+        Args:
+          path: the directory, created if missing.
+          config: the run's configuration, as JSON values.
+          changeable: keys that may differ from those of a stored run.
+          is_chief: whether this process writes the run.
+          defaults: values of settings that a stored configuration does not have.
+
+        Raises:
+          UserError: another process uses the run, or it has another configuration.
+        """
         run = cls.locked(path, is_chief)
         try:
             run.claim(config, changeable, defaults)

@@ -105,8 +105,16 @@ def checked_config(
 ) -> Config:
     """Return the result of `read` for the config.json of a run or model.
 
-    A kind that is not in `kinds`, a missing key or a UserError of `read` raises UserError, which
-    names the path.
+    Args:
+      stored: the content of config.json, of any type.
+      path: location of the run or model, for messages.
+      kinds: kinds that are expected.
+      needed: keys that must be there.
+      read: makes the configuration from the content.
+
+    Raises:
+      UserError: the kind is another one, a key is missing, or `read` raised it; the message names
+        the path.
     """
     if not isinstance(stored, dict):
         raise UserError(f"The configuration in {path} must be a JSON object.")

@@ -20,8 +20,14 @@ def in_threads(
 ) -> list[Result]:
     """Return [function(item) for item in items], computed in threads, with progress.
 
-    The first error is raised, and items that no thread has started by then are skipped. `workers`
-    None means one per core; `unit` is the singular name of an item.
+    The first error is raised, and items that no thread has started by then are skipped.
+
+    Args:
+      function: a function of an item.
+      items: its arguments.
+      what: name of the work, for the progress.
+      unit: singular name of an item.
+      workers: number of threads; None: one per core.
     """
     pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
     try:

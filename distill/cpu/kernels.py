@@ -297,8 +297,21 @@ def gate_rows(
 
     The sums of row i start from the numbers at base + offsets[i], in the order of `pack_gates`:
     biases, or `product_rows` of a condition that several rows share. Tap j reads the rows at
-    x - (taps - 1 - j) lag, `inputs` channels of each, and the condition c is [ROWS, c_inputs].
-    The weights are `pack_gates` of all taps' and the condition's inputs.
+    x - (taps - 1 - j) lag.
+
+    Args:
+      units: address of the output.
+      weights: address of `pack_gates` of all taps' and the condition's inputs.
+      base: address of the numbers that sums start from.
+      offsets: address of int64 [ROWS], distances in bytes from `base`.
+      x: address of the newest tap's rows.
+      x_stride: distance from a row of x to the next, in bytes.
+      lag: distance from a tap to the one before, in bytes.
+      taps: number of taps.
+      inputs: channels of x.
+      c: address of the condition [ROWS, c_inputs].
+      c_inputs: channels of the condition.
+      vectors: vectors of units in a row.
     """
     done, stride = 0, vectors * VECTOR_BYTES
     while done < vectors:
@@ -328,7 +341,17 @@ def product_rows(
 ) -> None:
     """Store y [ROWS, vectors * LANES] = max(x W + base sqrt(1/2) + bias, floor).
 
-    x is [ROWS, inputs].
+    Args:
+      y: address of the output.
+      weights: address of `pack_outputs` of W [inputs, vectors * LANES].
+      bias: address of the bias.
+      base: address of the base's rows.
+      base_stride: distance from a row of the base to the next, in bytes; 0: they are the same.
+      x: address of x [ROWS, inputs].
+      x_stride: distance from a row of x to the next, in bytes.
+      inputs: channels of x.
+      floor: least value of the output; -inf for none.
+      vectors: vectors of outputs in a row.
     """
     done, stride = 0, vectors * VECTOR_BYTES
     while done < vectors:

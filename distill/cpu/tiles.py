@@ -287,7 +287,15 @@ def _compose(
 def run_tiles(
     packed: PackedFlows, chunk: Chunk, schedule: TileSchedule, scratch: Scratch, thread: int
 ) -> None:
-    """Compute every tile of this thread; the other threads must run at the same time."""
+    """Compute every tile of this thread; the other threads must run at the same time.
+
+    Args:
+      packed: the weights.
+      chunk: the sounds' arrays, which are read and filled.
+      schedule: the distribution of tiles over threads, and their progress.
+      scratch: memory of this thread alone.
+      thread: index of this thread.
+    """
     sizes, layers = packed.sizes, len(packed.layers)
     time = chunk.location.shape[1] // sizes.bunch
     counters, counter_bytes = _address(schedule.progress), 8 * _LINE

@@ -108,7 +108,14 @@ def loss_of(
     teacher: ImageDensity,
     features: Features | None = None,
 ) -> GuidedLoss | FlowLoss:
-    """Return the loss of a distillation; another kind of distillation registers here."""
+    """Return the loss of a distillation; another kind of distillation registers here.
+
+    Args:
+      config: the configuration, whose type selects the loss.
+      student: the density that learns.
+      teacher: the density to learn from.
+      features: the layers of a classifier, where the loss compares them; else None.
+    """
     raise ValueError(f"`config` must be of guidance or of flows, got {type(config).__name__}.")
 
 
@@ -217,7 +224,16 @@ def run_config(
     dataset: ImageDataset,
     data: Path | str,
 ) -> dict:
-    """Return the content of config.json: that of any image model, its teacher and targets."""
+    """Return the content of config.json: that of any image model, its teacher and targets.
+
+    Args:
+      preset: name of the preset.
+      config: the configuration of the distillation.
+      teacher: the model to learn from.
+      teacher_path: location of the teacher.
+      dataset: the images, with the student's configuration.
+      data: location of the images.
+    """
     return {
         **training_config(preset, dataset.config, dataset, data),
         "teacher": str(teacher_path),

@@ -80,7 +80,13 @@ class Convolutions(tf.Module):
 
 
 class SpectrogramDiscriminator(tf.Module):
-    """A discriminator of log magnitudes below `top_share` of the band, at one FFT size."""
+    """A discriminator of log magnitudes below `top_share` of the band, at one FFT size.
+
+    Args:
+      fft_size: length of the transform, in samples.
+      config: the share of the band, and the hidden channels.
+      initial: makes the variables.
+    """
 
     def __init__(self, fft_size: int, config: DiscriminatorConfig, initial: Initial) -> None:
         super().__init__(name=f"spectrum_{fft_size}")
@@ -97,7 +103,13 @@ class SpectrogramDiscriminator(tf.Module):
 
 
 class PeriodDiscriminator(tf.Module):
-    """A discriminator of every `period`-th sample, each phase by itself."""
+    """A discriminator of every `period`-th sample, each phase by itself.
+
+    Args:
+      period: distance of the samples.
+      config: the hidden channels.
+      initial: makes the variables.
+    """
 
     def __init__(self, period: int, config: DiscriminatorConfig, initial: Initial) -> None:
         super().__init__(name=f"period_{period}")

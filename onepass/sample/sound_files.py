@@ -37,6 +37,13 @@ class Chunk(NamedTuple):
 class SoundDrawing(Drawing):
     """Sounds that are written as they are made; Ctrl-C keeps their beginning.
 
+    Args:
+      given: the options of the command.
+      model: a model of sound on this machine or on a server.
+      arguments: the arguments of its `stream` that options set.
+      name: the beginning of the files' names.
+      rate_hz: sample rate of the sounds.
+
     Attributes:
       paths: the WAV files, one for each sound.
       rate_hz: sample rate of the sounds.
