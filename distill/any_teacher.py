@@ -16,7 +16,7 @@ from distill.teacher import TeacherConditionals
 from likelihoods import noise as counter_noise
 from likelihoods.capabilities import is_normal, with_density
 
-SOUND = 0  # number of the seed that is folded out of a step's
+SOUND = 0  # folded into a step's seed for the student's noise
 
 OF_TOKENS = (
     "for tokens train a smaller Autoregressive of the same levels with `fit`, and pass it to"
@@ -28,10 +28,14 @@ class Teacher(Protocol):
     """The source of a distillation."""
 
     def conditionals(self, values: tf.Tensor, condition: tf.Tensor | None) -> Any:
-        """Return p(x_t | x_<t, condition) for values float32 [batch, time], with `log_density`.
+        """Return p(x_t | x_<t, condition) for values, an object with `log_density`.
 
-        Gradients flow through the values. `normal` is mean and log-scale [batch, time], where the
-        conditionals are normal, or None.
+        Its attribute `normal`, if it has one, is mean and log-scale [batch, time] where the
+        conditionals are normal, else None.
+
+        Args:
+          values: float32 [batch, time], as the codec scales them; gradients flow through them.
+          condition: what the teacher reads besides the values, or None.
         """
 
 

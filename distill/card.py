@@ -49,7 +49,7 @@ def _shipped_name(stored: dict) -> str:
 
 
 def card(spec: dict) -> str:
-    """Return the model card, Markdown, of a model.json."""
+    """Return the model card as Markdown, from the content of a model.json."""
     quality, kl = spec["quality"], spec["quality"]["kl_nats"]
     mel = ", conditioned on mel spectrograms" if spec["features"]["mel"] else ""
     systems = {"student": quality, **quality["against"]}

@@ -66,7 +66,7 @@ class StudentConfig:
     min_log_scale: float = -7.0
     """Lower bound of one flow's log-scale."""
     feature_channels: int = 0
-    """Channels of the conditioning frames; 0: as the teacher has."""
+    """Channels of the conditioning frames; 0: the teacher's number."""
     condition_channels: int = 64
     """Channels of the upsampled condition; the first ones start as the teacher's."""
     frame_width: int = 5
@@ -81,10 +81,10 @@ class StudentConfig:
     """Signal added to the noise's location, for the residual: none, or pulses at the frames' F0
     where they are voiced."""
     prediction_order: int = 0
-    """Coefficients of the linear prediction, for the residual; 0: the teacher's."""
+    """Coefficients of the linear prediction, for the residual; 0: the teacher's number."""
     exact_prediction: bool = True
-    """Compute these in float64, so that rounding does not change them. Without, as in models of
-    version 0.2, in the network's own type."""
+    """Compute the prediction's coefficients in float64, so that rounding does not change them; if
+    not, in the network's own type, as models of version 0.2 do."""
     reads_f0: bool = False
     """Estimate F0 and voicing in the conditioner even where no source needs them, for the residual;
     follows the teacher."""
@@ -98,7 +98,7 @@ class StudentConfig:
     sample_rate_hz: int = 24_000
     """Sample rate of the sound."""
     speakers: int = 0
-    """Number of speakers (or classes) for the global condition; 0: as the teacher has."""
+    """Number of speakers (or classes) for the global condition; 0: the teacher's number."""
     speaker_channels: int = 16
     """Size of a learned speaker embedding."""
     compute_dtype: Literal["float32", "bfloat16", "float64"] = "float32"
@@ -147,7 +147,7 @@ class StudentConfig:
 
     @property
     def source_channels(self) -> int:
-        """Channels of the source: its samples around each moment, and the voicing."""
+        """Channels of the source: its samples around the first of each bunch, and the voicing."""
         return 0 if self.source == "none" else 2 * SOURCE_SIDE + 2
 
     @property
@@ -162,7 +162,7 @@ class StudentConfig:
 
     @property
     def held_inputs(self) -> int:
-        """First channels of the gates' condition that are constant for `row_samples`."""
+        """Number of leading condition channels that stay constant over `row_samples` samples."""
         return self.condition_channels if self.domain == "residual" else 0
 
     @property

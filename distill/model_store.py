@@ -1,4 +1,4 @@
-"""Models of users in files, whatever kind they are of."""
+"""Models of users in files: an `Autoregressive` or a `FlowStudent`, by the kind in the file."""
 
 import importlib
 import json
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from distill.flow_student import FlowStudent
 
 SPEC_FILE = "autoregressive.json"
-# By kind, the module that has its `save` and `load`.
+# The module with `save` and `load` of each kind.
 STORES = {"autoregressive": "autoregressive.storage", "flow-student": "distill.flow_storage"}
 
 

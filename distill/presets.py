@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # a configuration is read without TensorFlow
 
 _DISCRIMINATORS = DiscriminatorConfig()
 _DRAFTS = Removed(0, "students that refine a draft were removed; version 0.2 runs this one")
-# Of version 0.2.
+# Settings of version 0.2 that are gone.
 REMOVED: dict[str, Any] = {"student": {"draft_passes": _DRAFTS}, "pitch_steps": Removed()}
 SPECTRAL = ("squared", "magnitude", "multi", "feature", "style")  # terms that compare spectra
 
@@ -41,7 +41,7 @@ class LossConfig:
     feature: float = 0.0
     """Weight of the perceptual loss on the features of a classifier of speech units."""
     style: float = 0.0
-    """Weight of the perceptual loss on their Gram matrices."""
+    """Weight of the perceptual loss on the Gram matrices of these features."""
     contrastive: float = 0.0
     """Gamma, the repulsion of the teacher under another condition; the paper's is 0.3."""
     adversarial: float = 0.0
@@ -49,7 +49,8 @@ class LossConfig:
     matching: float = 0.0
     """Weight of the distance between the discriminators' hidden features of sound and recording."""
     adversarial_after: int = 0
-    """Updates before these two count; the discriminators are trained from the start."""
+    """Updates before the adversarial and matching terms count; the discriminators are trained from
+    the start."""
     others: tuple[str, ...] = ()
     """Weights of terms that another package registered (`distill.losses.objective.register`), each
     NAME=WEIGHT."""
@@ -129,6 +130,10 @@ class DistillConfig:
 
     def resolved(self, teacher: "SpeechModel", path: Path) -> "DistillConfig":
         """Return the configuration with the student's inputs taken from its teacher.
+
+        Args:
+          teacher: the model to learn from.
+          path: the teacher's location, for messages.
 
         Raises:
           UserError: they were given and the teacher's are others, or they cannot be combined with

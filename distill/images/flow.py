@@ -38,7 +38,7 @@ from pixelcnn.sampling.pixelcnn_sampler import image_words, sample
 from replicator import Replicator
 
 LEAST_POWER = 1e-3  # power of a frequency below which images do not differ
-# Numbers of the seeds that are folded out of an example's.
+# Folded into an example's seed for the image, the draws and the teacher's image.
 IMAGE, DRAWS, TEACHER = 0, 1, 2
 
 

@@ -140,7 +140,7 @@ def _(
 
 
 def start(state: TrainState, student: ImageDensity, teacher: ImageModel) -> None:
-    """Set every weight that the teacher has under the same name from it."""
+    """Set every weight of the student that the teacher has under the same name."""
     stored = _named(teacher.network)
     state.start([stored.get(name, weight) for name, weight in _named(student).items()])
 
@@ -179,7 +179,7 @@ def student_config(config: DistillConfig, teacher: AnyTrainConfig) -> AnyTrainCo
 
 @functools.singledispatch
 def _of_kind(config: DistillConfig, teacher: AnyTrainConfig, given: dict) -> AnyTrainConfig:
-    """Return the student's configuration from these fields, of the teacher's kind or of flows."""
+    """Return the student's configuration from its fields: of the teacher's kind, or of flows."""
     return type(teacher)(**given)
 
 

@@ -10,7 +10,7 @@ from distill.losses.terms import Draw, Weighted
 from likelihoods import noise as counter_noise
 from replicator import Replicator
 
-DRAWS = 1  # number of the seed that is folded out of a step's
+DRAWS = 1  # folded into a step's seed for the draws
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ from replicator import Replicator
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.features import MelConvention
 
-SOUND, PHASE = 0, 2  # numbers of the seeds that are folded out of a step's
+SOUND, PHASE = 0, 2  # folded into a step's seed for the noise, and for the source's phase
 DB_PER_NEPER = 20.0 / math.log(10.0)
 
 

@@ -57,7 +57,11 @@ class PerceptualLoss:
     ) -> tf.Tensor:
         """Return the loss of sounds float32 [batch, time] in [-1, 1] at the level of the corpus.
 
-        `energies` are those of a batch that this is a share of.
+        Args:
+          sound: the student's sounds.
+          recorded: the recordings, of the same shape.
+          energies: for a share of a batch, the `energies` of the whole, float32 [layers]; None:
+            those of `recorded`.
         """
         targets = [tf.stop_gradient(target) for target in self._features(recorded)]
         parts = [
@@ -72,9 +76,9 @@ class PerceptualLoss:
         return tf.add_n(parts) / len(parts)
 
     def energies(self, recorded: tf.Tensor) -> tf.Tensor:
-        """Return the mean square of what is compared of each layer, float32 [layers].
+        """Return the mean square of each layer's compared features, float32 [layers].
 
-        That of a batch is the mean of those of its equal shares.
+        The energies of a batch are the mean over its equal shares.
         """
         return _energies(self._features(recorded))
 
@@ -86,7 +90,12 @@ class PerceptualLoss:
 
 @dataclasses.dataclass(frozen=True)
 class Perceived:
-    """A perceptual loss as the term `name`, whose energies are those of the whole batch."""
+    """A perceptual loss as a term, with the energies of the whole batch.
+
+    Attributes:
+      name: name of the term.
+      loss: the loss of sounds and recordings.
+    """
 
     name: str
     loss: PerceptualLoss
@@ -107,7 +116,7 @@ def gram(features: tf.Tensor) -> tf.Tensor:
 
         G[i, j] = 1 / (channels frames) sum_f F[f, i] F[f, j]
 
-    is independent of when in the clip something was heard.
+    does not depend on the time in the clip at which something is heard.
     """
     _, frames, channels = features.shape
     return tf.matmul(features, features, transpose_a=True) / (channels * frames)
