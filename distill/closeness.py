@@ -11,13 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from distill.losses import kl_divergence
-from distill.losses.kl_divergence import Conditionals
+from distill.losses.kl_divergence import ElementDensities
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
 from likelihoods.affine import FlowOutput
 
 
-def acceptance(teacher: Conditionals, drawn: FlowOutput, kind: str) -> tf.Tensor:
+def acceptance(teacher: ElementDensities, drawn: FlowOutput, kind: str) -> tf.Tensor:
     """Return the probability that each sample is kept given its own past, [batch, time].
 
     Args:

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from autoregressive.samplers.acceptance import Address, Block, Conditionals
+from autoregressive.samplers.acceptance import Address, Block, SymbolDistributions
 from distill.protocol import Flows
 from likelihoods import Distribution, Gaussian, LogisticMixture, levels
 from likelihoods import noise as counter_noise
@@ -84,8 +84,8 @@ class FlowDraft:
         guess = tf.where(place < known[:, tf.newaxis], symbols, proposed)
         return guess, Flowed(noise, location, log_scale, guess), after
 
-    def conditionals(self, memory: Flowed) -> Conditionals:
+    def conditionals(self, memory: Flowed) -> SymbolDistributions:
         """Return the distribution of every symbol of the newest proposal."""
         weight = [tf.zeros_like(memory.location)] * (self._likelihood.num_parameters - 2)
         parameters = tf.stack([*weight, memory.location, memory.log_scale], -1)
-        return Conditionals(self._likelihood, parameters)
+        return SymbolDistributions(self._likelihood, parameters)

@@ -35,7 +35,7 @@ class TeacherConditionals:
 
 
 class WaveNetDensity:
-    """The density of a WaveNet whose output is one over real numbers, and its `Conditionals`."""
+    """The density of a WaveNet over real numbers, and the `ElementDensities` that it gives."""
 
     def __init__(self, network: Network) -> None:
         likelihood = with_density(network.likelihood)

@@ -10,7 +10,7 @@ from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.mode import EXACT, BatchSlice, Mode
 from pixelcnn.networks.multiscale import Multiscale
-from pixelcnn.networks.outputs import Conditionals
+from pixelcnn.networks.outputs import PixelOutputs
 from pixelcnn.networks.pixelcnn import PixelCNN
 from replicator import Replicator
 
@@ -86,7 +86,7 @@ class ImageDensity(tf.Module):
         condition: Condition,
         mode: Mode = EXACT,
         seeds: tf.Tensor | None = None,
-    ) -> dict[str, Conditionals]:
+    ) -> dict[str, PixelOutputs]:
         """Return the distribution of every pixel, part by part; a PixelCNN has one part.
 
         Args:

@@ -32,7 +32,7 @@ ROUNDS = 1 << 17  # at most: where so many candidates fail, p and q differ by ro
 KEEPING, DRAWING = 1, 2  # folded into the seed, for random numbers of their own
 
 
-class Conditionals(NamedTuple):
+class SymbolDistributions(NamedTuple):
     """Distributions of symbols, by their parameters [..., parameters]."""
 
     likelihood: Distribution
@@ -42,7 +42,7 @@ class Conditionals(NamedTuple):
         """Return the log-probability of symbols, float32 [...], in nats."""
         return self.likelihood.log_prob(self.parameters, symbols)
 
-    def at(self, place: tf.Tensor) -> "Conditionals":
+    def at(self, place: tf.Tensor) -> "SymbolDistributions":
         """Return the distributions at one position of each row, given as [batch]."""
         return self._replace(parameters=tf.gather(self.parameters, place, batch_dims=1))
 
@@ -78,11 +78,13 @@ class Block(NamedTuple):
 Fresh = Callable[[tf.Tensor], tf.Tensor]
 # From a guess int32 [batch, n], the model's distributions given the guess before each symbol, the
 # draft's or None, and the block: which symbols are kept, bool [batch, n], and what replaces one.
-Rule = Callable[[tf.Tensor, Conditionals, Conditionals | None, Block], tuple[tf.Tensor, Fresh]]
+Rule = Callable[
+    [tf.Tensor, SymbolDistributions, SymbolDistributions | None, Block], tuple[tf.Tensor, Fresh]
+]
 
 
 def coupling(
-    guess: tf.Tensor, p: Conditionals, q: Conditionals | None, block: Block
+    guess: tf.Tensor, p: SymbolDistributions, q: SymbolDistributions | None, block: Block
 ) -> tuple[tf.Tensor, Fresh]:
     """Keep the symbols that the model draws with its own noise; a `Rule`."""
     del q  # any proposal will do
@@ -92,7 +94,7 @@ def coupling(
 
 
 def rejection(
-    guess: tf.Tensor, p: Conditionals, q: Conditionals | None, block: Block
+    guess: tf.Tensor, p: SymbolDistributions, q: SymbolDistributions | None, block: Block
 ) -> tuple[tf.Tensor, Fresh]:
     """Keep symbols with probability min(1, p / q); a `Rule`."""
     address, size = block.address, guess.shape[1]
@@ -111,14 +113,18 @@ Acceptance = Literal["coupling", "rejection"]
 RULES: dict[str, Rule] = {"coupling": coupling, "rejection": rejection}
 
 
-def kept(guess: tf.Tensor, q: Conditionals, p: Conditionals, address: Address) -> tf.Tensor:
+def kept(
+    guess: tf.Tensor, q: SymbolDistributions, p: SymbolDistributions, address: Address
+) -> tf.Tensor:
     """Return which proposals int32 [batch, time] of `q` are kept, given p after each, bool."""
     seed = noise.fold_in(address.seed, KEEPING)
     uniform = noise.uniform(seed, address.rows, address.start, guess.shape[1])[..., 0]
     return tf.math.log(uniform) <= p.log_prob(guess) - q.log_prob(guess)
 
 
-def redrawn(q: Conditionals, p: Conditionals, address: Address, wanted: tf.Tensor) -> tf.Tensor:
+def redrawn(
+    q: SymbolDistributions, p: SymbolDistributions, address: Address, wanted: tf.Tensor
+) -> tf.Tensor:
     """Return levels of the residual distribution of one position per row where wanted, [batch]."""
 
     def draw(
@@ -134,7 +140,7 @@ def redrawn(q: Conditionals, p: Conditionals, address: Address, wanted: tf.Tenso
 
 
 def _candidate(
-    q: Conditionals, p: Conditionals, address: Address, count: tf.Tensor
+    q: SymbolDistributions, p: SymbolDistributions, address: Address, count: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the first kept one of a round of candidates, [batch], and whether there is one."""
     rows = tf.shape(address.rows)[0]

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from autoregressive.given import first_state, over_time
 from autoregressive.prompts import Prompt
-from autoregressive.samplers.acceptance import Block, Conditionals, Rule, coupling
+from autoregressive.samplers.acceptance import Block, Rule, SymbolDistributions, coupling
 from autoregressive.symbols import State, TimeOrder
 from likelihoods.distribution import Distribution
 from likelihoods.truncated import Choice, Truncated
@@ -206,7 +206,7 @@ def settled(
         parameters, read = passes(before, guess, block.condition)
         density = getattr(draft, "conditionals", None)
         q = None if density is None else density(memory)
-        kept, fresh = rule(guess, Conditionals(distribution, parameters), q, block)
+        kept, fresh = rule(guess, SymbolDistributions(distribution, parameters), q, block)
         kept |= index < known[:, tf.newaxis]
         first = tf.reduce_min(tf.where(kept, size, index), 1)
         return Settled(

@@ -16,7 +16,7 @@ import tensorflow as tf
 from distill.images.config import GuidedTargets
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import Conditionals, Hidden, both_sides, guided_nats
+from pixelcnn.networks.outputs import Hidden, PixelOutputs, both_sides, guided_nats
 from pixelcnn.sampling.guidance import paired
 from pixelcnn.sampling.multiscale_sampler import temperatures_of
 
@@ -62,13 +62,13 @@ class GuidedLoss(ImageLoss):
 
     def _student(
         self, batch: dict, mode: Mode, seeds: tf.Tensor | None = None
-    ) -> dict[str, Conditionals]:
+    ) -> dict[str, PixelOutputs]:
         condition = self.density.conditioner(batch)
         return self.density.conditionals(batch["levels"], condition, mode, seeds)
 
     def _divergences(
         self,
-        student: dict[str, Conditionals],
+        student: dict[str, PixelOutputs],
         batch: dict,
         mode: Mode,
         seeds: tf.Tensor | None = None,
@@ -92,7 +92,7 @@ class GuidedLoss(ImageLoss):
         return tf.reduce_mean(tf.add_n(list(parts.values()))) / self.density.num_dims
 
 
-def thinned(whole: Conditionals, side: int, seed: tf.Tensor) -> Conditionals:
+def thinned(whole: PixelOutputs, side: int, seed: tf.Tensor) -> PixelOutputs:
     """Return some evenly spaced rows and columns that together stand for the whole.
 
     Args:
@@ -125,7 +125,7 @@ def thinned(whole: Conditionals, side: int, seed: tf.Tensor) -> Conditionals:
 
 
 def divergence(
-    teacher: Conditionals, student: Conditionals, weight: float, temperature: float | tf.Tensor
+    teacher: PixelOutputs, student: PixelOutputs, weight: float, temperature: float | tf.Tensor
 ) -> tf.Tensor:
     """Return KL(Q || P_S) over all pixels and channels of a part, float32 [images], nats.
 

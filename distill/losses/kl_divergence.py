@@ -8,8 +8,8 @@ from the student's own conditional, which cost next to nothing, estimate
     H(P_S) = E_z[ sum_t ln s(z_<t) ] + 2 T,                                         (equation 9)
 
 where 2 nats are the entropy of a standard logistic. Gradients flow through x_t and through x_<t
-into the teacher, whose weights are frozen. It applies to any teacher that gives `Conditionals` and
-any student that gives `FlowOutput`s: elements may be samples of sound, pixels, anything with an
+into the teacher, whose weights are frozen. It applies to any teacher that gives `ElementDensities`
+and any student that gives `FlowOutput`s: elements may be samples of sound, pixels, anything with an
 order.
 """
 
@@ -26,7 +26,7 @@ from likelihoods.affine import FlowOutput
 ENTROPY = {"logistic": 2.0, "normal": 0.5 * math.log(2.0 * math.pi * math.e)}
 
 
-class Conditionals(Protocol):
+class ElementDensities(Protocol):
     """The distribution of every element given the elements before it, differentiable in those."""
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
@@ -42,7 +42,7 @@ class Divergence(NamedTuple):
 
 
 def divergence(
-    teacher: Conditionals,
+    teacher: ElementDensities,
     drawn: FlowOutput,
     draws: tf.Tensor,
     kind: str,
@@ -64,7 +64,7 @@ def divergence(
     return Divergence(cross - own, cross, own)
 
 
-def cross_entropy(teacher: Conditionals, drawn: FlowOutput, draws: tf.Tensor) -> tf.Tensor:
+def cross_entropy(teacher: ElementDensities, drawn: FlowOutput, draws: tf.Tensor) -> tf.Tensor:
     """Return H(p_S(x_t | x_<t), p_T(x_t | x_<t)), nats [batch, elements...], from the draws."""
     values = draws * tf.exp(drawn.log_scale) + drawn.location
     return -tf.reduce_mean(teacher.log_density(values), 0)

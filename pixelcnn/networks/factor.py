@@ -24,7 +24,7 @@ from pixelcnn.networks.config import FactorConfig, OutputConfig
 from pixelcnn.networks.groups import STRIDES, cut, merged
 from pixelcnn.networks.layers import cast_like, convolved, matmul
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import Conditionals, Hidden, make_output
+from pixelcnn.networks.outputs import Hidden, PixelOutputs, make_output
 from pixelcnn.networks.pixelcnn import ConditionTerm, PixelCNN, gated, passing
 from replicator.training.rematerialisation import recomputed
 
@@ -158,16 +158,16 @@ class Factor(tf.Module):
 
     def conditionals(
         self, levels: tf.Tensor, groups: list, condition: Condition, mode: Mode = EXACT
-    ) -> Conditionals:
+    ) -> PixelOutputs:
         """Return the distribution of every pixel of a group, whose levels are given."""
         hidden = self(groups, condition, mode)
         if self.output is not None:
-            return Conditionals(self.output, hidden, levels)
+            return PixelOutputs(self.output, hidden, levels)
         patches = cut(levels, self.config.patch)
         known = self.patch_hidden(hidden)
         units, prediction = self.shallow(patches, Condition(None, known.units), mode)
         hidden = Hidden(units, prediction + known.prediction)
-        return Conditionals(self.shallow.output, hidden, patches, tf.shape(levels)[0])
+        return PixelOutputs(self.shallow.output, hidden, patches, tf.shape(levels)[0])
 
     def patch_hidden(self, hidden: Hidden) -> Hidden:
         """Return the hidden state cut into patches, [batch * patches, M, M, ...] (type B)."""

@@ -27,7 +27,7 @@ from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import split, subsampled
 from pixelcnn.networks.image_flow import ImageFlow
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import Conditionals
+from pixelcnn.networks.outputs import PixelOutputs
 from pixelcnn.networks.pixelcnn import PLACE, PixelCNN, with_coordinates
 
 
@@ -121,7 +121,7 @@ class Multiscale(tf.Module):
         condition: Condition,
         mode: Mode = EXACT,
         seeds: tf.Tensor | None = None,
-    ) -> dict[str, Conditionals]:
+    ) -> dict[str, PixelOutputs]:
         """Return the distribution of every pixel, part by part, except for a base that is a flow.
 
         Args:

@@ -185,7 +185,7 @@ Output = MixtureOutput | SoftmaxOutput
 OUTPUTS: dict[str, type[Output]] = {of.kind: of for of in (MixtureOutput, SoftmaxOutput)}
 
 
-class Conditionals(NamedTuple):
+class PixelOutputs(NamedTuple):
     """The distribution of every pixel given the pixels before it.
 
     Attributes:
@@ -221,7 +221,7 @@ class Conditionals(NamedTuple):
             rows = tf.reduce_sum(tf.reshape(rows, [self.images, -1]), 1)
         return self.share * rows
 
-    def weighted(self, weights: tf.Tensor) -> "Conditionals":
+    def weighted(self, weights: tf.Tensor) -> "PixelOutputs":
         """Return a copy with weights [images, height, width], cut like the images."""
         if self.images is not None:
             weights = cut(weights[..., tf.newaxis], self.levels.shape[1])[..., 0]

@@ -26,7 +26,7 @@ from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.layers import cast_like, convolved, matmul
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import Conditionals, Hidden, make_output
+from pixelcnn.networks.outputs import Hidden, PixelOutputs, make_output
 from replicator.training.rematerialisation import recomputed
 
 FRONT_ROWS, FRONT_REACH = 3, 3  # rows above that v starts from, columns to each side
@@ -225,9 +225,9 @@ class PixelCNN(tf.Module):
 
     def conditionals(
         self, levels: tf.Tensor, condition: Condition, mode: Mode = EXACT
-    ) -> Conditionals:
+    ) -> PixelOutputs:
         """Return the distribution of every pixel given the pixels before it."""
-        return Conditionals(self.output, self(levels, condition, mode), levels)
+        return PixelOutputs(self.output, self(levels, condition, mode), levels)
 
     @property
     def noise_words(self) -> int:

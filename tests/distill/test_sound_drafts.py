@@ -131,7 +131,9 @@ def test_levels_by_rejection_are_those_of_version_0_2(teacher):
 def test_one_redrawn_level_has_the_law_of_the_target():
     likelihood, rows = LogisticMixture(LEVELS, 1, -5.0), tf.range(20_000)
     q, p = (
-        acceptance.Conditionals(likelihood, tf.tile([[[0.0, mean, scale]]], [len(rows), 1, 1]))
+        acceptance.SymbolDistributions(
+            likelihood, tf.tile([[[0.0, mean, scale]]], [len(rows), 1, 1])
+        )
         for mean, scale in ((0.4, -1.0), (-0.2, -0.5))
     )
     drawn = likelihood.sample(q.parameters, likelihood.noise(1, rows, 0, 1))
