@@ -42,8 +42,8 @@ FAULTS = {
     ),
     "speculation keeps what follows a wrong guess": Fault(
         "autoregressive/samplers/speculative.py",
-        "first = tf.reduce_min(tf.where(right, size, index), 1)",
-        "first = tf.reduce_max(tf.where(right, size, index), 1)",
+        "first = tf.reduce_min(tf.where(kept, size, index), 1)",
+        "first = tf.reduce_max(tf.where(kept, size, index), 1)",
         ("tests/autoregressive/test_speculative.py",),
     ),
     "windows begin a row too low": Fault(

@@ -148,7 +148,7 @@ def test_own_loss_schedule_and_score():
         evaluate_every=3,
     )
     assert seen[0] == ["elements", "row", "step", "weight"]
-    np.testing.assert_array_equal(weights, Line().kernel)  # at a rate of 0
+    np.testing.assert_array_equal(weights, Line(3).kernel)  # at a rate of 0
     assert outcome.best_score == 1.5
 
 

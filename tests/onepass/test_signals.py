@@ -65,7 +65,11 @@ def test_a_verb_that_keeps_what_it_has_ends_by_the_signal_too(monkeypatch):
             return command.INTERRUPTED
         return 0
 
-    assert ended(monkeypatch, "sample", work) == 129
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
+    try:
+        assert ended(monkeypatch, "sample", work) == 129
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_signal_that_is_ignored_stays_so(monkeypatch):
