@@ -205,7 +205,7 @@ class ImageModel:
 
     @functools.cached_property
     def compressed(self) -> "Images":
-        """What its compressed files hold; UserError for a model without exact conditionals."""
+        """The codec of this model's images; UserError for one without exact conditionals."""
         from pixelcnn.compression import Images
 
         return Images(self)

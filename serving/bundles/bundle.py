@@ -38,7 +38,7 @@ class Servable(Protocol):
 
     @property
     def kind(self) -> str:
-        """What the model makes: "sound", "picture" or "array"."""
+        """The kind of data that the model makes: "sound", "picture" or "array"."""
 
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
         """Return the inputs of a signature as `call` takes them; raise InvalidInput if bad."""

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autoregressive.causality import check_causal, observed_lookahead
+from autoregressive.causality import (
+    MOST_COMPARED,
+    check_causal,
+    observed_lookahead,
+    opened,
+    probe_lengths,
+)
 from autoregressive.fit import fit
 from autoregressive.incremental import NotCausalError
 from autoregressive.model import Autoregressive
@@ -186,3 +192,15 @@ def test_a_network_that_training_made_look_ahead_is_refused_after_it():
     network.gate.assign(1.0)
     with pytest.raises(NotCausalError, match=r"input t [+] 1"):
         fit(model, np.zeros([4, 8], np.float32), steps=1, log=lambda *_: None)
+
+
+@pytest.mark.parametrize(("levels", "is_long"), [(64, True), (20_000, True), (70_000, False)])
+def test_a_large_vocabulary_is_compared_on_so_many_steps_that_memory_is_bounded(levels, is_long):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input([None], dtype="int32")
+    hidden = keras.layers.Embedding(levels, 4)(inputs)
+    network = keras.Model(inputs, keras.layers.Dense(levels)(hidden))
+    symbols = Autoregressive(network, Categorical(levels)).symbol_network
+    _, longest = probe_lengths(symbols.call, symbols.tables, opened([symbols.inputs]))
+    assert 2 * longest * levels <= MOST_COMPARED  # of both rows
+    assert (longest > 500) == is_long
