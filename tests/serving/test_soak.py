@@ -38,6 +38,7 @@ SWAP_SECONDS = 20.0
 GROWTH_MIB = 8.0  # of the last fifth of the time over the second
 MORE_FILES = 24  # connections that are being opened and closed differ from look to look
 MORE_THREADS = 8
+PATIENCE_SECONDS = 120.0
 LIMITS = ("--queue-rows", 8, "--max-streams", 4, "--log-level", "warning", "--poll-seconds", 0.5)
 CONTROL = {"seconds": 0.04, "chunk_seconds": 0.002}
 
@@ -60,19 +61,35 @@ def forty(command):
     return clients
 
 
-def watched(command, models, seconds):
-    """A Look every few seconds, and the last version; new ones come and old ones go meanwhile."""
+def seen(clients):
+    """The versions that have answered somebody."""
+    return set().union(*(client.versions for client in clients))
+
+
+def watched(command, models, clients, seconds):
+    """A Look every few seconds, and the last version; new ones come and old ones go meanwhile.
+
+    It ends when the seconds are over, the last version has answered somebody and somebody has
+    answered every client, however long that takes a busy machine.
+    """
     looks, version, start = [], 1, time.monotonic()
     while (now := time.monotonic() - start) < seconds:
         memory_mib, files = command.memory_mib(), command.count("fd")
         looks.append(Look(now, memory_mib, files, command.count("task")))
-        if now > version * min(SWAP_SECONDS, seconds / 4):
+        if now > version * min(SWAP_SECONDS, seconds / 4) and version in seen(clients):
             version += 1
             models.add(version=version, **CONTROL)
             if version > 2:
                 shutil.rmtree(models.root / "voice" / str(version - 2))
         time.sleep(LOOK_SECONDS if seconds > 60 else seconds / 50)
+    until(lambda: version in seen(clients), PATIENCE_SECONDS)
+    until(lambda: all(is_served(client) for client in clients), PATIENCE_SECONDS)
+    until(lambda: totals(clients).keys() >= {ANSWERED, REFUSED, LEFT}, PATIENCE_SECONDS)
     return looks, version
+
+
+def is_served(client):
+    return client.ended[ANSWERED] or client.ended[LEFT]
 
 
 def grown(looks, what):
@@ -90,18 +107,16 @@ def soak(tmp_path, seconds):
         before = Look(0.0, command.memory_mib(), command.count("fd"), command.count("task"))
         clients = forty(command)
         with at_work(clients):
-            looks, version = watched(command, models, seconds)
+            looks, version = watched(command, models, clients, seconds)
         ended = totals(clients)
         growth = {what: round(grown(looks, what), 2) for what in ("memory_mib", "files", "threads")}
         print(f"\n{before}\n{looks[len(looks) // 5]}\n{looks[-1]}")
         print(f"{dict(ended)}, {version} versions, grown by {growth}")
         assert ended.keys() == {ANSWERED, REFUSED, LEFT}
-        assert all(client.ended[ANSWERED] or client.ended[LEFT] for client in clients)
         until(lambda: command.count("fd") <= before.files + 4)
         assert command.count("task") <= before.threads + 16
         assert "Traceback" not in command.process.output()
-        seen = set().union(*(client.versions for client in clients))
-        assert seen == set(range(1, version + 1))
+        assert seen(clients) == set(range(1, version + 1))
         return growth
 
 
