@@ -233,7 +233,7 @@ def test_the_saver_is_no_way_round(edit, tmp_path, place):
 
 LOADERS = {
     "saved_model.load": "autoregressive/storage/load.py",  # of `stored_models`, its one caller
-    "import_graph_def": "serving/bundles/bundle.py replicator/pipeline/export.py",  # made here
+    "import_graph_def": "serving/bundles/bundle.py planning/pipeline/export.py",  # made here
     "mlir_module_serialized": "replicator/portable/run.py",
     "models.load_model": "",
     "allow_pickle=True": "",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foundation.errors import UserError
-from replicator.pipeline.simulation import Durations, Simulation, compare
+from planning.pipeline.simulation import Durations, Simulation, compare
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from foundation.atomic_files import replacing, write_text
-from replicator.layouts.simulation import Timeline
-from replicator.planning.plan import GIB, Prediction, cheapest, described, fastest, layout
-from replicator.planning.process_use import this_machine
+from planning.plan import GIB, Prediction, cheapest, described, fastest, layout
+from planning.process_use import this_machine
+from replicator.portable.layouts.simulation import Timeline
 
 MB = 1e6
 HEADER = (
