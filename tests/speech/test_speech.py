@@ -460,21 +460,21 @@ def test_a_text_that_lasts_too_long_is_refused(student, monkeypatch):
 
 def test_a_damaged_voice_is_refused(tmp_path):
     with pytest.raises(UserError, match="holds no voice"):
-        speech.load(tmp_path)
+        speech.load_voice(tmp_path)
     own = voice.shipped()
     train.write(tmp_path, own)
-    assert speech.load(tmp_path).symbols == own.symbols
+    assert speech.load_voice(tmp_path).symbols == own.symbols
     short = {name: value for name, value in own.weights.items() if name != "mel_head"}
     train.write(tmp_path, dataclasses.replace(own, weights=short))
     with pytest.raises(UserError, match="mel_head"):
-        speech.load(tmp_path)
+        speech.load_voice(tmp_path)
     train.write(tmp_path, dataclasses.replace(own, weights={**short, "mel_head": np.ones(3)}))
     with pytest.raises(UserError, match=r"`mel_head` must hold \(96, 160\) numbers, got \(3,\)"):
-        speech.load(tmp_path)
+        speech.load_voice(tmp_path)
     whole = (tmp_path / "weights.npz").read_bytes()
     (tmp_path / "weights.npz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match="holds no voice"):
-        speech.load(tmp_path)
+        speech.load_voice(tmp_path)
 
 
 @pytest.mark.integration
@@ -529,7 +529,7 @@ def test_the_commands_make_a_voice_that_a_model_speaks_with_and_measure_it(tmp_p
         data, tmp_path / "run", config, density, out=tmp_path / "voice", spoken=2
     )
     assert train.main(given) == 0
-    own = speech.load(tmp_path / "voice")
+    own = speech.load_voice(tmp_path / "voice")
     assert own.config.density_channels == 8 and own.temperature == density.temperature
     model = distill.model.load("shipped")
     frames = speech.text_frames(model, "Yes.", voice=own)
