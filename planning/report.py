@@ -85,11 +85,9 @@ def write_trace(path: Path, timeline: Timeline) -> None:
 
 def write_plot(path: Path, predictions: list[Prediction], memory_gib: float | None) -> None:
     """Plot rows per second and memory per device against devices."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
     rate, memory = figure.subplots(1, 2)
     ordered = sorted(predictions, key=lambda each: each.devices)
     devices = [each.devices for each in ordered]

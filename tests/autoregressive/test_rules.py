@@ -59,7 +59,7 @@ def differing(network):
     return np.abs(np.concatenate(outputs, 1) - network(x)).max()
 
 
-def test_an_operation_without_a_rule_is_refused_by_name_and_told_the_way_out(rules):
+def test_an_operation_without_a_rule_is_refused_by_name_with_the_way_out(rules):
     with pytest.raises(UnsupportedNetworkError, match=r"largest: no step for MaxPool: .*`rule`"):
         incremental(pooling())
     with pytest.raises(UnsupportedNetworkError, match="Zeta"):

@@ -32,7 +32,13 @@ from speech import (
     voice,
 )
 from speech import phonemes as reading
-from speech.acoustic import AcousticLoss, AcousticModel, LossConfig, TensorFlowBackend, arrays
+from speech.acoustic import (
+    AcousticLoss,
+    AcousticLossConfig,
+    AcousticModel,
+    TensorFlowBackend,
+    arrays,
+)
 from speech.card import card
 from speech.density_training import DensityConfig
 from speech.network import NumpyBackend, VoiceConfig
@@ -324,7 +330,7 @@ def test_every_weight_has_a_gradient():
     model = AcousticModel(SIZES)
     example, scale = toy_row()
     with tf.GradientTape() as tape:
-        loss, _ = AcousticLoss(model, LossConfig())(batch_of([example], scale, 5, 40))
+        loss, _ = AcousticLoss(model, AcousticLossConfig())(batch_of([example], scale, 5, 40))
     for name, gradient in tape.gradient(loss, model.weights).items():
         assert float(tf.reduce_max(tf.abs(tf.convert_to_tensor(gradient)))) > 0.0, name
 
@@ -334,7 +340,7 @@ def test_one_recording_can_be_learnt():
     example, scale = toy_row()
     batch = batch_of([example], scale, 5, 30)
     state = TrainState(model, OptimizerConfig(learning_rate=0.02, warmup_steps=5), 100)
-    loss = AcousticLoss(model, LossConfig())
+    loss = AcousticLoss(model, AcousticLossConfig())
 
     @tf.function(autograph=False)
     def step():
