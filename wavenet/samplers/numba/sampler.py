@@ -7,13 +7,12 @@ arithmetic is float32 whatever the network's `compute_dtype`.
 
 import abc
 import collections
-import os
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike, DTypeLike
 
-from foundation.field_rules import require
+from foundation.cores import cores
 from likelihoods import Categorical, Gaussian, LogisticMixture
 from wavenet.network import WaveNet
 from wavenet.samplers.numba import bunches, samples
@@ -279,13 +278,3 @@ def check_shape(name: str, array: np.ndarray, expected: tuple[int | None, ...]) 
     if not fits:
         wanted = ", ".join("time" if size is None else str(size) for size in expected)
         raise ValueError(f"`{name}` must be [{wanted}], got {list(array.shape)}.")
-
-
-def cores(threads: int | None) -> int:
-    """Return the processor cores to use, by default all that this process may run on."""
-    if threads is not None:
-        require(threads >= 1, "threads", "at least 1", threads)
-        return threads
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

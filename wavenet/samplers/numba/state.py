@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autoregressive.machine.kernels import aligned
+from foundation.cores import Apart
 from wavenet.samplers.numba.layers import BLOCK, Chunk, run_aside
 from wavenet.samplers.numba.weights import PackedWeights
 
@@ -91,14 +92,14 @@ class Group:
             group.buffers[name][:] = buffer
         return group
 
-    def submit(self, workers: ThreadPoolExecutor, chunk: Chunk, paired: bool) -> list:
+    def submit(self, workers: ThreadPoolExecutor, chunk: Chunk, paired: bool, apart: Apart) -> list:
         """Start the chunk's one or two threads and return their futures."""
         program, buffers, plan = self.program, self.buffers, self.plan
         arrays = program.arrays(program.weights, buffers)
         buffers["lead_done"][:] = buffers["aside_done"][:] = 0
-        futures = [workers.submit(program.lead, plan, arrays, chunk, not paired)]
+        futures = [workers.submit(apart.run, program.lead, plan, arrays, chunk, not paired)]
         if paired:
-            futures.append(workers.submit(run_aside, plan, arrays, chunk))
+            futures.append(workers.submit(apart.run, run_aside, plan, arrays, chunk))
         return futures
 
 
@@ -189,6 +190,7 @@ class GenerationState:
         count = program.weights.plan["num_parameters"]
         parameters = np.zeros([*levels.shape, count], np.float32)
         paired = self.pace is not None and self.pace.pair()
+        apart = Apart()
         began, futures = time.perf_counter(), []
         by_time = [_by_time(conditions.gates, group) for group in self.groups]
         for group, here in zip(self.groups, by_time, strict=True):
@@ -202,7 +204,7 @@ class GenerationState:
                 given=given,
                 parameters=parameters[group.rows],
             )
-            futures += group.submit(self.workers, chunk, paired)
+            futures += group.submit(self.workers, chunk, paired, apart)
         for future in futures:
             future.result()
         if self.pace is not None:
