@@ -20,7 +20,7 @@ from wavenet.samplers.numba.state import Conditions, GenerationState, Pace, Prog
 from wavenet.sound_network import Network
 from wavenet.vocoder import VocoderWaveNet
 
-_TRIAL_STEPS = 64
+_TRIAL_STEPS = 32
 
 
 class CompiledSampler(abc.ABC):

@@ -112,7 +112,7 @@ class Pace:
     interruption decides nothing. Generators of the same batch share the result.
     """
 
-    RUNS = 3
+    RUNS = 5
 
     def __init__(self) -> None:
         self._chunks = 0
