@@ -32,9 +32,10 @@ def run_plan(
     package = _package(given.model)
     if package is not None:
         import_tensorflow()
-    command = importlib.import_module("planning.command")
+    from planning.command import run
+
     with tempfile.TemporaryDirectory() as scratch:
-        return command.run(given, _programs(given, package, scratch))
+        return run(given, _programs(given, package, scratch))
 
 
 def _package(model: str) -> str | None:
