@@ -19,7 +19,7 @@ from distill.config import RECENT, StudentConfig
 from likelihoods.affine import FlowOutput
 from likelihoods.initial import Initial
 from replicator.training.rematerialisation import recomputed
-from wavenet.residual_layers import SQRT_HALF, gated
+from wavenet.residual_layers import SQRT_HALF, causal_taps, gated
 
 Past = list[tf.Tensor]
 
@@ -70,10 +70,9 @@ class FlowLayer(tf.Module):
           past: the last `past_samples` inputs before these, [batch, past_samples, residual].
         """
         dtype = hidden.dtype
-        joined, later = _joined(past, hidden)
-        time = tf.shape(hidden)[1] if hidden.shape[1] is None else hidden.shape[1]
-        taps = [joined[:, j * self.dilation :][:, :time] for j in range(self.width - 1)]
-        inputs, weights = [*taps, hidden], tf.concat(list(tf.unstack(self.gate_kernel)), 0)
+        later = _joined(past, hidden)[1]
+        inputs = causal_taps(past, hidden, self.dilation)
+        weights = tf.concat(list(tf.unstack(self.gate_kernel)), 0)
         if self.condition_kernel is not None:
             inputs, weights = [*inputs, condition], tf.concat([weights, self.condition_kernel], 0)
         gate = tf.matmul(tf.concat(inputs, -1), tf.cast(weights, dtype))
