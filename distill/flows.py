@@ -16,6 +16,7 @@ import math
 import tensorflow as tf
 
 from distill.config import RECENT, StudentConfig
+from foundation.compute_dtype import compute_dtype
 from likelihoods.affine import FlowOutput
 from likelihoods.initial import Initial
 from replicator.training.rematerialisation import recomputed
@@ -102,7 +103,7 @@ class Flow(tf.Module):
     ) -> None:
         super().__init__(name=name)
         self.config = config
-        self.dtype = tf.as_dtype(config.compute_dtype)
+        self.dtype = compute_dtype(config.compute_dtype)
         channels = config.residual_channels
         self.front_kernel = initial.kernel([config.front_width, channels], "front_kernel", gain=1.0)
         self.front_bias = initial.zeros([channels], "front_bias")
