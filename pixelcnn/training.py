@@ -1,63 +1,77 @@
 """Training of an image model: from images to a run directory."""
 
 import dataclasses
-from collections.abc import Callable
+import functools
 from pathlib import Path
+from typing import ClassVar
 
+from foundation.atomic_files import write_npz
 from foundation.errors import UserError
+from foundation.run_directory import Keys
 from foundation.stored_config import defaults, stored_config, to_json
 from pixelcnn.config import KINDS, AnyTrainConfig
+from pixelcnn.data import batch_sampling
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.evaluation_callback import EvaluationCallback
-from replicator import Replicator
-from replicator.training.command import check_outside
-from replicator.training.loop import Outcome
+from replicator.training.recipe import PortableBatches, Run, Setup
 from replicator.training.state import TrainState
-from replicator.training.training_run import TrainingRun
 
+IMAGES = "images.npz"  # of an exported folder
 CHANGEABLE = ("loop", "data_folder", "dev_digest")
 
 
-def train(
-    preset: str,
-    config: AnyTrainConfig,
-    data: Path | str,
-    workdir: Path,
-    log: Callable[[str], None] = print,
-    replicator: Replicator | None = None,
-) -> Outcome:
-    """Train or resume a run in `workdir` and return how it ended.
+@dataclasses.dataclass(frozen=True)
+class ImageRecipe:
+    """Training of an image model on images.
 
-    Args:
+    Attributes:
       preset: name of the preset, which is stored with the run.
-      config: everything that decides the outcome.
+      config: the training configuration.
       data: images, in one of the forms that `read_corpus` reads, or a folder of episodes of video.
-      workdir: the run directory, made if missing; a run there must have the same configuration.
-      log: called with progress messages.
-      replicator: the devices to train on; None: one device. It changes only the time that training
-        takes.
-
-    Raises UserError or DataError with a line that explains what to do.
     """
-    check_outside(workdir, data, "images")
-    with TrainingRun(workdir, replicator, log, config.data.batch_size, config.optimizer) as run:
-        with run.preparing():
-            dataset = ImageDataset.read(data, config)
-            config = dataset.resolved
-            dataset = dataclasses.replace(dataset, config=config)
-            run.claim(run_config(preset, config, dataset, data), CHANGEABLE, defaults(config))
-            run.log(*dataset.notes)
-        with run.variables():
-            density = ImageDensity(config)
-            state = TrainState(density, config.optimizer, config.loop.num_steps)
-        return run.train(
+
+    preset: str
+    config: AnyTrainConfig
+    data: Path | str
+
+    things: ClassVar[str] = "images"
+    changeable: ClassVar[Keys] = CHANGEABLE
+    keeps: ClassVar[Keys] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of images of a batch."""
+        return self.config.data.batch_size
+
+    def prepare(self, run: Run) -> ImageDataset:
+        """Return the images, of a resolved configuration, after claiming the run."""
+        dataset = ImageDataset.read(self.data, self.config)
+        config = dataset.resolved
+        dataset = dataclasses.replace(dataset, config=config)
+        run.claim(run_config(self.preset, config, dataset, self.data), CHANGEABLE, defaults(config))
+        run.log(*dataset.notes)
+        return dataset
+
+    def set_up(self, run: Run, prepared: ImageDataset) -> Setup:
+        """Return the model and its training."""
+        density = ImageDensity(prepared.config)
+        optimizer, loop = self.config.optimizer, self.config.loop
+        state = TrainState(density, optimizer, loop.num_steps)
+        return Setup(
             state,
             ImageLoss(density),
-            config.loop,
-            dataset.training,
-            lambda: EvaluationCallback(density, state, dataset, run.samples()),
+            prepared.training,
+            lambda run: EvaluationCallback(density, state, prepared, run.samples()),
+            portable_batches(prepared),
         )
+
+
+def portable_batches(dataset: ImageDataset) -> PortableBatches:
+    """Return the batches of training for a machine without TensorFlow."""
+    arrays, settings = dataset.drawn
+    write = functools.partial(write_npz, arrays=arrays)
+    return PortableBatches(batch_sampling, {**settings, "file": IMAGES}, write)
 
 
 def run_config(

@@ -2,17 +2,17 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from distill.images.config import DistillConfig, FlowConfig, GuidedConfig
-from distill.images.features import Features, classifier_for
+from distill.images.features import FILE, Features, classifier_for
 from distill.images.flow import FlowLoss
 from distill.images.guidance import GuidedLoss
 from distill.teacher import digest, frozen_copy
 from foundation.errors import UserError
 from foundation.model_folder import variable_names
+from foundation.run_directory import Keys
 from foundation.stored_config import defaults, to_json
 from likelihoods.initial import ZeroInitial
 from pixelcnn.config import AnyTrainConfig, MultiscaleTrainConfig
@@ -22,63 +22,64 @@ from pixelcnn.evaluation_callback import EvaluationCallback
 from pixelcnn.model import ImageModel
 from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.training import CHANGEABLE as OF_TRAINING
+from pixelcnn.training import portable_batches
 from pixelcnn.training import run_config as training_config
-from replicator import Replicator
-from replicator.training.command import check_outside
-from replicator.training.loop import Outcome
+from replicator.training.recipe import Run, Setup
 from replicator.training.state import TrainState
-from replicator.training.training_run import TrainingRun
 
 CHANGEABLE = (*OF_TRAINING, "teacher")
 
 
-def distill(
-    preset: str,
-    config: DistillConfig,
-    teacher: ImageModel,
-    teacher_path: Path,
-    data: Path | str,
-    workdir: Path,
-    log: Callable[[str], None] = print,
-    replicator: Replicator | None = None,
-) -> Outcome:
-    """Distil or resume a run in `workdir`, an ordinary image model, and return how it ended.
+@dataclasses.dataclass(frozen=True)
+class ImageStudentRecipe:
+    """Distillation of an image model, whose run is that of an ordinary image model.
 
-    Args:
+    Attributes:
       preset: name of the preset, which is stored with the run.
       config: the configuration of the distillation.
       teacher: the whole model to learn from; it is read and never written.
       teacher_path: location of the teacher, which is stored with the run.
       data: images with the teacher's conditions.
-      workdir: the run directory, created if missing; a run there must have the same configuration.
-      log: called with progress messages.
-      replicator: shares the work among devices, which changes nothing but the time; None: one
-        device does it.
-
-    Raises:
-      UserError, DataError: with a line that explains what to do.
     """
-    check_outside(workdir, data, "images")
-    with TrainingRun(workdir, replicator, log, config.batch_size, config.optimizer) as run:
-        with run.preparing():
-            dataset = dataset_for(config, teacher, data)
-            stored = run_config(preset, config, teacher, teacher_path, dataset, data)
-            run.claim(stored, CHANGEABLE, defaults_of(config, dataset))
-            run.log(*dataset.notes)
-            features = features_for(config, dataset, run.directory.path)
-        with run.variables():
-            student, frozen = student_and_teacher(dataset.config, teacher)
-            state = TrainState(student, config.optimizer, config.loop.num_steps)
+
+    preset: str
+    config: DistillConfig
+    teacher: ImageModel
+    teacher_path: Path
+    data: Path | str
+
+    things: ClassVar[str] = "images"
+    changeable: ClassVar[Keys] = CHANGEABLE
+    keeps: ClassVar[Keys] = (FILE,)
+
+    @property
+    def rows(self) -> int:
+        """Number of images of a batch."""
+        return self.config.batch_size
+
+    def prepare(self, run: Run) -> tuple[ImageDataset, Features | None]:
+        """Return the images and the features of the loss, after claiming the run."""
+        dataset = dataset_for(self.config, self.teacher, self.data)
+        what = (self.preset, self.config, self.teacher, self.teacher_path, dataset, self.data)
+        run.claim(run_config(*what), CHANGEABLE, defaults_of(self.config, dataset))
+        run.log(*dataset.notes)
+        return dataset, features_for(self.config, dataset, run.kept(FILE))
+
+    def set_up(self, run: Run, prepared: tuple[ImageDataset, Features | None]) -> Setup:
+        """Return the student and its training."""
+        (dataset, features), config = prepared, self.config
+        student, frozen = student_and_teacher(dataset.config, self.teacher)
+        state = TrainState(student, config.optimizer, config.loop.num_steps)
         loss = loss_of(config, student, frozen, features)
         divergences = loss.divergences if config.targets.has_divergence else None
-        return run.train(
+        return Setup(
             state,
             loss,
-            config.loop,
             dataset.training,
-            lambda: EvaluationCallback(student, state, dataset, run.samples(), divergences),
-            start=lambda: start(state, student, teacher),
-            reads=frozen.variables,
+            lambda run: EvaluationCallback(student, state, dataset, run.samples(), divergences),
+            portable_batches(dataset),
+            lambda: start(state, student, self.teacher),
+            {f"teacher/{i:03d}": weight for i, weight in enumerate(frozen.variables)},
         )
 
 
@@ -90,15 +91,15 @@ def student_and_teacher(
     return ImageDensity(config), frozen_copy(teacher.network, make)
 
 
-def features_for(config: DistillConfig, dataset: ImageDataset, folder: Path) -> Features | None:
-    """Return the features of the loss, of a classifier kept in the folder; None where unused.
+def features_for(config: DistillConfig, dataset: ImageDataset, path: Path) -> Features | None:
+    """Return the features of the loss, of a classifier kept in a file; None where unused.
 
     Raises:
       UserError: the images have no classes.
     """
     if not config.needs_features:
         return None
-    return Features(classifier_for(dataset, dataset.config.network.base_size, folder))
+    return Features(classifier_for(dataset, dataset.config.network.base_size, path))
 
 
 @functools.singledispatch

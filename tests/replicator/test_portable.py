@@ -24,6 +24,7 @@ from replicator.portable import export as portable
 from replicator.portable import run as portable_run
 from replicator.portable.adopt import adopt
 from replicator.portable.manifest import read_manifest
+from replicator.portable.recipe import export_portable
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.loop import Trainer
 from replicator.training.state import TrainState
@@ -90,11 +91,11 @@ class TensorFlowRun:
         self.config, self.corpus = config, corpus
         network = WaveNet(config.network, config.seed)
         self.state = TrainState(network, config.optimizer, config.loop.num_steps)
-        self.loss = training.loss_function(network)
+        self.loss = training.ClipLoss(network)
         self._step = compile_step(self.state, self.loss, jit_compile=False)
 
     def batches(self):
-        return training.batches(self.corpus, self.config, int(self.state.step))
+        return training.batches(self.corpus, self.config)(int(self.state.step))
 
     def to(self, step):
         metrics = None
@@ -126,7 +127,8 @@ def workdir(data, prepared, alone, tmp_path_factory):
 def folder(data, workdir, tmp_path_factory):
     """Return the folder exported from the run directory."""
     folder = tmp_path_factory.mktemp("exported")
-    return wavenet_portable.export_run("tiny", CONFIG, data, folder, workdir, log=quiet)
+    recipe = training.SpeechRecipe("tiny", CONFIG, data)
+    return export_portable(recipe, folder, workdir, quiet)
 
 
 def test_run_py_draws_the_batches_of_the_pipeline(folder, prepared):
@@ -134,7 +136,7 @@ def test_run_py_draws_the_batches_of_the_pipeline(folder, prepared):
     settings = read_manifest(folder)["training"]["batches"]
     drawn = portable_run.open_batches(folder, settings)
     for step in (0, 1, 1_000_000):
-        expected = next(iter(training.batches(corpus, config, step)))
+        expected = next(iter(training.batches(corpus, config)(step)))
         found = drawn(step)
         assert found.keys() == expected.keys() - {"levels"}
         for name in found:
@@ -192,7 +194,7 @@ def test_a_gaussian_step_is_portable(tmp_path):
     network = WaveNet(WaveNetConfig(likelihood="gaussian", **PLAIN), seed=1)
     state = TrainState(network, OptimizerConfig(warmup_steps=1), 10)
     spec = {name: tf.TensorSpec([1, 64], tf.float32) for name in ("waveform", "mask")}
-    step = portable.training_step(state, wavenet_portable.encoding_loss(network))
+    step = portable.training_step(state, training.ClipLoss(network))
     portable.export_function(step, spec, tmp_path, "step", variables=state.slots())
     batch = {"waveform": np.linspace(-0.5, 0.9, 64, dtype=np.float32)[None] ** 3}
     batch["mask"] = np.ones([1, 64], np.float32)
