@@ -36,7 +36,7 @@ def _recipe(preset: str, given: DistillArguments) -> "StudentRecipe":
     from distill.training import StudentRecipe
 
     data = given.data or training_data(given.teacher)
-    return StudentRecipe(preset, given.config, load_teacher(given.teacher), given.teacher, data)
+    return StudentRecipe(preset, given.config, data, load_teacher(given.teacher), given.teacher)
 
 
 def _evaluated(given: EvaluateArguments, model: "StudentModel", data: Path) -> dict:

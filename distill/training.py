@@ -1,6 +1,5 @@
 """Distillation of a student: from a trained teacher and recordings to a run directory."""
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -18,11 +17,11 @@ from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, frozen_copy
 from foundation.errors import UserError
 from foundation.model_folder import assign_weights, stored_weights
-from foundation.run_directory import Keys
 from foundation.stored_config import defaults, to_json
-from replicator.training.recipe import Run, Setup
+from replicator.training.recipe import Recipe, Setup
 from replicator.training.state import TrainState
 from replicator.training.step import is_single_device
+from replicator.training.training_run import TrainingRun
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import Corpus
 from wavenet.data.clip_batches import ClipBatches
@@ -50,39 +49,35 @@ class Prepared(NamedTuple):
     student: ParallelWaveNet
 
 
-@dataclasses.dataclass(frozen=True)
-class StudentRecipe:
-    """Distillation of a WaveNet into a student.
+class StudentRecipe(Recipe):
+    """Distillation of a WaveNet into a student."""
 
-    Attributes:
-      preset: name of the preset, which is stored with the run.
-      config: the configuration of the distillation.
-      teacher: the model to learn from, from `load_teacher`; it is read and never written.
-      teacher_path: location of the teacher, which is stored with the run.
-      data: folder of recordings.
-    """
-
-    preset: str
-    config: DistillConfig
-    teacher: SpeechModel
-    teacher_path: Path
-    data: Path
-
-    things: ClassVar[str] = "recordings"
-    changeable: ClassVar[Keys] = CHANGEABLE
-    keeps: ClassVar[Keys] = (UNITS,)
+    things: ClassVar = "recordings"
+    changeable: ClassVar = CHANGEABLE
+    keeps: ClassVar = (UNITS,)
 
     @property
     def rows(self) -> int:
         """Number of clips of a batch."""
         return self.config.clips.batch_size
 
-    def prepare(self, run: Run) -> Prepared:
+    def prepare(self, run: TrainingRun) -> Prepared:
         """Read the recordings, claim the run, and train or load the classifier."""
         teacher = self.teacher
         config = self.config.resolved(teacher, self.teacher_path)
-        stored = run_config(self.preset, config, teacher, self.teacher_path, self.data)
-        unsaid = defaults_of(config, teacher)
+        stored = self.described(
+            KIND,
+            config,
+            data=to_json(teacher.config.data),
+            gain_db=teacher.gain_db,
+            speakers=list(teacher.speakers),
+            **{name: teacher.spec[name] for name in HEARD if name in teacher.spec},
+            teacher_weights=digest(teacher.network),
+        )
+        known = defaults(config)
+        student = known["student"] | REMOVED["student"]
+        data = defaults(teacher.config.data)
+        unsaid = {**known, **REMOVED, "student": student, "data": data}
         run.check(stored, CHANGEABLE, unsaid)
         corpus = corpus_for(config, teacher, self.data, run.sharing(FEATURES), run.log)
         run.claim(stored, CHANGEABLE, unsaid)
@@ -90,7 +85,7 @@ class StudentRecipe:
         # Its preparation knows no replicas, so that it is made outside them.
         return Prepared(config, corpus, classifier, new_student(config, teacher))
 
-    def set_up(self, run: Run, prepared: Prepared) -> Setup:
+    def set_up(self, run: TrainingRun, prepared: Prepared) -> Setup:
         """Return the student and its training."""
         config, corpus, classifier, begun = prepared
         teacher, student = self.teacher, begun
@@ -111,7 +106,7 @@ class StudentRecipe:
                 *(classifier, corpus.mel, opponent),
             ),
             drawn,
-            lambda run: EvaluationCallback(*args, run.samples(), run.log, config.loss.kl),
+            lambda: EvaluationCallback(*args, run.samples(), run.log, config.loss.kl),
             drawn.portable(),
             lambda: state.start([*begun.trainable_variables, *others]),
             _frozen(density, classifier),
@@ -230,40 +225,7 @@ def clip_context(config: DistillConfig) -> ClipContext:
     return ClipContext(config.clips.left_samples, SIDE_FRAMES)
 
 
-def run_config(
-    preset: str, config: DistillConfig, teacher: SpeechModel, teacher_path: Path, data: Path
-) -> dict:
-    """Return the content of a run's config.json: all that the student needs without its teacher.
-
-    Args:
-      preset: name of the preset.
-      config: the configuration of the distillation.
-      teacher: the model to learn from.
-      teacher_path: location of the teacher.
-      data: folder of recordings.
-    """
-    return {
-        "kind": KIND,
-        "preset": preset,
-        **to_json(config),
-        "data": to_json(teacher.config.data),
-        "gain_db": teacher.gain_db,
-        "speakers": list(teacher.speakers),
-        **{name: teacher.spec[name] for name in HEARD if name in teacher.spec},
-        "data_folder": str(Path(data).absolute()),
-        "teacher": str(teacher_path),
-        "teacher_weights": digest(teacher.network),
-    }
-
-
-def defaults_of(config: DistillConfig, teacher: SpeechModel) -> dict:
-    """Return the defaults of the settings in `run_config`, and those that were removed."""
-    known = defaults(config)
-    student = known["student"] | REMOVED["student"]
-    return {**known, **REMOVED, "student": student, "data": defaults(teacher.config.data)}
-
-
-def _classifier(run: Run, config: DistillConfig, corpus: Corpus) -> UnitClassifier | None:
+def _classifier(run: TrainingRun, config: DistillConfig, corpus: Corpus) -> UnitClassifier | None:
     """Return the run's classifier of speech units, trained if missing; None if unused."""
     if not (config.loss.feature or config.loss.style):
         return None

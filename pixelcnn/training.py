@@ -2,58 +2,41 @@
 
 import dataclasses
 import functools
-from pathlib import Path
 from typing import ClassVar
 
 from foundation.atomic_files import write_npz
 from foundation.errors import UserError
-from foundation.run_directory import Keys
-from foundation.stored_config import defaults, stored_config, to_json
+from foundation.stored_config import defaults, stored_config
 from pixelcnn.config import KINDS, AnyTrainConfig
 from pixelcnn.data import batch_sampling
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.evaluation_callback import EvaluationCallback
-from replicator.training.recipe import PortableBatches, Run, Setup
+from replicator.training.recipe import PortableBatches, Recipe, Setup
 from replicator.training.state import TrainState
+from replicator.training.training_run import TrainingRun
 
 IMAGES = "images.npz"  # of an exported folder
 CHANGEABLE = ("loop", "data_folder", "dev_digest")
 
 
-@dataclasses.dataclass(frozen=True)
-class ImageRecipe:
-    """Training of an image model on images.
+class ImageRecipe(Recipe):
+    """Training of an image model on images."""
 
-    Attributes:
-      preset: name of the preset, which is stored with the run.
-      config: the training configuration.
-      data: images, in one of the forms that `read_corpus` reads, or a folder of episodes of video.
-    """
+    things: ClassVar = "images"
+    changeable: ClassVar = CHANGEABLE
 
-    preset: str
-    config: AnyTrainConfig
-    data: Path | str
-
-    things: ClassVar[str] = "images"
-    changeable: ClassVar[Keys] = CHANGEABLE
-    keeps: ClassVar[Keys] = ()
-
-    @property
-    def rows(self) -> int:
-        """Number of images of a batch."""
-        return self.config.data.batch_size
-
-    def prepare(self, run: Run) -> ImageDataset:
+    def prepare(self, run: TrainingRun) -> ImageDataset:
         """Return the images, of a resolved configuration, after claiming the run."""
         dataset = ImageDataset.read(self.data, self.config)
         config = dataset.resolved
         dataset = dataclasses.replace(dataset, config=config)
-        run.claim(run_config(self.preset, config, dataset, self.data), CHANGEABLE, defaults(config))
+        stored = self.described(config.kind, config, **facts_of(dataset))
+        run.claim(stored, CHANGEABLE, defaults(config))
         run.log(*dataset.notes)
         return dataset
 
-    def set_up(self, run: Run, prepared: ImageDataset) -> Setup:
+    def set_up(self, run: TrainingRun, prepared: ImageDataset) -> Setup:
         """Return the model and its training."""
         density = ImageDensity(prepared.config)
         optimizer, loop = self.config.optimizer, self.config.loop
@@ -62,7 +45,7 @@ class ImageRecipe:
             state,
             ImageLoss(density),
             prepared.training,
-            lambda run: EvaluationCallback(density, state, prepared, run.samples()),
+            lambda: EvaluationCallback(density, state, prepared, run.samples()),
             portable_batches(prepared),
         )
 
@@ -74,18 +57,11 @@ def portable_batches(dataset: ImageDataset) -> PortableBatches:
     return PortableBatches(batch_sampling, {**settings, "file": IMAGES}, write)
 
 
-def run_config(
-    preset: str, config: AnyTrainConfig, dataset: ImageDataset, data: Path | str
-) -> dict:
-    """Return the content of a run's config.json."""
-    folder = str(data) if str(data).startswith("tfds:") else str(Path(data).absolute())
+def facts_of(dataset: ImageDataset) -> dict:
+    """Return what config.json says of the images."""
     return {
-        "kind": config.kind,
-        "preset": preset,
-        **to_json(config),
         "class_names": list(dataset.classes),
         "statistics": dataset.statistics and dataset.statistics.to_dict(),
-        "data_folder": folder,
         "dev_digest": dataset.dev_digest,
     }
 

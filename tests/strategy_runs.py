@@ -152,7 +152,7 @@ def train(
         teacher = folder / "teacher"
         model = load_teacher(teacher)
         data = folder / "sounds"
-        recipe = distillation.StudentRecipe("tiny", config, model, teacher, data)
+        recipe = distillation.StudentRecipe("tiny", config, data, model, teacher)
     else:
         recipe = image_training.ImageRecipe("tiny", config, folder / "images")
     return recipes.train(recipe, workdir, lambda line: None, replicator)

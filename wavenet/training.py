@@ -1,6 +1,5 @@
 """Training of a WaveNet: from a folder of recordings to a run directory."""
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import ClassVar
@@ -9,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 from foundation.folders import shown
-from foundation.run_directory import Keys
-from foundation.stored_config import completed, defaults, stored_config, to_json
+from foundation.stored_config import completed, defaults, stored_config
 from replicator import Replicator
-from replicator.training.recipe import Run, Setup
+from replicator.training.recipe import Recipe, Setup
 from replicator.training.state import TrainState
+from replicator.training.training_run import TrainingRun
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import audio
 from wavenet.data.clip_batches import ClipBatches
@@ -34,45 +33,28 @@ CHANGEABLE = ("loop", "data_folder", "dev_digest", *HEARD)
 FEATURES = "features"  # the folder of a run that keeps what was computed from recordings
 
 
-@dataclasses.dataclass(frozen=True)
-class SpeechRecipe:
-    """Training of a WaveNet on recordings.
+class SpeechRecipe(Recipe):
+    """Training of a WaveNet on recordings."""
 
-    Attributes:
-      preset: name of the preset, which is stored with the run.
-      config: the training configuration.
-      data: folder of recordings.
-    """
+    things: ClassVar = "recordings"
+    changeable: ClassVar = CHANGEABLE
 
-    preset: str
-    config: TrainConfig
-    data: Path
-
-    things: ClassVar[str] = "recordings"
-    changeable: ClassVar[Keys] = CHANGEABLE
-    keeps: ClassVar[Keys] = ()
-
-    @property
-    def rows(self) -> int:
-        """Number of clips of a batch."""
-        return self.config.data.batch_size
-
-    def prepare(self, run: Run) -> tuple[TrainConfig, Corpus]:
+    def prepare(self, run: TrainingRun) -> tuple[TrainConfig, Corpus]:
         """Read the recordings, claim the run, and return the resolved configuration with them."""
         features = run.sharing(FEATURES)
         report = scan_folder(self.data, self.config, features and features / FEATURES)
         config = self.config.resolved(len({r.speaker for r in report.of("train")}))
-        run.check(_identity(self.preset, config), CHANGEABLE, defaults(config))
+        run.check(self.described(KIND, config), CHANGEABLE, defaults(config))
         run.log(*report.lines())
         gain_db = run.stored.get("gain_db")  # which resuming keeps
         gain_db = float(gain_db) if isinstance(gain_db, int | float) else None
         corpus = prepare_corpus(report, config, run.sharing(FEATURES), gain_db)
         run.log(*corpus.notes, *_schedule_notes(run.stored, config))
-        stored = run_config(self.preset, config, corpus, self.data)
-        run.claim(stored | {"dev_digest": report.dev_digest}, CHANGEABLE, defaults(config))
+        facts = {**heard(corpus), "dev_digest": report.dev_digest}
+        run.claim(self.described(KIND, config, **facts), CHANGEABLE, defaults(config))
         return config, corpus
 
-    def set_up(self, run: Run, prepared: tuple[TrainConfig, Corpus]) -> Setup:
+    def set_up(self, run: TrainingRun, prepared: tuple[TrainConfig, Corpus]) -> Setup:
         """Return the network and its training."""
         config, corpus = prepared
         network = make_network(config)
@@ -87,7 +69,7 @@ class SpeechRecipe:
             state,
             ClipLoss(network),
             drawn,
-            lambda run: EvaluationCallback(network, state, corpus, config, run.samples()),
+            lambda: EvaluationCallback(network, state, corpus, config, run.samples()),
             drawn.portable(),
             start,
             description=f"{state.size:,} weights, receptive field {past} samples "
@@ -214,29 +196,18 @@ def prepare_corpus(
 
 
 def heard(corpus: Corpus) -> dict:
-    """Return what config.json says of the recordings of train, by the names in `HEARD`.
+    """Return what config.json says of the recordings: gain, speakers, and the names in `HEARD`.
 
-    `level_db`: their median RMS, after the gain. `frames`, where there are mel frames: see
+    `level_db`: the median RMS of train, after the gain. `frames`, where there are mel frames: see
     `FrameStatistics`.
     """
     members = recordings_of(corpus, "train")
     levels_db = [audio.rms_db(audio.from_int16(member.waveform)) for member in members]
-    known: dict = {"level_db": round(float(np.median(levels_db)), 2)}
+    known: dict = {"gain_db": corpus.gain_db, "level_db": round(float(np.median(levels_db)), 2)}
     if corpus.mel:
         frames = (frames_of(corpus, member, ("mel",)) for member in members)
         known["frames"] = FrameStatistics.of(frames).to_dict()
-    return known
-
-
-def run_config(preset: str, config: TrainConfig, corpus: Corpus, data: Path) -> dict:
-    """Return the content of a run's config.json."""
-    return {
-        **_identity(preset, config),
-        "gain_db": corpus.gain_db,
-        **heard(corpus),
-        "speakers": list(corpus.speakers),
-        "data_folder": str(Path(data).absolute()),
-    }
+    return known | {"speakers": list(corpus.speakers)}
 
 
 def config_from(stored: dict) -> TrainConfig:
@@ -249,8 +220,3 @@ def config_from(stored: dict) -> TrainConfig:
     if isinstance(stored.get("network"), dict):
         missing["network"] = {"exact_prediction": False}  # of version 0.2
     return stored_config(TrainConfig, completed(stored, missing))
-
-
-def _identity(preset: str, config: TrainConfig) -> dict:
-    """Return the part of `run_config` that is known before the recordings are prepared."""
-    return {"kind": KIND, "preset": preset, **to_json(config)}

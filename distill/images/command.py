@@ -61,7 +61,7 @@ def _recipe(preset: str, given: DistillImagesArguments) -> "ImageStudentRecipe":
     if given.data is None and str(given.teacher) in shipped.FOLDERS:
         raise UserError(f"{given.teacher} comes without its images; name some with --data.")
     data = given.data or training_data(given.teacher)
-    return ImageStudentRecipe(preset, given.config, load(given.teacher), given.teacher, data)
+    return ImageStudentRecipe(preset, given.config, data, load(given.teacher), given.teacher)
 
 
 IMAGE_STUDENT = dataclasses.replace(

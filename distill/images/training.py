@@ -12,7 +12,6 @@ from distill.images.guidance import GuidedLoss
 from distill.teacher import digest, frozen_copy
 from foundation.errors import UserError
 from foundation.model_folder import variable_names
-from foundation.run_directory import Keys
 from foundation.stored_config import defaults, to_json
 from likelihoods.initial import ZeroInitial
 from pixelcnn.config import AnyTrainConfig, MultiscaleTrainConfig
@@ -22,50 +21,38 @@ from pixelcnn.evaluation_callback import EvaluationCallback
 from pixelcnn.model import ImageModel
 from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.training import CHANGEABLE as OF_TRAINING
-from pixelcnn.training import portable_batches
-from pixelcnn.training import run_config as training_config
-from replicator.training.recipe import Run, Setup
+from pixelcnn.training import facts_of, portable_batches
+from replicator.training.recipe import Recipe, Setup
 from replicator.training.state import TrainState
+from replicator.training.training_run import TrainingRun
 
 CHANGEABLE = (*OF_TRAINING, "teacher")
 
 
-@dataclasses.dataclass(frozen=True)
-class ImageStudentRecipe:
-    """Distillation of an image model, whose run is that of an ordinary image model.
+class ImageStudentRecipe(Recipe):
+    """Distillation of an image model, whose run is that of an ordinary image model."""
 
-    Attributes:
-      preset: name of the preset, which is stored with the run.
-      config: the configuration of the distillation.
-      teacher: the whole model to learn from; it is read and never written.
-      teacher_path: location of the teacher, which is stored with the run.
-      data: images with the teacher's conditions.
-    """
-
-    preset: str
-    config: DistillConfig
-    teacher: ImageModel
-    teacher_path: Path
-    data: Path | str
-
-    things: ClassVar[str] = "images"
-    changeable: ClassVar[Keys] = CHANGEABLE
-    keeps: ClassVar[Keys] = (FILE,)
+    things: ClassVar = "images"
+    changeable: ClassVar = CHANGEABLE
+    keeps: ClassVar = (FILE,)
 
     @property
     def rows(self) -> int:
         """Number of images of a batch."""
         return self.config.batch_size
 
-    def prepare(self, run: Run) -> tuple[ImageDataset, Features | None]:
+    def prepare(self, run: TrainingRun) -> tuple[ImageDataset, Features | None]:
         """Return the images and the features of the loss, after claiming the run."""
         dataset = dataset_for(self.config, self.teacher, self.data)
-        what = (self.preset, self.config, self.teacher, self.teacher_path, dataset, self.data)
-        run.claim(run_config(*what), CHANGEABLE, defaults_of(self.config, dataset))
+        facts = {**facts_of(dataset), "teacher_weights": digest(self.teacher.network)}
+        facts["targets"] = to_json(self.config.targets)
+        stored = self.described(dataset.config.kind, dataset.config, **facts)
+        unsaid = {**defaults(dataset.config), "targets": defaults(self.config.targets)}
+        run.claim(stored, CHANGEABLE, unsaid)
         run.log(*dataset.notes)
         return dataset, features_for(self.config, dataset, run.kept(FILE))
 
-    def set_up(self, run: Run, prepared: tuple[ImageDataset, Features | None]) -> Setup:
+    def set_up(self, run: TrainingRun, prepared: tuple[ImageDataset, Features | None]) -> Setup:
         """Return the student and its training."""
         (dataset, features), config = prepared, self.config
         student, frozen = student_and_teacher(dataset.config, self.teacher)
@@ -76,7 +63,7 @@ class ImageStudentRecipe:
             state,
             loss,
             dataset.training,
-            lambda run: EvaluationCallback(student, state, dataset, run.samples(), divergences),
+            lambda: EvaluationCallback(student, state, dataset, run.samples(), divergences),
             portable_batches(dataset),
             lambda: start(state, student, self.teacher),
             {f"teacher/{i:03d}": weight for i, weight in enumerate(frozen.variables)},
@@ -215,34 +202,3 @@ def _check(config: DistillConfig, teacher: ImageModel) -> None:
             "A softmax over levels has no gradient that could reach a flow; it needs a teacher "
             "with --output.likelihood logistic."
         )
-
-
-def run_config(
-    preset: str,
-    config: DistillConfig,
-    teacher: ImageModel,
-    teacher_path: Path,
-    dataset: ImageDataset,
-    data: Path | str,
-) -> dict:
-    """Return the content of config.json: that of any image model, its teacher and targets.
-
-    Args:
-      preset: name of the preset.
-      config: the configuration of the distillation.
-      teacher: the model to learn from.
-      teacher_path: location of the teacher.
-      dataset: the images, with the student's configuration.
-      data: location of the images.
-    """
-    return {
-        **training_config(preset, dataset.config, dataset, data),
-        "teacher": str(teacher_path),
-        "teacher_weights": digest(teacher.network),
-        "targets": to_json(config.targets),
-    }
-
-
-def defaults_of(config: DistillConfig, dataset: ImageDataset) -> dict:
-    """Return the defaults of the settings in `run_config`."""
-    return {**defaults(dataset.config), "targets": defaults(config.targets)}

@@ -5,58 +5,52 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from foundation.run_directory import NO_DEFAULTS, Keys, RunDirectory
-from replicator import Replicator, strategies
 from replicator.portable.export import export_training, new_folder, next_command, specs_of
 from replicator.portable.manifest import manifest_of, write_manifest
 from replicator.training.recipe import Recipe
+from replicator.training.state import TrainState
+from replicator.training.training_run import TrainingRun
 
 
-class ExportedRun:
-    """A run whose step is exported.
+class ExportedRun(TrainingRun):
+    """A run whose step is exported: its directory, if it has one, is only read.
 
     Args:
       folder: the folder to write; the run's files are kept in it.
-      workdir: the run directory, which is only read; None, or one without a run: a new run.
+      workdir: the run directory; None, or one without a run: a new run.
       log: called with progress messages.
     """
 
     def __init__(self, folder: Path, workdir: Path | None, log: Callable[[str], None]) -> None:
-        self.replicator: Replicator = strategies.single()
-        self.folder, self._log = new_folder(folder), log
         known = workdir is not None and (Path(workdir) / "config.json").exists()
-        self.directory = RunDirectory.open(Path(workdir)) if workdir and known else None
+        super().__init__(workdir if known else None, log=log)
+        self.folder = new_folder(folder)
         self.config: dict = {}
 
-    @property
-    def stored(self) -> dict:
-        """Content of the config.json of a run that is exported; {} for a new one."""
-        return {} if self.directory is None else self.directory.config()
-
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Compare a configuration with that of the run directory, by `RunDirectory.check`."""
-        if self.directory is not None:
-            self.directory.check(config, changeable, defaults)
+        """Compare part of a configuration with the run's, by `RunDirectory.check`."""
+        if self._workdir is not None:
+            RunDirectory(self._workdir).check(config, changeable, defaults)
 
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
         """Make the configuration that of the folder, after `check`."""
         self.check(config, changeable, defaults)
         self.config = config
 
-    def log(self, *lines: str) -> None:
-        """Log messages for the user."""
-        for line in lines:
-            self._log(line)
-
-    def sharing(self, name: str) -> Path | None:
-        """Return the run directory, whose folder `name` may be used; None for a new run."""
-        return None if self.directory is None else self.directory.path
-
     def kept(self, name: str) -> Path:
         """Return the path of a file in the folder, copied from the run directory if it has it."""
-        path = self.folder / name
-        if self.directory is not None and (self.directory.path / name).exists():
-            shutil.copyfile(self.directory.path / name, path)
+        path, known = self.folder / name, self._workdir and self._workdir / name
+        if known and known.exists():
+            shutil.copyfile(known, path)
         return path
+
+    def restore(self, state: TrainState) -> bool:
+        """Restore the newest checkpoint of the run, and return whether there is one."""
+        run = self._workdir and RunDirectory(self._workdir)
+        arrays = run.checkpoints().newest()[0] if run else None
+        if arrays is not None:
+            state.restore(arrays)
+        return arrays is not None
 
 
 def export_portable(
@@ -86,10 +80,7 @@ def export_portable(
     """
     run = ExportedRun(folder, workdir, log)
     setup = recipe.set_up(run, recipe.prepare(run))
-    arrays = None if run.directory is None else run.directory.checkpoints().newest()[0]
-    if arrays is not None:
-        setup.state.restore(arrays)
-    elif setup.start is not None:
+    if not run.restore(setup.state) and setup.start is not None:
         setup.start()
     batches, settings, write = setup.portable
     write(run.folder / settings["file"])

@@ -3,47 +3,22 @@
 `replicator.portable.recipe` exports the step of the same recipe instead.
 """
 
+import abc
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
-from foundation.run_directory import NO_DEFAULTS, Keys
+from foundation.run_directory import Keys
+from foundation.stored_config import to_json
 from replicator.strategies import Replicator
 from replicator.training.command import check_outside
 from replicator.training.loop import Evaluate, Outcome
 from replicator.training.state import LossFn, TrainState
 from replicator.training.training_run import BatchesFrom, TrainingRun
-
-
-class Run(Protocol):
-    """A run that is trained or exported, as a recipe sees it."""
-
-    @property
-    def replicator(self) -> Replicator:
-        """The devices."""
-
-    @property
-    def stored(self) -> dict:
-        """Content of the config.json of a run that is resumed; {} for a new one."""
-
-    def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Compare part of a configuration with that of the run that is resumed."""
-
-    def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
-        """Make the whole configuration that of the run; compare it if the run is resumed."""
-
-    def log(self, *lines: str) -> None:
-        """Log messages for the user."""
-
-    def sharing(self, name: str) -> Path | None:
-        """Return the run directory if the folder `name` in it may be read and written."""
-
-    def kept(self, name: str) -> Path:
-        """Return the path of a file that stays with the run."""
 
 
 class PortableBatches(NamedTuple):
@@ -68,7 +43,7 @@ class Setup:
       state: the variables to train.
       loss: returns the loss [] of a batch, and metrics.
       batches: returns the batches from a step on, given the step, i and k, for part i of k.
-      evaluation: returns the evaluation on dev, given the run.
+      evaluation: returns the evaluation on dev.
       portable: the same batches for a machine without TensorFlow.
       start: initialises the weights of a new run; None: they are as they should be.
       frozen: variables that the loss reads and training does not change, by name.
@@ -81,7 +56,7 @@ class Setup:
     state: TrainState
     loss: LossFn
     batches: BatchesFrom
-    evaluation: Callable[[TrainingRun], Evaluate]
+    evaluation: Callable[[], Evaluate]
     portable: PortableBatches
     start: Callable[[], None] | None = None
     frozen: Mapping[str, tf.Variable] = dataclasses.field(default_factory=dict)
@@ -90,32 +65,50 @@ class Setup:
     stages: Callable[[Mapping[str, tf.TensorSpec]], Any] = lambda specs: {}
 
 
-class Recipe(Protocol):
-    """What a family trains on what data: a dataclass of the preset's name, settings and data."""
+@dataclasses.dataclass(frozen=True)
+class Recipe(abc.ABC):
+    """What a family trains on what data, and how.
+
+    Attributes:
+      preset: name of the preset, which is stored with the run.
+      config: the configuration, with an `optimizer` and a `loop`.
+      data: location of the data.
+      teacher: the model to learn from, which is read and never written; None: there is none.
+      teacher_path: its location, which is stored with the run.
+      things: what the data are, "recordings" or "images".
+      changeable: keys of config.json that may change when a run is resumed.
+      keeps: names of the files that a run keeps beside its checkpoints.
+    """
+
+    preset: str
+    config: Any
+    data: Any
+    teacher: Any = None
+    teacher_path: Any = None
 
     things: ClassVar[str]
-    """What the data are, "recordings" or "images"."""
     changeable: ClassVar[Keys]
-    """Keys of config.json that may change when a run is resumed."""
-    keeps: ClassVar[Keys]
-    """Names of the files that a run keeps beside its checkpoints."""
-
-    @property
-    def data(self) -> Path | str:
-        """Location of the data."""
-
-    @property
-    def config(self) -> Any:
-        """The configuration, with an `optimizer` and a `loop`."""
+    keeps: ClassVar[Keys] = ()
 
     @property
     def rows(self) -> int:
         """Number of rows of a batch."""
+        return self.config.data.batch_size
 
-    def prepare(self, run: Run) -> Any:
+    def described(self, kind: str, config: Any, **facts: Any) -> dict:
+        """Return the content of config.json: the configuration, facts on the data, locations."""
+        data = str(self.data)
+        folder = data if data.startswith("tfds:") else str(Path(data).absolute())
+        teacher = {} if self.teacher is None else {"teacher": str(self.teacher_path)}
+        named = {"kind": kind, "preset": self.preset, **to_json(config)}
+        return {**named, **facts, "data_folder": folder, **teacher}
+
+    @abc.abstractmethod
+    def prepare(self, run: TrainingRun) -> Any:
         """Read the data, claim the run, and return what `set_up` needs of them."""
 
-    def set_up(self, run: Run, prepared: Any) -> Setup:
+    @abc.abstractmethod
+    def set_up(self, run: TrainingRun, prepared: Any) -> Setup:
         """Return the model and its training; called where variables are created."""
 
 
@@ -150,7 +143,7 @@ def train(
             setup.loss,
             config.loop,
             setup.batches,
-            lambda: setup.evaluation(run),
+            setup.evaluation,
             start=setup.start,
             reads=tuple(setup.frozen.values()),
             description=setup.description,

@@ -84,8 +84,8 @@ class TrainingRun:
     @property
     def stored(self) -> dict:
         """Content of the config.json of a run that is resumed; {} for a new one."""
-        has_run = self._workdir is not None and (self._workdir / "config.json").exists()
-        return self.directory.config() if has_run else {}
+        run = self._workdir
+        return RunDirectory(run).config() if run and (run / "config.json").exists() else {}
 
     def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
         """Compare part of a configuration with the resumed run's, by `RunDirectory.check`."""

@@ -95,7 +95,7 @@ def distil_in(teacher_run, data):
     def distil_in(workdir, config=SMALL):
         said, teacher = [], load_teacher(teacher_run)
         outcome = train(
-            training.StudentRecipe("tiny", config, teacher, teacher_run, data), workdir, said.append
+            training.StudentRecipe("tiny", config, data, teacher, teacher_run), workdir, said.append
         )
         return outcome, said
 
@@ -242,7 +242,7 @@ def test_a_gaussian_pair_uses_the_closed_form(data, tmp_path):
     loss = {**OFF, "kl": 1.0}
     student = changed(student=dict(noise="normal"), loop=dict(num_steps=1), loss=loss)
     train(
-        training.StudentRecipe("tiny", student, teacher, tmp_path / "teacher", data),
+        training.StudentRecipe("tiny", student, data, teacher, tmp_path / "teacher"),
         tmp_path / "run",
         lambda line: None,
     )
@@ -360,14 +360,9 @@ def test_another_teacher_is_refused_for_a_run(teacher_run, data, student_run, tm
     teacher = load_teacher(teacher_run)
     weight = teacher.network.variables[0]
     weight.assign(weight + 1.0)
+    config = changed(loop=dict(num_steps=2))
     with pytest.raises(UserError, match="teacher_weights is"):
-        train(
-            training.StudentRecipe(
-                "tiny", changed(loop=dict(num_steps=2)), teacher, teacher_run, data
-            ),
-            other,
-            print,
-        )
+        train(training.StudentRecipe("tiny", config, data, teacher, teacher_run), other)
 
 
 def test_a_student_speaks_from_the_command_line(student_run, tmp_path, capsys):

@@ -91,7 +91,7 @@ def distil(teacher_run, data):
         teacher = load_teacher(teacher_run)
         config = dataclasses.replace(start, loop=dataclasses.replace(SMALL.loop, **loop))
         train(
-            training.StudentRecipe("tiny", config, teacher, teacher_run, data),
+            training.StudentRecipe("tiny", config, data, teacher, teacher_run),
             workdir,
             lambda line: None,
         )
@@ -164,7 +164,7 @@ def test_the_exported_step_reads_the_clips_of_the_run_and_descends_as_it_does(
     short = dataclasses.replace(SMALL.loop, num_steps=1)
     small = dataclasses.replace(SMALL, loss=loss, loop=short)
     out, teacher = tmp_path / "out", load_teacher(teacher_run)
-    recipe = training.StudentRecipe("tiny", small, teacher, teacher_run, data)
+    recipe = training.StudentRecipe("tiny", small, data, teacher, teacher_run)
     export_portable(recipe, out, log=lambda line: None)
     config = small.resolved(teacher, teacher_run)
     corpus = training.corpus_for(config, teacher, data, None, lambda line: None)

@@ -1,6 +1,7 @@
 """Exported steps and samplers, trained and run by JAX."""
 
 import argparse
+import dataclasses
 import errno
 import json
 import os
@@ -116,7 +117,9 @@ def alone(prepared):
 @pytest.fixture(scope="module")
 def workdir(data, prepared, alone, tmp_path_factory):
     """A run directory at step 3."""
-    stored = training.run_config("tiny", *prepared, data)
+    config, corpus = prepared
+    recipe = training.SpeechRecipe("tiny", CONFIG, data)
+    stored = recipe.described("wavenet", config, **training.heard(corpus))
     run = RunDirectory.create(tmp_path_factory.mktemp("run"), stored)
     run.checkpoints().save(3, alone[1][3])
     run.unlock()
@@ -154,6 +157,20 @@ def test_five_steps_in_jax_equal_five_in_tensorflow(folder, alone):
         run.advance(run.batch(step))
     assert_same_training(run.arrays(), arrays[8], arrays[3])
     assert run._advance._cache_size() == 1  # a second compilation may cost minutes
+
+
+def test_microbatches_elsewhere_are_divided_by_the_samples_of_the_whole_batch(data, tmp_path):
+    losses = []
+    for parts in (1, 3):
+        optimizer = dataclasses.replace(CONFIG.optimizer, accumulate=parts)
+        recipe = training.SpeechRecipe(
+            "tiny", dataclasses.replace(CONFIG, optimizer=optimizer), data
+        )
+        run = portable_run.Training(export_portable(recipe, tmp_path / str(parts), log=quiet))
+        batches = map(run.batch, range(100))
+        padded = next(each for each in batches if len(set(each["mask"].sum(1))) > 1)
+        losses.append(float(run.advance(padded)["loss"]))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
 @pytest.mark.integration

@@ -36,7 +36,7 @@ def test_steps_in_jax_equal_those_in_tensorflow(
     monkeypatch.setattr(density, "Initial", QuickInitial)
     config = dataclasses.replace(PRESETS[preset].config, **changes)
     teacher, run = image_runs.model("multiscale"), image_runs.run("multiscale")
-    recipe = training.ImageStudentRecipe(preset, config, teacher, run, images())
+    recipe = training.ImageStudentRecipe(preset, config, images(), teacher, run)
     export_portable(recipe, tmp_path, log=image_runs.silent)
     dataset = training.dataset_for(config, teacher, images())
     student, frozen = training.student_and_teacher(dataset.config, teacher)

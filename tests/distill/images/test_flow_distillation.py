@@ -280,7 +280,7 @@ def distilled():
     )
     teacher, run = image_runs.model("multiscale"), image_runs.run("multiscale")
     with quickly():
-        recipe = training.ImageStudentRecipe("flow-smoke", config, teacher, run, images())
+        recipe = training.ImageStudentRecipe("flow-smoke", config, images(), teacher, run)
         train(recipe, workdir, silent)
     return workdir
 
@@ -343,9 +343,11 @@ def test_the_card_says_which_terms_made_the_flow(tmp_path, monkeypatch):
 
 def test_only_what_has_a_pixelcnn_with_a_density_is_distilled(tmp_path):
     config = FlowConfig(flows=(1,), units=4)
-    what = (image_runs.run("multiscale"), images())
+    run = image_runs.run("multiscale")
     with pytest.raises(UserError, match=r"^The teacher's base is a flow already"):
-        recipe = training.ImageStudentRecipe("flow-smoke", config, opened(distilled()), *what)
+        recipe = training.ImageStudentRecipe(
+            "flow-smoke", config, images(), opened(distilled()), run
+        )
         train(recipe, tmp_path / "run", silent)
     known = image_runs.model("multiscale")
     softmax = known.config.__class__(
@@ -353,7 +355,7 @@ def test_only_what_has_a_pixelcnn_with_a_density_is_distilled(tmp_path):
     )
     other = known.__class__(**{**vars(known), "config": softmax})
     with pytest.raises(UserError, match=r"^A softmax over levels has no gradient"):
-        recipe = training.ImageStudentRecipe("flow-smoke", config, other, *what)
+        recipe = training.ImageStudentRecipe("flow-smoke", config, images(), other, run)
         train(recipe, tmp_path / "run", silent)
 
 

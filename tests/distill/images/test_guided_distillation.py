@@ -155,7 +155,7 @@ def distilled(tmp_path_factory):
     )
     teacher = image_runs.model("multiscale")
     with quickly():
-        what = (config, teacher, image_runs.run("multiscale"), images())
+        what = (config, images(), teacher, image_runs.run("multiscale"))
         recipe = training.ImageStudentRecipe("guided-smoke", *what)
         outcome = train(recipe, workdir, silent)
     assert outcome.step == STEPS
@@ -201,14 +201,14 @@ def test_the_run_is_an_ordinary_model_whose_card_says_what_it_was_distilled_from
 def test_a_run_goes_on_under_the_same_targets_alone(distilled):
     config = GuidedConfig(targets=GuidedTargets(guidance=2.0), batch_size=8)
     teacher = image_runs.model("multiscale")
-    what = ("guided-smoke", config, teacher, image_runs.run("multiscale"), images())
+    what = ("guided-smoke", config, images(), teacher, image_runs.run("multiscale"))
     with pytest.raises(UserError, match=r"targets\.guidance is 1\.0 there, 2\.0 here"):
         train(training.ImageStudentRecipe(*what), distilled, silent)
 
 
 def test_only_classes_that_the_teacher_knows_are_distilled(tmp_path):
     shown = {"teacher": image_runs.run("text"), "preset": presets.PRESETS["guided-smoke"].config}
-    what = (image_runs.model("text"), shown["teacher"], images())
+    what = (images(), image_runs.model("text"), shown["teacher"])
     with pytest.raises(UserError, match=r"^Only a model of classes can be guided"):
         train(
             training.ImageStudentRecipe("guided-smoke", shown["preset"], *what),
@@ -217,7 +217,7 @@ def test_only_classes_that_the_teacher_knows_are_distilled(tmp_path):
         )
     np.savez(tmp_path / "few_train.npz", **others(image_runs.toys(6, 1)))
     np.savez(tmp_path / "few_dev.npz", **others(image_runs.toys(6, 2)))
-    what = (image_runs.model("multiscale"), shown["teacher"], tmp_path)
+    what = (tmp_path, image_runs.model("multiscale"), shown["teacher"])
     with pytest.raises(UserError, match="has the classes ape, dog, eel; the teacher knows cat,"):
         train(
             training.ImageStudentRecipe("guided-smoke", shown["preset"], *what),

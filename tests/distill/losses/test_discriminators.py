@@ -117,7 +117,7 @@ def distil(tmp_path):
         teacher = load_teacher(run)
         with unevaluated():
             train(
-                training.StudentRecipe("tiny", config, teacher, run, data),
+                training.StudentRecipe("tiny", config, data, teacher, run),
                 tmp_path / name,
                 lambda line: None,
             )
