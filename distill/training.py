@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -33,20 +33,9 @@ CHANGEABLE = ("loop", "data_folder", "teacher", *HEARD)
 UNITS = "units.npz"  # the classifier of the perceptual losses in a run directory
 
 
-class Prepared(NamedTuple):
-    """What a distillation has before its variables are created.
-
-    Attributes:
-      config: the resolved configuration.
-      corpus: the recordings.
-      classifier: classifier of speech units for the perceptual loss; None: it is not used.
-      student: a student before its first step.
-    """
-
-    config: DistillConfig
-    corpus: Corpus
-    classifier: UnitClassifier | None
-    student: ParallelWaveNet
+# The resolved configuration, the recordings, the classifier of the perceptual loss if it is used,
+# and a student before its first step.
+Prepared = tuple[DistillConfig, Corpus, UnitClassifier | None, ParallelWaveNet]
 
 
 class StudentRecipe(Recipe):
@@ -83,7 +72,7 @@ class StudentRecipe(Recipe):
         run.claim(stored, CHANGEABLE, unsaid)
         classifier = _classifier(run, config, corpus)
         # Its preparation knows no replicas, so that it is made outside them.
-        return Prepared(config, corpus, classifier, new_student(config, teacher))
+        return config, corpus, classifier, new_student(config, teacher)
 
     def set_up(self, run: TrainingRun, prepared: Prepared) -> Setup:
         """Return the student and its training."""

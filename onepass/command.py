@@ -181,12 +181,12 @@ def _evaluate(rest: list[str]) -> int:
     from distill.families import of_model
     from replicator.training.family import run_evaluate
 
-    word = next(filter(_model_kind, _candidates(rest)), "")
-    if _model_kind(word) == "arrays":
+    if _kind_of_model(rest) == "arrays":
         from onepass.array_evaluation import run_evaluate as run_on_arrays
 
         return run_on_arrays(rest, parse_for_tensorflow)
-    likely = of_model(Path(word)) or STUDENT  # which loads a teacher too
+    named = filter(_model_kind, _candidates(rest))
+    likely = next(filter(None, map(of_model, map(Path, named))), STUDENT)  # loads a teacher too
     return run_evaluate(of_model, likely, rest, parse_for_tensorflow)
 
 

@@ -30,8 +30,6 @@ SHORT = {
 # Modules that import what a string names, and why they cannot name it in an import statement.
 BY_STRING = {
     "foundation/lazy_exports.py": "public names of a package, imported on first access",
-    "likelihoods/__init__.py": "the same, with names from other packages",
-    "onepass/__init__.py": "the same, with names from other packages",
     "replicator/portable/run.py": "a copy of it stands beside its packages in an exported folder",
     "serving/sandbox/worker.py": "another process names the loader",
     "serving/sandbox/fork_server.py": "a list of what the forks should find imported",

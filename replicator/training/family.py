@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tyro
+
 from foundation.errors import UserError
-from replicator.training.command import parse_training
 from replicator.training.config import Preset
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class ModelFamily:
       kinds: kinds in config.json and model.json of its models.
       shipped: folders of the models that come with the package, by their names.
       presets: its configurations by name.
-      options: returns the class of the training options of a preset, a `TrainingOptions`.
+      options: returns the class of the training options of a preset, a `TrainingOptions` whose
+        first two fields are the data (or teacher) and the config.
       score: returns a format of the best score of a configuration, as "best dev {:.3f} bits/dim".
       evaluation: class of the options of `evaluate`, with at least `model`, `data`, `as_json`, and
         `check()`, which raises UserError.
@@ -105,9 +107,10 @@ def run_training(
     Returns:
       The exit status, 128 + a signal that stopped it.
     """
-    words, chosen = (family.verb, preset), family.presets[preset]
+    chosen, kind = family.presets[preset], family.options(preset)
     arguments = [*arguments, *family.detected(chosen.config, arguments)]
-    given = parse_training(family.options(preset), words, arguments, parse, chosen)
+    default = kind(tyro.MISSING, chosen.config, workdir=tyro.MISSING)
+    given = parse(kind, arguments, f"onepass {family.verb} {preset}", default, chosen.about)
     teacher = getattr(given, "teacher", None)
     if teacher is not None and teacher.exists() and given.workdir.resolve() == teacher.resolve():
         raise UserError(
