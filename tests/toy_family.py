@@ -13,14 +13,13 @@ import tyro
 
 from foundation.atomic_files import write_npz
 from foundation.run_directory import RunDirectory
-from foundation.stored_config import to_json
 from pixelcnn.data import batch_sampling
 from replicator.portable.export import export_function, named_weights
 from replicator.training.batches import as_dataset
 from replicator.training.command import TrainingOptions
 from replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from replicator.training.family import ModelFamily, Parts
-from replicator.training.recipe import PortableBatches, Setup
+from replicator.training.recipe import PortableBatches, Recipe, Setup
 from replicator.training.state import TrainState
 
 ADAM = OptimizerConfig(learning_rate=0.1, warmup_steps=1)
@@ -74,21 +73,15 @@ def images_of(data):
         return {"levels": stored["images"][..., np.newaxis]}
 
 
-@dataclasses.dataclass(frozen=True)
-class ToyRecipe:
-    preset: str
-    config: ToyConfig
-    data: Path
-
-    things, changeable, keeps = "images", ("loop", "data"), ()
+class ToyRecipe(Recipe):
+    things, changeable = "images", ("loop", "data_folder")
 
     @property
     def rows(self):
         return self.config.rows
 
     def prepare(self, run):
-        stored = {"kind": "toy", "preset": self.preset, **to_json(self.config)}
-        run.claim(stored | {"data": str(self.data)}, self.changeable)
+        run.claim(self.described("toy", self.config), self.changeable)
         return images_of(self.data)
 
     def set_up(self, run, prepared):
@@ -110,7 +103,7 @@ class ToyRecipe:
             state,
             loss,
             batches,
-            lambda run: lambda log, step: float(table.nats(prepared)),
+            lambda: lambda log, step: float(table.nats(prepared)),
             PortableBatches(
                 batch_sampling,
                 settings | {"file": "toys.npz"},
@@ -144,7 +137,7 @@ TOY = ModelFamily(
     options=lambda preset: ToyArguments,
     score=lambda config: "best dev {:.3f} nats",
     evaluation=ToyEvaluation,
-    training_data=lambda path: Path(RunDirectory.open(path).config()["data"]),
+    training_data=lambda path: Path(RunDirectory.open(path).config()["data_folder"]),
     load_parts=lambda: Parts(
         recipe=lambda preset, given: ToyRecipe(preset, given.config, given.data),
         load=load,
