@@ -17,6 +17,7 @@ from likelihoods.affine import FlowOutput, compose
 from likelihoods.initial import Initial
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
+from wavenet.linear_prediction import solved_by
 from wavenet.sound_network import check_condition
 from wavenet.upsampling import FrameUpsampler
 
@@ -107,6 +108,8 @@ class ParallelWaveNet(tf.Module):
     @functools.cached_property
     def condition_graph(self) -> Any:
         """`condition` as one graph for every length, a fraction of the time of its operations."""
+        from distill.cpu.levinson import levinson  # training needs no compiler
+
         batch = [tf.TensorSpec([None, None, self.config.feature_channels], tf.float32)]
         batch.append(tf.TensorSpec([None], tf.float64))
         whose = [tf.TensorSpec([None], tf.int32)] * bool(self.config.speakers)
@@ -122,7 +125,8 @@ class ParallelWaveNet(tf.Module):
             *speaker: tf.Tensor,
         ) -> tuple[Condition, tf.Tensor | None]:
             whom = speaker[0] if speaker else None
-            return self.condition(frames, whom, count, phase_cycles, skipped)
+            with solved_by(levinson):
+                return self.condition(frames, whom, count, phase_cycles, skipped)
 
         return graph
 
