@@ -19,7 +19,6 @@ from replicator.training.config import Preset
 
 if TYPE_CHECKING:
     from foundation.card import ExportArguments, Measured
-    from replicator.planning.trainable import Trainable
     from replicator.training.recipe import Recipe
 
 
@@ -41,7 +40,7 @@ class Parts:
       export_sampler: writes the sampler of a model to a folder as functions that JAX can run; the
         number is the shortest length in frames, 0 if any will do.
       config_from: returns the configuration in a config.json.
-      trainable: returns the training step of a configuration, to be planned.
+      trainable: returns the training step of a configuration to plan, a `Trainable`.
     """
 
     recipe: "Callable[[str, Any], Recipe]"
@@ -52,7 +51,7 @@ class Parts:
     card: Callable[[dict], str]
     export_sampler: Callable[[Any, Path, int], None]
     config_from: Callable[[dict], Any] = _unplanned
-    trainable: "Callable[[Any], Trainable]" = _unplanned
+    trainable: Callable[[Any], Any] = _unplanned
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
