@@ -2,10 +2,11 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from distill.images.config import DistillConfig, FlowConfig, GuidedConfig
+from distill.images.config import DistillConfig
 from distill.images.features import FILE, Features, classifier_for
 from distill.images.flow import FlowLoss
 from distill.images.guidance import GuidedLoss
@@ -27,6 +28,16 @@ from replicator.training.state import TrainState
 from replicator.training.training_run import TrainingRun
 
 CHANGEABLE = (*OF_TRAINING, "teacher")
+LOSSES: dict[str, Callable[..., GuidedLoss | FlowLoss]] = {
+    "flow": lambda config, student, teacher, features: FlowLoss(
+        student, teacher, config.targets, features
+    ),
+    "guided": lambda config, student, teacher, features: GuidedLoss(
+        student, teacher, config.targets, config.table_side
+    ),
+}
+"""The loss of each kind of distillation, given the configuration, the student, its teacher, and the
+features of a classifier where the loss compares them, else None. Another kind is added here."""
 
 
 class ImageStudentRecipe(Recipe):
@@ -57,7 +68,7 @@ class ImageStudentRecipe(Recipe):
         (dataset, features), config = prepared, self.config
         student, frozen = student_and_teacher(dataset.config, self.teacher)
         state = TrainState(student, config.optimizer, config.loop.num_steps)
-        loss = loss_of(config, student, frozen, features)
+        loss = LOSSES[config.kind](config, student, frozen, features)
         divergences = loss.divergences if config.targets.has_divergence else None
         return Setup(
             state,
@@ -89,44 +100,6 @@ def features_for(config: DistillConfig, dataset: ImageDataset, path: Path) -> Fe
     return Features(classifier_for(dataset, dataset.config.network.base_size, path))
 
 
-@functools.singledispatch
-def loss_of(
-    config: DistillConfig,
-    student: ImageDensity,
-    teacher: ImageDensity,
-    features: Features | None = None,
-) -> GuidedLoss | FlowLoss:
-    """Return the loss of a distillation; another kind of distillation registers here.
-
-    Args:
-      config: the configuration, whose type selects the loss.
-      student: the density that learns.
-      teacher: the density to learn from.
-      features: the layers of a classifier, where the loss compares them; else None.
-    """
-    raise ValueError(f"`config` must be of guidance or of flows, got {type(config).__name__}.")
-
-
-@loss_of.register
-def _(
-    config: FlowConfig,
-    student: ImageDensity,
-    teacher: ImageDensity,
-    features: Features | None = None,
-) -> FlowLoss:
-    return FlowLoss(student, teacher, config.targets, features)
-
-
-@loss_of.register
-def _(
-    config: GuidedConfig,
-    student: ImageDensity,
-    teacher: ImageDensity,
-    features: Features | None = None,
-) -> GuidedLoss:
-    return GuidedLoss(student, teacher, config.targets, config.table_side)
-
-
 def start(state: TrainState, student: ImageDensity, teacher: ImageModel) -> None:
     """Set every weight of the student that the teacher has under the same name."""
     stored = _named(teacher.network)
@@ -152,8 +125,8 @@ def dataset_for(config: DistillConfig, teacher: ImageModel, data: Path | str) ->
     return dataset
 
 
-def student_config(config: DistillConfig, teacher: AnyTrainConfig) -> AnyTrainConfig:
-    """Return the student's configuration: the teacher's, except for training and targets."""
+def student_config(config: Any, teacher: AnyTrainConfig) -> AnyTrainConfig:
+    """Return the student's configuration: the teacher's, except for training, targets and flows."""
     given = {field.name: getattr(teacher, field.name) for field in dataclasses.fields(teacher)}
     given |= {
         "data": dataclasses.replace(teacher.data, batch_size=config.batch_size),
@@ -162,17 +135,8 @@ def student_config(config: DistillConfig, teacher: AnyTrainConfig) -> AnyTrainCo
         "compute_dtype": config.compute_dtype,
         "seed": config.seed,
     }
-    return _of_kind(config, teacher, given)
-
-
-@functools.singledispatch
-def _of_kind(config: DistillConfig, teacher: AnyTrainConfig, given: dict) -> AnyTrainConfig:
-    """Return the student's configuration from its fields: of the teacher's kind, or of flows."""
-    return type(teacher)(**given)
-
-
-@_of_kind.register
-def _(config: FlowConfig, teacher: AnyTrainConfig, given: dict) -> MultiscaleTrainConfig:
+    if config.kind != "flow":
+        return type(teacher)(**given)
     flows: dict[str, Any] = {
         "base": PixelCNNConfig(1, config.units, config.units),
         "base_flows": config.flows,

@@ -45,7 +45,7 @@ def test_steps_in_jax_equal_those_in_tensorflow(
     start, exported = state.arrays(), portable_run.Training(tmp_path)
     assert_equal(exported.arrays(), start)
     seen = training.features_for(config, dataset, tmp_path / FILE)
-    loss = training.loss_of(config, student, frozen, seen)
+    loss = training.LOSSES[config.kind](config, student, frozen, seen)
     step = tf.function(training_step(state, loss), autograph=False)
     for number, batch in enumerate(dataset.training(0).take(2)):
         metrics = exported.advance(exported.batch(number))
