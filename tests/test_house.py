@@ -28,6 +28,21 @@ SHORT = {
     "wavenet/networks.py": "the one place that knows both kinds of network",
 }
 
+# Modules that import what a string names, and why they cannot name it in an import statement.
+BY_STRING = {
+    "foundation/lazy_exports.py": "public names of a package, imported on first access",
+    "replicator/portable/run.py": "a copy of it stands beside its packages in an exported folder",
+    "serving/sandbox/worker.py": "another process names the loader",
+    "serving/sandbox/fork_server.py": "a list of what the forks should find imported",
+    "serving/bundles/audio_bundle.py": "a bundle is served without the packages that trained it",
+    "serving/bundles/sound_sampling.py": "a bundle is served without the packages that trained it",
+    "serving/bundles/numba_engine.py": "a bundle is served without the packages that trained it",
+    "benchmarks/__main__.py": "every benchmark is a module of its own",
+    "benchmarks/gpu/gpu_run.py": "a copy of it runs where the package is not installed",
+    "benchmarks/gpu/gpu_peers.py": "a copy of it runs where the package is not installed",
+    "benchmarks/gpu/timed_training.py": "it stands beside run.py in an exported folder",
+}
+
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -82,6 +97,41 @@ def undocumented(text):
     named = [("the module", tree)]
     named += [(name, node) for name, node in public(tree) if not is_half_of_another(node)]
     return [f"{name} has no docstring" for name, node in named if not ast.get_docstring(node)]
+
+
+def imports_by_string(text):
+    """Returns every import of a module by a string, unless it names a package of others."""
+    tree, found = ast.parse(text), []
+    known = {ast.unparse(node.targets[0]): node.value for node in tree.body if is_constant(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            name = known.get(ast.unparse(node.args[0]), node.args[0])
+            first = name.value.split(".")[0] if isinstance(name, ast.Constant) else ""
+            if first in (*PLACES, ""):
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def is_constant(node):
+    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+
+
+def test_no_module_of_our_own_is_imported_by_a_string():
+    found = {place: imports_by_string(text) for place, text in library() if place not in BY_STRING}
+    assert {place: lines for place, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "name", ['"wavenet.card"', 'f"{package}.training"', "MODULES[kind]", "name", '"serving"']
+)
+def test_an_import_of_our_own_by_a_string_is_caught(name):
+    assert imports_by_string(f"import importlib\nx = importlib.import_module({name})\n")
+    assert imports_by_string(f"y = import_module({name}).load\n")
+
+
+@pytest.mark.parametrize("text", ['import_module("wave")', 'X = "jax.export"\nimport_module(X)'])
+def test_a_package_of_others_may_be_imported_by_a_string(text):
+    assert imports_by_string(text) == []
 
 
 @pytest.mark.parametrize("rule", [long_modules, long_functions, asserts, undocumented])

@@ -1,16 +1,17 @@
 """The verb `export`: a run or a model folder as a bundle, NAME/VERSION, that can be served."""
 
 import dataclasses
-import importlib
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from distill import families
 from distill import model as speech_models
 from distill import shipped as students
 from foundation.atomic_files import write_npz
+from foundation.card import write_folder
 from foundation.errors import UserError
 from foundation.model_folder import SHARED, read_folder
 from foundation.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
@@ -30,7 +31,6 @@ from serving.bundles.writing import (
 )
 from wavenet import shipped as teacher_shipped
 
-PORTABLE_FRAMES = 200
 CARD = "card.md"
 PORTABLE = "portable"
 PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle is the program, and the weights a few times
@@ -50,47 +50,32 @@ class Exporter(NamedTuple):
     """The parts of an export of one kind of model.
 
     Attributes:
-      package: name of the package whose module `model` reads a model folder, and whose module
-        `card` measures a run and writes its model folder.
-      signatures: name of the module with `export_functions`.
+      signatures: returns the module with `export_functions`, which imports TensorFlow.
       network: key of the configuration under which the network's dtype is stored; None for images,
         which are drawn in float32.
-      write_portable: writes the sampler as functions that JAX can run, given the model, the folder
-        to write and the shortest length in frames.
     """
 
-    package: str
-    signatures: str
+    signatures: Callable[[], Any]
     network: str | None
-    write_portable: Callable[[Any, Path, int], None]
 
 
-def _portable_student(model: Any, folder: Path, frames: int) -> None:
-    module = importlib.import_module("distill.portable")
-    module.export_sampler(folder, model.network, batch=1, num_frames=frames or PORTABLE_FRAMES)
+def _sound() -> Any:
+    from serving.bundles import audio_signatures
+
+    return audio_signatures
 
 
-def _portable_teacher(model: Any, folder: Path, frames: int) -> None:
-    from wavenet.samplers import CHUNK_SAMPLES
+def _images() -> Any:
+    from serving.bundles import image_signatures
 
-    config, module = model.network.config, importlib.import_module("wavenet.portable")
-    chunk = config.context_block_samples if config.context_layers else CHUNK_SAMPLES
-    options = {"chunk_samples": chunk, "num_frames": frames or PORTABLE_FRAMES}
-    module.export_sampler(folder, model.network, batch=1, **options)
+    return image_signatures
 
 
-def _portable_images(model: Any, folder: Path, frames: int) -> None:
-    del frames
-    importlib.import_module("pixelcnn.portable").export_sampler(folder, model.density)
-
-
-_SOUND, _PIXELS = "serving.bundles.audio_signatures", "serving.bundles.image_signatures"
-_IMAGES = Exporter("pixelcnn", _PIXELS, None, _portable_images)
 EXPORTERS = {
-    "wavenet": Exporter("wavenet", _SOUND, "network", _portable_teacher),
-    "parallel-wavenet": Exporter("distill", _SOUND, "student", _portable_student),
-    "pixelcnn": _IMAGES,
-    "multiscale": _IMAGES,
+    "wavenet": Exporter(_sound, "network"),
+    "parallel-wavenet": Exporter(_sound, "student"),
+    "pixelcnn": Exporter(_images, None),
+    "multiscale": Exporter(_images, None),
 }
 
 
@@ -202,8 +187,9 @@ def _measured(given: ExportArguments, folder: Path) -> str:
     if given.float16 and not makes_images:
         raise UserError("`--float16` is for models of images: weights of sound stay in float32.")
     licence = given.data_licence or "unknown"
-    card = importlib.import_module(f"{exporter.package}.card")
-    return card.export(dataclasses.replace(given, out=folder, data_licence=licence))
+    parts = families.parts_of(kind)
+    written: Any = dataclasses.replace(given, out=folder, data_licence=licence)
+    return write_folder(written, parts.measure, parts.card)
 
 
 def _write_program(given: ExportArguments, folder: Path) -> list[str]:
@@ -212,14 +198,16 @@ def _write_program(given: ExportArguments, folder: Path) -> list[str]:
     if given.bfloat16:
         _compute_in_bfloat16(spec, exporter)
     write_spec(folder, spec)
-    model = importlib.import_module(f"{exporter.package}.model").load(folder)
+    parts = families.parts_of(spec["kind"])
+    model = parts.load(folder)
     batches, buckets = sorted(set(given.batches)), sorted(set(given.buckets))
-    signatures = importlib.import_module(exporter.signatures)
-    exported = signatures.export_functions(model, allowed_batches=batches, buckets=buckets)
+    exported = exporter.signatures().export_functions(
+        model, allowed_batches=batches, buckets=buckets
+    )
     names = write_program(folder, spec, *exported)
     lines = [f"{given.out}: {', '.join(names)}"]
     if given.portable:
-        exporter.write_portable(model, folder / PORTABLE, min(buckets, default=0))
+        parts.export_sampler(model, folder / PORTABLE, min(buckets, default=0))
     name = given.out.absolute().parent.name
     if given.warm and not write_warmup(folder, name, exported[3]):
         lines.append("without warm-up requests: these need the package tensorflow-serving-api")
