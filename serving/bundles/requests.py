@@ -1,14 +1,16 @@
 """Requests for rows of a model, checked once and turned into the inputs of its signatures."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from foundation.arguments import (
     checked_length,
+    checked_prefix,
     checked_seed,
+    checked_stop,
     checked_temperatures,
     checked_top_k,
     checked_top_p,
@@ -207,67 +209,6 @@ def noise_inputs(known: Mapping[str, TensorInfo], seed: int, rows: Any, temperat
         "row": np.array(rows, np.int32),
         "temperature": np.full(sides, temperature, np.float32),
     }
-
-
-def checked_prefix(prefix: Any, num: int, length: int) -> list[np.ndarray]:
-    """Return what sequences begin with, as one array for each row.
-
-    Args:
-      prefix: elements [num, n], [n] for all rows, a list of `num` rows of different lengths, or
-        None for rows without any.
-      num: number of rows.
-      length: number of elements of a whole row, its prefix included.
-
-    Raises:
-      ValueError: `prefix` has another number of rows or of axes, or a row of it is longer than
-        `length`.
-    """
-    rows = [np.zeros(0)] * num if prefix is None else _prefix_rows(prefix, num)
-    if len(rows) != num:
-        raise ValueError(f"`prefix` must have {num} rows, one per sequence, got {len(rows)}.")
-    longest = max(map(len, rows))
-    if longest > length:
-        raise ValueError(
-            f"`prefix` must be at most as long as `length`, {length}, which counts the whole, got"
-            f" {longest}."
-        )
-    return rows
-
-
-def _prefix_rows(prefix: Any, num: int) -> list[np.ndarray]:
-    """Return a prefix as arrays [n], one for each row that it has."""
-    given = prefix.to_list() if hasattr(prefix, "to_list") else prefix
-    try:
-        is_list = isinstance(given, Sequence) and len(given) > 0 and np.ndim(given[0]) == 1
-        rows = [np.asarray(row) for row in (given if is_list else [given])]
-    except ValueError:  # ragged within a row
-        is_list, rows = False, [np.asarray(None)]
-    if any(row.dtype == object for row in rows):
-        raise ValueError("`prefix` must be an array of numbers, or a list of rows of numbers.")
-    shapes = [list(row.shape) for row in rows]
-    wrong = [shape for shape in shapes if len(shape) not in ((1,) if is_list else (1, 2))]
-    if wrong:
-        raise ValueError(f"`prefix` must be [num, n] or [n], got {wrong[0]}.")
-    if is_list:
-        return rows
-    return rows * num if rows[0].ndim == 1 else list(rows[0])
-
-
-def checked_stop(stop: Any) -> Any:
-    """Return the element that ends a sequence as a scalar of NumPy.
-
-    Raises:
-      ValueError: `stop` is not a single number.
-    """
-    try:
-        element = np.asarray(stop)
-    except ValueError:  # ragged
-        element = np.asarray(None)
-    if element.dtype.kind not in "iuf":
-        raise ValueError(f"`stop` must be one element, a number, got {stop!r}.")
-    if element.ndim:
-        raise ValueError(f"`stop` must be one element, got shape {list(element.shape)}.")
-    return element
 
 
 def _stacked(parts: list[np.ndarray]) -> np.ndarray:

@@ -28,7 +28,8 @@ def scales(served: ServedModel) -> list[tuple[int, str]]:
     """Return the side and the output of each scale, smallest first, the image last."""
     outputs = signature(served).outputs
     whole = outputs[IMAGE].shape[1] or served.spec["size"]
-    sides = [(info.shape[1] or whole, name) for name, info in outputs.items()]
+    smaller = {name: info for name, info in outputs.items() if name.startswith(f"{IMAGE}_")}
+    sides = [(info.shape[1] or whole, name) for name, info in smaller.items()]
     return [pair for pair in sorted(sides) if pair[0] != whole] + [(whole, IMAGE)]
 
 
