@@ -88,7 +88,7 @@ def test_the_registries_are_needed():
 WATCHED = """
 WaveNet VocoderWaveNet PixelCNN Multiscale ParallelWaveNet MixtureOutput LogisticMixture Categorical
 Gaussian GaussianMixture PixelMixture Continuous LocationScale SpeechModel StudentModel ImageModel
-AudioBundle Autoregressive PixelCNNTrainConfig MultiscaleTrainConfig Factor
+Bundle Autoregressive PixelCNNTrainConfig MultiscaleTrainConfig Factor
 """
 
 
