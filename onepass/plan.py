@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from foundation.errors import UserError
 from foundation.model_spec import kind_of
 from onepass.arguments import chosen
-from replicator.planning.arguments import PlanArguments, check
+from planning.arguments import PlanArguments, check
 
 if TYPE_CHECKING:
-    from replicator.planning.programs import ModelPrograms
+    from planning.programs import ModelPrograms
 
 MODULES = {"wavenet": "wavenet", "pixelcnn": "pixelcnn", "multiscale": "pixelcnn"}
 
@@ -32,7 +32,7 @@ def run_plan(
     package = _package(given.model)
     if package is not None:
         import_tensorflow()
-    command = importlib.import_module("replicator.planning.command")
+    command = importlib.import_module("planning.command")
     with tempfile.TemporaryDirectory() as scratch:
         return command.run(given, _programs(given, package, scratch))
 
@@ -66,7 +66,7 @@ def _presets() -> dict[str, Any]:
 
 
 def _programs(given: PlanArguments, package: str | None, scratch: str) -> "ModelPrograms":
-    from replicator.planning.programs import FolderPrograms, ModelPrograms
+    from planning.programs import FolderPrograms, ModelPrograms
 
     if package is None:
         programs = FolderPrograms(Path(given.model))

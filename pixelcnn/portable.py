@@ -19,7 +19,7 @@ from pixelcnn.sampling.generation import SAMPLERS, sample_multiscale, sample_pix
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from pixelcnn.sampling.pixelcnn_sampler import Prefix
 from pixelcnn.training import CHANGEABLE, run_config
-from replicator.planning.trainable import Trainable
+from planning.trainable import Trainable
 from replicator.portable.export import (
     export_function,
     export_training,

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from foundation.atomic_files import write_npz
 from foundation.stored_config import defaults
-from replicator.planning.trainable import Trainable
+from planning.trainable import Trainable
 from replicator.portable.export import (
     export_function,
     export_training,
