@@ -138,7 +138,7 @@ def _shipped(path: Path) -> Path:
 def _measured(given: ExportArguments, folder: Path) -> str:
     """Measure a run on dev and write its model folder; return what was measured, in words."""
     kind = kind_of(given.run)
-    if KINDS.get(str(kind), Kind()).signatures is None:
+    if not KINDS.get(str(kind), Kind()).makes:
         speech_models.load(given.run)  # raises an error that says what is wrong
     makes_images = not KINDS[str(kind)].network
     if makes_images and given.temperature is not None:
@@ -157,6 +157,8 @@ def _measured(given: ExportArguments, folder: Path) -> str:
 
 def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) -> list[str]:
     """Write all but the model folder, and return lines on it."""
+    from serving.bundles import audio_signatures, image_signatures
+
     spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
     kind = KINDS[spec["kind"]]
     if given.bfloat16:
@@ -167,7 +169,8 @@ def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) ->
     parts = families.parts_of(spec["kind"])
     model = parts.load(folder)
     batches, buckets = sorted(set(given.batches)), sorted(set(given.buckets))
-    exported = kind.signatures().export_functions(model, allowed_batches=batches, buckets=buckets)
+    signatures = audio_signatures if kind.makes == "sound" else image_signatures
+    exported = signatures.export_functions(model, allowed_batches=batches, buckets=buckets)
     lines = [f"{given.out}: {', '.join(write_program(folder, spec, exported))}"]
     if given.portable:
         parts.export_sampler(model, folder / PORTABLE, min(buckets, default=0))

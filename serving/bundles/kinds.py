@@ -4,18 +4,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
-def _sound() -> Any:
-    from serving.bundles import audio_signatures
-
-    return audio_signatures
-
-
-def _images() -> Any:
-    from serving.bundles import image_signatures
-
-    return image_signatures
-
-
 def _teacher_sampler() -> Any:
     from wavenet.samplers import generation
 
@@ -32,15 +20,14 @@ class Kind(NamedTuple):
     """How models of one kind are exported and computed.
 
     Attributes:
-      signatures: returns the module with `export_functions`, which imports TensorFlow; None for a
-        user's model, which `onepass.save` writes.
+      makes: "sound" or "images"; "" for a user's model, which `onepass.save` writes.
       network: key of the configuration under which the network's dtype is stored; "" for images,
         which are drawn in float32.
       sampler: returns the module that samples by Numba; None: there is none.
       is_fast: whether that sampler is faster than the program where there is no accelerator.
     """
 
-    signatures: Callable[[], Any] | None = None
+    makes: str = ""
     network: str = ""
     sampler: Callable[[], Any] | None = None
     is_fast: bool = False
@@ -49,8 +36,8 @@ class Kind(NamedTuple):
 KINDS = {
     "autoregressive": Kind(),
     "flow-student": Kind(),
-    "wavenet": Kind(_sound, "network", _teacher_sampler),
-    "parallel-wavenet": Kind(_sound, "student", _student_sampler, is_fast=True),
-    "pixelcnn": Kind(_images),
-    "multiscale": Kind(_images),
+    "wavenet": Kind("sound", "network", _teacher_sampler),
+    "parallel-wavenet": Kind("sound", "student", _student_sampler, is_fast=True),
+    "pixelcnn": Kind("images"),
+    "multiscale": Kind("images"),
 }
