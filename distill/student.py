@@ -11,6 +11,7 @@ import tensorflow as tf
 from distill.config import StudentConfig
 from distill.flows import Flow, Past
 from distill.residual import Prediction, ResidualDomain
+from foundation.compute_dtype import compute_dtype
 from foundation.errors import UserError
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput, compose
@@ -83,7 +84,7 @@ class ParallelWaveNet(tf.Module):
             raise UserError("`mel` must be given for a student of the residual.")
         initial = Initial(seed)
         self.config = config
-        self.dtype = tf.as_dtype(config.compute_dtype)
+        self.dtype = compute_dtype(config.compute_dtype)
         self.upsampler = self.residual = None
         if config.feature_channels and not residual:
             self.upsampler = FrameUpsampler(config, initial)

@@ -169,7 +169,7 @@ def _launch(rest: list[str]) -> int:
 
 
 def _pipeline(rest: list[str]) -> int:
-    from replicator.pipeline.command import run
+    from planning.pipeline.command import run
 
     return run(rest, parse)
 

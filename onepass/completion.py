@@ -22,8 +22,8 @@ def run(arguments: list[str]) -> None:
 
 def tree() -> Any:
     """Return the type of the whole command line, a union of sub-commands."""
+    from planning.arguments import PlanArguments
     from replicator.launch.arguments import LaunchArguments
-    from replicator.planning.arguments import PlanArguments
     from serving.bundles.export_arguments import ExportArguments
     from serving.command import ServeArguments
 

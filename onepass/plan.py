@@ -9,11 +9,11 @@ from distill.families import of_kind, of_presets
 from foundation.errors import UserError
 from foundation.model_spec import kind_of
 from onepass.arguments import chosen
-from replicator.planning.arguments import PlanArguments, check
+from planning.arguments import PlanArguments, check
 from replicator.training.family import ModelFamily
 
 if TYPE_CHECKING:
-    from replicator.planning.programs import ModelPrograms
+    from planning.programs import ModelPrograms
 
 
 def run_plan(
@@ -31,7 +31,7 @@ def run_plan(
     family = _family(given.model)
     if family is not None:
         import_tensorflow()
-    from replicator.planning import command
+    from planning import command
 
     with tempfile.TemporaryDirectory() as scratch:
         return command.run(given, _programs(given, family, scratch))
@@ -59,7 +59,7 @@ def _family(model: str) -> ModelFamily | None:
 
 
 def _programs(given: PlanArguments, family: ModelFamily | None, scratch: str) -> "ModelPrograms":
-    from replicator.planning.programs import FolderPrograms, ModelPrograms
+    from planning.programs import FolderPrograms, ModelPrograms
 
     if family is None:
         programs = FolderPrograms(Path(given.model))

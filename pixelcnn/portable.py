@@ -14,7 +14,7 @@ from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.sampling.generation import SAMPLERS, sample_multiscale, sample_pixelcnn
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from pixelcnn.sampling.pixelcnn_sampler import Prefix
-from replicator.planning.trainable import Trainable
+from planning.trainable import Trainable
 from replicator.portable.export import export_function, named_weights
 from replicator.training.state import TrainState
 

@@ -7,7 +7,7 @@ from processes import ROOT
 
 FOLDERS = (
     *("autoregressive", "compression", "distill", "examples", "likelihoods", "onepass"),
-    *("foundation", "pixelcnn", "replicator", "serving", "speech", "wavenet"),
+    *("foundation", "pixelcnn", "planning", "replicator", "serving", "speech", "wavenet"),
 )
 
 

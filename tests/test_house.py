@@ -8,7 +8,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = (
     "foundation",
-    *("likelihoods", "replicator", "autoregressive", "compression", "wavenet", "pixelcnn"),
+    *("likelihoods", "replicator", "planning", "autoregressive", "compression"),
+    *("wavenet", "pixelcnn"),
     *("distill", "speech", "serving", "onepass", "benchmarks"),
 )
 MODULE_LINES = 400

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import tensorflow as tf
 
 from foundation.atomic_files import write_npz
-from replicator.planning.trainable import Trainable
+from planning.trainable import Trainable
 from replicator.portable.export import export_function, named_weights, storable
 from replicator.training.state import TrainState
 from wavenet.config import WaveNetConfig

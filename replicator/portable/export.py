@@ -142,8 +142,8 @@ def export_training(
 
 def _copy_trainer(folder: Path) -> None:
     """Write run.py and the package `layouts`, as text, because importing them needs JAX."""
-    source = importlib.resources.files("replicator")
-    write_text(folder / "run.py", source.joinpath("portable", "run.py").read_text("utf-8"))
+    source = importlib.resources.files("replicator.portable")
+    write_text(folder / "run.py", source.joinpath("run.py").read_text("utf-8"))
     package = make_folder(folder / "layouts")
     for module in source.joinpath("layouts").iterdir():
         if module.name.endswith(".py"):

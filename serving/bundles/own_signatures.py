@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.given import Given
+from autoregressive.given import NamedConditions
 from autoregressive.given import first_state as state_before
 from autoregressive.model import Autoregressive
 from autoregressive.samplers import cached_chunk
@@ -198,13 +198,13 @@ class StreamingAutoregressive(StreamingSequence):
     def __init__(self, model: Autoregressive, longest: int, conditions: Conditions):
         network = model.symbol_network
         call = function_of(network.call, network_specs(model))
-        first = state_before(network, 1, longest, Given({}, conditions.zeros()))
+        first = state_before(network, 1, longest, NamedConditions({}, conditions.zeros()))
         super().__init__(model, longest, first, [call], conditions)
         self.tempers = tempers(model.distribution)
 
     def _state_of(self, fixed: Tensors) -> Any:
         network = self._model.symbol_network
-        return state_before(network, 1, self._longest, Given({}, fixed))
+        return state_before(network, 1, self._longest, NamedConditions({}, fixed))
 
     def _next(
         self, source: NoiseSource, channels: Maybe, state: Any, samples: int

@@ -8,10 +8,10 @@ import pytest
 
 import onepass
 from foundation.errors import UserError
-from replicator.pipeline import building_blocks, simulation
-from replicator.pipeline.building_blocks import BLOCKS
-from replicator.pipeline.command import write_plot, write_trace
-from replicator.pipeline.schedule import Pass
+from planning.pipeline import building_blocks, simulation
+from planning.pipeline.building_blocks import BLOCKS
+from planning.pipeline.command import write_plot, write_trace
+from planning.pipeline.schedule import Pass
 
 DEVICES = (1, 2, 3, 4, 5, 6, 8, 11)
 UNEVEN = simulation.Durations(forward=2.0, backward=3.0, weights=1.0, communication=0.5)

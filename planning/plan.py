@@ -5,18 +5,18 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from foundation.errors import UserError
-from replicator.layouts.program import COMPUTE, LINK, combined
-from replicator.layouts.simulation import (
+from planning.arguments import PORTABLE, SERVERS, PlanArguments
+from planning.measurement import Measurement, Run, Store, costed
+from planning.pipeline.steps import pipeline_steps
+from planning.programs import ModelPrograms
+from replicator.portable.layouts.program import COMPUTE, LINK, combined
+from replicator.portable.layouts.simulation import (
     Network,
     Timeline,
     asynchronous_rate,
     simulate,
     synchronous,
 )
-from replicator.planning.arguments import PORTABLE, SERVERS, PlanArguments
-from replicator.planning.measurement import Measurement, Run, Store, costed
-from replicator.planning.pipelines import pipeline_steps
-from replicator.planning.programs import ModelPrograms
 
 GIB, MIB = 2**30, 2**20
 ACCELERATOR_BUCKET_MIB = 30.0  # up to which XLA combines all-reduces on a GPU

@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 
 from foundation.errors import UserError
-from replicator.pipeline import execution
-from replicator.pipeline.building_blocks import BLOCKS, schedule
-from replicator.pipeline.export import Stage, export_stages, split
-from replicator.pipeline.simulation import simulate
+from planning.pipeline import execution
+from planning.pipeline.building_blocks import BLOCKS, schedule
+from planning.pipeline.export import Stage, export_stages, split
+from planning.pipeline.simulation import simulate
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 STAGES, WIDTH, MICROBATCHES, ROWS = 4, 3, 5, 2

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foundation.errors import UserError
-from replicator.pipeline.simulation import Durations, Simulation, compare
+from planning.pipeline.simulation import Durations, Simulation, compare
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,14 +99,12 @@ MICROSECONDS = 1000  # in a trace per unit of time
 
 def write_plot(path: Path, simulations: Sequence[Simulation]) -> None:
     """Write an image with one row per device for every simulation, and its peak activations."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     from foundation.atomic_files import replacing  # imports NumPy
 
     height = sum(1.0 + 0.22 * each.schedule.num_devices for each in simulations)
     figure = Figure(figsize=(14.0, height), layout="constrained")
-    FigureCanvasAgg(figure)
     ratios = [1.0 + each.schedule.num_devices / 4 for each in simulations]
     grid = figure.subplots(
         len(simulations), 2, squeeze=False, height_ratios=ratios, width_ratios=[6, 1]

@@ -12,9 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from foundation.errors import UserError
-from replicator.pipeline.building_blocks import BLOCKS
-from replicator.pipeline.building_blocks import schedule as schedule_of
-from replicator.pipeline.schedule import Pass, Schedule
+from planning.pipeline.building_blocks import BLOCKS
+from planning.pipeline.building_blocks import schedule as schedule_of
+from planning.pipeline.schedule import Pass, Schedule
 
 
 @dataclasses.dataclass(frozen=True)

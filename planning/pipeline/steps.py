@@ -11,12 +11,12 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from replicator.layouts.program import COMPUTE
-from replicator.layouts.simulation import Event, Network, Timeline
-from replicator.pipeline.building_blocks import BLOCKS
-from replicator.pipeline.building_blocks import schedule as schedule_of
-from replicator.pipeline.schedule import Schedule
-from replicator.pipeline.simulation import Durations, Simulation, simulate
+from planning.pipeline.building_blocks import BLOCKS
+from planning.pipeline.building_blocks import schedule as schedule_of
+from planning.pipeline.schedule import Schedule
+from planning.pipeline.simulation import Durations, Simulation, simulate
+from replicator.portable.layouts.program import COMPUTE
+from replicator.portable.layouts.simulation import Event, Network, Timeline
 
 LIVING = "temporaries"  # the compiler's term for memory that lives within a step
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from replicator.planning.process_use import needed_bytes, paired_seconds, timed
+from planning.process_use import needed_bytes, paired_seconds, timed
 from replicator.portable.export import STEP, described, export_function, training_step
 from replicator.portable.manifest import manifest_of, write_manifest
 from replicator.training.accumulation import Batch

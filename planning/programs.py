@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foundation.errors import UserError
-from replicator.planning.measurement import Run, Store, program_digest, step_of
-from replicator.planning.pipelines import Stages
+from planning.measurement import Run, Store, program_digest, step_of
+from planning.pipeline.steps import Stages
 from replicator.portable.manifest import read_manifest
 
 if TYPE_CHECKING:
-    from replicator.planning.trainable import Trainable
+    from planning.trainable import Trainable
 
 
 class ModelPrograms:

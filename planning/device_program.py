@@ -1,6 +1,6 @@
 """A process of JAX that compiles an exported step for a mesh of devices and may run it.
 
-    python -m replicator.planning.device_program REQUEST.json
+    python -m planning.device_program REQUEST.json
 
 The request gives the folder, the mesh, the number and seconds of rounds to run (0: only compile),
 and the file for the answer. TensorFlow is not imported.
@@ -17,11 +17,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from replicator.layouts.devices import Devices
-from replicator.layouts.layout import MODEL, ROWS, Layout, Step
-from replicator.layouts.program import read_program
-from replicator.planning.process_use import needed_bytes, paired_seconds, timed
+from planning.process_use import needed_bytes, paired_seconds, timed
 from replicator.portable import run
+from replicator.portable.layouts.devices import Devices
+from replicator.portable.layouts.layout import MODEL, ROWS, Layout, Step
+from replicator.portable.layouts.program import read_program
 
 TRACED_STEPS = 3  # if a step is short
 

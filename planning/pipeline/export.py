@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from foundation.atomic_files import write_npz
 from foundation.folders import make_folder
-from replicator.pipeline.schedule import GRADIENT, KEPT, LOSS, WEIGHTS, function_name
+from planning.pipeline.schedule import GRADIENT, KEPT, LOSS, WEIGHTS, function_name
 from replicator.portable.export import export_function
 from replicator.portable.manifest import manifest_of, write_manifest
 

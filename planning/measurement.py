@@ -19,9 +19,9 @@ import numpy as np
 from foundation.atomic_files import write_text
 from foundation.errors import UserError
 from foundation.folders import make_folder
-from replicator.layouts.program import Operation
-from replicator.layouts.simulation import sharing_scale
-from replicator.planning.process_use import this_machine
+from planning.process_use import this_machine
+from replicator.portable.layouts.program import Operation
+from replicator.portable.layouts.simulation import sharing_scale
 from replicator.portable.manifest import read_manifest
 
 LIMIT_SECONDS = 3600.0
@@ -175,11 +175,11 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
     If it fails, UserError gives the last line of its stderr; it may take LIMIT_SECONDS.
     """
     devices = request["rows"] * request["model"]
-    source = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    source = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
     with tempfile.TemporaryDirectory() as folder:
         file, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
         file.write_text(json.dumps(request | {"answer": str(answer)}))
-        command = [sys.executable, "-m", "replicator.planning.device_program", str(file)]
+        command = [sys.executable, "-m", "planning.device_program", str(file)]
         try:
             done = subprocess.run(
                 command,

@@ -1,24 +1,26 @@
-"""The step of a network for one batch size, planned from its graph at two lengths."""
+"""The program of a step for one batch size, from a network's graph at two lengths."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.incremental import caches, rings
+from autoregressive.incremental import caches
 from autoregressive.incremental.analysis import Analysis
+from autoregressive.incremental.execution import Execution
 from autoregressive.incremental.groups import Weights
-from autoregressive.incremental.horizon import Horizon, State, parts_with_tables, too_long
+from autoregressive.incremental.horizon import (
+    EXTENT,
+    POSITION,
+    Horizon,
+    State,
+    parts_with_tables,
+    too_long,
+)
 from autoregressive.incremental.lookups import fits
 from autoregressive.incremental.replay import captured, needed, run_graph
 from autoregressive.incremental.sizes import forget
-from autoregressive.incremental.streams import (
-    Call,
-    Keys,
-    Part,
-    Table,
-    UnsupportedNetworkError,
-)
+from autoregressive.incremental.streams import Table, UnsupportedNetworkError
 from autoregressive.incremental.tracing import (
     Traces,
     aligned,
@@ -33,23 +35,10 @@ from autoregressive.incremental.tracing import (
 # The last ones are for networks with few positions.
 LENGTHS: tuple[tuple[int, int], ...] = ((61, 94), (131, 197), (29, 41), (11, 13))
 LONG = 1031  # a length beyond these, for which the operations are compared
-POSITION = "position"
-# An entry [batch, horizon, 0] of the state, for its shape.
-EXTENT = "extent"
 
 
-def horizon_of(state: State) -> int:
-    """Return the number of times that a state was made for; 0: any."""
-    return state[EXTENT].shape[1] if EXTENT in state else 0
-
-
-def batch_of(state: State) -> int:
-    """Return the batch size of a state that has a horizon."""
-    return state[EXTENT].shape[0]
-
-
-class Plan:
-    """The analysis of a network for one batch size, its states and steps.
+class StepProgram:
+    """The operations of a step for one batch size, with the states that they begin from.
 
     Args:
       function: function from inputs, and conditions if there are any, to the parameters.
@@ -268,87 +257,7 @@ class Plan:
           state: a state from `initial_state` or a previous step.
           length: the horizon that the state was made for, in times.
         """
-        return _Step(self._analysis, self.horizon(length), self.graph, arguments, state).run()
-
-
-class _Step:
-    """One execution of a step."""
-
-    def __init__(
-        self,
-        analysis: Analysis,
-        horizon: Horizon,
-        graph: tf.Graph,
-        arguments: Sequence[tf.Tensor],
-        state: State,
-    ) -> None:
-        self._analysis, self._horizon, self._state = analysis, horizon, state
-        self._output = graph.outputs[0].name
-        self._position = state[POSITION]
-        self._rows = arguments[0].shape[1]
-        timed = [analysis.inputs[index] for index in analysis.timed]
-        self._values = captured(graph) | dict(zip(timed, arguments, strict=True))
-        self._values |= {name: state[f"fixed/{name}"] for name in analysis.fixed}
-        self._call = Call(self._rows, state, keys=self._keys)
-        self._known_keys: dict[str, Keys] = {}
-        self._read_keys: dict[str, tf.Tensor] = {}
-
-    def run(self) -> tuple[tf.Tensor, State]:
-        analysis, values = self._analysis, self._values
-        for op, part in analysis.parts:
-            inputs = [self._input(op, part, i) for i in range(len(analysis.sources(op)))]
-            outputs = part.run(inputs, self._call) if part.run else []
-            values.update(zip((x.name for x in op.outputs), outputs, strict=True))
-        pushed = {
-            name: rings.pushed(
-                self._state[name], values[name], self._position, analysis.stream(name).axis
-            )
-            for name in analysis.memory
-        }
-        result = self._delayed(self._output, (analysis.lag,))[0]
-        changed = {**pushed, **self._call.changed, POSITION: self._position + self._rows}
-        return result, {**self._state, **changed}
-
-    def _input(self, op: tf.Operation, part: Part, index: int) -> list:
-        """Return an operation's input, as a list with a tensor per delay."""
-        name = self._analysis.sources(op)[index].name
-        if index in part.tables:
-            return [self._table(op, part, index)]
-        if index in part.keys:
-            return [self._whole(name, part.group, part.delays[index][0])]
-        if name in self._values:
-            return self._delayed(name, part.delays.get(index, (0,)))
-        return [None]
-
-    def _table(self, op: tf.Operation, part: Part, index: int) -> tf.Tensor:
-        def keys() -> Keys:
-            return self._keys(part.group)
-
-        return self._horizon.read(op, index, self._state, keys, self._rows)
-
-    def _keys(self, group: str) -> Keys:
-        root = self._analysis.groups.root(group)
-        if root not in self._known_keys:
-            self._known_keys[root] = self._horizon.keys(group, self._rows, self._position)
-        return self._known_keys[root]
-
-    def _whole(self, name: str, group: str, delay: int) -> tf.Tensor:
-        """Return the rows of a stream at all keys."""
-        key = self._horizon.keys_name(name, self._analysis.groups.root(group))
-        if key not in self._read_keys:
-            axis = self._analysis.stream(name).axis
-            rows = self._delayed(name, (delay,))[0]
-            given = self._state[key], rows, self._position, self._keys(group), axis
-            self._read_keys[key], self._call.changed[key] = caches.keyed(*given)
-        return self._read_keys[key]
-
-    def _delayed(self, name: str, delays: tuple[int, ...]) -> list[tf.Tensor]:
-        if delays == (0,):
-            return [self._values[name]]
-        root = self._analysis.root(name)
-        axis = self._analysis.stream(root).axis
-        past = self._state.get(root)
-        return rings.delayed(past, self._values[root], self._position, delays, axis)
+        return Execution(self._analysis, self.horizon(length), arguments, state).run()
 
 
 def _has_later(values: np.ndarray, weights: Weights) -> bool:

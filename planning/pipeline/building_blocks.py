@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from foundation.errors import UserError
-from replicator.pipeline.schedule import Pass, Schedule, fill, squeeze
+from planning.pipeline.schedule import Pass, Schedule, fill, squeeze
 
 Times = dict[tuple[str, int], int]
 V_INTERVAL = 6  # F, B and W of two stages

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from foundation.errors import UserError
-from replicator.pipeline.schedule import (
+from planning.pipeline.schedule import (
     GRADIENT,
     KEPT,
     KINDS,

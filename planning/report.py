@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from foundation.atomic_files import replacing, write_text
-from replicator.layouts.simulation import Timeline
-from replicator.planning.plan import GIB, Prediction, cheapest, described, fastest, layout
-from replicator.planning.process_use import this_machine
+from planning.plan import GIB, Prediction, cheapest, described, fastest, layout
+from planning.process_use import this_machine
+from replicator.portable.layouts.simulation import Timeline
 
 MB = 1e6
 HEADER = (
@@ -85,11 +85,9 @@ def write_trace(path: Path, timeline: Timeline) -> None:
 
 def write_plot(path: Path, predictions: list[Prediction], memory_gib: float | None) -> None:
     """Plot rows per second and memory per device against devices."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
     rate, memory = figure.subplots(1, 2)
     ordered = sorted(predictions, key=lambda each: each.devices)
     devices = [each.devices for each in ordered]

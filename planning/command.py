@@ -4,11 +4,11 @@ import json
 
 from foundation.atomic_files import write_text
 from foundation.progress import Progress
-from replicator.planning.arguments import PlanArguments
-from replicator.planning.measurement import Store
-from replicator.planning.plan import Planner, Prediction
-from replicator.planning.programs import ModelPrograms
-from replicator.planning.report import lines, to_json, write_plot, write_trace
+from planning.arguments import PlanArguments
+from planning.measurement import Store
+from planning.plan import Planner, Prediction
+from planning.programs import ModelPrograms
+from planning.report import lines, to_json, write_plot, write_trace
 
 ENOUGH_FREE = 0.9  # share of the processor time that a reliable profile needs
 

@@ -13,8 +13,24 @@ import tensorflow as tf
 import toys
 
 from foundation.errors import UserError
-from replicator.layouts.program import LINK, Operation, combined, read_program
-from replicator.layouts.simulation import (
+from planning import command, measurement
+from planning.arguments import PlanArguments, check
+from planning.measurement import Measurement, Run, Store, costed
+from planning.pipeline.building_blocks import BLOCKS, schedule
+from planning.pipeline.simulation import simulate as pipeline_simulate
+from planning.pipeline.steps import Stages
+from planning.plan import Planner, cheapest
+from planning.process_use import (
+    needed_bytes,
+    paired_seconds,
+    this_machine,
+    timed,
+)
+from planning.programs import ModelPrograms
+from planning.report import lines, to_json, write_plot, write_trace
+from planning.trainable import Trainable
+from replicator.portable.layouts.program import LINK, Operation, combined, read_program
+from replicator.portable.layouts.simulation import (
     Network,
     asynchronous_rate,
     sent_bytes,
@@ -22,22 +38,6 @@ from replicator.layouts.simulation import (
     simulate,
     synchronous,
 )
-from replicator.pipeline.building_blocks import BLOCKS, schedule
-from replicator.pipeline.simulation import simulate as pipeline_simulate
-from replicator.planning import command, measurement
-from replicator.planning.arguments import PlanArguments, check
-from replicator.planning.measurement import Measurement, Run, Store, costed
-from replicator.planning.pipelines import Stages
-from replicator.planning.plan import Planner, cheapest
-from replicator.planning.process_use import (
-    needed_bytes,
-    paired_seconds,
-    this_machine,
-    timed,
-)
-from replicator.planning.programs import ModelPrograms
-from replicator.planning.report import lines, to_json, write_plot, write_trace
-from replicator.planning.trainable import Trainable
 from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
 
@@ -488,7 +488,7 @@ def test_paired_steps_start_together_and_all_run():
 @pytest.mark.integration
 def test_neither_a_folders_plan_nor_its_programs_import_tensorflow():
     blocked = "import sys; sys.modules['tensorflow'] = None\n"
-    modules = "import replicator.planning.command, replicator.planning.device_program"
+    modules = "import planning.command, planning.device_program"
     subprocess.run([sys.executable, "-c", blocked + modules], check=True)
 
 
