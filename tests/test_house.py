@@ -35,7 +35,6 @@ BY_STRING = {
     "replicator/portable/run.py": "a copy of it stands beside its packages in an exported folder",
     "serving/sandbox/worker.py": "another process names the loader",
     "serving/sandbox/fork_server.py": "a list of what the forks should find imported",
-    "serving/bundles/sound_sampling.py": "a bundle is served without the packages that trained it",
     "benchmarks/__main__.py": "every benchmark is a module of its own",
     "benchmarks/gpu/gpu_run.py": "a copy of it runs where the package is not installed",
     "benchmarks/gpu/gpu_peers.py": "a copy of it runs where the package is not installed",
