@@ -177,16 +177,15 @@ def _pipeline(rest: list[str]) -> int:
 def _evaluate(rest: list[str]) -> int:
     if rest and rest[0] in HELP:
         return _help_of_models("evaluate", "[--data DIR] [--json]")
-    from distill.command import STUDENT
-    from distill.families import of_model
-    from replicator.training.family import run_evaluate
-
-    if _kind_of_model(rest) == "arrays":
+    kind = _kind_of_model(rest)
+    if kind == "arrays":
         from onepass.array_evaluation import run_evaluate as run_on_arrays
 
         return run_on_arrays(rest, parse_for_tensorflow)
-    named = filter(_model_kind, _candidates(rest))
-    likely = next(filter(None, map(of_model, map(Path, named))), STUDENT)  # loads a teacher too
+    from distill.families import FAMILIES, of_model
+    from replicator.training.family import run_evaluate
+
+    likely = next(family for family in FAMILIES if family.makes == kind)
     return run_evaluate(of_model, likely, rest, parse_for_tensorflow)
 
 
@@ -244,12 +243,8 @@ def _help_of_models(verb: str, needed: str, more: str = "") -> int:
 
 def _kind_of_model(words: list[str]) -> str:
     """Return the output of the first model that words name, "sound" if they name none."""
-    return next(filter(None, map(_model_kind, _candidates(words))), "sound")
-
-
-def _candidates(words: list[str]) -> list[str]:
-    """Return the words that may name a model, the likely ones first."""
-    return [*_positional(words), *words]
+    kinds = map(_model_kind, [*_positional(words), *words])
+    return next(filter(None, kinds), "sound")
 
 
 def _positional(words: list[str]) -> list[str]:

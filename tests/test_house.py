@@ -1,6 +1,7 @@
 """The house rules that a machine can see: short, documented, and free of `assert`."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,6 @@ BY_STRING = {
     "replicator/portable/run.py": "a copy of it stands beside its packages in an exported folder",
     "serving/sandbox/worker.py": "another process names the loader",
     "serving/sandbox/fork_server.py": "a list of what the forks should find imported",
-    "serving/bundles/audio_bundle.py": "a bundle is served without the packages that trained it",
-    "serving/bundles/sound_sampling.py": "a bundle is served without the packages that trained it",
-    "serving/bundles/numba_engine.py": "a bundle is served without the packages that trained it",
     "benchmarks/__main__.py": "every benchmark is a module of its own",
     "benchmarks/gpu/gpu_run.py": "a copy of it runs where the package is not installed",
     "benchmarks/gpu/gpu_peers.py": "a copy of it runs where the package is not installed",
@@ -53,6 +51,11 @@ def library():
             yield str(module.relative_to(ROOT)), module.read_text(encoding="utf-8")
 
 
+@functools.lru_cache(maxsize=1)
+def parsed(text):
+    return ast.parse(text)
+
+
 def long_modules(text):
     """Returns [line count] for a module over the limit, [] otherwise."""
     lines = len(text.splitlines())
@@ -61,7 +64,7 @@ def long_modules(text):
 
 def long_functions(text):
     """Returns name and length, without the docstring, of every function over the limit."""
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, FUNCTIONS)]
+    functions = [node for node in ast.walk(parsed(text)) if isinstance(node, FUNCTIONS)]
     lengths = [(f.name, f.end_lineno - f.lineno + 1 - docstring_lines(f)) for f in functions]
     return [f"{name} has {length} lines" for name, length in lengths if length > FUNCTION_LINES]
 
@@ -72,7 +75,7 @@ def docstring_lines(node):
 
 
 def asserts(text):
-    nodes = ast.walk(ast.parse(text))
+    nodes = ast.walk(parsed(text))
     return [f"assert in line {node.lineno}" for node in nodes if isinstance(node, ast.Assert)]
 
 
@@ -93,7 +96,7 @@ def public(node, prefix=""):
 
 def undocumented(text):
     """Returns the name of everything public that has no docstring."""
-    tree = ast.parse(text)
+    tree = parsed(text)
     named = [("the module", tree)]
     named += [(name, node) for name, node in public(tree) if not is_half_of_another(node)]
     return [f"{name} has no docstring" for name, node in named if not ast.get_docstring(node)]
@@ -101,7 +104,7 @@ def undocumented(text):
 
 def imports_by_string(text):
     """Returns every import of a module by a string, unless it names a package of others."""
-    tree, found = ast.parse(text), []
+    tree, found = parsed(text), []
     known = {ast.unparse(node.targets[0]): node.value for node in tree.body if is_constant(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
@@ -114,11 +117,6 @@ def imports_by_string(text):
 
 def is_constant(node):
     return isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
-
-
-def test_no_module_of_our_own_is_imported_by_a_string():
-    found = {place: imports_by_string(text) for place, text in library() if place not in BY_STRING}
-    assert {place: lines for place, lines in found.items() if lines} == {}
 
 
 @pytest.mark.parametrize(
@@ -134,22 +132,18 @@ def test_a_package_of_others_may_be_imported_by_a_string(text):
     assert imports_by_string(text) == []
 
 
-@pytest.mark.parametrize("rule", [long_modules, long_functions, asserts, undocumented])
-def test_the_library_keeps_the_rule(rule):
-    assert [f"{place}: {found}" for place, text in library() for found in rule(text)] == []
-
-
-def test_a_short_file_has_a_reason():
-    short = {
-        place
-        for place, text in library()
-        if len(text.splitlines()) < SHORT_LINES and not place.endswith("__init__.py")
-    }
+def test_the_library_keeps_the_rules():
+    read, short, broken = set(), set(), []
+    for place, text in library():
+        read.add(place.split("/")[0])
+        if len(text.splitlines()) < SHORT_LINES and not place.endswith("__init__.py"):
+            short.add(place)
+        for rule in (long_modules, long_functions, asserts, undocumented):
+            broken += [f"{place}: {found}" for found in rule(text)]
+        if place not in BY_STRING:
+            broken += [f"{place}: {found}" for found in imports_by_string(text)]
+    assert broken == []
     assert short == SHORT.keys()
-
-
-def test_every_place_of_the_library_is_read():
-    read = {place.split("/")[0] for place, _ in library()}
     assert read == set(PLACES)
 
 

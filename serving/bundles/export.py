@@ -3,9 +3,8 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from distill import families
 from distill import model as speech_models
@@ -20,14 +19,15 @@ from serving.bundles import own_export, stored_models
 from serving.bundles.condition_words import entries_of
 from serving.bundles.export_arguments import ExportArguments
 from serving.bundles.folder_kind import folder_kind
-from serving.bundles.manifest import private_key, sign, write_manifest
+from serving.bundles.kinds import KINDS, Kind
+from serving.bundles.manifest import private_key
 from serving.bundles.writing import (
     atomic_folder,
     check_new,
     check_version,
+    seal,
     write_program,
     write_spec,
-    write_warmup,
 )
 from wavenet import shipped as teacher_shipped
 
@@ -46,39 +46,6 @@ OWN_OPTIONS = (
 NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
 
 
-class Exporter(NamedTuple):
-    """The parts of an export of one kind of model.
-
-    Attributes:
-      signatures: returns the module with `export_functions`, which imports TensorFlow.
-      network: key of the configuration under which the network's dtype is stored; None for images,
-        which are drawn in float32.
-    """
-
-    signatures: Callable[[], Any]
-    network: str | None
-
-
-def _sound() -> Any:
-    from serving.bundles import audio_signatures
-
-    return audio_signatures
-
-
-def _images() -> Any:
-    from serving.bundles import image_signatures
-
-    return image_signatures
-
-
-EXPORTERS = {
-    "wavenet": Exporter(_sound, "network"),
-    "parallel-wavenet": Exporter(_sound, "student"),
-    "pixelcnn": Exporter(_images, None),
-    "multiscale": Exporter(_images, None),
-}
-
-
 def export(given: ExportArguments) -> list[str]:
     """Write the bundle, whole or not at all, and return lines on it; else raise UserError."""
     if folder_kind(given.run) == "saved":
@@ -92,10 +59,7 @@ def export(given: ExportArguments) -> list[str]:
         if measured:
             lines.append(f"{given.out}: {measured}")
         if not given.bare:
-            lines += _write_program(given, folder)
-            write_manifest(folder)
-            if key is not None:
-                sign(folder, out.parent.name, int(out.name), key)
+            lines += _write_program(given, folder, out, key)
     return lines or [f"{given.out}: the model folder"]
 
 
@@ -174,10 +138,9 @@ def _shipped(path: Path) -> Path:
 def _measured(given: ExportArguments, folder: Path) -> str:
     """Measure a run on dev and write its model folder; return what was measured, in words."""
     kind = kind_of(given.run)
-    if kind not in EXPORTERS:
+    if not KINDS.get(str(kind), Kind()).makes:
         speech_models.load(given.run)  # raises an error that says what is wrong
-    exporter = EXPORTERS[str(kind)]
-    makes_images = exporter.network is None
+    makes_images = not KINDS[str(kind)].network
     if makes_images and given.temperature is not None:
         raise UserError("`--temperature` is for models of sound.")
     if given.refine is not None and not (kind == "parallel-wavenet" and given.refine >= 0):
@@ -192,29 +155,25 @@ def _measured(given: ExportArguments, folder: Path) -> str:
     return write_folder(written, parts.measure, parts.card)
 
 
-def _write_program(given: ExportArguments, folder: Path) -> list[str]:
+def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) -> list[str]:
+    """Write all but the model folder, and return lines on it."""
+    from serving.bundles import audio_signatures, image_signatures
+
     spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
-    exporter = EXPORTERS[spec["kind"]]
+    kind = KINDS[spec["kind"]]
     if given.bfloat16:
-        _compute_in_bfloat16(spec, exporter)
+        if not kind.network:
+            raise UserError("`--bfloat16` is for models of sound: images are drawn in float32.")
+        spec["config"][kind.network]["compute_dtype"] = "bfloat16"
     write_spec(folder, spec)
     parts = families.parts_of(spec["kind"])
     model = parts.load(folder)
     batches, buckets = sorted(set(given.batches)), sorted(set(given.buckets))
-    exported = exporter.signatures().export_functions(
-        model, allowed_batches=batches, buckets=buckets
-    )
-    names = write_program(folder, spec, *exported)
-    lines = [f"{given.out}: {', '.join(names)}"]
+    signatures = audio_signatures if kind.makes == "sound" else image_signatures
+    exported = signatures.export_functions(model, allowed_batches=batches, buckets=buckets)
+    lines = [f"{given.out}: {', '.join(write_program(folder, spec, exported))}"]
     if given.portable:
         parts.export_sampler(model, folder / PORTABLE, min(buckets, default=0))
-    name = given.out.absolute().parent.name
-    if given.warm and not write_warmup(folder, name, exported[3]):
+    if not seal(folder, out, given.warm, key, exported.serving):
         lines.append("without warm-up requests: these need the package tensorflow-serving-api")
     return lines
-
-
-def _compute_in_bfloat16(spec: dict[str, Any], exporter: Exporter) -> None:
-    if exporter.network is None:
-        raise UserError("`--bfloat16` is for models of sound: images are drawn in float32.")
-    spec["config"][exporter.network]["compute_dtype"] = "bfloat16"
