@@ -1,16 +1,16 @@
 """The verb `export`: a run or a model folder as a bundle, NAME/VERSION, that can be served."""
 
 import dataclasses
-import importlib
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from distill import families
 from distill import model as speech_models
 from distill import shipped as students
 from foundation.atomic_files import write_npz
+from foundation.card import write_folder
 from foundation.errors import UserError
 from foundation.model_folder import SHARED, read_folder
 from foundation.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
@@ -31,7 +31,6 @@ from serving.bundles.writing import (
 )
 from wavenet import shipped as teacher_shipped
 
-PORTABLE_FRAMES = 200
 CARD = "card.md"
 PORTABLE = "portable"
 PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle is the program, and the weights a few times
@@ -45,34 +44,6 @@ OWN_OPTIONS = (
 )  # options for a folder of `onepass.save`
 # Options that such a model has no use for.
 NOT_OWN = (*RUN_OPTIONS, "bare", "buckets", "batches", "bfloat16", "portable")
-
-
-def _portable_student(model: Any, folder: Path, frames: int) -> None:
-    module = importlib.import_module("distill.portable")
-    module.export_sampler(folder, model.network, batch=1, num_frames=frames or PORTABLE_FRAMES)
-
-
-def _portable_teacher(model: Any, folder: Path, frames: int) -> None:
-    from wavenet.samplers import CHUNK_SAMPLES
-
-    config, module = model.network.config, importlib.import_module("wavenet.portable")
-    chunk = config.context_block_samples if config.context_layers else CHUNK_SAMPLES
-    options = {"chunk_samples": chunk, "num_frames": frames or PORTABLE_FRAMES}
-    module.export_sampler(folder, model.network, batch=1, **options)
-
-
-def _portable_images(model: Any, folder: Path, frames: int) -> None:
-    del frames
-    importlib.import_module("pixelcnn.portable").export_sampler(folder, model.density)
-
-
-# By package, what writes the sampler as functions that JAX can run, given the model, the folder to
-# write and the shortest length in frames.
-PORTABLE_OF: dict[str, Callable[[Any, Path, int], None]] = {
-    "wavenet": _portable_teacher,
-    "distill": _portable_student,
-    "pixelcnn": _portable_images,
-}
 
 
 def export(given: ExportArguments) -> list[str]:
@@ -167,7 +138,7 @@ def _shipped(path: Path) -> Path:
 def _measured(given: ExportArguments, folder: Path) -> str:
     """Measure a run on dev and write its model folder; return what was measured, in words."""
     kind = kind_of(given.run)
-    if not KINDS.get(str(kind), Kind()).package:
+    if not KINDS.get(str(kind), Kind()).makes:
         speech_models.load(given.run)  # raises an error that says what is wrong
     makes_images = not KINDS[str(kind)].network
     if makes_images and given.temperature is not None:
@@ -179,12 +150,15 @@ def _measured(given: ExportArguments, folder: Path) -> str:
     if given.float16 and not makes_images:
         raise UserError("`--float16` is for models of images: weights of sound stay in float32.")
     licence = given.data_licence or "unknown"
-    card = importlib.import_module(f"{KINDS[str(kind)].package}.card")
-    return card.export(dataclasses.replace(given, out=folder, data_licence=licence))
+    parts = families.parts_of(kind)
+    written: Any = dataclasses.replace(given, out=folder, data_licence=licence)
+    return write_folder(written, parts.measure, parts.card)
 
 
 def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) -> list[str]:
     """Write all but the model folder, and return lines on it."""
+    from serving.bundles import audio_signatures, image_signatures
+
     spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
     kind = KINDS[spec["kind"]]
     if given.bfloat16:
@@ -192,13 +166,14 @@ def _write_program(given: ExportArguments, folder: Path, out: Path, key: Any) ->
             raise UserError("`--bfloat16` is for models of sound: images are drawn in float32.")
         spec["config"][kind.network]["compute_dtype"] = "bfloat16"
     write_spec(folder, spec)
-    model = importlib.import_module(f"{kind.package}.model").load(folder)
+    parts = families.parts_of(spec["kind"])
+    model = parts.load(folder)
     batches, buckets = sorted(set(given.batches)), sorted(set(given.buckets))
-    signatures = importlib.import_module(kind.signatures)
+    signatures = audio_signatures if kind.makes == "sound" else image_signatures
     exported = signatures.export_functions(model, allowed_batches=batches, buckets=buckets)
     lines = [f"{given.out}: {', '.join(write_program(folder, spec, exported))}"]
     if given.portable:
-        PORTABLE_OF[kind.package](model, folder / PORTABLE, min(buckets, default=0))
+        parts.export_sampler(model, folder / PORTABLE, min(buckets, default=0))
     if not seal(folder, out, given.warm, key, exported.serving):
         lines.append("without warm-up requests: these need the package tensorflow-serving-api")
     return lines

@@ -49,7 +49,7 @@ def load(path: Path | str, backend: Backend = "auto", manifest_digest: str = "")
 def made(folder: Path, spec: dict[str, Any], program: Any, backend: Backend) -> Bundle:
     """Return the bundle of a program; raise UserError if model.json does not describe its model."""
     try:
-        if not KINDS[spec["kind"]].package:
+        if not KINDS[spec["kind"]].makes:
             check_own_spec(folder, spec, signatures_of(spec))
         return Bundle(folder, spec, program, backend)
     except UserError:

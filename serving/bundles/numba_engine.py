@@ -5,8 +5,7 @@ student within one 16-bit step.
 """
 
 import contextlib
-import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,12 @@ from serving.bundles.signature import SOUND, SPEAKER, Arrays
 class Engine:
     """A model with the weights of a bundle's folder; raises UserError if its package is missing."""
 
-    def __init__(self, path: Path, kind: str):
+    def __init__(self, path: Path, kind: str, sampler: Callable[[], Any]) -> None:
         try:
-            self._generation: Any = importlib.import_module(KINDS[kind].sampler)
-            loaded = importlib.import_module(f"{KINDS[kind].package}.model").load(path)
+            from distill import families
+
+            self._generation: Any = sampler()
+            loaded = families.parts_of(kind).load(path)
         except ImportError as error:
             raise UserError(f"The engine `numba` needs the package {error.name}.") from error
         self._network, self._hop = loaded.network, loaded.hop_samples
@@ -103,11 +104,11 @@ def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | No
     if backend == "numba":
         if not is_float32:
             raise UserError(f"The engine `numba` needs float32, {path} has another type.")
-        return Engine(path, spec["kind"])
+        return Engine(path, spec["kind"], kind.sampler)
     import tensorflow as tf
 
     if not is_float32 or tf.config.list_physical_devices("GPU"):
         return None
     with contextlib.suppress(UserError):
-        return Engine(path, spec["kind"])
+        return Engine(path, spec["kind"], kind.sampler)
     return None

@@ -1,6 +1,5 @@
 """Sounds, and sequences of users' models, by the signatures that make them part by part."""
 
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,16 +30,18 @@ class _Refinement:
 
     def __init__(self, spec: Mapping[str, Any], passes: int):
         # A bundle needs neither package for anything else.
-        self._refinement: Any = importlib.import_module("distill.refinement")
-        self._mel: Any = importlib.import_module("wavenet.features.mel")
-        self._convention = self._mel.MelConvention.from_dict(spec["features"]["mel"])
-        self._refiner = self._refinement.Refiner(self._convention, passes)
+        from distill import refinement
+        from wavenet.features import MelConvention, mel
+
+        self._refined, self._mel_of = refinement.refined, mel.mel_of
+        self._convention = MelConvention.from_dict(spec["features"]["mel"])
+        self._refiner = refinement.Refiner(self._convention, passes)
         self.ahead_samples = self._refiner.reach_frames * self._convention.hop_samples
 
     def __call__(self, chunks: Iterator[np.ndarray], condition: np.ndarray) -> Iterator[np.ndarray]:
         frames = np.asarray(condition)[:, : self._convention.bands]
-        mel = self._mel.mel_of(frames, self._convention)
-        return self._refinement.refined(chunks, mel, self._refiner)
+        mel = self._mel_of(frames, self._convention)
+        return self._refined(chunks, mel, self._refiner)
 
 
 def levelled(sound: np.ndarray, condition: Any) -> np.ndarray:
@@ -49,8 +50,9 @@ def levelled(sound: np.ndarray, condition: Any) -> np.ndarray:
     if not gain_db:
         return sound
     # Such frames come from `wavenet`, which a bundle does not otherwise need.
-    level = importlib.import_module("wavenet.data.recorded_level")
-    return level.at_recorded_level(sound, gain_db)
+    from wavenet.data.recorded_level import at_recorded_level
+
+    return at_recorded_level(sound, gain_db)
 
 
 class SoundSampling(Sampling):
@@ -94,10 +96,10 @@ class SoundSampling(Sampling):
         if not self.conditional or "config" not in self.spec:  # whose condition is the user's own
             raise UserError(f"`{self.name}` reads no frames of a recording.")
         try:
-            extractor = importlib.import_module("serving.bundles.frames")
+            from serving.bundles import frames
         except ImportError as error:
             raise UserError(f"Features of a recording need the package {error.name}.") from error
-        return extractor.feature_extractor(self.spec).frames(waveform)
+        return frames.feature_extractor(self.spec).frames(waveform)
 
     def _sounds(self, condition: Any, refine: int | None = None, **options: Any) -> np.ndarray:
         """Return whole sounds [num, samples]; the arguments are those of `stream`."""

@@ -104,6 +104,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
             if SERVER in block:
                 block = block.replace(SERVER, servers.enter_context(served(tmp_path)))
             exec(compile(block, str(page), "exec"), namespace)
+    assert len(namespace) > 1
 
 
 @contextlib.contextmanager
