@@ -140,9 +140,9 @@ def _call(session: Any, signature: Any) -> Call:
 class Bundle(SoundSampling, ImageSampling):
     """An exported model that can be called from several threads.
 
-    What it can do follows from its signatures: `sounds` and `stream` with `chunk`, `progressions`
-    where `compiled` returns images, and `sample` and `log_prob` for a user's model. The program has
-    been checked.
+    What it can do follows from its signatures: `generate` and `stream` with `chunk`, `generate` and
+    `progressions` where `compiled` returns images, `sample` and `log_prob` for a user's model. The
+    program has been checked.
 
     Attributes:
       name: name of the model, the first part of its path, NAME/VERSION.
@@ -214,7 +214,7 @@ class Bundle(SoundSampling, ImageSampling):
         given = {"seed": seed, "num": num, **options}
         if self.kind == IMAGE:
             return np.stack([scales[-1] for scales in self.progressions(condition, **given)])
-        return self.sounds(condition, **given)
+        return self._sounds(condition, **given)
 
     def signature(self, name: str) -> Signature:
         """Return a signature; raise NotFound for an unknown name."""

@@ -101,19 +101,8 @@ class SoundSampling(Sampling):
             raise UserError(f"Features of a recording need the package {error.name}.") from error
         return frames.feature_extractor(self.spec).frames(waveform)
 
-    def sounds(
-        self, condition: np.ndarray | None = None, *, refine: int | None = None, **options: Any
-    ) -> np.ndarray:
-        """Generate whole sounds, float32 [num, samples] in [-1, 1].
-
-        Args:
-          condition: the condition of `stream`.
-          refine: passes that bring the sound to its mel, as in `stream`.
-          **options: those of `stream`.
-
-        Raises:
-          InvalidInput: the model cannot generate this.
-        """
+    def _sounds(self, condition: Any, refine: int | None = None, **options: Any) -> np.ndarray:
+        """Return whole sounds [num, samples]; the arguments are those of `stream`."""
         request = self._request(condition, **options)
         refinement = self._refinement(condition, refine)
         if self._engine is not None:
