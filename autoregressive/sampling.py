@@ -67,7 +67,11 @@ class Samplers:
             return own(self._network, self._model.distribution, *given)
         if own is not None:
             (num, count), rest = noise.shape[:2], (condition, temperature, prompt)
-            parts = self._in_chunks(own, lambda *at: _part(noise, *at), num, count, count, *rest)
+
+            def noise_of(start: int, length: int) -> tf.Tensor:
+                return padded(noise[:, start : start + length], length)
+
+            parts = self._in_chunks(own, noise_of, num, count, count, *rest)
             return tf.constant(np.concatenate(list(parts), 1))
         if method == "auto":
             method = "cached" if self._network.has_step else "fixed-point"
@@ -97,10 +101,9 @@ class Samplers:
             whole = {length % getattr(self._network, "block", 1) for length in lengths} == {0}
             fits &= whole and len(lengths) == 1 and int(prompt.stop) == NEVER
             fits &= hasattr(own, "present")
-        if own is None and method != "auto" and method not in SAMPLERS:
-            raise ValueError(f"`method` must not be {method!r} for this network.")
-        if not fits and method not in ("auto", *SAMPLERS):
-            raise ValueError(f"`method` must not be {method!r} for such a prompt or temperature.")
+        if not (own and fits) and method not in ("auto", *SAMPLERS):
+            reason = "such a prompt or temperature" if own else "this network"
+            raise ValueError(f"`method` must not be {method!r} for {reason}.")
         return own if fits else None
 
     def chunked(self, temperature: tf.Tensor | Choice, prompt: Prompt | None) -> Any:
@@ -327,11 +330,6 @@ class Samplers:
         function = self._compiled.function(("chunk", is_truncated), run, jit_compile=True)
         drawn, state = function(given.of_times(times), state, stop)
         return drawn[:, :count], state
-
-
-def _part(noise: tf.Tensor, start: int, count: int) -> tf.Tensor:
-    """Return the noise of so many positions, zeros after the last."""
-    return padded(noise[:, start : start + count], count)
 
 
 def _is_plain(temperature: tf.Tensor | Choice, prompt: Prompt | None) -> bool:

@@ -18,9 +18,9 @@ from pixelcnn.networks.pixelcnn import FRONT_ROWS, PixelCNN
 from pixelcnn.sampling.pixelcnn_sampler import sample
 
 ACTIVE_ROWS = 16  # of a pass by fixed point: with more, passes are fewer and each takes longer
-# What the next pass will give: of the network, its hidden state for some levels, these, the newer
+# What the next pass will give: of the network, its parameters for some levels, these, the newer
 # ones that the pass has sampled, and the condition.
-Forecast = Callable[[PixelCNN, Hidden, tf.Tensor, tf.Tensor, Condition], Hidden]
+Forecast = Callable[[PixelCNN, tf.Tensor, tf.Tensor, tf.Tensor, Condition], tf.Tensor]
 
 
 def autoregressive(density: ImageDensity) -> Autoregressive:
@@ -50,13 +50,18 @@ def autoregressive(density: ImageDensity) -> Autoregressive:
 
 
 def linear_forecast(
-    network: PixelCNN, hidden: Hidden, levels: tf.Tensor, newer: tf.Tensor, condition: Condition
-) -> Hidden:
-    """Return the hidden state with the linear prediction of newer pixels, its units unchanged.
+    network: PixelCNN,
+    parameters: tf.Tensor,
+    levels: tf.Tensor,
+    newer: tf.Tensor,
+    condition: Condition,
+) -> tf.Tensor:
+    """Return the parameters with the linear prediction of newer pixels, their units unchanged.
 
     The prediction carries most of a pixel's dependence on its neighbours and costs next to nothing.
     """
-    return Hidden(hidden.units, network.prediction(newer, condition))
+    units = parameters[..., : -levels.shape[-1]]
+    return tf.concat([units, network.prediction(newer, condition)], -1)
 
 
 class PixelSymbols:
@@ -84,11 +89,12 @@ class PixelSymbols:
         self.conditions: dict[str, tf.TensorSpec] = {}
         self.class_counts: dict[str, int] = {}
         self.rows_above = context_rows(network)
-        self.forecast = forecast and functools.partial(_expected, network, forecast)
+        self.forecast = forecast and functools.partial(forecast, network)
 
     def parameters(self, symbols: tf.Tensor, condition: Any = None) -> tf.Tensor:
         """Return [batch, height, width, num_parameters], of each pixel from those before it."""
-        return _joined(self.network.hidden(symbols, self.given(condition, symbols)))
+        hidden = self.network.hidden(symbols, self.given(condition, symbols))
+        return tf.concat([tf.cast(hidden.units, tf.float32), hidden.prediction], -1)
 
     def given(self, condition: Any, like: tf.Tensor) -> Condition:
         """Return a condition as the layers read it, with places as in `like`."""
@@ -115,27 +121,9 @@ class PixelSymbols:
         return raster_positions(symbols)
 
 
-def _expected(
-    network: PixelCNN,
-    forecast: Forecast,
-    parameters: tf.Tensor,
-    symbols: tf.Tensor,
-    newer: tf.Tensor,
-    condition: Condition,
-) -> tf.Tensor:
-    """Return the parameters that a forecast expects after newer symbols."""
-    channels = symbols.shape[-1]
-    hidden = Hidden(*tf.split(parameters, [parameters.shape[-1] - channels, channels], -1))
-    return _joined(forecast(network, hidden, symbols, newer, condition))
-
-
 def context_rows(network: PixelCNN) -> int:
     """Return the number of rows above a pixel that its distribution depends on."""
     return FRONT_ROWS + sum(network.config.layer_dilations)
-
-
-def _joined(hidden: Hidden) -> tf.Tensor:
-    return tf.concat([tf.cast(hidden.units, tf.float32), hidden.prediction], -1)
 
 
 class PixelDistribution:

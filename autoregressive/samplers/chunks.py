@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,13 +11,6 @@ from autoregressive.samplers.time_windows import WINDOW, WindowPasses, by_time_w
 from likelihoods.distribution import Distribution
 
 SHORTEST = 64  # samples of a chunk, so that short sequences share a program
-
-
-class Passes(Protocol):
-    """A counter of the passes that a sampler took."""
-
-    def add(self, passes: int, samples: int) -> None:
-        """Add to the counts."""
 
 
 class ChunkSampler(abc.ABC):
@@ -50,8 +43,7 @@ class ChunkSampler(abc.ABC):
         Args:
           state: the state before the chunk, from `initial_state`, `prime` or the previous chunk.
           condition: the condition of these symbols, [batch, time, channels], or None.
-          noise: the noise of these symbols, float32 [batch, time, noise channels]. With a context
-            stack the time must be `context_block_samples`, for a vocoder whole bunches.
+          noise: their noise, float32 [batch, time, noise channels], of whole blocks.
           temperature: 1 samples the model, less is closer to its mode.
         """
         return self._chunk(state, condition, noise, tf.constant(temperature, tf.float32))
@@ -59,8 +51,8 @@ class ChunkSampler(abc.ABC):
     def prime(self, state: Any, condition: tf.Tensor | None, levels: tf.Tensor) -> Any:
         """Return the state after the given symbols, int32 [batch, time], from one parallel pass.
 
-        `state` must be an initial state, except for passes to a fixed point; the time must be whole
-        context blocks or bunches.
+        `state` must be an initial state, except for passes to a fixed point; the time must be of
+        whole blocks.
         """
         return self._prime(state, condition, levels)
 
@@ -120,7 +112,7 @@ def in_chunks(
     length: int,
     temperature: float = 1.0,
     known: np.ndarray | None = None,
-    passes: Passes | None = None,
+    passes: Any = None,
 ) -> Iterator[np.ndarray]:
     """Yield symbols [batch, up to length], chunk after chunk; the last one is padded to be drawn.
 
@@ -133,7 +125,7 @@ def in_chunks(
       length: number of symbols of a chunk.
       temperature: 1 samples the model, less is closer to its mode.
       known: symbols [batch, time] that come before, or None.
-      passes: counts the passes of a sampler that counts them.
+      passes: its `add` takes the passes and symbols of a sampler that finds its passes; or None.
     """
     sampler, start = sampler.present(), 0
     state = sampler.initial_state(batch)

@@ -42,17 +42,16 @@ def naive(
         flat = tf.reshape(values, [sizes[0], -1, *rest])
         return tf.reshape(flat[:, position], [sizes[0], *[1] * axes, *rest])
 
-    reach = getattr(network, "reach", None)
-    span = None if reach is None else reach + getattr(network, "block", 1)
+    reach, block = getattr(network, "reach", None), getattr(network, "block", 1)
 
     def parameters_at(position: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        if span is None or noise.shape[1] is None or span >= noise.shape[1]:
+        if reach is None or noise.shape[1] is None or reach + block >= noise.shape[1]:
             return entry(network.parameters(symbols, condition), position)
         # The window begins with the sequence or as far back as the network reads, in whole blocks,
         # so that the zeros a convolution pads with are those the sequence itself would have.
         first = tf.maximum(0, position - reach)
-        first -= first % getattr(network, "block", 1)
-        places = tf.minimum(first + tf.range(span), noise.shape[1] - 1)
+        first -= first % block
+        places = tf.minimum(first + tf.range(reach + block), noise.shape[1] - 1)
         part = over_time(lambda x: tf.gather(x, places, axis=1), condition)
         parameters = network.parameters(tf.gather(symbols, places, axis=1), part)
         return entry(parameters, position - first)

@@ -1,18 +1,12 @@
 """Fixed point of images: passes over windows of rows, each image behind its own frontier.
 
-With its noise given, an image is a deterministic function of itself: pixel i is f_i(pixels before
-i), and one pass of the network computes every f_i. The image of the other samplers is the only
-fixed point of f, and iterating f from any guess comes to it in at most as many passes as there are
-pixels: Song et al. 2021 (arXiv 2002.03629), Wiggers and Hoogeboom 2020 (arXiv 2002.09928).
-
 The stop is exact. A frontier separates pixels that are known to be final from the others. A pass
 draws the pixel at the frontier from final ones alone, so that it is final too; so is every pixel up
 to and including the first that the pass changes. An image is done when its frontier has passed its
 last pixel; each has a frontier of its own, and one that is done leaves its slot to the next.
 
-What has settled is read only as far up as the network reads, and what is far below waits. The
-pixels behind the frontier are a guess, which changes the number of passes alone: what the pass has
-drawn, or a network's `forecast` of what the next pass will.
+What has settled is read only as far up as the network reads, and what is far below waits. Pixels
+behind the frontier are a guess, which changes the number of passes alone.
 """
 
 from typing import Any, NamedTuple
@@ -46,11 +40,10 @@ class Sampling(NamedTuple):
     """The arguments of a sampling that every pass reads, and its settings.
 
     Attributes:
-      network: a network of images. `rows_above` says how many rows upwards it reads; None:
-        all. Where it has a condition and windows, `rows_of(condition, at)` returns the part of the
-        condition of rows of images, whose numbers are int32 [images, rows, 2]. It may have
-        `forecast(parameters, symbols, newer, condition)`, the parameters that it expects after
-        newer symbols; None: the same symbols are the next guess.
+      network: a network of images. `rows_above` says how many rows upwards it reads; None: all.
+        With a condition it has `rows_of(condition, at)`, that of rows of images int32 [images,
+        rows, 2]. It may have `forecast(parameters, symbols, newer, condition)`, the parameters that
+        it expects after newer symbols; the others guess these themselves.
       distribution: the distribution of a symbol. Where it has `twins`, the rows of a batch are so
         many parts of the same images, which take every step together.
       noise: the noise of all positions, [batch, height, width, ..., noise channels].

@@ -11,7 +11,6 @@ from marks import some_slow
 
 from pixelcnn.autoregression import context_rows, linear_forecast
 from pixelcnn.networks.conditioning import NONE, Condition
-from pixelcnn.networks.outputs import Hidden
 from pixelcnn.sampling.generation import sampler_of
 from pixelcnn.sampling.pixelcnn_sampler import Prefix, image_words, sample
 
@@ -129,8 +128,8 @@ def test_any_forecast_gives_the_same_images_and_the_right_one_in_two_passes(coun
         name: sample_by_fixed_point(network, words, NONE, given, forecast=forecast)
         for name, forecast in {
             "none": None,
-            "right": lambda network, hidden, levels, newer, condition: network(cached, NONE),
-            "wrong": lambda network, hidden, *_: Hidden(-hidden.units, hidden.prediction - 0.5),
+            "right": lambda network, *_: tf.concat(network(cached, NONE), -1),
+            "wrong": lambda network, parameters, *_: -parameters - 0.5,
         }.items()
     }
     for name, each in found.items():

@@ -111,8 +111,9 @@ def test_a_model_without_its_base_takes_as_many_words(kind):
 def test_a_doubling_takes_three_passes_and_the_base_one_a_pixel(kind, size, monkeypatch):
     passes = []
     for network, call in ((Factor, "__call__"), (PixelCNN, "hidden")):
+        original = getattr(network, call)
 
-        def counted(self, *args, forward=getattr(network, call), name=network.__name__):
+        def counted(self, *args, forward=original, name=network.__name__):
             passes.append(name)
             return forward(self, *args)
 
