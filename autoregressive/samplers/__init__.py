@@ -1,8 +1,9 @@
 """Samplers: functions of (network, distribution, noise, condition, temperature)."""
 
+import autoregressive.samplers.cached
+import autoregressive.samplers.fixed_point
+import autoregressive.samplers.naive  # noqa: F401  (they are registered, in this order)
 from autoregressive.samplers.cached import cached_chunk
-from autoregressive.samplers.fixed_point import fixed_point
-from autoregressive.samplers.naive import naive
 from autoregressive.samplers.registry import SAMPLERS, methods_of, register, specialised
 from autoregressive.samplers.speculative import Draft, SteppedDraft, speculative
 
@@ -11,9 +12,7 @@ __all__ = [
     "Draft",
     "SteppedDraft",
     "cached_chunk",
-    "fixed_point",
     "methods_of",
-    "naive",
     "register",
     "specialised",
     "speculative",
